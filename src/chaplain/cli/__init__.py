@@ -1,0 +1,1 @@
+"""The `chaplain` command: nouns, then verbs."""

@@ -1,0 +1,1 @@
+"""The front desk: what clients ask of a node, and what it answers."""

@@ -1,0 +1,27 @@
+"""The errors a user of chaplain may meet. Each message says what happened and what to do."""
+
+from __future__ import annotations
+
+
+class ChaplainError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class Malformed(ChaplainError, ValueError):
+    """Bytes that do not follow their format. Decoders raise nothing else, whatever they are given."""
+
+
+class ConfigError(ChaplainError):
+    """A setting is missing, unknown or out of range."""
+
+
+class Refused(ChaplainError):
+    """The other side would not talk to us, and said why."""
+
+
+class Unreachable(ChaplainError):
+    """Nobody who could answer was reached in time."""
+
+
+class StorageError(ChaplainError):
+    """The disk failed, or holds something that must not be overwritten."""

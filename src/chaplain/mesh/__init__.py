@@ -1,0 +1,1 @@
+"""Peers that greet, group and ping each other: mesh.txt."""

@@ -1,0 +1,1 @@
+"""The real world: ZeroMQ sockets, files and fsync, timers, signals, metrics."""

@@ -1,0 +1,1 @@
+"""Bytes that travel: primitives, mesh commands, parcels, and the limits all of them keep."""

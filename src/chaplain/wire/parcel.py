@@ -1,0 +1,66 @@
+"""The parcel of sequence.txt: a 64-bit header, a protocol body of n octets, then payload.
+
+    node 4 | version 4 bits, layer 4 bits, flags 8 bits | n 2 | body n | payload to the end
+
+Every layer above the mesh speaks parcels; the layer number says whose body it is.
+Byte table and hex example: docs/protocol/parcel.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.wire.limits import PARCEL_BODY_BYTES_MAX
+
+WIRE_VERSION = 1
+_HEADER = struct.Struct(">IHH")
+
+
+class Layer(IntEnum):
+    """Whose parcel it is. Numbers are never reused; up to 15."""
+
+    MESH = 1
+    GOSSIP = 2
+    GRAPH = 3
+    SEQUENCE = 4
+    JOURNAL = 5
+    CLIENT = 6
+
+
+class Parcel(Frozen, frozen=True):
+    node: int
+    layer: int
+    body: bytes
+    payload: bytes = b""
+    flags: int = 0
+    version: int = WIRE_VERSION
+
+
+def encode(parcel: Parcel) -> bytes:
+    if len(parcel.body) > PARCEL_BODY_BYTES_MAX:
+        raise ValueError(f"a parcel's body holds at most {PARCEL_BODY_BYTES_MAX} octets, not {len(parcel.body)}")
+    if not (0 <= parcel.version < 16 and 0 <= parcel.layer < 16 and 0 <= parcel.flags < 256):
+        raise ValueError("version and layer have four bits each, flags eight")
+    metadata = parcel.version << 12 | parcel.layer << 8 | parcel.flags
+    return b"".join((_HEADER.pack(parcel.node, metadata, len(parcel.body)), parcel.body, parcel.payload))
+
+
+def decode(data: bytes) -> Parcel:
+    """Split the parcel. Any version and layer is readable here; who may speak which is the receiver's decision."""
+    if len(data) < _HEADER.size:
+        raise Malformed(f"parcel: a header has {_HEADER.size} octets, not {len(data)}")
+    node, metadata, size = _HEADER.unpack_from(data)
+    end = _HEADER.size + size
+    if end > len(data):
+        raise Malformed(f"parcel: body of {size} octets, {len(data) - _HEADER.size} left")
+    return Parcel(
+        node=node,
+        layer=metadata >> 8 & 0xF,
+        body=data[_HEADER.size : end],
+        payload=data[end:],
+        flags=metadata & 0xFF,
+        version=metadata >> 12,
+    )

@@ -1,0 +1,93 @@
+"""Big-endian primitives, each with exactly one encoding.
+
+`Cursor` reads; it raises `Malformed` and nothing else, before it trusts any length. The `put_*` functions write
+and treat a value out of range as the caller's mistake (`ValueError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from chaplain.errors import Malformed
+from chaplain.wire.limits import STRING_BYTES_MAX, STRINGS_MAX
+
+VCHAR = bytes(range(0x21, 0x7F))
+
+
+class Cursor:
+    """Reads primitives off the front of some bytes."""
+
+    __slots__ = ("_data", "position")
+
+    def __init__(self, data: bytes | memoryview, position: int = 0) -> None:
+        self._data = memoryview(data)
+        self.position = position
+
+    def take(self, size: int, what: str) -> bytes:
+        end = self.position + size
+        if end > len(self._data):
+            raise Malformed(f"{what}: {size} octets wanted, {len(self._data) - self.position} left")
+        taken = bytes(self._data[self.position : end])
+        self.position = end
+        return taken
+
+    def number(self, octets: int, what: str) -> int:
+        return int.from_bytes(self.take(octets, what), "big")
+
+    def string(self, what: str) -> str:
+        taken = self.take(self.number(1, what), what)
+        if taken.translate(None, VCHAR):
+            raise Malformed(f"{what}: only visible ASCII is allowed")
+        return taken.decode("ascii")
+
+    def strings(self, what: str) -> tuple[str, ...]:
+        return tuple(self.string(what) for _ in range(self.number(1, what)))
+
+    def dictionary(self, what: str) -> dict[str, str]:
+        pairs: dict[str, str] = {}
+        for line in self.strings(what):
+            name, equals, value = line.partition("=")
+            if not equals or not name or name in pairs:
+                raise Malformed(f"{what}: each entry must be a new name=value")
+            pairs[name] = value
+        return pairs
+
+    def rest(self) -> bytes:
+        taken = bytes(self._data[self.position :])
+        self.position = len(self._data)
+        return taken
+
+    def end(self, what: str) -> None:
+        left = len(self._data) - self.position
+        if left:
+            raise Malformed(f"{what}: {left} octets too many")
+
+
+def put_number(value: int, octets: int) -> bytes:
+    try:
+        return value.to_bytes(octets, "big")
+    except OverflowError:
+        raise ValueError(f"{value} does not fit in {octets} octets") from None
+
+
+def put_string(value: str) -> bytes:
+    encoded = value.encode()
+    if encoded.translate(None, VCHAR):
+        raise ValueError(f"only visible ASCII is allowed, not {value!r}")
+    if len(encoded) > STRING_BYTES_MAX:
+        raise ValueError(f"a string holds at most {STRING_BYTES_MAX} octets, not {len(encoded)}")
+    return bytes((len(encoded),)) + encoded
+
+
+def put_strings(values: Iterable[str]) -> bytes:
+    parts = [put_string(value) for value in values]
+    if len(parts) > STRINGS_MAX:
+        raise ValueError(f"a list holds at most {STRINGS_MAX} strings, not {len(parts)}")
+    return bytes((len(parts),)) + b"".join(parts)
+
+
+def put_dictionary(pairs: Mapping[str, str]) -> bytes:
+    for name in pairs:
+        if not name or "=" in name:
+            raise ValueError(f"a name must be neither empty nor hold '=': {name!r}")
+    return put_strings(f"{name}={value}" for name, value in pairs.items())
