@@ -1,0 +1,142 @@
+"""What a client and a node say to each other: requests, answers, and items of what the client listens to.
+
+Each message is the body of a parcel of the CLIENT layer; bytes of the user's (a value, an event's content) are the
+parcel's payload and never looked at. Bodies are MessagePack arrays whose first element names the message, decoded
+straight into these types, so that a field too many, too few or of another type is `Malformed`.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
+
+CALL_MAX = 2**32 - 1
+NAME_BYTES_MAX = 255
+
+
+class Request(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    """Asked by a client. `call` is the client's own number for it, and comes back in every answer."""
+
+    call: int
+
+
+class GetStatus(Request, frozen=True):
+    """How this node sees itself and its cluster."""
+
+
+class GetMembers(Request, frozen=True):
+    """The membership list of this node."""
+
+
+class AskQuestion(Request, frozen=True):
+    """A question to the whole cluster, answered when half or more agree."""
+
+    question: str
+    timeout_ns: int
+
+
+class FireEvent(Request, frozen=True):
+    """An event for everyone, or for one node; its content is the payload."""
+
+    event: str
+    target: int | None = None
+
+
+class ListenEvents(Request, frozen=True):
+    """Every event seen from now on, as items, until `Cancel`."""
+
+
+class JoinAPool(Request, frozen=True):
+    """Every message to the pool from now on, as items, until `Cancel`."""
+
+    pool: str
+
+
+class ShoutToPool(Request, frozen=True):
+    """The payload, for everyone who has joined the pool."""
+
+    pool: str
+
+
+class RotateKeys(Request, frozen=True):
+    """Give every member a new cluster key and retire the old one."""
+
+
+class Cancel(Request, frozen=True):
+    """End the listening that was asked for under this call."""
+
+
+ClientRequest: TypeAlias = (
+    GetStatus | GetMembers | AskQuestion | FireEvent | ListenEvents | JoinAPool | ShoutToPool | RotateKeys | Cancel
+)
+
+
+class Reply(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    call: int
+
+
+class Done(Reply, frozen=True):
+    """The call is answered; the payload is JSON, empty if there is nothing to say."""
+
+
+class Failed(Reply, frozen=True):
+    """The call was refused or went wrong; `kind` is for programs, `reason` for people."""
+
+    kind: str
+    reason: str
+
+
+class Started(Reply, frozen=True):
+    """The listening has begun: whatever happens after this comes as items."""
+
+
+class EventItem(Reply, frozen=True):
+    """An event was seen; its content is the payload."""
+
+    id: str
+    event: str
+    sender: int
+
+
+class PoolItem(Reply, frozen=True):
+    """Someone broadcast to the pool; the value is the payload."""
+
+    pool: str
+    sender: int
+    client: str
+    missed: int
+    """Messages that are known to have been lost on the way to this listener since the last item."""
+
+
+NodeReply: TypeAlias = Done | Failed | Started | EventItem | PoolItem
+
+_requests: msgspec.msgpack.Decoder[ClientRequest] = msgspec.msgpack.Decoder(ClientRequest)
+_replies: msgspec.msgpack.Decoder[NodeReply] = msgspec.msgpack.Decoder(NodeReply)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(node: int, message: ClientRequest | NodeReply, payload: bytes = b"") -> bytes:
+    return parcel.encode(Parcel(node, Layer.CLIENT, _encoder.encode(message), payload))
+
+
+def decode_request(body: bytes) -> ClientRequest:
+    try:
+        request = _requests.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"request: {error}") from None
+    if not 0 <= request.call <= CALL_MAX:
+        raise Malformed(f"request: call {request.call} is not a 32-bit number")
+    return request
+
+
+def decode_reply(body: bytes) -> NodeReply:
+    try:
+        return _replies.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"reply: {error}") from None
