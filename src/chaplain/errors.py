@@ -25,3 +25,15 @@ class Unreachable(ChaplainError):
 
 class StorageError(ChaplainError):
     """The disk failed, or holds something that must not be overwritten."""
+
+
+class Unknown(ChaplainError):
+    """The connection was lost between a request and its answer: it may or may not have happened."""
+
+
+class Busy(ChaplainError):
+    """More was asked for than the bound allows; nothing of this request was sent."""
+
+
+class Closed(ChaplainError):
+    """The client was closed, or belongs to the process before a fork."""
