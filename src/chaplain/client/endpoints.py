@@ -1,0 +1,82 @@
+"""Which endpoints to keep a session with, and which to try next.
+
+Decides from failures alone; knows nothing of sessions or frames. The order is drawn once from the chance it is given,
+so that many clients spread over the nodes. An endpoint that failed waits, longer each time in a row; of those that may
+be tried, the one with the fewest failures comes first.
+
+Invariant: at most `count` endpoints are wanted at once, and none twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from chaplain.client.events import Settings
+
+
+class _Record:
+    __slots__ = ("failures", "ready_ns", "reason", "refused")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.ready_ns = 0
+        self.reason = ""
+        self.refused = False
+
+
+class Endpoints:
+    def __init__(self, endpoints: Sequence[str], settings: Settings, random: Random) -> None:
+        names = list(dict.fromkeys(endpoints))
+        if not names:
+            raise ValueError("a client needs at least one endpoint")
+        random.shuffle(names)
+        self._records = {name: _Record() for name in names}
+        self._settings = settings
+        self._random = random
+        self.wanted: dict[str, int] = {}
+        """Endpoints to keep a session with, and since when."""
+
+    def choose(self, now_ns: int) -> list[str]:
+        """Want as many endpoints as there is room for, and say which are new."""
+        chosen: list[str] = []
+        while len(self.wanted) < self._settings.sessions_warm:
+            ready = [name for name in self._idle() if self._records[name].ready_ns <= now_ns]
+            if not ready:
+                break
+            name = min(ready, key=lambda name: self._records[name].failures)
+            self.wanted[name] = now_ns
+            chosen.append(name)
+        assert len(self.wanted) <= self._settings.sessions_warm
+        return chosen
+
+    def next_ns(self) -> int | None:
+        """When an endpoint may be tried that may not be tried now."""
+        if len(self.wanted) >= self._settings.sessions_warm:
+            return None
+        return min((self._records[name].ready_ns for name in self._idle()), default=None)
+
+    def succeeded(self, endpoint: str) -> None:
+        self._records[endpoint] = _Record()
+
+    def failed(self, now_ns: int, endpoint: str, reason: str, *, refused: bool) -> None:
+        """Let go of it, and stay away from it for a while."""
+        self.wanted.pop(endpoint, None)
+        record = self._records[endpoint]
+        longest_ns = min(self._settings.retry_first_ns << min(record.failures, 16), self._settings.retry_most_ns)
+        record.failures += 1
+        record.ready_ns = now_ns + self._random.randint(longest_ns // 2, longest_ns)
+        record.reason, record.refused = reason, refused
+
+    def all_refused(self) -> bool:
+        return all(record.refused for record in self._records.values())
+
+    def any_refused(self) -> bool:
+        return any(record.refused for record in self._records.values())
+
+    def describe(self) -> str:
+        """Every endpoint and what went wrong there, for a message to a person."""
+        return "; ".join(f"{name}: {record.reason or 'no answer yet'}" for name, record in self._records.items())
+
+    def _idle(self) -> list[str]:
+        return [name for name in self._records if name not in self.wanted]

@@ -1,0 +1,113 @@
+"""What passes between the client core and the program that uses it, beside the host's own inputs and effects.
+
+A call is one thing the program wants, named by a number that stays the same when the call moves to another node.
+It ends in exactly one of `Returned` and `Raised`; a listening also gives `Began` once and any number of `Yielded`
+before that, and ends without a word after `Cancelled`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeAlias
+
+from chaplain.core import Frozen, HostEffect, HostInput
+from chaplain.desk.messages import ClientRequest, EventItem, PoolItem
+
+
+class Failure(Enum):
+    """Why a call failed; the faces turn each into its own error."""
+
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    BUSY = "busy"
+    CLOSED = "closed"
+    INVALID = "invalid"
+
+
+class Settings(Frozen, frozen=True):
+    """Bounds and times of one client."""
+
+    sessions_warm: int = 2
+    """Sessions kept up at once: one that serves, the others ready to take over."""
+    calls_max: int = 10_000
+    """Calls under way, listenings included. One more is refused with `BUSY`."""
+    ping_after_ns: int = 2_000_000_000
+    """A node not heard for this long is sent a PING."""
+    answer_within_ns: int = 4_000_000_000
+    """A node that lets a PING wait for this long, and says nothing else, is given up."""
+    greet_within_ns: int = 3_000_000_000
+    """A node that has not greeted us this long after we dialled is given up for now."""
+    retry_first_ns: int = 50_000_000
+    """The pause before an endpoint that failed is tried again; doubled with each failure in a row."""
+    retry_most_ns: int = 2_000_000_000
+
+
+# Inputs.
+
+
+class Connect(Frozen, frozen=True):
+    """Tell when a first session is up, or why none is."""
+
+    call: int
+    timeout_ns: int
+
+
+class Measure(Frozen, frozen=True):
+    """Send a PING; the payload of `Returned` is the round trip in nanoseconds, 8 octets."""
+
+    call: int
+    timeout_ns: int
+
+
+class Call(Frozen, frozen=True):
+    """Ask something of the cluster. For a listening the timeout bounds its beginning only."""
+
+    request: ClientRequest
+    payload: bytes
+    timeout_ns: int
+
+
+class Cancelled(Frozen, frozen=True):
+    """Nobody waits for this call any more; a listening ends."""
+
+    call: int
+
+
+ClientInput: TypeAlias = HostInput | Connect | Measure | Call | Cancelled
+
+
+# Effects.
+
+
+class Returned(Frozen, frozen=True):
+    call: int
+    payload: bytes
+
+
+class Raised(Frozen, frozen=True):
+    call: int
+    failure: Failure
+    reason: str
+
+
+class Began(Frozen, frozen=True):
+    """The listening has begun at some node: what happens from now on is yielded."""
+
+    call: int
+
+
+class Yielded(Frozen, frozen=True):
+    """One item of a listening."""
+
+    call: int
+    item: EventItem | PoolItem
+    payload: bytes
+    missed: int
+    """Messages lost on the way since the item before, as far as they could be counted."""
+    moved: bool
+    """The listening moved to another node since the item before: what happened between is lost uncounted."""
+
+
+Outcome: TypeAlias = Returned | Raised | Began | Yielded
+ClientEffect: TypeAlias = HostEffect | Outcome

@@ -1,0 +1,205 @@
+"""Keeps sessions with a few nodes up, whatever happens to the nodes.
+
+Owns the link and decides which endpoints it is to meet: a first and a second node, another one in place of any that
+parts, refuses, falls silent or does not greet. Knows nothing of calls: what the layer above must hear of is left in
+`news`, in order, and what the host must do in `effects`.
+
+Invariants: every session's endpoint is wanted; sessions are listed in the order in which they came up, so the first
+one serves and the others are spare.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TypeAlias, assert_never
+
+from chaplain.client.endpoints import Endpoints
+from chaplain.client.events import Settings
+from chaplain.client.session import Session
+from chaplain.core import (
+    Admit,
+    Arrived,
+    Connected,
+    Core,
+    Dial,
+    Disconnected,
+    Flushed,
+    Frozen,
+    HangUp,
+    HostEffect,
+    Refuse,
+    Report,
+    Send,
+    Woken,
+)
+from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Said, Say
+
+REFUSED = "refused"
+"""The word a link or host puts at the start of its reason when the other side is there and will not have us, or is
+not who it should be: trying again changes nothing until a person does."""
+
+
+class Opened(Frozen, frozen=True):
+    instance: bytes
+
+
+class Lost(Frozen, frozen=True):
+    instance: bytes
+    endpoint: str
+    reason: str
+
+
+News: TypeAlias = Opened | Lost | Said | Missed | Dropped
+
+
+class Keeper:
+    def __init__(self, link: Core[LinkInput, LinkEffect], endpoints: Endpoints, settings: Settings) -> None:
+        self._link = link
+        self._endpoints = endpoints
+        self._settings = settings
+        self._dials: dict[int, str] = {}
+        self._complaints: dict[str, str] = {}
+        self._stopped = False
+        self.sessions: dict[bytes, Session] = {}
+        self.effects: list[HostEffect] = []
+        self.news: deque[News] = deque()
+
+    def serving(self) -> Session | None:
+        """The session that calls go through: the oldest one that is up."""
+        return next(iter(self.sessions.values()), None)
+
+    def host(self, now_ns: int, event: Arrived | Connected | Disconnected | Flushed) -> None:
+        channel = event.dial if isinstance(event, Connected) else event.channel
+        endpoint = self._dials.get(channel, "") if isinstance(channel, int) else ""
+        self._tell(now_ns, event, endpoint)
+        if isinstance(event, Disconnected) and endpoint:
+            self._gone(now_ns, channel, event.reason)
+
+    def say(self, now_ns: int, say: Say) -> None:
+        session = self.sessions[say.instance]
+        self._tell(now_ns, say, session.endpoint)
+
+    def tick(self, now_ns: int) -> None:
+        """Everything that is due: the link's own timers, pings, silence, late greetings, and endpoints to try."""
+        due = self._link.deadline()
+        if due is not None and due <= now_ns:
+            self._tell(now_ns, Woken(), "")
+        for session in list(self.sessions.values()):
+            if session.is_silent(now_ns):
+                seconds = self._settings.answer_within_ns / 1e9
+                self._give_up(now_ns, session.endpoint, f"it left a ping unanswered for {seconds:g} s")
+            elif session.wants_ping(now_ns):
+                self.say(now_ns, session.ping(now_ns))
+        for endpoint in self._late(now_ns):
+            self._give_up(now_ns, endpoint, f"no greeting within {self._settings.greet_within_ns / 1e9:g} s")
+        self._choose(now_ns)
+
+    def stop(self, now_ns: int) -> None:
+        """Hang up everywhere, and dial no more."""
+        self._stopped = True
+        for endpoint in list(self._endpoints.wanted):
+            del self._endpoints.wanted[endpoint]
+            self._tell(now_ns, Forget(endpoint), endpoint)
+        self.sessions.clear()
+        self.news.clear()
+
+    def deadline(self) -> int | None:
+        if self._stopped:
+            return None
+        times = [session.next_ns() for session in self.sessions.values()]
+        times += [since + self._settings.greet_within_ns for since in self._unmet().values()]
+        times += [time for time in (self._link.deadline(), self._endpoints.next_ns()) if time is not None]
+        return min(times, default=None)
+
+    def _choose(self, now_ns: int) -> None:
+        if self._stopped:
+            return
+        for endpoint in self._endpoints.choose(now_ns):
+            self._tell(now_ns, Meet(endpoint), endpoint)
+
+    def _unmet(self) -> dict[str, int]:
+        met = {session.endpoint for session in self.sessions.values()}
+        return {endpoint: since for endpoint, since in self._endpoints.wanted.items() if endpoint not in met}
+
+    def _late(self, now_ns: int) -> list[str]:
+        within_ns = self._settings.greet_within_ns
+        return [endpoint for endpoint, since in self._unmet().items() if now_ns >= since + within_ns]
+
+    def _tell(self, now_ns: int, event: LinkInput, endpoint: str) -> None:
+        """Step the link. Host effects go out first: what follows from the news must leave after them."""
+        upward: list[LinkEffect] = []
+        for effect in self._link.step(now_ns, event):
+            match effect:
+                case Dial():
+                    self._dials[effect.dial] = effect.endpoint
+                    self.effects.append(effect)
+                case Send() | Admit() | Refuse():
+                    self.effects.append(effect)
+                case HangUp():
+                    self.effects.append(effect)
+                    upward.append(effect)
+                case Report():
+                    self.effects.append(effect)
+                    self._complain(effect, endpoint)
+                case Met() | Said() | Missed() | Dropped() | Parted():
+                    upward.append(effect)
+                case _:
+                    assert_never(effect)
+        for effect in upward:
+            self._take(now_ns, effect, endpoint)
+
+    def _complain(self, report: Report, endpoint: str) -> None:
+        """Keep the last complaint about an endpoint: it says better than the broken connection what went wrong."""
+        endpoint = endpoint or report.peer
+        if endpoint in self._endpoints.wanted:
+            words = [report.event, *(str(value) for value in report.detail.values())]
+            self._complaints[endpoint] = ": ".join(word for word in words if word)
+
+    def _take(self, now_ns: int, effect: LinkEffect, endpoint: str) -> None:
+        match effect:
+            case Met():
+                self._met(now_ns, effect, endpoint)
+            case Parted():
+                session = self.sessions.get(effect.peer.instance)
+                if session is not None:
+                    self._give_up(now_ns, session.endpoint, effect.reason)
+            case HangUp():
+                self._gone(now_ns, effect.channel, "it was hung up on")
+            case Said():
+                if (session := self.sessions.get(effect.instance)) is not None:
+                    session.heard(now_ns)
+                    self.news.append(effect)
+            case Missed() | Dropped():
+                self.news.append(effect)
+
+    def _met(self, now_ns: int, met: Met, endpoint: str) -> None:
+        instance = met.peer.instance
+        endpoint = endpoint or met.peer.endpoint
+        before = self.sessions.pop(instance, None)
+        if before is not None:
+            self.news.append(Lost(instance, before.endpoint, "a new session took its place"))
+        if before is not None and before.endpoint != endpoint:
+            self._give_up(now_ns, before.endpoint, f"it is the same node as {endpoint}")
+        if endpoint not in self._endpoints.wanted:
+            return
+        self._endpoints.succeeded(endpoint)
+        self._complaints.pop(endpoint, None)
+        self.sessions[instance] = Session(instance, endpoint, now_ns, self._settings)
+        self.news.append(Opened(instance))
+
+    def _gone(self, now_ns: int, channel: int | bytes, reason: str) -> None:
+        """A connection ended. If that was our only way to a wanted endpoint, it failed."""
+        endpoint = self._dials.pop(channel, "") if isinstance(channel, int) else ""
+        if endpoint in self._endpoints.wanted:
+            self._give_up(now_ns, endpoint, reason)
+
+    def _give_up(self, now_ns: int, endpoint: str, reason: str) -> None:
+        """The endpoint failed: end what there is with it, and try another."""
+        reason = self._complaints.pop(endpoint, reason)
+        if endpoint in self._endpoints.wanted:
+            self._endpoints.failed(now_ns, endpoint, reason, refused=reason.startswith(REFUSED))
+        for session in [session for session in self.sessions.values() if session.endpoint == endpoint]:
+            del self.sessions[session.instance]
+            self.news.append(Lost(session.instance, endpoint, reason))
+        self._tell(now_ns, Forget(endpoint), endpoint)
+        self._choose(now_ns)

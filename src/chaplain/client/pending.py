@@ -1,0 +1,102 @@
+"""A call under way, and what may be done with it when its session parts.
+
+Repeating is safe for what only reads or listens. Whatever makes something happen in the cluster is never repeated: if
+its session parts after it was sent, nobody can tell whether it happened.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias, assert_never
+
+from chaplain.client.events import Call, Connect, Measure
+from chaplain.desk.messages import (
+    AskQuestion,
+    Cancel,
+    ClientRequest,
+    FireEvent,
+    GetMembers,
+    GetStatus,
+    JoinAPool,
+    ListenEvents,
+    RotateKeys,
+    ShoutToPool,
+)
+
+Wish: TypeAlias = Call | Connect | Measure
+
+_RECENT_MAX = 1024
+"""Events remembered by a listening: more than one node can hold back while a listening moves to the next."""
+
+
+class Pending:
+    """One call. `instance` is the session it was sent on, or None while it waits for one."""
+
+    __slots__ = ("instance", "missed", "moved", "recent", "started", "wish")
+
+    def __init__(self, wish: Wish) -> None:
+        self.wish = wish
+        self.instance: bytes | None = None
+        self.started = False
+        self.moved = False
+        self.missed = 0
+        self.recent: dict[str, None] = {}
+
+    @property
+    def call(self) -> int:
+        return self.wish.request.call if isinstance(self.wish, Call) else self.wish.call
+
+    @property
+    def name(self) -> str:
+        """What to call it in a message to a person."""
+        return describe(self.wish.request) if isinstance(self.wish, Call) else type(self.wish).__name__.lower()
+
+    @property
+    def listens(self) -> bool:
+        return isinstance(self.wish, Call) and isinstance(self.wish.request, ListenEvents | JoinAPool)
+
+    @property
+    def repeatable(self) -> bool:
+        return not isinstance(self.wish, Call) or is_repeatable(self.wish.request)
+
+    def saw_before(self, event_id: str) -> bool:
+        """Whether this listening gave the event already: a node it moved to may see it later than the one before."""
+        if event_id in self.recent:
+            return True
+        self.recent[event_id] = None
+        if len(self.recent) > _RECENT_MAX:
+            del self.recent[next(iter(self.recent))]
+        return False
+
+
+def is_repeatable(request: ClientRequest) -> bool:
+    match request:
+        case GetStatus() | GetMembers() | AskQuestion() | ListenEvents() | JoinAPool() | Cancel():
+            return True
+        case FireEvent() | ShoutToPool() | RotateKeys():
+            return False
+        case _:
+            assert_never(request)
+
+
+def describe(request: ClientRequest) -> str:
+    match request:
+        case GetStatus():
+            return "status"
+        case GetMembers():
+            return "members"
+        case AskQuestion():
+            return f"ask {request.question!r}"
+        case FireEvent():
+            return f"fire {request.event!r}"
+        case ListenEvents():
+            return "listen to events"
+        case JoinAPool():
+            return f"join {request.pool!r}"
+        case ShoutToPool():
+            return f"broadcast to {request.pool!r}"
+        case RotateKeys():
+            return "rotate keys"
+        case Cancel():
+            return "cancel"
+        case _:
+            assert_never(request)
