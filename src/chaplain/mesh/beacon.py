@@ -1,0 +1,102 @@
+"""The beacon: one datagram that says where a node can be met.
+
+It is the UDP beacon that mesh.txt speaks of, with a MAC by the cluster key, for a datagram comes from anyone. Who
+holds that key can still forge a beacon for somebody else: a beacon only ever makes us dial, and the greeting decides.
+Byte table and hex example: docs/protocol/mesh.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.wire.limits import DATAGRAM_BYTES_MAX
+from chaplain.wire.primitives import Cursor, put_number, put_string
+
+MAGIC = b"CHPB"
+VERSION = 1
+CLUSTER_BYTES = 8
+INSTANCE_BYTES = 16
+MAC_BYTES = 32
+
+Sign = Callable[[bytes], bytes]
+Verify = Callable[[bytes, bytes], bool]
+
+
+class BeaconKeys(Frozen, frozen=True):
+    """HMAC-SHA256 by the cluster's key ring, without showing the keys."""
+
+    sign: Sign
+    verify: Verify
+
+
+class Beacon(Frozen, frozen=True):
+    cluster: bytes
+    instance: bytes
+    identifier: int
+    time_ns: int
+    """Since 1970; no two beacons of an instance have the same."""
+    ipaddress: str
+    port: int
+    """0: the node is leaving."""
+
+    @property
+    def endpoint(self) -> str:
+        return f"tcp://{self.ipaddress}:{self.port}"
+
+
+def cluster_hash(name: str) -> bytes:
+    """Which cluster a beacon is for, without saying its name to the whole network."""
+    return hashlib.sha256(name.encode()).digest()[:CLUSTER_BYTES]
+
+
+def split_endpoint(endpoint: str) -> tuple[str, int]:
+    """`tcp://address:port` as the two fields of a greeting. ValueError if it is not one."""
+    address, colon, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if not colon or not address or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"an endpoint is tcp://address:port, not {endpoint!r}")
+    return address, int(port)
+
+
+def encode(beacon: Beacon, sign: Sign) -> bytes:
+    signed = b"".join(
+        (
+            MAGIC,
+            put_number(VERSION, 1),
+            beacon.cluster,
+            beacon.instance,
+            put_number(beacon.identifier, 4),
+            put_number(beacon.time_ns, 8),
+            put_string(beacon.ipaddress),
+            put_number(beacon.port, 2),
+        )
+    )
+    datagram = signed + sign(signed)
+    assert len(datagram) <= DATAGRAM_BYTES_MAX
+    return datagram
+
+
+def decode(datagram: bytes, verify: Verify) -> Beacon:
+    """Read a beacon; the MAC is checked before any field but magic and version is trusted."""
+    if len(datagram) > DATAGRAM_BYTES_MAX:
+        raise Malformed(f"beacon: {len(datagram)} octets, at most {DATAGRAM_BYTES_MAX}")
+    cursor = Cursor(datagram)
+    if cursor.take(len(MAGIC), "magic") != MAGIC:
+        raise Malformed("beacon: not one of ours")
+    if (version := cursor.number(1, "version")) != VERSION:
+        raise Malformed(f"beacon: version {version}, we read {VERSION}")
+    if not verify(datagram[:-MAC_BYTES], datagram[-MAC_BYTES:]):
+        raise Malformed("beacon: the MAC is wrong")
+    beacon = Beacon(
+        cluster=cursor.take(CLUSTER_BYTES, "cluster"),
+        instance=cursor.take(INSTANCE_BYTES, "instance"),
+        identifier=cursor.number(4, "identifier"),
+        time_ns=cursor.number(8, "time"),
+        ipaddress=cursor.string("ipaddress"),
+        port=cursor.number(2, "port"),
+    )
+    cursor.take(MAC_BYTES, "mac")
+    cursor.end("beacon")
+    return beacon

@@ -1,0 +1,171 @@
+"""Finding neighbours by beacon: when to cast ours, and whom to dial for having cast theirs.
+
+It refuses to know sessions; the core tells it who is present and what the layers above want dialled.
+
+Invariants:
+- a beacon never ends a session: whoever holds the cluster key could forge one for somebody else. One that says good-bye
+  only makes us stop dialling, once there is no session;
+- it forgets only endpoints that it was the one to have met;
+- of one instance, only a beacon with a later time than the last is looked at;
+- at most `beacons_max` neighbours are remembered; each is let go when unheard for `beacon_age_ns`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from chaplain.core import Cast, Frozen, Heard, Report
+from chaplain.errors import Malformed
+from chaplain.link.events import Forget, Meet, Peer
+from chaplain.mesh import beacon as codec
+from chaplain.mesh.beacon import Beacon, BeaconKeys
+from chaplain.mesh.settings import SECOND_NS, MeshSettings
+
+DiscoveryEffect = Cast | Meet | Forget | Report
+
+
+class Sighting(Frozen, frozen=True):
+    """The last beacon of an instance."""
+
+    seen_ns: int
+    time_ns: int
+    endpoint: str
+    """What we dial for it; stays when it says good-bye."""
+    leaving: bool
+
+
+class Discovery:
+    def __init__(
+        self,
+        settings: MeshSettings,
+        rng: random.Random,
+        own: Peer,
+        *,
+        keys: BeaconKeys,
+        counts: Counter[str],
+        is_held: Callable[[bytes, str], bool],
+    ) -> None:
+        """`is_held(instance, endpoint)`: a session with either is up, or the endpoint is wanted from above."""
+        self._settings = settings
+        self._rng = rng
+        self._own = own
+        self._address, self._port = codec.split_endpoint(own.endpoint)
+        self._cluster = codec.cluster_hash(settings.cluster)
+        self._keys = keys
+        self._counts = counts
+        self._is_held = is_held
+        self._sightings: OrderedDict[bytes, Sighting] = OrderedDict()
+        self._due_ns: int | None = 0
+        self._cast_time_ns = 0
+        self._window_ns = 0
+        self._window_count = 0
+
+    def deadline(self) -> int | None:
+        return self._due_ns
+
+    def woken(self, now_ns: int) -> list[DiscoveryEffect]:
+        if self._due_ns is None or now_ns < self._due_ns:
+            return []
+        # A tenth of the interval is left to chance, or nodes started together would cast together for ever.
+        self._due_ns = now_ns + self._settings.beacon_ns + self._rng.randrange(self._settings.beacon_ns // 10 + 1)
+        return [self._cast(now_ns, self._port), *self._expire(now_ns)]
+
+    def stopping(self, now_ns: int) -> list[DiscoveryEffect]:
+        self._due_ns = None
+        return [self._cast(now_ns, 0)]
+
+    def parted(self, instance: bytes) -> list[DiscoveryEffect]:
+        """The session is over; if the node has said good-bye, do not dial it again."""
+        sighting = self._sightings.get(instance)
+        return self._let_go(instance, sighting) if sighting is not None and sighting.leaving else []
+
+    def forgotten(self, instance: bytes) -> None:
+        """The core gave the node up and stopped dialling it; its next beacon is as good as a first."""
+        self._sightings.pop(instance, None)
+
+    def heard(self, now_ns: int, heard: Heard) -> list[DiscoveryEffect]:
+        beacon = self._read(now_ns, heard)
+        if beacon is None:
+            return []
+        last = self._sightings.get(beacon.instance)
+        if last is not None and beacon.time_ns <= last.time_ns:
+            self._counts["beacons_replayed"] += 1
+            return []
+        self._counts["beacons_heard"] += 1
+        return self._left(now_ns, beacon, last) if beacon.port == 0 else self._sighted(now_ns, beacon, last)
+
+    def _cast(self, now_ns: int, port: int) -> Cast:
+        self._cast_time_ns = max(now_ns + self._settings.epoch_ns, self._cast_time_ns + 1)
+        self._counts["beacons_cast"] += 1
+        own = self._own
+        beacon = Beacon(self._cluster, own.instance, own.identifier, self._cast_time_ns, self._address, port)
+        return Cast(codec.encode(beacon, self._keys.sign))
+
+    def _expire(self, now_ns: int) -> list[DiscoveryEffect]:
+        effects: list[DiscoveryEffect] = []
+        while self._sightings:
+            instance, sighting = next(iter(self._sightings.items()))
+            if sighting.seen_ns + self._settings.beacon_age_ns > now_ns:
+                break
+            effects += self._let_go(instance, sighting)
+        return effects
+
+    def _let_go(self, instance: bytes, sighting: Sighting) -> list[DiscoveryEffect]:
+        del self._sightings[instance]
+        return self._forget(instance, sighting.endpoint)
+
+    def _forget(self, instance: bytes, endpoint: str) -> list[DiscoveryEffect]:
+        """Stop dialling, unless another is there: a node that started again has a new instance at the old place."""
+        others = (seen for other, seen in self._sightings.items() if other != instance)
+        taken = any(seen.endpoint == endpoint and not seen.leaving for seen in others)
+        return [] if taken or self._is_held(instance, endpoint) else [Forget(endpoint)]
+
+    def _read(self, now_ns: int, heard: Heard) -> Beacon | None:
+        """The beacon, if it is whole, fresh, of our cluster and not our own."""
+        if self._too_many(now_ns):
+            self._counts["beacons_over_rate"] += 1
+            return None
+        try:
+            beacon = codec.decode(heard.datagram, self._keys.verify)
+        except Malformed:
+            self._counts["beacons_malformed"] += 1
+            return None
+        if beacon.instance == self._own.instance or beacon.endpoint == self._own.endpoint:
+            return None
+        age_ns = now_ns + self._settings.epoch_ns - beacon.time_ns
+        if beacon.cluster != self._cluster or abs(age_ns) > self._settings.beacon_age_ns:
+            self._counts["beacons_foreign_or_old"] += 1
+            return None
+        return beacon
+
+    def _too_many(self, now_ns: int) -> bool:
+        if now_ns - self._window_ns >= SECOND_NS:
+            self._window_ns, self._window_count = now_ns, 0
+        self._window_count += 1
+        return self._window_count > self._settings.beacons_per_second_max
+
+    def _sighted(self, now_ns: int, beacon: Beacon, last: Sighting | None) -> list[DiscoveryEffect]:
+        if last is None and len(self._sightings) >= self._settings.beacons_max:
+            self._counts["beacons_over_bound"] += 1
+            return []
+        self._sightings[beacon.instance] = Sighting(now_ns, beacon.time_ns, beacon.endpoint, leaving=False)
+        self._sightings.move_to_end(beacon.instance)
+        if last is not None and last.endpoint == beacon.endpoint and not last.leaving:
+            return []
+        effects: list[DiscoveryEffect] = []
+        if last is not None and last.endpoint != beacon.endpoint:
+            effects += self._forget(beacon.instance, last.endpoint)
+        if not self._is_held(beacon.instance, beacon.endpoint):
+            effects.append(Meet(beacon.endpoint))
+        return effects
+
+    def _left(self, now_ns: int, beacon: Beacon, last: Sighting | None) -> list[DiscoveryEffect]:
+        if last is None:
+            return []
+        gone = Sighting(now_ns, beacon.time_ns, last.endpoint, leaving=True)
+        self._sightings[beacon.instance] = gone
+        self._sightings.move_to_end(beacon.instance)
+        # Kept until it expires, so that a late copy of an earlier beacon does not make us dial again.
+        return [] if last.leaving else self._forget(beacon.instance, last.endpoint)

@@ -1,0 +1,73 @@
+"""What meshes tell each other in ALIVE: parcels of the mesh's own layer, never shown to the layers above.
+
+    heartbeat   empty body: we are here
+    ask         01: tell me the pools you are in
+    roll        02, status 1, pools (strings): these are all of them
+
+Byte tables and hex examples: docs/protocol/mesh.md.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.wire import parcel
+from chaplain.wire.primitives import Cursor, put_number, put_strings
+
+
+class Heartbeat(Frozen, frozen=True):
+    pass
+
+
+class Ask(Frozen, frozen=True):
+    pass
+
+
+class Roll(Frozen, frozen=True):
+    pools: tuple[str, ...]
+    status: int
+
+
+Note: TypeAlias = Heartbeat | Ask | Roll
+
+_ASK, _ROLL = 1, 2
+_LAYER_AT = 4
+_HEADER_BYTES = 8
+
+
+def is_note(content: bytes) -> bool:
+    """Whether this is the mesh's own, from the header alone: every ALIVE is looked at."""
+    return len(content) >= _HEADER_BYTES and content[_LAYER_AT] & 0xF == parcel.Layer.MESH
+
+
+def encode(node: int, note: Note) -> bytes:
+    match note:
+        case Heartbeat():
+            body = b""
+        case Ask():
+            body = b"%c" % _ASK
+        case Roll():
+            body = b"%c%b%b" % (_ROLL, put_number(note.status, 1), put_strings(note.pools))
+    return parcel.encode(parcel.Parcel(node, parcel.Layer.MESH, body))
+
+
+def decode(content: bytes) -> Note:
+    opened = parcel.decode(content)
+    if opened.version != parcel.WIRE_VERSION:
+        raise Malformed(f"note: version {opened.version}, we read {parcel.WIRE_VERSION}")
+    if not opened.body:
+        return Heartbeat()
+    cursor = Cursor(opened.body)
+    note: Note
+    match cursor.number(1, "note"):
+        case 1:
+            note = Ask()
+        case 2:
+            status = cursor.number(1, "status")
+            note = Roll(cursor.strings("pools"), status)
+        case kind:
+            raise Malformed(f"note: kind {kind} is neither 1 nor 2")
+    cursor.end("note")
+    return note

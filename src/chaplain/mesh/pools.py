@@ -1,0 +1,97 @@
+"""Pools: which we are in, who else is in which.
+
+A pool's name is a wire string: case-sensitive visible ASCII, 1 to 255 octets.
+
+Invariants:
+- our status octet grows by one, modulo 256, with each join and each leave that changes something, and only then;
+- `Members` holds a session under exactly the pools in `session.pools`; who is in no pool takes no room;
+- members come in the order in which they joined, so that equal inputs give equal effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from chaplain.mesh.session import Session
+from chaplain.wire.command import STATUS_MODULUS
+from chaplain.wire.primitives import put_string
+
+
+def name_octets(pool: str) -> bytes:
+    """The name as it stands in a command, its size first. ValueError says what is wrong with it."""
+    if not pool:
+        raise ValueError("a pool's name must not be empty")
+    return put_string(pool)
+
+
+class OwnPools:
+    """The pools we are in."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.changed = False
+        self._octets: dict[str, bytes] = {}
+        self._names: dict[bytes, str] = {}
+
+    def __contains__(self, pool: str) -> bool:
+        return pool in self._octets
+
+    def __len__(self) -> int:
+        return len(self._octets)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._octets)
+
+    def name_of(self, encoded: bytes) -> str | None:
+        """The pool with these octets (without the size), if we are in it."""
+        return self._names.get(encoded)
+
+    def join(self, pool: str) -> None:
+        assert pool not in self._octets, "a join that changes nothing must not change the status"
+        self._octets[pool] = octets = name_octets(pool)
+        self._names[octets[1:]] = pool
+        self._step()
+
+    def leave(self, pool: str) -> None:
+        del self._names[self._octets.pop(pool)[1:]]
+        self._step()
+
+    def _step(self) -> None:
+        self.status = (self.status + 1) % STATUS_MODULUS
+        self.changed = True
+
+
+class Members:
+    """Which peers are in which pool."""
+
+    def __init__(self, pools_max: int) -> None:
+        self._pools_max = pools_max
+        self._pools: dict[str, dict[bytes, Session]] = {}
+
+    def of(self, pool: str) -> Collection[Session]:
+        return self._pools.get(pool, {}).values()
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._pools)
+
+    def add(self, session: Session, pool: str) -> bool:
+        """False if the peer is in as many pools as it may be; being in already is no change, and not refused."""
+        if pool in session.pools:
+            return True
+        if len(session.pools) >= self._pools_max:
+            return False
+        session.pools[pool] = None
+        self._pools.setdefault(pool, {})[session.peer.instance] = session
+        return True
+
+    def remove(self, session: Session, pool: str) -> None:
+        del session.pools[pool]
+        inside = self._pools[pool]
+        del inside[session.peer.instance]
+        if not inside:
+            del self._pools[pool]
+
+    def remove_everywhere(self, session: Session) -> None:
+        for pool in tuple(session.pools):
+            self.remove(session, pool)

@@ -1,0 +1,75 @@
+"""Who is here: the sessions by instance, and for each node's identifier the one instance that counts.
+
+Invariants:
+- an identifier belongs to one node at a time; a newer instance with the same key replaces the older;
+- a node with another key never takes an identifier that is held (a 32-bit name may collide, by chance or on purpose);
+- clients may have many instances under one identifier: each process, each task is one;
+- at most `nodes_max` nodes and `clients_max` clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chaplain.core import Frozen
+from chaplain.link.events import Peer
+from chaplain.mesh.session import Session
+from chaplain.mesh.settings import MeshSettings
+
+
+class PeerView(Frozen, frozen=True):
+    """What can be shown of a peer."""
+
+    peer: Peer
+    headers: dict[str, str]
+    pools: tuple[str, ...]
+    status: int
+    heard_ns: int
+    away: bool
+
+
+class Roster:
+    def __init__(self, settings: MeshSettings) -> None:
+        self._nodes_max = settings.nodes_max
+        self._clients_max = settings.clients_max
+        self._sessions: dict[bytes, Session] = {}
+        self._nodes: dict[int, Session] = {}
+
+    def session(self, instance: bytes) -> Session | None:
+        return self._sessions.get(instance)
+
+    def node(self, identifier: int) -> Session | None:
+        return self._nodes.get(identifier)
+
+    def nodes(self) -> Iterator[Session]:
+        return iter(self._nodes.values())
+
+    def has_endpoint(self, endpoint: str) -> bool:
+        return any(session.peer.endpoint == endpoint for session in self._nodes.values())
+
+    def objection(self, peer: Peer) -> str:
+        """Why this peer cannot be taken in, or nothing."""
+        if peer.client:
+            return "too many clients" if len(self._sessions) - len(self._nodes) >= self._clients_max else ""
+        holder = self._nodes.get(peer.identifier)
+        if holder is not None and holder.peer.key != peer.key:
+            return "identifier taken"
+        return "too many nodes" if holder is None and len(self._nodes) >= self._nodes_max else ""
+
+    def add(self, session: Session) -> None:
+        assert session.peer.instance not in self._sessions
+        self._sessions[session.peer.instance] = session
+        if session.is_node:
+            assert session.peer.identifier not in self._nodes
+            self._nodes[session.peer.identifier] = session
+
+    def remove(self, session: Session) -> None:
+        del self._sessions[session.peer.instance]
+        if session.is_node:
+            del self._nodes[session.peer.identifier]
+
+    def views(self) -> tuple[PeerView, ...]:
+        return tuple(
+            PeerView(each.peer, each.headers, tuple(each.pools), each.status, each.heard_ns, each.away)
+            for each in self._sessions.values()
+        )
