@@ -64,6 +64,18 @@ class ShoutToPool(Request, frozen=True):
     pool: str
 
 
+class AnswerQuestions(Request, frozen=True):
+    """From now on this client answers the question for this node: asked as items, until `Cancel`."""
+
+    question: str
+
+
+class GiveAnAnswer(Request, frozen=True):
+    """The payload answers the question that came as an item with this query."""
+
+    query: str
+
+
 class RotateKeys(Request, frozen=True):
     """Give every member a new cluster key and retire the old one."""
 
@@ -114,7 +126,15 @@ class PoolItem(Reply, frozen=True):
     """Messages that are known to have been lost on the way to this listener since the last item."""
 
 
-NodeReply: TypeAlias = Done | Failed | Started | EventItem | PoolItem
+class QuestionItem(Reply, frozen=True):
+    """Someone asked what this client answers; what they sent along is the payload."""
+
+    query: str
+    question: str
+    asker: int
+
+
+NodeReply: TypeAlias = Done | Failed | Started | EventItem | PoolItem | QuestionItem
 
 _requests: msgspec.msgpack.Decoder[ClientRequest] = msgspec.msgpack.Decoder(ClientRequest)
 _replies: msgspec.msgpack.Decoder[NodeReply] = msgspec.msgpack.Decoder(NodeReply)

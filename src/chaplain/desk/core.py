@@ -1,0 +1,303 @@
+"""The desk: answers clients, and listens on their behalf.
+
+It decides which layer a request is for, who hears what, and when a client asks too much. It refuses to know how the
+layers work: it hands their inputs on and their news back.
+
+Invariants:
+- every request gets exactly one `Done`, `Failed` or `Started`, unless its session ends first;
+- a listener hears of a pool only between its `Started` and its `Cancel`;
+- this node is in a pool exactly while some client of it listens there;
+- what a client may have open is bounded (`DeskSettings`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeAlias, assert_never
+
+import msgspec
+
+from chaplain.core import Frozen, Report
+from chaplain.desk import messages, shapes
+from chaplain.desk.guests import Guest, Listeners, Topic
+from chaplain.desk.messages import (
+    AnswerQuestions,
+    AskQuestion,
+    Cancel,
+    ClientRequest,
+    Done,
+    EventItem,
+    Failed,
+    FireEvent,
+    GetMembers,
+    GetStatus,
+    GiveAnAnswer,
+    JoinAPool,
+    ListenEvents,
+    NodeReply,
+    PoolItem,
+    QuestionItem,
+    RotateKeys,
+    ShoutToPool,
+    Started,
+)
+from chaplain.errors import Malformed
+from chaplain.gossip.events import (
+    ALL,
+    Ask,
+    Decided,
+    EventSeen,
+    Fire,
+    GiveAnswer,
+    Questioned,
+    RegisterQuestion,
+    Rotated,
+)
+from chaplain.mesh.events import Entered, Exited, Gapped, JoinPool, LeavePool, Shout, Shouted, Whisper, Whispered
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
+
+
+class DeskSettings(Frozen, frozen=True):
+    listeners_max: int = 64
+    """Pools, event streams and questions one session may listen to; one more is refused."""
+    calls_max: int = 1024
+    """Questions one session may have open; one more is refused."""
+    question_timeout_ns_max: int = 60 * 10**9
+
+
+class RotationWanted(Frozen, frozen=True):
+    """A client asks for a new cluster key; the node makes one. Ends in `Rotated`."""
+
+    call: int
+
+
+DeskInput: TypeAlias = Entered | Exited | Whispered | Shouted | Gapped | EventSeen | Questioned | Decided | Rotated
+DeskEffect: TypeAlias = (
+    Whisper | Fire | Ask | GiveAnswer | RegisterQuestion | JoinPool | LeavePool | Shout | RotationWanted | Report
+)
+
+
+class Views(Frozen, frozen=True):
+    """What the desk may read of its node when a client asks."""
+
+    status: Callable[[], object]
+    members: Callable[[], object]
+    node_id: Callable[[int], int]
+    """The name people know a node by, from its identifier."""
+
+
+class DeskCore:
+    def __init__(self, identifier: int, settings: DeskSettings, views: Views) -> None:
+        self.counts: Counter[str] = Counter()
+        self._identifier = identifier
+        self._settings = settings
+        self._views = views
+        self._guests: dict[bytes, Guest] = {}
+        self._listeners = Listeners()
+        self._open: dict[int, tuple[Guest, int]] = {}
+        """Calls handed to another layer: its number for the call → who asked, under which of its own numbers."""
+        self._last_call = 0
+
+    def deadline(self) -> int | None:
+        return None
+
+    def step(self, now_ns: int, event: DeskInput) -> list[DeskEffect]:
+        match event:
+            case Entered():
+                if event.peer.client:
+                    self._guests[event.peer.instance] = Guest(event.peer.instance, event.peer.client)
+                return []
+            case Exited():
+                return self._see_out(event.peer.instance)
+            case Whispered():
+                return self._serve(event)
+            case Shouted():
+                return self._pass_on(event.pool, event.content)
+            case Gapped():
+                return self._count_missed(event)
+            case EventSeen():
+                return self._tell_event(event)
+            case Questioned():
+                return self._tell_question(event)
+            case Decided():
+                return self._finish(event.call, shapes.answer(event.answer, self._views.node_id))
+            case Rotated():
+                return self._finish_rotation(event)
+            case _:
+                assert_never(event)
+
+    # Sessions.
+
+    def _see_out(self, instance: bytes) -> list[DeskEffect]:
+        guest = self._guests.pop(instance, None)
+        if guest is None:
+            return []
+        for call in [call for call, (who, _) in self._open.items() if who is guest]:
+            del self._open[call]
+        return [LeavePool(topic.name) for topic in self._listeners.drop(guest) if topic.kind == "pool"]
+
+    def _count_missed(self, event: Gapped) -> list[DeskEffect]:
+        """A listener's queue was full: the next pool item says how many it did not get."""
+        guest = self._guests.get(event.peer.instance)
+        if guest is not None and event.outgoing:
+            guest.missed += event.count
+        return []
+
+    # Requests.
+
+    def _serve(self, event: Whispered) -> list[DeskEffect]:
+        guest = self._guests.get(event.peer.instance)
+        if guest is None:
+            return []
+        try:
+            opened = parcel.decode(event.content)
+            if opened.layer != Layer.CLIENT:
+                raise Malformed(f"parcel: layer {opened.layer} is not for the desk")
+            request = messages.decode_request(opened.body)
+        except Malformed as error:
+            self.counts["requests_malformed"] += 1
+            return [Report("request malformed", guest.name, {"reason": str(error)})]
+        self.counts["requests"] += 1
+        return self._answer(guest, request, opened.payload)
+
+    def _answer(self, guest: Guest, request: ClientRequest, payload: bytes) -> list[DeskEffect]:
+        call = request.call
+        match request:
+            case GetStatus():
+                return [self._done(guest, call, self._views.status())]
+            case GetMembers():
+                return [self._done(guest, call, self._views.members())]
+            case AskQuestion():
+                timeout_ns = min(max(request.timeout_ns, 0), self._settings.question_timeout_ns_max)
+                return self._hand_on(guest, call, lambda number: Ask(number, request.question, timeout_ns, payload))
+            case RotateKeys():
+                return self._hand_on(guest, call, RotationWanted)
+            case FireEvent():
+                return self._fire(guest, request, payload)
+            case ShoutToPool():
+                return self._shout(guest, request, payload)
+            case ListenEvents():
+                return self._listen(guest, call, Topic("events", ""))
+            case JoinAPool():
+                return self._listen(guest, call, Topic("pool", request.pool))
+            case AnswerQuestions():
+                return self._listen(guest, call, Topic("question", request.question))
+            case GiveAnAnswer():
+                return self._give_answer(guest, request, payload)
+            case Cancel():
+                return [*self._cancel(guest, call), self._done(guest, call)]
+            case _:
+                assert_never(request)
+
+    def _hand_on(self, guest: Guest, call: int, make: Callable[[int], Ask | RotationWanted]) -> list[DeskEffect]:
+        if guest.waiting >= self._settings.calls_max:
+            return [self._refuse(guest, call, f"{guest.waiting} questions are open already: wait for an answer first")]
+        self._last_call += 1
+        self._open[self._last_call] = (guest, call)
+        guest.waiting += 1
+        return [make(self._last_call)]
+
+    def _close(self, call: int) -> tuple[Guest, int] | None:
+        entry = self._open.pop(call, None)
+        if entry is not None:
+            entry[0].waiting -= 1
+        return entry
+
+    def _finish(self, call: int, result: object) -> list[DeskEffect]:
+        entry = self._close(call)
+        return [] if entry is None else [self._done(*entry, result)]
+
+    def _finish_rotation(self, event: Rotated) -> list[DeskEffect]:
+        entry = self._close(event.call)
+        if entry is None:
+            return []
+        if event.done:
+            return [self._done(*entry, {"rotated": True})]
+        missing = ", ".join(str(self._views.node_id(identifier)) for identifier in event.missing)
+        reason = event.reason or f"step {event.step} not confirmed by node {missing}; both keys stay in use: ask again"
+        return [self._refuse(*entry, reason)]
+
+    def _fire(self, guest: Guest, request: FireEvent, payload: bytes) -> list[DeskEffect]:
+        if problem := shapes.bad_name(request.event):
+            return [self._refuse(guest, request.call, problem)]
+        return [Fire(request.event, payload, request.target or ALL), self._done(guest, request.call)]
+
+    def _shout(self, guest: Guest, request: ShoutToPool, payload: bytes) -> list[DeskEffect]:
+        if problem := shapes.bad_name(request.pool):
+            return [self._refuse(guest, request.call, problem)]
+        content = parcel.encode(Parcel(self._identifier, Layer.CLIENT, guest.name.encode(), payload))
+        shout = Shout(request.pool, content)
+        return [shout, *self._pass_on(request.pool, content), self._done(guest, request.call)]
+
+    def _give_answer(self, guest: Guest, request: GiveAnAnswer, payload: bytes) -> list[DeskEffect]:
+        try:
+            query = shapes.query_id(request.query)
+        except Malformed as error:
+            return [self._refuse(guest, request.call, str(error))]
+        return [GiveAnswer(query, payload), self._done(guest, request.call)]
+
+    # Listening.
+
+    def _listen(self, guest: Guest, call: int, topic: Topic) -> list[DeskEffect]:
+        if topic.kind != "events" and (problem := shapes.bad_name(topic.name)):
+            return [self._refuse(guest, call, problem)]
+        if len(guest.listening) >= self._settings.listeners_max:
+            return [self._refuse(guest, call, f"{len(guest.listening)} listeners are open already: cancel one first")]
+        if call in guest.listening:
+            return [self._refuse(guest, call, f"call {call} listens already")]
+        effects: list[DeskEffect] = []
+        if self._listeners.add(topic, guest, call):
+            if topic.kind == "pool":
+                effects.append(JoinPool(topic.name))
+            elif topic.kind == "question":
+                effects.append(RegisterQuestion(topic.name))
+        return [*effects, self._reply(guest, Started(call))]
+
+    def _cancel(self, guest: Guest, call: int) -> list[DeskEffect]:
+        topic = guest.listening.get(call)
+        if topic is not None and self._listeners.remove(topic, guest, call) and topic.kind == "pool":
+            return [LeavePool(topic.name)]
+        return []
+
+    def _pass_on(self, pool: str, content: bytes) -> list[DeskEffect]:
+        """Give a broadcast, of a peer or of one of our own clients, to every client that joined here."""
+        try:
+            opened = parcel.decode(content)
+            client = opened.body.decode()
+        except (Malformed, UnicodeDecodeError) as error:
+            return [Report("broadcast malformed", pool, {"reason": str(error)})]
+        effects: list[DeskEffect] = []
+        sender = self._views.node_id(opened.node)
+        for guest, call in self._listeners.of(Topic("pool", pool)):
+            item = PoolItem(call, pool, sender, client, guest.missed)
+            guest.missed = 0
+            effects.append(self._reply(guest, item, opened.payload))
+        return effects
+
+    def _tell_event(self, seen: EventSeen) -> list[DeskEffect]:
+        event = seen.event
+        sender = self._views.node_id(event.id.origin)
+        return [
+            self._reply(guest, EventItem(call, shapes.id_text(event.id), event.type, sender), event.content)
+            for guest, call in self._listeners.of(Topic("events", ""))
+        ]
+
+    def _tell_question(self, event: Questioned) -> list[DeskEffect]:
+        """The first client that offered to answer is asked: one node gives one answer."""
+        for guest, call in self._listeners.of(Topic("question", event.question))[:1]:
+            item = QuestionItem(call, shapes.id_text(event.query), event.question, self._views.node_id(event.asker))
+            return [self._reply(guest, item, event.content)]
+        return []
+
+    # Replies.
+
+    def _done(self, guest: Guest, call: int, result: object = None) -> Whisper:
+        return self._reply(guest, Done(call), b"" if result is None else msgspec.json.encode(result))
+
+    def _refuse(self, guest: Guest, call: int, reason: str) -> Whisper:
+        return self._reply(guest, Failed(call, "refused", reason))
+
+    def _reply(self, guest: Guest, reply: NodeReply, payload: bytes = b"") -> Whisper:
+        return Whisper(guest.instance, messages.encode(self._identifier, reply, payload))

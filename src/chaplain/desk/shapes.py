@@ -1,0 +1,52 @@
+"""How things look to a client: names, numbers and answers as JSON can hold them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+
+from chaplain.desk.messages import NAME_BYTES_MAX
+from chaplain.errors import Malformed
+from chaplain.gossip.events import Answer, EventId
+
+
+def bad_name(name: str) -> str:
+    """Why this cannot name a pool, an event or a question, or nothing: all travel as mesh.txt's strings."""
+    if 0 < len(name) <= NAME_BYTES_MAX and name.isascii() and name.isprintable() and " " not in name:
+        return ""
+    return f"a name has 1 to {NAME_BYTES_MAX} visible ASCII characters, not {name[:40]!r}"
+
+
+def id_text(event: EventId) -> str:
+    return f"{event.origin:08x}-{event.epoch:x}-{event.counter:x}"
+
+
+def query_id(text: str) -> EventId:
+    try:
+        origin, epoch, counter = (int(part, 16) for part in text.split("-"))
+    except ValueError:
+        raise Malformed(f"query: {text[:60]!r} is not the id of a question") from None
+    return EventId(origin, epoch, counter)
+
+
+def value(data: bytes) -> str | dict[str, str]:
+    """Text as text; bytes that are no UTF-8 as base64, marked as such."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def answer(given: Answer, node_id: Callable[[int], int]) -> dict[str, object]:
+    return {
+        "question": given.question,
+        "value": None if given.value is None else value(given.value),
+        "votes": given.votes,
+        "members": given.members,
+        "decided": given.decided,
+        "voters": sorted(node_id(identifier) for identifier in given.voters),
+        "missing": sorted(node_id(identifier) for identifier in given.missing),
+        "declined": sorted(node_id(identifier) for identifier in given.declined),
+        "tally": [[value(said), votes] for said, votes in given.tally],
+        "reason": given.reason,
+    }
