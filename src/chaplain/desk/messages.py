@@ -85,7 +85,17 @@ class Cancel(Request, frozen=True):
 
 
 ClientRequest: TypeAlias = (
-    GetStatus | GetMembers | AskQuestion | FireEvent | ListenEvents | JoinAPool | ShoutToPool | RotateKeys | Cancel
+    GetStatus
+    | GetMembers
+    | AskQuestion
+    | FireEvent
+    | ListenEvents
+    | JoinAPool
+    | ShoutToPool
+    | AnswerQuestions
+    | GiveAnAnswer
+    | RotateKeys
+    | Cancel
 )
 
 

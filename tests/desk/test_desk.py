@@ -1,0 +1,218 @@
+"""The desk, one rule at a time: who is answered, who hears what, what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaplain.core import Report
+from chaplain.desk import messages
+from chaplain.desk.core import DeskCore, DeskEffect, DeskSettings, RotationWanted, Views
+from chaplain.desk.messages import (
+    AnswerQuestions,
+    AskQuestion,
+    Cancel,
+    ClientRequest,
+    Done,
+    EventItem,
+    Failed,
+    FireEvent,
+    GetMembers,
+    GetStatus,
+    GiveAnAnswer,
+    JoinAPool,
+    ListenEvents,
+    NodeReply,
+    PoolItem,
+    QuestionItem,
+    RotateKeys,
+    ShoutToPool,
+    Started,
+)
+from chaplain.errors import Malformed
+from chaplain.gossip.events import (
+    ALL,
+    Answer,
+    Ask,
+    Decided,
+    Event,
+    EventId,
+    EventSeen,
+    Fire,
+    GiveAnswer,
+    KeyStep,
+    Questioned,
+    RegisterQuestion,
+    Rotated,
+)
+from chaplain.link.events import Peer
+from chaplain.mesh.events import Entered, Exited, Gapped, JoinPool, LeavePool, Shout, Shouted, Whisper, Whispered
+from chaplain.wire import parcel
+
+OWN = 7
+ANN = Peer(b"a" * 16, 100, b"A" * 32, client="ann")
+BOB = Peer(b"b" * 16, 200, b"B" * 32, client="bob")
+NODE = Peer(b"n" * 16, 300, b"N" * 32, endpoint="tcp://127.0.0.1:1")
+
+
+class Desk:
+    """A desk with two guests; replies come back decoded, by guest."""
+
+    def __init__(self, settings: DeskSettings | None = None) -> None:
+        views = Views(status=lambda: {"id": 1}, members=lambda: [{"id": 1}], node_id=lambda identifier: identifier)
+        self.core = DeskCore(OWN, settings or DeskSettings(), views)
+        self.step(Entered(ANN, {}))
+        self.step(Entered(BOB, {}))
+
+    def step(self, event: object) -> list[DeskEffect]:
+        return self.core.step(0, event)  # type: ignore[arg-type]
+
+    def ask(self, peer: Peer, request: ClientRequest, payload: bytes = b"") -> list[DeskEffect]:
+        return self.step(Whispered(peer, messages.encode(peer.identifier, request, payload)))
+
+
+def reply(effect: DeskEffect) -> tuple[bytes, NodeReply, bytes]:
+    assert isinstance(effect, Whisper)
+    opened = parcel.decode(effect.content)
+    return effect.instance, messages.decode_reply(opened.body), opened.payload
+
+
+def test_status_and_members_are_read_from_the_node() -> None:
+    desk = Desk()
+    assert reply(desk.ask(ANN, GetStatus(1))[0]) == (ANN.instance, Done(1), b'{"id":1}')
+    assert reply(desk.ask(BOB, GetMembers(9))[0]) == (BOB.instance, Done(9), b'[{"id":1}]')
+
+
+def test_a_question_is_handed_on_and_its_answer_comes_back_to_who_asked() -> None:
+    desk = Desk()
+    assert desk.ask(ANN, AskQuestion(5, "version", 10)) == [Ask(1, "version", 10)]
+    answer = Answer("version", b"1.0", 2, 3, True, (3, 1), (2,))
+    instance, done, payload = reply(desk.step(Decided(1, answer))[0])
+    assert (instance, done) == (ANN.instance, Done(5))
+    told = json.loads(payload)
+    assert told["value"] == "1.0"
+    assert told["voters"] == [1, 3]
+    assert told["missing"] == [2]
+    assert desk.step(Decided(1, answer)) == []
+
+
+def test_an_answer_that_is_no_text_is_marked_as_base64() -> None:
+    desk = Desk()
+    desk.ask(ANN, AskQuestion(5, "q", 10))
+    _, _, payload = reply(desk.step(Decided(1, Answer("q", b"\xff", 1, 1, True, (1,), ())))[0])
+    assert json.loads(payload)["value"] == {"base64": "/w=="}
+
+
+def test_open_questions_are_bounded_per_client() -> None:
+    desk = Desk(DeskSettings(calls_max=1))
+    desk.ask(ANN, AskQuestion(1, "version", 10))
+    _, failed, _ = reply(desk.ask(ANN, AskQuestion(2, "version", 10))[0])
+    assert isinstance(failed, Failed)
+    assert desk.ask(BOB, AskQuestion(1, "version", 10)) == [Ask(2, "version", 10)]
+    desk.step(Decided(1, Answer("version", None, 0, 1, False, (), ())))
+    assert desk.ask(ANN, AskQuestion(3, "version", 10)) == [Ask(3, "version", 10)]
+
+
+def test_a_client_that_left_gets_no_answer_and_frees_its_calls() -> None:
+    desk = Desk()
+    desk.ask(ANN, AskQuestion(5, "version", 10))
+    desk.step(Exited(ANN, "closed"))
+    assert desk.step(Decided(1, Answer("version", b"1", 1, 1, True, (1,), ()))) == []
+
+
+def test_a_broadcast_reaches_peers_and_every_listener_here_once() -> None:
+    desk = Desk()
+    join, started = desk.ask(ANN, JoinAPool(1, "chat"))
+    assert join == JoinPool("chat")
+    assert reply(started) == (ANN.instance, Started(1), b"")
+    assert [reply(e)[1] for e in desk.ask(BOB, JoinAPool(1, "chat"))] == [Started(1)], "the node joins once"
+    shout, to_ann, to_bob, done = desk.ask(ANN, ShoutToPool(2, "chat"), b"hi")
+    assert isinstance(shout, Shout)
+    assert reply(to_ann) == (ANN.instance, PoolItem(1, "chat", OWN, "ann", 0), b"hi")
+    assert reply(to_bob) == (BOB.instance, PoolItem(1, "chat", OWN, "ann", 0), b"hi")
+    assert reply(done) == (ANN.instance, Done(2), b"")
+    assert [reply(e)[2] for e in desk.step(Shouted(NODE, "chat", shout.content))] == [b"hi", b"hi"]
+    assert desk.step(Shouted(NODE, "other", shout.content)) == []
+
+
+def test_what_a_full_queue_dropped_is_told_with_the_next_item() -> None:
+    desk = Desk()
+    desk.ask(ANN, JoinAPool(1, "chat"))
+    desk.step(Gapped(ANN, 3, outgoing=True))
+    items = [reply(desk.ask(BOB, ShoutToPool(n, "chat"), b"x")[1])[1] for n in (1, 2)]
+    assert [item.missed for item in items if isinstance(item, PoolItem)] == [3, 0]
+
+
+def test_the_node_leaves_a_pool_with_its_last_listener() -> None:
+    desk = Desk()
+    desk.ask(ANN, JoinAPool(1, "chat"))
+    desk.ask(BOB, JoinAPool(4, "chat"))
+    assert [reply(e)[1] for e in desk.ask(ANN, Cancel(1))] == [Done(1)]
+    assert desk.step(Exited(BOB, "closed")) == [LeavePool("chat")]
+
+
+def test_events_reach_those_who_listen() -> None:
+    desk = Desk()
+    desk.ask(ANN, ListenEvents(3))
+    assert desk.ask(BOB, FireEvent(1, "deployed"), b"v2")[0] == Fire("deployed", b"v2", ALL)
+    seen = EventSeen(Event(EventId(9, 1, 2), "deployed", b"v2"))
+    assert [reply(e) for e in desk.step(seen)] == [(ANN.instance, EventItem(3, "00000009-1-2", "deployed", 9), b"v2")]
+    desk.ask(ANN, Cancel(3))
+    assert desk.step(seen) == []
+
+
+def test_a_question_goes_to_the_first_client_that_answers_it() -> None:
+    desk = Desk()
+    assert desk.ask(ANN, AnswerQuestions(1, "load"))[0] == RegisterQuestion("load")
+    desk.ask(BOB, AnswerQuestions(1, "load"))
+    asked = desk.step(Questioned(EventId(9, 1, 2), "load", b"cpu", 9))
+    assert [reply(e) for e in asked] == [(ANN.instance, QuestionItem(1, "00000009-1-2", "load", 9), b"cpu")]
+    assert desk.ask(ANN, GiveAnAnswer(2, "00000009-1-2"), b"0.5")[0] == GiveAnswer(EventId(9, 1, 2), b"0.5")
+    assert isinstance(reply(desk.ask(ANN, GiveAnAnswer(3, "no id"), b"0.5")[0])[1], Failed)
+
+
+def test_a_rotation_ends_in_done_or_names_who_is_missing() -> None:
+    desk = Desk()
+    assert desk.ask(ANN, RotateKeys(1)) == [RotationWanted(1)]
+    assert reply(desk.step(Rotated(1, True, KeyStep.REMOVE, ()))[0])[1] == Done(1)
+    desk.ask(ANN, RotateKeys(2))
+    failed = reply(desk.step(Rotated(2, False, KeyStep.INSTALL, (3,)))[0])[1]
+    assert isinstance(failed, Failed)
+    assert "node 3" in failed.reason
+
+
+@pytest.mark.parametrize("name", ["", "two words", "ä", "x" * 256, "tab\t"])
+def test_names_that_cannot_travel_are_refused(name: str) -> None:
+    desk = Desk()
+    for request in (JoinAPool(1, name), ShoutToPool(2, name), FireEvent(3, name), AnswerQuestions(4, name)):
+        (only,) = desk.ask(ANN, request)
+        assert isinstance(reply(only)[1], Failed), request
+
+
+def test_listeners_are_bounded_per_client() -> None:
+    desk = Desk(DeskSettings(listeners_max=2))
+    desk.ask(ANN, JoinAPool(1, "a"))
+    desk.ask(ANN, ListenEvents(2))
+    (refused,) = desk.ask(ANN, JoinAPool(3, "b"))
+    assert isinstance(reply(refused)[1], Failed)
+    (again,) = desk.ask(BOB, ListenEvents(1))
+    assert reply(again)[1] == Started(1)
+
+
+@given(st.binary(max_size=64))
+def test_hostile_bytes_are_reported_and_change_nothing(content: bytes) -> None:
+    desk = Desk()
+    effects = desk.step(Whispered(ANN, content))
+    assert all(isinstance(effect, Report) for effect in effects)
+
+
+@given(st.binary(max_size=64))
+def test_a_request_decodes_or_is_malformed(body: bytes) -> None:
+    try:
+        request = messages.decode_request(body)
+    except Malformed:
+        return
+    assert 0 <= request.call <= messages.CALL_MAX
