@@ -27,7 +27,7 @@ class GossipSettings(Frozen, frozen=True):
     left_max: int = 1_024
     """Remembered members that left. At the bound the one that left first is forgotten."""
     strangers_max: int = 256
-    """Origins that are no members whose message ids are remembered. At the bound others' messages are dropped."""
+    """Origins that are no members whose message ids are remembered. At the bound the longest silent is forgotten."""
     window: int = 1_024
     """How far behind an origin's newest message an older one may be and still be taken."""
     recent_max: int = 512

@@ -1,0 +1,289 @@
+"""The bodies of gossip parcels. Every body starts: major 1 | minor 1 | kind 1.
+
+LEAVE has one layout for ever, in every version, so that any node can always be taken off the list. All other kinds are
+read only from senders of our own major version; `decode` raises `OtherVersion` for the rest.
+
+MESSAGE and LEAVE are forwarded: they carry their origin's signature over exactly the octets that follow `hops`, and are
+passed on untouched. The other kinds live for one hop, where the link's seal proves the sender.
+Byte tables and hex examples: docs/protocol/gossip.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import TypeAlias, assert_never
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.gossip import card as cards
+from chaplain.gossip.card import SIGNATURE_BYTES, VERSION, Card, Signer, Verify
+from chaplain.gossip.events import EventId
+from chaplain.link.identity import identifier_of
+from chaplain.wire.primitives import Cursor, put_number
+
+_LEAVE, _MESSAGE, _ACKNOWLEDGE, _CARDS, _COMPARE, _HAVE, _WANT, _ACCUSE = range(1, 9)
+_LEAVE_FIELDS = struct.Struct(">IQQ32sIQ")
+_MESSAGE_FIELDS = struct.Struct(">BBIQQ32sIBB")
+_ENTRY = struct.Struct(">IQB")
+LEAVE_BYTES = _LEAVE_FIELDS.size + SIGNATURE_BYTES
+_MESSAGE_LABEL = b"gossip message"
+_LEAVE_LABEL = b"gossip leave"
+
+
+class OtherVersion(Malformed):
+    """The sender speaks another major version."""
+
+    def __init__(self, major: int, minor: int) -> None:
+        super().__init__(f"gossip: they speak version {major}.{minor}, we speak {VERSION[0]}.{VERSION[1]}")
+        self.version = (major, minor)
+
+
+class Type(IntEnum):
+    """What a message is about."""
+
+    DISCOVERED = 1
+    JOINED = 2
+    HEALTH = 3
+    STATUS = 4
+    REFUTED = 5
+    QUERY = 6
+    ANSWER = 7
+    USER = 8
+    KEY = 9
+    KEY_CONFIRMED = 10
+
+
+class Action(IntEnum):
+    """What a receiver is expected to do beside passing it on."""
+
+    NONE = 0
+    ACKNOWLEDGE = 1
+    UPDATE = 2
+    STATUS = 3
+    ANSWER = 4
+    CONFIRM = 5
+
+
+class Standing(IntEnum):
+    PRESENT = 0
+    LOST = 1
+    """Taken to have left, on its behalf."""
+    GONE = 2
+    """Left by its own word."""
+
+
+class Message(Frozen, frozen=True):
+    hops: int
+    id: EventId
+    key: bytes
+    target: int
+    type: int
+    action: int
+    content: bytes
+    signed: bytes
+    signature: bytes
+
+
+class Leave(Frozen, frozen=True):
+    """`id.origin` says that `subject` has left; of itself, or on behalf of one that is silent."""
+
+    hops: int
+    id: EventId
+    key: bytes
+    subject: int
+    incarnation: int
+    signature: bytes
+
+    @property
+    def graceful(self) -> bool:
+        return self.id.origin == self.subject
+
+
+class Acknowledge(Frozen, frozen=True):
+    """The answer to a DISCOVERED: who acknowledges, and which."""
+
+    id: EventId
+    card: Card
+
+
+class Cards(Frozen, frozen=True):
+    """What is known of some members, each in its owner's own words."""
+
+    cards: tuple[Card, ...]
+    leaves: tuple[Leave, ...] = ()
+
+
+class Entry(Frozen, frozen=True):
+    identifier: int
+    incarnation: int
+    standing: Standing
+
+
+class Compare(Frozen, frozen=True):
+    """All that the sender holds of one part of the identifiers: part `bucket` of `buckets` equal ones."""
+
+    buckets: int
+    bucket: int
+    reply: bool
+    """Whether the receiver shall send its own if they differ."""
+    entries: tuple[Entry, ...]
+
+
+class Have(Frozen, frozen=True):
+    """Messages the sender has seen lately."""
+
+    ids: tuple[EventId, ...]
+
+
+class Want(Frozen, frozen=True):
+    """Of these, the ones the sender lacks."""
+
+    ids: tuple[EventId, ...]
+
+
+class Accuse(Frozen, frozen=True):
+    """Somebody holds the receiver, at this incarnation, for gone."""
+
+    incarnation: int
+
+
+Body: TypeAlias = Leave | Message | Acknowledge | Cards | Compare | Have | Want | Accuse
+
+
+def sign_message(
+    signer: Signer, event_id: EventId, message_type: Type, content: bytes, *, action: Action, target: int
+) -> Message:
+    fields = _MESSAGE_FIELDS.pack(
+        *VERSION, event_id.origin, event_id.epoch, event_id.counter, signer.key, target, message_type, action
+    )
+    signed = fields + content
+    signature = signer.sign(_MESSAGE_LABEL, signed)
+    return Message(0, event_id, signer.key, target, message_type, action, content, signed, signature)
+
+
+def sign_leave(signer: Signer, event_id: EventId, subject: int, incarnation: int) -> Leave:
+    unsigned = Leave(0, event_id, signer.key, subject, incarnation, b"")
+    signature = signer.sign(_LEAVE_LABEL, _leave_fields(unsigned))
+    return Leave(0, event_id, signer.key, subject, incarnation, signature)
+
+
+def is_genuine(body: Message | Leave, check: Verify) -> bool:
+    """Did the origin it names, and nobody else, say this?"""
+    if body.id.origin != identifier_of(body.key):
+        return False
+    if isinstance(body, Message):
+        return check(body.key, _MESSAGE_LABEL, body.signed, body.signature)
+    return check(body.key, _LEAVE_LABEL, _leave_fields(body), body.signature)
+
+
+def encode(body: Body) -> bytes:
+    match body:
+        case Leave():
+            kind, fields = _LEAVE, bytes((body.hops,)) + _leave_fields(body) + body.signature
+        case Message():
+            kind, fields = _MESSAGE, bytes((body.hops,)) + body.signed + body.signature
+        case Acknowledge():
+            kind, fields = _ACKNOWLEDGE, _put_id(body.id) + cards.encode(body.card)
+        case Cards():
+            parts = [bytes((len(body.cards),)), *map(cards.encode, body.cards), bytes((len(body.leaves),))]
+            parts += [_leave_fields(leave) + leave.signature for leave in body.leaves]
+            kind, fields = _CARDS, b"".join(parts)
+        case Compare():
+            head = put_number(body.buckets, 2) + put_number(body.bucket, 2) + bytes((body.reply,))
+            entries = [_ENTRY.pack(entry.identifier, entry.incarnation, entry.standing) for entry in body.entries]
+            kind, fields = _COMPARE, head + put_number(len(entries), 2) + b"".join(entries)
+        case Have():
+            kind, fields = _HAVE, bytes((len(body.ids),)) + b"".join(map(_put_id, body.ids))
+        case Want():
+            kind, fields = _WANT, bytes((len(body.ids),)) + b"".join(map(_put_id, body.ids))
+        case Accuse():
+            kind, fields = _ACCUSE, put_number(body.incarnation, 8)
+        case _:
+            assert_never(body)
+    return bytes((*VERSION, kind)) + fields
+
+
+def decode(data: bytes) -> Body:
+    cursor = Cursor(data)
+    major, minor = cursor.number(1, "major"), cursor.number(1, "minor")
+    kind = cursor.number(1, "kind")
+    if kind == _LEAVE:
+        # Whatever a later version puts behind the fixed layout is not ours to judge.
+        return _take_leave(cursor, cursor.number(1, "hops"))
+    if major != VERSION[0]:
+        raise OtherVersion(major, minor)
+    body: Body
+    match kind:
+        case 2:
+            return _take_message(cursor)
+        case 3:
+            body = Acknowledge(_take_id(cursor), cards.take(cursor))
+        case 4:
+            listed = tuple(cards.take(cursor) for _ in range(cursor.number(1, "cards")))
+            body = Cards(listed, tuple(_take_leave(cursor, 0) for _ in range(cursor.number(1, "leaves"))))
+        case 5:
+            body = _take_compare(cursor)
+        case 6:
+            body = Have(_take_ids(cursor))
+        case 7:
+            body = Want(_take_ids(cursor))
+        case 8:
+            body = Accuse(cursor.number(8, "incarnation"))
+        case _:
+            raise Malformed(f"gossip: {kind:#04x} is not one of 0x01 to 0x08")
+    cursor.end("gossip")
+    return body
+
+
+def _leave_fields(leave: Leave) -> bytes:
+    event_id = leave.id
+    return _LEAVE_FIELDS.pack(
+        event_id.origin, event_id.epoch, event_id.counter, leave.key, leave.subject, leave.incarnation
+    )
+
+
+def _take_leave(cursor: Cursor, hops: int) -> Leave:
+    origin, epoch, counter, key, subject, incarnation = _LEAVE_FIELDS.unpack(cursor.take(_LEAVE_FIELDS.size, "leave"))
+    signature = cursor.take(SIGNATURE_BYTES, "leave signature")
+    return Leave(hops, EventId(origin, epoch, counter), key, subject, incarnation, signature)
+
+
+def _take_message(cursor: Cursor) -> Message:
+    hops = cursor.number(1, "hops")
+    rest = cursor.rest()
+    if len(rest) < _MESSAGE_FIELDS.size + SIGNATURE_BYTES:
+        raise Malformed(f"message: {len(rest)} octets are too few")
+    major, minor, origin, epoch, counter, key, target, message_type, action = _MESSAGE_FIELDS.unpack_from(rest)
+    if major != VERSION[0]:
+        raise OtherVersion(major, minor)
+    signed, signature = rest[:-SIGNATURE_BYTES], rest[-SIGNATURE_BYTES:]
+    content = signed[_MESSAGE_FIELDS.size :]
+    event_id = EventId(origin, epoch, counter)
+    return Message(hops, event_id, key, target, message_type, action, content, signed, signature)
+
+
+def _take_compare(cursor: Cursor) -> Compare:
+    buckets, bucket = cursor.number(2, "buckets"), cursor.number(2, "bucket")
+    reply = cursor.number(1, "reply")
+    if bucket >= buckets or reply > 1:
+        raise Malformed("compare: bucket must be below buckets, reply 0 or 1")
+    count = cursor.number(2, "entries")
+    entries = []
+    for identifier, incarnation, standing in _ENTRY.iter_unpack(cursor.take(count * _ENTRY.size, "entries")):
+        if standing > Standing.GONE:
+            raise Malformed(f"compare: standing {standing} is not one of 0 to 2")
+        entries.append(Entry(identifier, incarnation, Standing(standing)))
+    return Compare(buckets, bucket, bool(reply), tuple(entries))
+
+
+def _put_id(event_id: EventId) -> bytes:
+    return put_number(event_id.origin, 4) + put_number(event_id.epoch, 8) + put_number(event_id.counter, 8)
+
+
+def _take_id(cursor: Cursor) -> EventId:
+    return EventId(cursor.number(4, "origin"), cursor.number(8, "epoch"), cursor.number(8, "counter"))
+
+
+def _take_ids(cursor: Cursor) -> tuple[EventId, ...]:
+    return tuple(_take_id(cursor) for _ in range(cursor.number(1, "ids")))
