@@ -1,0 +1,1 @@
+"""Lists of planted bugs, one module per layer; each has `BUGS`."""

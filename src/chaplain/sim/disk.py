@@ -1,0 +1,164 @@
+"""One node's disk: what is written, what is synced, and what is left of it after a crash.
+
+A `Persist` goes through three named moments: it is *begun*, *written* (the operating system has it, a power cut may
+take any part) and *synced* (durable); then the host tells the core. A power cut keeps, of what was written and not
+synced, any subset of 512-octet sectors of each `WriteAt`, and the first few of the other operations (a file system
+keeps changes of names in their order; `Replace` happens whole or not at all). A killed process loses nothing written.
+
+The disk knows nothing of time: the world calls each moment when it comes.
+
+Invariants: what is synced survives any crash unchanged; after a failure no later ticket succeeds in the same life,
+because `Persisted` speaks for all tickets before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import assert_never
+
+from chaplain.core import Operation, Persist, Remove, Rename, Replace, WriteAt
+
+SECTOR_BYTES = 512
+
+Files = dict[str, bytearray]
+
+
+class Disk:
+    __slots__ = ("_durable", "_pending", "_rng", "failed", "misdirect_next")
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._durable: Files = {}
+        self._pending: deque[_Ticket] = deque()
+        self.failed = ""
+        """Why every further ticket fails, until a restart."""
+        self.misdirect_next = False
+        """The next write goes to the wrong place, and the disk says nothing."""
+
+    # The three moments of a ticket.
+
+    def begin(self, persist: Persist) -> None:
+        self._pending.append(_Ticket(persist))
+
+    def write(self) -> None:
+        """The oldest ticket not yet written is handed to the operating system."""
+        ticket = next(ticket for ticket in self._pending if not ticket.written)
+        if self.misdirect_next:
+            self.misdirect_next = False
+            ticket.operations = tuple(self._misdirected(operation) for operation in ticket.operations)
+        ticket.written = True
+
+    def sync(self) -> int:
+        """The oldest ticket becomes durable. Returns its number."""
+        ticket = self._pending.popleft()
+        assert ticket.written
+        assert not self.failed
+        for operation in ticket.operations:
+            apply(self._durable, operation)
+        return ticket.number
+
+    def fail(self, reason: str) -> int:
+        """The oldest ticket fails; any part of it may have reached the disk. Returns its number."""
+        ticket = self._pending.popleft()
+        self._tear(ticket.operations)
+        self.failed = reason
+        return ticket.number
+
+    # Crashes and what they leave.
+
+    def killed(self) -> None:
+        """The process died, the machine did not: what was written will be synced by the system."""
+        for ticket in self._pending:
+            if ticket.written:
+                for operation in ticket.operations:
+                    apply(self._durable, operation)
+        self._restart()
+
+    def power_cut(self) -> None:
+        for ticket in self._pending:
+            if ticket.written:
+                self._tear(ticket.operations)
+        self._restart()
+
+    def wipe(self) -> None:
+        """Somebody put an empty disk in."""
+        self._durable.clear()
+        self._restart()
+
+    def flip_bit(self) -> str:
+        """Rot: one bit of one synced file. Returns where, or nothing if there was no file to damage."""
+        names = [name for name, data in self._durable.items() if data]
+        if not names:
+            return ""
+        name = self._rng.choice(names)
+        data = self._durable[name]
+        position = self._rng.randrange(len(data))
+        data[position] ^= 1 << self._rng.randrange(8)
+        return f"{name} at {position}"
+
+    def contents(self) -> dict[str, bytes]:
+        """What a process that starts now finds."""
+        return {name: bytes(data) for name, data in self._durable.items()}
+
+    def _restart(self) -> None:
+        self._pending.clear()
+        self.failed = ""
+        self.misdirect_next = False
+
+    def _tear(self, operations: tuple[Operation, ...]) -> None:
+        """Apply any part that a power cut may leave."""
+        named = [operation for operation in operations if not isinstance(operation, WriteAt)]
+        kept = self._rng.randint(0, len(named))
+        for operation in operations:
+            if isinstance(operation, WriteAt):
+                for sector in sectors(operation):
+                    if self._rng.random() < 0.5:
+                        apply(self._durable, sector)
+            elif kept:
+                kept -= 1
+                apply(self._durable, operation)
+
+    def _misdirected(self, operation: Operation) -> Operation:
+        if not isinstance(operation, WriteAt):
+            return operation
+        names = [*self._durable, operation.file]
+        return WriteAt(self._rng.choice(names), self._rng.randrange(operation.position + 4096), operation.data)
+
+
+class _Ticket:
+    __slots__ = ("number", "operations", "written")
+
+    def __init__(self, persist: Persist) -> None:
+        self.number = persist.ticket
+        self.operations = persist.operations
+        self.written = False
+
+
+def apply(files: Files, operation: Operation) -> None:
+    match operation:
+        case WriteAt(file, position, data):
+            held = files.setdefault(file, bytearray())
+            held.extend(bytes(max(0, position - len(held))))
+            held[position : position + len(data)] = data
+        case Replace(file, data):
+            files[file] = bytearray(data)
+        case Rename(file, to):
+            if file in files:
+                files[to] = files.pop(file)
+        case Remove(file):
+            files.pop(file, None)
+        case _:
+            assert_never(operation)
+
+
+def sectors(operation: WriteAt) -> list[WriteAt]:
+    """The write, cut where the disk's sectors meet."""
+    pieces: list[WriteAt] = []
+    start, end = operation.position, operation.position + len(operation.data)
+    while start < end:
+        stop = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
+        data = operation.data[start - operation.position : stop - operation.position]
+        pieces.append(WriteAt(operation.file, start, data))
+        start = stop
+    return pieces

@@ -1,0 +1,156 @@
+"""One-line bugs, planted into the cores on purpose: each must be caught, or the checks are too weak.
+
+A bug is data: the module, the text that stands there exactly once, and the text that replaces it. It is planted in
+memory, in a process of its own, before the module is loaded; no file changes. A bug is *caught* when a checker that was
+expected to object does so within the seeds; it *survives* when all seeds pass; it is *stale* when the text is not there
+exactly once; and it is *broken* when something else objected: then the mutation does not do what its name says.
+
+This module imports nothing of chaplain at the top: what it plants bugs in must not be loaded yet.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import CodeType, ModuleType
+
+_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    module: str
+    old: str
+    new: str
+    workload: str
+    expected: tuple[str, ...]
+    """The checkers that may catch it; `assert` is one in the code."""
+    seeds: int = 300
+    mode: str = "safety"
+    layer: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    bug: Bug
+    status: str
+    """caught, survived, stale or broken"""
+    detail: str
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "caught"
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the one module, and has it loaded with its text changed."""
+
+    def __init__(self, bug: Bug, path: str) -> None:
+        self._bug = bug
+        self._path = path
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._bug.module:
+            return None
+        loader = _Loader(self._bug, self._path)
+        return importlib.util.spec_from_file_location(fullname, self._path, loader=loader)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, bug: Bug, path: str) -> None:
+        super().__init__(bug.module, path)
+        self._bug = bug
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Compile the changed text; a cache of the real one must be neither used nor written."""
+        code: CodeType = compile(mutate(self._bug, _read(self.path)), self.path, "exec", dont_inherit=True)
+        return code
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as source:
+        return source.read()
+
+
+def mutate(bug: Bug, source: str) -> str:
+    count = source.count(bug.old)
+    if count != 1:
+        raise LookupError(f"stale: the text of {bug.name!r} is {count} times in {bug.module}, not once")
+    return source.replace(bug.old, bug.new)
+
+
+def install(bug: Bug) -> None:
+    """Plant the bug in this process."""
+    assert bug.module not in sys.modules, f"{bug.module} is loaded already"
+    spec = importlib.util.find_spec(bug.module)
+    if spec is None or spec.origin is None:
+        raise LookupError(f"stale: there is no module {bug.module}")
+    mutate(bug, _read(spec.origin))
+    sys.meta_path.insert(0, _Finder(bug, spec.origin))
+
+
+def layers() -> list[str]:
+    package = importlib.import_module("chaplain.sim.bugs")
+    return sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+
+
+def bugs(layer: str) -> list[Bug]:
+    """The bugs of a layer, or, written `module:`, of a module elsewhere."""
+    name = layer.removesuffix(":") if layer.endswith(":") else f"chaplain.sim.bugs.{layer}"
+    found: list[Bug] = importlib.import_module(name).BUGS
+    return found
+
+
+def find(path: str) -> Bug:
+    layer, _, name = path.partition("/")
+    for bug in bugs(layer):
+        if bug.name == name:
+            return bug
+    raise LookupError(f"there is no bug {name!r} in {layer!r}")
+
+
+def judge(layer: str, bug: Bug) -> Verdict:
+    """Run the bug's seeds with it in place, in a process of its own."""
+    command = [sys.executable, "-m", "chaplain.sim", "--plant", f"{layer}/{bug.name}", "--workload", bug.workload]
+    command += ["--seeds", f"0:{bug.seeds}", "--mode", bug.mode, "--output", "json"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603
+    if run.returncode == 0:
+        return Verdict(bug, "survived", f"{bug.seeds} seeds passed with it")
+    lines = run.stdout.splitlines()
+    if not lines or json.loads(lines[-1])["ok"]:
+        error = (run.stderr.splitlines() or ["no word"])[-1]
+        return Verdict(bug, "stale" if "stale:" in error else "broken", error)
+    last = json.loads(lines[-1])
+    caught = last["checker"] in bug.expected
+    where = f"{last['checker']} at seed {last['seed']}: {last['reason']}"
+    return Verdict(bug, "caught" if caught else "broken", where)
+
+
+def judge_all(layer: str, jobs: int = 1) -> list[Verdict]:
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        return list(pool.map(lambda bug: judge(layer, bug), bugs(layer)))
+
+
+def main(layer: str, output: str, jobs: int) -> int:
+    verdicts = [(name, verdict) for name in ([layer] if layer else layers()) for verdict in judge_all(name, jobs)]
+    for name, verdict in verdicts:
+        if output == "json":
+            print(json.dumps({"layer": name, "bug": verdict.bug.name, "status": verdict.status, "by": verdict.detail}))
+        else:
+            print(f"{verdict.status:9} {name}/{verdict.bug.name}: {verdict.detail}")
+    missed = [verdict for _, verdict in verdicts if not verdict.ok]
+    if missed:
+        print(f"{len(missed)} of {len(verdicts)} planted bugs were not caught", file=sys.stderr)
+    return 1 if missed or not verdicts else 0

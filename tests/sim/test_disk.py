@@ -1,0 +1,114 @@
+"""What survives on a made-up disk, and what may not."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaplain.core import Persist, Remove, Rename, Replace, WriteAt
+from chaplain.sim.disk import SECTOR_BYTES, Disk, sectors
+
+
+def synced(*operations, seed=1):
+    disk = Disk(Random(seed))
+    disk.begin(Persist(1, operations))
+    disk.write()
+    assert disk.sync() == 1
+    return disk
+
+
+def test_synced_survives_kill_and_power_cut():
+    disk = synced(WriteAt("log", 3, b"abc"), Replace("name", b"x"))
+    disk.killed()
+    disk.power_cut()
+    assert disk.contents() == {"log": b"\0\0\0abc", "name": b"x"}
+
+
+def test_rename_remove_and_overwrite_apply_in_order():
+    disk = synced(Replace("a", b"1"), Rename("a", "b"), Replace("c", b"2"), Remove("c"), WriteAt("b", 0, b"9"))
+    assert disk.contents() == {"b": b"9"}
+
+
+def test_begun_but_not_written_leaves_nothing():
+    disk = Disk(Random(1))
+    disk.begin(Persist(1, (Replace("a", b"1"),)))
+    disk.killed()
+    assert disk.contents() == {}
+
+
+def test_killed_process_keeps_what_was_written():
+    disk = Disk(Random(1))
+    disk.begin(Persist(1, (WriteAt("a", 0, b"1"),)))
+    disk.write()
+    disk.killed()
+    assert disk.contents() == {"a": b"1"}
+
+
+def torn_outcomes(operation, old, seeds=200):
+    found = set()
+    for seed in range(seeds):
+        disk = synced(WriteAt("f", 0, old), seed=seed)
+        disk.begin(Persist(2, (operation,)))
+        disk.write()
+        disk.power_cut()
+        found.add(disk.contents()["f"])
+    return found
+
+
+def test_power_cut_tears_unsynced_writes_at_sectors():
+    old, new = b"o" * 3 * SECTOR_BYTES, b"n" * 3 * SECTOR_BYTES
+    found = torn_outcomes(WriteAt("f", 0, new), old)
+    parts = (b"o" * SECTOR_BYTES, b"n" * SECTOR_BYTES)
+    assert found == {a + b + c for a in parts for b in parts for c in parts}
+
+
+def test_replace_is_whole_or_not_at_all():
+    old, new = b"o" * 2000, b"n" * 2000
+    assert torn_outcomes(Replace("f", new), old) == {old, new}
+
+
+def test_failure_sticks_until_restart():
+    disk = Disk(Random(1))
+    for ticket in (1, 2):
+        disk.begin(Persist(ticket, (Replace("f", b"x"),)))
+        disk.write()
+    assert disk.fail("EIO") == 1
+    assert disk.failed == "EIO"
+    with pytest.raises(AssertionError):
+        disk.sync()
+    disk.killed()
+    assert disk.failed == ""
+
+
+def test_flipped_bit_changes_exactly_one_bit():
+    disk = synced(Replace("f", bytes(100)))
+    assert disk.flip_bit().startswith("f at ")
+    assert sum(octet.bit_count() for octet in disk.contents()["f"]) == 1
+    assert Disk(Random(1)).flip_bit() == ""
+
+
+def test_misdirected_write_goes_elsewhere_and_says_nothing():
+    disk = Disk(Random(5))
+    disk.misdirect_next = True
+    disk.begin(Persist(1, (WriteAt("f", 10_000, b"here"),)))
+    disk.write()
+    assert disk.sync() == 1
+    assert disk.contents()["f"].find(b"here") not in {-1, 10_000}
+
+
+def test_wipe_leaves_nothing():
+    disk = synced(Replace("f", b"x"))
+    disk.wipe()
+    assert disk.contents() == {}
+
+
+@given(st.integers(0, 5000), st.binary(max_size=3000))
+def test_sectors_are_the_write_cut_at_boundaries(position, data):
+    pieces = sectors(WriteAt("f", position, data))
+    assert b"".join(piece.data for piece in pieces) == data
+    place = position
+    for piece in pieces:
+        assert piece.position == place
+        assert piece.position // SECTOR_BYTES == (piece.position + len(piece.data) - 1) // SECTOR_BYTES
+        place += len(piece.data)
