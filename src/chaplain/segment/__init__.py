@@ -1,1 +1,6 @@
-"""The one format on disk, pure over bytes: the runtime, the simulator and Spark share it."""
+"""The one format on disk, pure over bytes: the runtime, the simulator and Spark share it.
+
+Read in this order: `layout` (sizes and checksums), `header`, `record`, `pack`, then `write`, `scan`, `survey` (many
+segments), `read` (what is agreed), `arrow`, and `files`, the only module here that opens a file.
+The byte tables are in docs/data-on-disk.md.
+"""

@@ -1,0 +1,257 @@
+"""Packs: messages of one client, laid out by column so that nobody has to look at single ones.
+
+A BATCH body is packs one after the other, joined untouched. This module splits bodies and checks sizes. It computes
+digests but judges neither digest nor signature: that is the journal's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from enum import IntFlag
+
+import numpy as np
+import numpy.typing as npt
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.segment.layout import HASH_BYTES, Bytes, octets, padded, padding
+
+PROTOCOL = 1
+NOTHING = 0xFFFFFFFF
+"""The size of a key or headers that are not there."""
+_HEAD = struct.Struct("<IIIIIBBBBHHI32s")
+PACK_HEAD_BYTES = _HEAD.size
+assert PACK_HEAD_BYTES == 64
+_DIGEST_AT = 32
+PACK_BYTES_MAX = 1 << 30
+Cells = Sequence[bytes | None]
+Words = npt.NDArray[np.uint32]
+
+
+class Columns(IntFlag):
+    KEYS = 1
+    HEADERS = 2
+    REQUESTS = 4
+
+
+_ALL_COLUMNS = Columns.KEYS | Columns.HEADERS | Columns.REQUESTS
+
+
+class Pack(Frozen, frozen=True):
+    client_id: int
+    first_id: int
+    values: tuple[bytes, ...]
+    keys: tuple[bytes | None, ...] | None = None
+    headers: tuple[bytes | None, ...] | None = None
+    request_counts: tuple[int, ...] | None = None
+    """Messages in each request; None means one each."""
+    message_type: int = 0
+    signature_type: int = 0
+    signature: bytes = b""
+
+
+class PackHead(Frozen, frozen=True):
+    """Where things are, in octets from the start of the body the pack stands in."""
+
+    start: int
+    end: int
+    count: int
+    client_id: int
+    first_id: int
+    requests: int
+    message_type: int
+    signature_type: int
+    signature_bytes: int
+    columns: int
+    tables_at: int
+    data_at: int
+
+    @property
+    def digest_at(self) -> int:
+        return self.start + _DIGEST_AT
+
+    @property
+    def tabled_requests(self) -> int:
+        return self.requests if self.columns & Columns.REQUESTS else 0
+
+
+def encode_pack(pack: Pack) -> bytes:
+    """The pack's octets, digest included."""
+    _check(pack)
+    count = len(pack.values)
+    tables = [np.array(pack.request_counts, "<u4").tobytes()] if pack.request_counts else []
+    columns: list[Cells] = [cells for cells in (pack.values, pack.keys, pack.headers) if cells is not None]
+    tables += [_sizes(cells) for cells in columns]
+    table = b"".join(tables)
+    data = b"".join([b"".join(cell for cell in cells if cell) for cells in columns])
+    body = b"".join((table, padding(len(table)), data, padding(len(data))))
+    signature = pack.signature + padding(len(pack.signature))
+    size = PACK_HEAD_BYTES + len(signature) + len(body)
+    if size > PACK_BYTES_MAX:
+        raise ValueError(f"a pack has at most {PACK_BYTES_MAX} octets, not {size}")
+    head = _HEAD.pack(
+        size,
+        count,
+        pack.client_id,
+        pack.first_id,
+        len(pack.request_counts) if pack.request_counts else count,
+        PROTOCOL,
+        pack.message_type,
+        pack.signature_type,
+        _flags(pack),
+        len(pack.signature),
+        0,
+        0,
+        bytes(HASH_BYTES),
+    )[:_DIGEST_AT]
+    digest = hashlib.sha256(head + body).digest()
+    return b"".join((head, digest, signature, body))
+
+
+def _check(pack: Pack) -> None:
+    count = len(pack.values)
+    for cells in (pack.keys, pack.headers):
+        if cells is not None and len(cells) != count:
+            raise ValueError(f"{count} values, but {len(cells)} keys or headers")
+    if not count:
+        raise ValueError("a pack holds at least one message")
+    if pack.request_counts is not None and (min(pack.request_counts) < 1 or sum(pack.request_counts) != count):
+        raise ValueError(f"requests of {pack.request_counts} messages do not make {count}")
+
+
+def _flags(pack: Pack) -> int:
+    return (
+        (Columns.KEYS if pack.keys is not None else 0)
+        | (Columns.HEADERS if pack.headers is not None else 0)
+        | (Columns.REQUESTS if pack.request_counts else 0)
+    )
+
+
+def _sizes(cells: Cells) -> bytes:
+    return np.array([NOTHING if cell is None else len(cell) for cell in cells], "<u4").tobytes()
+
+
+def with_signature(raw: bytes, signature: bytes) -> bytes:
+    """The same pack with its signature slot filled: sign the digest of a pack encoded with zeros, then put it in."""
+    head = read_head(raw, 0)
+    if len(signature) != head.signature_bytes:
+        raise ValueError(f"the slot has {head.signature_bytes} octets, the signature {len(signature)}")
+    return b"".join((raw[:PACK_HEAD_BYTES], signature, raw[PACK_HEAD_BYTES + len(signature) :]))
+
+
+def digest_of(raw: Bytes) -> bytes:
+    """What the digest of this one pack ought to be."""
+    view = octets(raw)
+    head = read_head(view, 0)
+    hasher = hashlib.sha256(view[:_DIGEST_AT].data)
+    hasher.update(view[head.tables_at : head.end].data)
+    return hasher.digest()
+
+
+def stated_digest(raw: Bytes) -> bytes:
+    return octets(raw)[_DIGEST_AT : _DIGEST_AT + HASH_BYTES].tobytes()
+
+
+def read_head(body: Bytes, start: int) -> PackHead:
+    """The head of the pack at `start`; nothing it says about sizes leads outside of the pack or the body."""
+    view = octets(body)
+    if start + PACK_HEAD_BYTES > len(view):
+        raise Malformed(f"pack: a head has {PACK_HEAD_BYTES} octets, {len(view) - start} left")
+    fields = _HEAD.unpack_from(view.data, start)
+    size, count, client_id, first_id, requests, protocol, message_type, signature_type, columns = fields[:9]
+    signature_bytes, reserved_short, reserved_long = fields[9:12]
+    if protocol != PROTOCOL or reserved_short or reserved_long or columns & ~_ALL_COLUMNS:
+        raise Malformed(f"pack: protocol {protocol}, columns {columns:#x} are not known")
+    if size % 8 or start + size > len(view):
+        raise Malformed(f"pack: size {size}, {len(view) - start} octets left")
+    tabled = requests if columns & Columns.REQUESTS else 0
+    if not 1 <= requests <= count or (not tabled and requests != count):
+        raise Malformed(f"pack: {requests} requests of {count} messages")
+    tables_at = start + PACK_HEAD_BYTES + padded(signature_bytes)
+    data_at = tables_at + padded(4 * (tabled + count * column_count(columns)))
+    if data_at > start + size:
+        raise Malformed("pack: tables run past its end")
+    return PackHead(
+        start=start,
+        end=start + size,
+        count=count,
+        client_id=client_id,
+        first_id=first_id,
+        requests=requests,
+        message_type=message_type,
+        signature_type=signature_type,
+        signature_bytes=signature_bytes,
+        columns=columns,
+        tables_at=tables_at,
+        data_at=data_at,
+    )
+
+
+def column_count(columns: int) -> int:
+    """How many tables of sizes a pack has: values always, keys and headers if flagged."""
+    return 1 + (columns & Columns.KEYS) + (columns >> 1 & 1)
+
+
+def heads_of(body: Bytes) -> list[PackHead]:
+    """The heads of all packs in a BATCH body."""
+    view = octets(body)
+    heads = []
+    start = 0
+    while start < len(view):
+        heads.append(read_head(view, start))
+        start = heads[-1].end
+    return heads
+
+
+def decode_pack(raw: Bytes) -> Pack:
+    """One whole pack, message by message: for people and tests. Readers of many use `arrow`."""
+    view = octets(raw)
+    head = read_head(view, 0)
+    if head.end != len(view):
+        raise Malformed(f"pack: {len(view) - head.end} octets too many")
+    words: Words = view[head.tables_at : head.data_at].view("<u4")
+    requests = tuple(words[: head.tabled_requests].tolist()) or None
+    if requests is not None and (min(requests) < 1 or sum(requests) != head.count):
+        raise Malformed("pack: the request table does not add up")
+    sizes = words[head.tabled_requests :]
+    cells: list[tuple[bytes | None, ...]] = []
+    position = head.data_at
+    for column in range(column_count(head.columns)):
+        column_sizes = sizes[column * head.count : (column + 1) * head.count].tolist()
+        column_cells, position = _cells(view, column_sizes, position)
+        cells.append(column_cells)
+    if padded(position) != head.end:
+        raise Malformed("pack: sizes do not add up")
+    return Pack(
+        client_id=head.client_id,
+        first_id=head.first_id,
+        values=_all_there(cells[0]),
+        keys=cells[1] if head.columns & Columns.KEYS else None,
+        headers=cells[-1] if head.columns & Columns.HEADERS else None,
+        request_counts=requests,
+        message_type=head.message_type,
+        signature_type=head.signature_type,
+        signature=view[PACK_HEAD_BYTES : PACK_HEAD_BYTES + head.signature_bytes].tobytes(),
+    )
+
+
+def _cells(view: npt.NDArray[np.uint8], sizes: list[int], position: int) -> tuple[tuple[bytes | None, ...], int]:
+    cells: list[bytes | None] = []
+    for size in sizes:
+        if size == NOTHING:
+            cells.append(None)
+            continue
+        if position + size > len(view):
+            raise Malformed("pack: a message runs past the end")
+        cells.append(view[position : position + size].tobytes())
+        position += size
+    return tuple(cells), position
+
+
+def _all_there(cells: tuple[bytes | None, ...]) -> tuple[bytes, ...]:
+    there = tuple(cell for cell in cells if cell is not None)
+    if len(there) != len(cells):
+        raise Malformed("pack: a value must be there")
+    return there

@@ -1,0 +1,98 @@
+"""Shows only what is agreed: the filter between valid records and readers.
+
+Decides when a message may be seen. A valid record may still be a proposal that a new master replaced; what makes it
+true is what follows it: the next message, chained to it, or an agreed mark. Refuses to know where records come from.
+
+Invariants: messages of a chained log are shown in the order of their index, each index at most once; of a message all
+parts are shown together or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from chaplain.core import Frozen
+from chaplain.errors import StorageError
+from chaplain.segment.layout import NO_HASH
+from chaplain.segment.record import Flag, Kind, Record
+
+WAITING_MAX = 100_000
+
+
+class Incomplete(Frozen, frozen=True):
+    """A message that is agreed, though not all its parts were seen: damage hides the others."""
+
+    index: int
+    seen: int
+    parts: int
+
+
+class Agreement:
+    """Feed it records in the order of the log; it gives back those that have become visible."""
+
+    def __init__(self, waiting_max: int = WAITING_MAX) -> None:
+        self._waiting: list[Record] = []
+        self._waiting_max = waiting_max
+        self.incomplete: list[Incomplete] = []
+        self.superseded = 0
+        """Records of proposals that were replaced, hence never shown."""
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def feed(self, record: Record) -> list[Record]:
+        if record.flags & Flag.SETTLED:
+            return [record]
+        if record.kind == Kind.MARK:
+            return self._marked(record)
+        shown = self._chained(record.index - 1, record.previous_hash) if record.previous_hash != NO_HASH else []
+        if len(self._waiting) >= self._waiting_max:
+            raise StorageError(f"{self._waiting_max} records wait for an agreed mark: the log has lost its marks")
+        self._waiting.append(record)
+        return shown
+
+    def _marked(self, mark: Record) -> list[Record]:
+        if mark.chain_hash != NO_HASH:
+            return self._chained(mark.index, mark.chain_hash)
+        agreed = [record for record in self._waiting if record.index <= mark.index]
+        self._waiting = [record for record in self._waiting if record.index > mark.index]
+        return self._whole(agreed)
+
+    def _chained(self, index: int, chain_hash: bytes) -> list[Record]:
+        """Everything that waits and leads, by its hashes, to the message `index` with this chain hash."""
+        on_chain: list[tuple[int, bytes]] = []
+        by_name = {(record.index, record.chain_hash): record for record in self._waiting}
+        while (link := by_name.get((index, chain_hash))) is not None:
+            on_chain.append((index, chain_hash))
+            index, chain_hash = index - 1, link.previous_hash
+        if not on_chain:
+            return []
+        last = on_chain[0][0]
+        agreed = [record for record in self._waiting if (record.index, record.chain_hash) in on_chain]
+        settled = sum(record.index <= last for record in self._waiting)
+        self.superseded += settled - len(agreed)
+        self._waiting = [record for record in self._waiting if record.index > last]
+        return self._whole(agreed)
+
+    def _whole(self, agreed: list[Record]) -> list[Record]:
+        """Drop messages that lack a part, and say so. A part written again, after a restart, is shown once."""
+        messages: dict[tuple[int, bytes], dict[int, Record]] = {}
+        for record in agreed:
+            messages.setdefault((record.index, record.chain_hash), {})[record.part] = record
+        shown: list[Record] = []
+        for name in sorted(messages, key=lambda name: name[0]):
+            parts = messages[name]
+            wanted = max(record.parts for record in parts.values())
+            if len(parts) < wanted:
+                self.incomplete.append(Incomplete(name[0], len(parts), wanted))
+                continue
+            shown += [parts[part] for part in sorted(parts)]
+        return shown
+
+
+def agreed(records: Iterable[Record], agreement: Agreement | None = None) -> Iterator[Record]:
+    """The visible ones of these records, in order."""
+    agreement = agreement or Agreement()
+    for record in records:
+        yield from agreement.feed(record)

@@ -1,0 +1,199 @@
+"""One record: a head that says what it is, and a body.
+
+Decides what a valid record at a given place of a given segment is. Refuses to know what bodies mean. Head and body are
+checked apart, so that a damaged body does not hide the next record.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum, IntFlag
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.segment.layout import (
+    HASH_BYTES,
+    NO_HASH,
+    NO_OFFSET,
+    TAG_BYTES,
+    Bytes,
+    checksum,
+    octets,
+    padded,
+    padding,
+    place_seed,
+)
+
+
+class Kind(IntEnum):
+    """Kinds this format gives a meaning. Any other number is a layer's own; who does not know it steps over it."""
+
+    BATCH = 1
+    MARK = 2
+    META = 3
+    ROLL = 0xFFFE
+    END = 0xFFFF
+
+
+class Flag(IntFlag):
+    SETTLED = 1
+    """Shown without waiting for agreement: for logs whose records nobody votes on."""
+
+
+_FIXED = struct.Struct("<8sIIIHHQQqIIHHBBHIIQ32s32s")
+HEAD_BYTES = _FIXED.size
+assert HEAD_BYTES == 144
+_COVERED_FROM = 12
+_STREAM_SIZE_AT = 60
+STREAM_BYTES_MAX = 0xFF
+ROLL_BYTES = HEAD_BYTES + 16
+END_BYTES = HEAD_BYTES
+
+
+class Record(Frozen, frozen=True):
+    """What a layer writes and reads. The body is a view when it comes from a scan."""
+
+    kind: int
+    body: bytes | memoryview = b""
+    index: int = 0
+    first_offset: int = NO_OFFSET
+    timestamp_ns: int = 0
+    count: int = 0
+    regime: int = 0
+    stream: str = ""
+    part: int = 0
+    parts: int = 1
+    flags: int = 0
+    origin_node: int = 0
+    origin_journal: int = 0
+    origin_index: int = 0
+    previous_hash: bytes = NO_HASH
+    chain_hash: bytes = NO_HASH
+
+
+class Head(Frozen, frozen=True):
+    """A record's head found valid: the record without its body, and where the body is."""
+
+    record: Record
+    position: int
+    proven: int
+    body_at: int
+    """Octets from the record's start to its body."""
+    body_bytes: int
+    body_crc: int
+    seed: int
+
+    @property
+    def end(self) -> int:
+        return self.position + self.body_at + padded(self.body_bytes)
+
+
+def size_of(record: Record) -> int:
+    """How many octets the record takes in a segment, whichever it is written to."""
+    return HEAD_BYTES + padded(len(record.stream.encode())) + padded(len(record.body))
+
+
+def encode(record: Record, identity: bytes, position: int, proven: int) -> bytes:
+    """The record's octets at this place of this segment. They are valid nowhere else."""
+    stream = record.stream.encode()
+    _check(record, stream)
+    body = bytes(record.body)
+    seed = place_seed(checksum(identity), position)
+    fixed = _FIXED.pack(
+        identity[:TAG_BYTES],
+        0,
+        checksum(padding(len(body)), checksum(body, seed)),
+        len(body),
+        record.kind,
+        record.flags,
+        record.index,
+        record.first_offset,
+        record.timestamp_ns,
+        record.count,
+        record.regime,
+        record.part,
+        record.parts,
+        len(stream),
+        record.origin_node,
+        record.origin_journal,
+        record.origin_index,
+        0,
+        proven,
+        record.previous_hash,
+        record.chain_hash,
+    )
+    covered = b"".join((fixed[_COVERED_FROM:], stream, padding(len(stream))))
+    crc = checksum(covered, seed).to_bytes(4, "little")
+    return b"".join((identity[:TAG_BYTES], crc, covered, body, padding(len(body))))
+
+
+def _check(record: Record, stream: bytes) -> None:
+    if len(stream) > STREAM_BYTES_MAX:
+        raise ValueError(f"a stream's name has at most {STREAM_BYTES_MAX} octets, not {len(stream)}")
+    if len(record.previous_hash) != HASH_BYTES or len(record.chain_hash) != HASH_BYTES:
+        raise ValueError(f"a chain hash has {HASH_BYTES} octets")
+    if not 0 <= record.part < record.parts:
+        raise ValueError(f"part {record.part} of {record.parts}: parts count from 0")
+
+
+def decode_head(data: Bytes, identity: bytes, position: int, identity_crc: int | None = None) -> Head:
+    """The head that `data` begins with, if it was written for this place of this segment.
+
+    `identity_crc` spares a scan from computing the identity's checksum at every record.
+    """
+    view = octets(data)
+    if len(view) < HEAD_BYTES:
+        raise Malformed(f"record: a head has {HEAD_BYTES} octets, {len(view)} left")
+    if view[:TAG_BYTES].tobytes() != identity[:TAG_BYTES]:
+        raise Malformed("record: tag of another segment")
+    body_at = HEAD_BYTES + padded(int(view[_STREAM_SIZE_AT]))
+    if body_at > len(view):
+        raise Malformed("record: head runs past the end")
+    raw = view[:body_at].tobytes()
+    seed = place_seed(checksum(identity) if identity_crc is None else identity_crc, position)
+    if int.from_bytes(raw[8:12], "little") != checksum(raw[_COVERED_FROM:], seed):
+        raise Malformed("record: head checksum does not match")
+    return _head(raw, position, seed)
+
+
+def _head(raw: bytes, position: int, seed: int) -> Head:
+    fields = _FIXED.unpack_from(raw)
+    body_crc, body_bytes, kind, flags, index, first_offset, time_ns, count, regime, part, parts = fields[2:13]
+    stream_size, node, journal, origin_index, reserved, proven, previous_hash, chain_hash = fields[13:]
+    if reserved or raw[HEAD_BYTES + stream_size :].strip(b"\0"):
+        raise Malformed("record: octets that must be zero are not")
+    if part >= parts:
+        raise Malformed(f"record: part {part} of {parts}")
+    try:
+        stream = raw[HEAD_BYTES : HEAD_BYTES + stream_size].decode()
+    except UnicodeDecodeError:
+        raise Malformed("record: the stream's name is not UTF-8") from None
+    record = Record(
+        kind=kind,
+        index=index,
+        first_offset=first_offset,
+        timestamp_ns=time_ns,
+        count=count,
+        regime=regime,
+        stream=stream,
+        part=part,
+        parts=parts,
+        flags=flags,
+        origin_node=node,
+        origin_journal=journal,
+        origin_index=origin_index,
+        previous_hash=previous_hash,
+        chain_hash=chain_hash,
+    )
+    return Head(record, position, proven, len(raw), body_bytes, body_crc, seed)
+
+
+def decode_body(data: Bytes, head: Head) -> memoryview:
+    """The body behind `head`, as a view of `data`, which begins with the head."""
+    view = octets(data)
+    whole = view[head.body_at : head.end - head.position]
+    if len(whole) < padded(head.body_bytes):
+        raise Malformed("record: body runs past the end")
+    if checksum(whole, head.seed) != head.body_crc:
+        raise Malformed("record: body checksum does not match")
+    return whole[: head.body_bytes].data

@@ -1,0 +1,214 @@
+"""Walks one segment and says what is in it, and what is wrong with it.
+
+Decides, at every place where no valid record stands, whether that is a clean end, a torn write, damage, or cannot be
+told; docs/data-on-disk.md has the table. Refuses to know which of its findings a quorum can mend.
+
+Invariants: a record is reported only if both its checksums hold; whatever is invalid before the end becomes a finding;
+nothing is ever cut silently.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.segment.header import SegmentHeader
+from chaplain.segment.layout import (
+    ALIGNMENT,
+    IDENTITY_BYTES,
+    RECORDS_START,
+    TAG_BYTES,
+    Bytes,
+    Octets,
+    checksum,
+    octets,
+)
+from chaplain.segment.record import Head, Kind, Record, decode_body, decode_head
+
+Found: TypeAlias = tuple[Head, Record]
+
+
+class Verdict(StrEnum):
+    TORN = "torn"
+    """A write had begun that was never synced. Nothing was promised about it."""
+    IN_DOUBT = "in doubt"
+    """A torn write, or rot of something acknowledged: no local evidence can tell."""
+    DAMAGED = "damaged"
+    """It was synced, and is no longer what it was."""
+
+
+class Tail(StrEnum):
+    """How the walk ended."""
+
+    OPEN = "open"
+    SEALED = "sealed"
+    BROKEN = "broken"
+
+
+class Finding(Frozen, frozen=True):
+    verdict: Verdict
+    position: int
+    end: int
+    """Behind the bad stretch, where the next valid record stands; `position` itself if nothing valid follows."""
+    reason: str
+    head: Head | None = None
+    """Of a record whose body alone is bad."""
+
+
+class Scan(Frozen, frozen=True):
+    header: SegmentHeader
+    records: tuple[Found, ...]
+    findings: tuple[Finding, ...]
+    tail: Tail
+    end: int
+    """Where the walk ended: position of END or ROLL, or of the first octet that nothing valid follows."""
+    proven: int
+    """The highest position that a valid record of this segment knew to be on disk."""
+    next_identity: bytes | None = None
+    short_bytes: int = 0
+    """How many octets the file lacks."""
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+
+def scan(data: Bytes, header: SegmentHeader, start: int | None = None, search: bool = True) -> Scan:
+    """Walk the records of one segment, from position `start` or the first record.
+
+    Without `search` nothing behind the first bad place is looked for: for a reader at the live end of a log, to whom a
+    half-written record is nothing strange.
+    """
+    return _Walk(octets(data), header, search).run(header.records_start if start is None else start)
+
+
+class _Walk:
+    def __init__(self, data: Octets, header: SegmentHeader, search: bool) -> None:
+        self._data = data[: header.size_bytes]
+        self._header = header
+        self._search = search
+        self._identity_crc = checksum(header.identity)
+        self._tags: list[int] | None = None
+        self._records: list[Found] = []
+        self._gaps: list[Finding] = []
+        self._proven = 0
+
+    def run(self, start: int) -> Scan:
+        if start < self._header.records_start or start % ALIGNMENT:
+            raise ValueError(f"no record can begin at position {start}")
+        position: int | None = start
+        end, tail, next_identity = start, Tail.BROKEN, None
+        while position is not None and tail is Tail.BROKEN:
+            end = position
+            head, reason = self._try_head(position)
+            if head is None:
+                position = self._resume(position, reason)
+            elif head.record.kind == Kind.END:
+                tail = Tail.OPEN
+            elif (body := self._try_body(head)) is None:
+                position = head.end
+            elif head.record.kind == Kind.ROLL:
+                tail, next_identity = Tail.SEALED, bytes(body[:IDENTITY_BYTES])
+            else:
+                self._records.append((head, _with_body(head.record, body)))
+                position = head.end
+        self._look_behind(end, tail)
+        return Scan(
+            header=self._header,
+            records=tuple(self._records),
+            findings=judge(self._gaps, self._proven),
+            tail=tail,
+            end=end,
+            proven=self._proven,
+            next_identity=next_identity,
+            short_bytes=self._header.size_bytes - len(self._data),
+        )
+
+    def _try_head(self, position: int) -> tuple[Head | None, str]:
+        place = position - self._header.base
+        try:
+            head = decode_head(self._data[place:], self._header.identity, position, self._identity_crc)
+        except Malformed as wrong:
+            return None, str(wrong)
+        if head.end > self._header.end:
+            return None, "record: body runs past the segment"
+        self._proven = max(self._proven, head.proven)
+        return head, ""
+
+    def _try_body(self, head: Head) -> memoryview | None:
+        try:
+            return decode_body(self._data[head.position - self._header.base :], head)
+        except Malformed as wrong:
+            self._gaps.append(Finding(Verdict.IN_DOUBT, head.position, head.end, str(wrong), head))
+            return None
+
+    def _resume(self, position: int, reason: str) -> int | None:
+        """Note the bad stretch and find the next valid record behind it."""
+        resumed = self._next_valid(position + ALIGNMENT)
+        self._gaps.append(Finding(Verdict.IN_DOUBT, position, position if resumed is None else resumed, reason))
+        return resumed
+
+    def _next_valid(self, position: int) -> int | None:
+        for candidate in self._candidates(position):
+            if self._try_head(candidate)[0] is not None:
+                return candidate
+        return None
+
+    def _candidates(self, position: int) -> list[int]:
+        """Positions from here on where the tag of this segment stands, where a record might begin."""
+        if not self._search:
+            return []
+        if self._tags is None:
+            usable = len(self._data) // TAG_BYTES * TAG_BYTES
+            words = self._data[RECORDS_START:usable].view("<u8")
+            hits = np.flatnonzero(words == int.from_bytes(self._header.tag, "little"))
+            self._tags = (hits * ALIGNMENT + self._header.records_start).tolist()
+        return self._tags[bisect_left(self._tags, position) :]
+
+    def _look_behind(self, end: int, tail: Tail) -> None:
+        """Behind an END nothing of this segment may stand: if it does, a write had begun, or END is a lost write's."""
+        if tail is not Tail.OPEN:
+            return
+        traces = self._candidates(end + ALIGNMENT)
+        for trace in traces:
+            self._try_head(trace)  # a valid head there may prove that END should be gone
+        if traces:
+            self._gaps.append(Finding(Verdict.TORN, end, end, "octets of a later write behind the end"))
+        elif self._proven > end:
+            self._gaps.append(Finding(Verdict.IN_DOUBT, end, end, "a record was here"))
+
+
+def _with_body(record: Record, body: memoryview) -> Record:
+    return Record(
+        record.kind,
+        body,
+        record.index,
+        record.first_offset,
+        record.timestamp_ns,
+        record.count,
+        record.regime,
+        record.stream,
+        record.part,
+        record.parts,
+        record.flags,
+        record.origin_node,
+        record.origin_journal,
+        record.origin_index,
+        record.previous_hash,
+        record.chain_hash,
+    )
+
+
+def judge(findings: list[Finding] | tuple[Finding, ...], proven: int) -> tuple[Finding, ...]:
+    """The same findings, given what is proven by any record of the log: what was synced cannot be torn or doubtful."""
+    return tuple(
+        Finding(Verdict.DAMAGED, finding.position, finding.end, finding.reason, finding.head)
+        if finding.position < proven
+        else finding
+        for finding in findings
+    )

@@ -1,0 +1,205 @@
+"""Turns records into operations on files: the only way bytes get into segments.
+
+Decides positions, when to roll, and which file is recycled. Refuses to know when syncing happens: the layer gives
+the operations to its host in a `Persist`, and says `synced` when `Persisted` has come back.
+
+Invariants: written ≥ proven; a record claims as proven only what `synced` confirmed; a segment always has room for the
+ROLL that ends it; after a cut nothing is ever written under the same identity.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from chaplain.core import Frozen, Operation, Remove, Rename, WriteAt
+from chaplain.errors import StorageError
+from chaplain.segment.header import NO_IDENTITY, SegmentHeader, encode_pages
+from chaplain.segment.layout import (
+    IDENTITY_BYTES,
+    RECORDS_START,
+    SEGMENT_BYTES,
+    check_log_name,
+    check_segment_bytes,
+    free_name,
+    segment_name,
+)
+from chaplain.segment.record import ROLL_BYTES, Kind, Record, encode, size_of
+from chaplain.segment.scan import Verdict
+from chaplain.segment.survey import Ending, Survey
+
+EMPTY_SURVEY = Survey((), (), 0, ())
+
+
+class LogSettings(Frozen, frozen=True):
+    log: str
+    log_kind: int
+    folder: str = ""
+    """Put before every file name, with its slash."""
+    segment_bytes: int = SEGMENT_BYTES
+    free_max: int = 4
+    """How many dropped files are kept for recycling; further ones are removed."""
+
+    @property
+    def record_bytes_max(self) -> int:
+        return self.segment_bytes - RECORDS_START - ROLL_BYTES
+
+
+class Writer:
+    """Appends records to one log.
+
+    `free` are files ready for recycling, of the settings' size. `survey` is what was found at start: the writer goes on
+    at its end. If the end is in doubt it refuses, unless `cut_doubt` says that a quorum has resolved it.
+    """
+
+    def __init__(
+        self,
+        settings: LogSettings,
+        chance: random.Random,
+        survey: Survey = EMPTY_SURVEY,
+        free: Sequence[str] = (),
+        cut_doubt: bool = False,
+    ) -> None:
+        check_log_name(settings.log)
+        check_segment_bytes(settings.segment_bytes)
+        self._settings = settings
+        self._chance = chance
+        self._free = list(free)
+        self._header: SegmentHeader | None = None
+        self._must_roll = False
+        self._taken: set[int] = set(survey.unused)
+        self._sequence_min = min(survey.unused, default=0)
+        self.written = 0
+        """Position behind the last record: where the next one goes, unless it rolls."""
+        self.proven = survey.proven
+        """Everything before this position is known to be on disk."""
+        self._resume(survey, cut_doubt)
+
+    def append(self, records: Iterable[Record]) -> tuple[Operation, ...]:
+        """The operations that put these records behind everything written. One sync makes them durable together."""
+        operations: list[Operation] = []
+        waiting: list[bytes] = []
+        start = self.written
+        for record in records:
+            size = self._size(record)
+            if self._header is None or self._must_roll or self.written + size + ROLL_BYTES > self._header.end:
+                operations += self._roll(start, waiting)
+                start, waiting = self.written, []
+            assert self._header is not None
+            waiting.append(encode(record, self._header.identity, self.written, self.proven))
+            self.written += size
+        if waiting:
+            operations.append(self._write(start, [*waiting, self._end_mark(self.written)]))
+        return tuple(operations)
+
+    def synced(self, position: int) -> None:
+        """The host says that everything before `position`, which was `written` at some time, is on disk."""
+        assert position <= self.written, "more is said to be on disk than was written"
+        self.proven = max(self.proven, position)
+
+    def release(self, sequence: int) -> tuple[Operation, ...]:
+        """Give up a segment nobody needs any more; its file waits to be recycled."""
+        if self._header is not None and sequence >= self._header.sequence:
+            raise ValueError(f"segment {sequence} is still written to")
+        file = self._path(segment_name(self._settings.log, sequence))
+        if len(self._free) >= self._settings.free_max:
+            return (Remove(file),)
+        free = self._path(free_name(self._settings.log, sequence))
+        self._free.append(free)
+        return (Rename(file, free),)
+
+    def _resume(self, survey: Survey, cut_doubt: bool) -> None:
+        cut = survey.cut
+        if cut is not None and cut.verdict is Verdict.IN_DOUBT and not cut_doubt:
+            raise StorageError(
+                f"log {self._settings.log} is in doubt at position {cut.position} ({cut.reason}):"
+                " catch up from a majority of other nodes, then cut there"
+            )
+        if not survey.endings:
+            if self._sequence_min:
+                raise StorageError(f"log {self._settings.log}: its first segment is lost; begin a new log instead")
+            return
+        ending = survey.endings[-1] if cut is None else self._cut(survey.endings, cut.position)
+        self._header, self.written = ending.header, ending.end
+        self._must_roll = cut is not None
+
+    def _cut(self, endings: tuple[Ending, ...], position: int) -> Ending:
+        """The segment in which the log is cut, and where its ROLL goes. Later segments are begun anew."""
+        within = [ending for ending in endings if ending.header.records_start <= position]
+        if not within:
+            raise StorageError(f"log {self._settings.log}: its first segment is lost; begin a new log instead")
+        self._taken |= {ending.header.sequence for ending in endings[len(within) :]}
+        last = within[-1]
+        end = min(last.end, position)
+        self.proven = min(self.proven, end)
+        return Ending(last.header, end, sealed=False)
+
+    def _size(self, record: Record) -> int:
+        size = size_of(record)
+        if size > self._settings.record_bytes_max:
+            raise ValueError(f"a record has at most {self._settings.record_bytes_max} octets here, not {size}")
+        return size
+
+    def _roll(self, start: int, waiting: list[bytes]) -> list[Operation]:
+        """Begin the next segment, then end the current one with what waits for it and ROLL.
+
+        In this order a process killed between the writes leaves a log that still ends cleanly.
+        """
+        old = self._header
+        new = self._next_header(old)
+        operations = self._take_file(new.sequence)
+        operations.append(
+            WriteAt(
+                self._path(segment_name(new.log, new.sequence)),
+                0,
+                encode_pages(new) + encode(Record(Kind.END), new.identity, new.records_start, self.proven),
+            )
+        )
+        if old is not None:
+            roll = Record(Kind.ROLL, new.identity, index=new.sequence)
+            operations.append(self._write(start, [*waiting, encode(roll, old.identity, self.written, self.proven)]))
+        self._header, self.written, self._must_roll = new, new.records_start, False
+        return operations
+
+    def _next_header(self, old: SegmentHeader | None) -> SegmentHeader:
+        return SegmentHeader(
+            log=self._settings.log,
+            log_kind=self._settings.log_kind,
+            identity=self._chance.randbytes(IDENTITY_BYTES),
+            sequence=old.sequence + 1 if old else self._sequence_min,
+            base=old.end if old else 0,
+            size_bytes=self._settings.segment_bytes,
+            previous=old.identity if old else NO_IDENTITY,
+        )
+
+    def _take_file(self, sequence: int) -> list[Operation]:
+        file = self._path(segment_name(self._settings.log, sequence))
+        if sequence in self._taken:
+            self._taken.remove(sequence)
+        elif self._free:
+            return [Rename(self._free.pop(0), file)]
+        return [WriteAt(file, self._settings.segment_bytes - 8, bytes(8))]
+
+    def _end_mark(self, position: int) -> bytes:
+        assert self._header is not None
+        return encode(Record(Kind.END), self._header.identity, position, self.proven)
+
+    def _write(self, position: int, pieces: list[bytes]) -> WriteAt:
+        assert self._header is not None
+        file = self._path(segment_name(self._header.log, self._header.sequence))
+        return WriteAt(file, position - self._header.base, b"".join(pieces))
+
+    def _path(self, name: str) -> str:
+        return self._settings.folder + name
+
+
+def refill(header: SegmentHeader, start: int, end: int, records: Sequence[Record], folder: str = "") -> WriteAt:
+    """Repair in place: records fetched from another node, written over a damaged stretch they must fill exactly."""
+    pieces: list[bytes] = []
+    position = start
+    for record in records:
+        pieces.append(encode(record, header.identity, position, 0))
+        position += len(pieces[-1])
+    if position != end:
+        raise ValueError(f"the damaged stretch has {end - start} octets, the records {position - start}")
+    return WriteAt(folder + segment_name(header.log, header.sequence), start - header.base, b"".join(pieces))
