@@ -1,7 +1,7 @@
 """Feeds hostile bytes to every decoder: `python tests/fuzz/runner.py [--inputs N] [--seed S] [target …]`.
 
-Each `*_targets.py` beside this file has functions `target_*(data: bytes)`, and may have `SEEDS`, a dictionary from such a
-name to valid inputs. A target returns quietly for anything; whatever it raises is a finding. Inputs depend on nothing
+Each `*_targets.py` beside this file has functions `target_*(data: bytes)`, and may have `SEEDS`, a dictionary from such
+a name to valid inputs. A target returns quietly for anything; whatever it raises is a finding. Inputs depend on nothing
 but the target's name, its seeds and the number given, so a finding can be made again.
 """
 
@@ -51,16 +51,15 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def feed(name: str, target: Target, seeds: list[bytes], count: int, seed: int = 0, limit_s: float = 1e9) -> int:
+def feed(name: str, target: Target, seeds: list[bytes], count: int, *, seed: int = 0, limit_s: float = 1e9) -> int:
     """Give the target so many inputs, or as many as fit in the time; returns how many."""
     until = time.monotonic() + limit_s
     for number, data in enumerate(inputs(f"{name}/{seed}", seeds, count)):
         try:
             target(data)
         except Exception as error:
-            raise Finding(
-                f"{name} input {number} of seed {seed}: {error!r} for bytes.fromhex('{data.hex()}')"
-            ) from error
+            shown = f"bytes.fromhex('{data.hex()}')"
+            raise Finding(f"{name} input {number} of seed {seed}: {error!r} for {shown}") from error
         if number % 256 == 0 and time.monotonic() > until:
             return number + 1
     return count
@@ -129,7 +128,7 @@ def main() -> int:
     for name, (target, seeds) in targets().items():
         if not options.target or name in options.target:
             began = time.monotonic()
-            fed = feed(name, target, seeds, options.inputs, options.seed)
+            fed = feed(name, target, seeds, options.inputs, seed=options.seed)
             print(f"{name}: {fed} inputs, {time.monotonic() - began:.1f} s")
     return 0
 

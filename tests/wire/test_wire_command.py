@@ -10,12 +10,8 @@ from chaplain.wire.command import Alive, Broadcast, DecenAck, Hello, Join, Leave
 GOLDEN = [
     (
         Hello(1, "10.0.0.1", 7171, ("chat", "b"), 2, {"name": "ann"}),
-        "aaa1 01 0001"
-        "08 31302e302e302e31"  # ipaddress
-        "1c03"  # port
-        "02 04 63686174 01 62"  # pools
-        "02"  # status
-        "01 08 6e616d653d616e6e",  # headers
+        # signature, command, sequence; ipaddress; port; pools; status; headers
+        "aaa1 01 0001 08 31302e302e302e31 1c03 02 04 63686174 01 62 02 01 08 6e616d653d616e6e",
     ),
     (Hello(65535, "", 0, (), 255, {}), "aaa1 01 ffff 00 0000 00 ff 00"),
     (Alive(2, b"\x00\x01hi"), "aaa1 02 0002 0001 6869"),
