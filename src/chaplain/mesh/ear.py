@@ -95,7 +95,7 @@ class Ear:
     def _broadcast(self, session: Session, command: bytes) -> list[MeshEffect]:
         size = command[_FIELDS_AT] if len(command) > _FIELDS_AT else 0
         content_at = _FIELDS_AT + 1 + size
-        pool = self._pools.name_of(command[_FIELDS_AT + 1 : content_at])
+        pool = self._pools.name_of(command[_FIELDS_AT:content_at])
         if pool is None or not session.is_node:
             decode(command)
             self._counts["broadcasts_outside"] += 1

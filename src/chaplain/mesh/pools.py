@@ -44,17 +44,17 @@ class OwnPools:
         return tuple(self._octets)
 
     def name_of(self, encoded: bytes) -> str | None:
-        """The pool with these octets (without the size), if we are in it."""
+        """The pool whose name stands so in a command, its size first, if we are in it."""
         return self._names.get(encoded)
 
     def join(self, pool: str) -> None:
         assert pool not in self._octets, "a join that changes nothing must not change the status"
         self._octets[pool] = octets = name_octets(pool)
-        self._names[octets[1:]] = pool
+        self._names[octets] = pool
         self._step()
 
     def leave(self, pool: str) -> None:
-        del self._names[self._octets.pop(pool)[1:]]
+        del self._names[self._octets.pop(pool)]
         self._step()
 
     def _step(self) -> None:
