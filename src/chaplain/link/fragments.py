@@ -1,0 +1,96 @@
+"""Cuts long frames into pieces no longer than ZeroMQ may allocate for a stranger, and puts them together again.
+
+ZeroMQ makes room for a whole frame as soon as somebody announces one, even before it knows who that is, and its
+high-water marks count frames, not bytes. So the sockets refuse frames above `PIECE_BYTES_MAX`, and a longer one
+travels as several: an octet saying first, middle or last, then the bytes. A frame that fits travels as it is.
+Byte table and hex example: docs/protocol/fragments.md.
+
+Invariants: the pieces of one channel are put together in order or not at all; what waits for its last piece never
+passes `FRAME_BYTES_MAX` on a channel nor `bytes_max` in all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from chaplain.core import Channel
+from chaplain.wire.limits import FRAME_BYTES_MAX
+
+PIECE_BYTES_MAX = 64 * 1024
+"""What ZeroMQ may allocate for one connection before it is authenticated, and for one queued message after."""
+
+FIRST, MIDDLE, LAST = b"\xf1", b"\xf2", b"\xf3"
+_MARKS = (FIRST, MIDDLE, LAST)
+_MARK_OCTETS = frozenset(mark[0] for mark in _MARKS)
+_STEP = PIECE_BYTES_MAX - 1
+
+
+def is_piece(message: bytes) -> bool:
+    return message[:1] in _MARKS
+
+
+def cut(frame: bytes) -> list[bytes]:
+    """The messages that carry the frame, in order."""
+    if len(frame) > FRAME_BYTES_MAX:
+        raise ValueError(f"a frame holds at most {FRAME_BYTES_MAX} octets, not {len(frame)}")
+    if is_piece(frame):
+        raise ValueError(f"no frame begins with {frame[0]:#04x}: that octet marks a piece")
+    if len(frame) <= PIECE_BYTES_MAX:
+        return [frame]
+    pieces = [frame[start : start + _STEP] for start in range(0, len(frame), _STEP)]
+    middle = [MIDDLE + piece for piece in pieces[1:-1]]
+    return [FIRST + pieces[0], *middle, LAST + pieces[-1]]
+
+
+def carried_bytes(message: bytes) -> int:
+    """How many octets of its frame a message carries."""
+    return len(message) - is_piece(message)
+
+
+class Joiner:
+    """Puts the pieces of every channel together."""
+
+    def __init__(self, counts: Counter[str], bytes_max: int) -> None:
+        self._counts = counts
+        self._bytes_max = bytes_max
+        self._waiting_bytes = 0
+        self._waiting: dict[Channel, list[bytes]] = {}
+        self._sizes: Counter[Channel] = Counter()
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    def take(self, channel: Channel, message: bytes) -> bytes | None:
+        """The frame that this message completes, if any. Most messages are one."""
+        if not message or message[0] not in _MARK_OCTETS:
+            return message
+        if message[:1] == FIRST:
+            self.forget(channel)
+            self._waiting[channel] = []
+        elif channel not in self._waiting:
+            self._counts["link_pieces_stray"] += 1
+            return None
+        self._add(channel, message)
+        if message[:1] != LAST or channel not in self._waiting:
+            return None
+        frame = b"".join(self._waiting[channel])
+        self.forget(channel)
+        return frame
+
+    def forget(self, channel: Channel) -> None:
+        self._waiting.pop(channel, None)
+        self._waiting_bytes -= self._sizes.pop(channel, 0)
+        assert self._waiting_bytes >= 0
+
+    def _add(self, channel: Channel, message: bytes) -> None:
+        # An empty piece would make the list grow without its bytes being counted, so the mark counts too.
+        self._waiting[channel].append(message[1:])
+        self._sizes[channel] += len(message)
+        self._waiting_bytes += len(message)
+        if self._sizes[channel] > FRAME_BYTES_MAX + FRAME_BYTES_MAX // _STEP + 1:
+            self._counts["link_frames_too_long"] += 1
+            self.forget(channel)
+        while self._waiting_bytes > self._bytes_max:
+            self._counts["link_frames_crowded_out"] += 1
+            self.forget(next(iter(self._waiting)))

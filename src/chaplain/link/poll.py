@@ -1,0 +1,40 @@
+"""Waits on file descriptors and calls whoever watches them; any thread may wake it."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable
+
+
+class Poll:
+    """One epoll, its handlers, and a descriptor of its own to be woken by."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[], object]] = {}
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.watch(self._wake_fd, lambda: os.eventfd_read(self._wake_fd))
+
+    def watch(self, fd: int, ready: Callable[[], object]) -> None:
+        self._handlers[fd] = ready
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        del self._handlers[fd]
+        self._epoll.unregister(fd)
+
+    def wake(self) -> None:
+        os.eventfd_write(self._wake_fd, 1)
+
+    def run(self, timeout_s: float) -> None:
+        """Wait once, then call the handlers of what became ready. Negative: as long as it takes."""
+        for fd, _ in self._epoll.poll(timeout_s):
+            # An earlier handler may have unwatched this one.
+            ready = self._handlers.get(fd)
+            if ready is not None:
+                ready()
+
+    def close(self) -> None:
+        self._epoll.close()
+        os.close(self._wake_fd)

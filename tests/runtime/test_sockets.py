@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+import zmq
+
+from chaplain.core import Arrived, Connected, Disconnected, Flushed, HangUp, Knocked, Refuse, Send
+from chaplain.errors import ConfigError
+from chaplain.link import lines, sockets
+from chaplain.link.sockets import Sockets
+from tests.runtime.sockets_stage import Side, until
+
+SERVER, CALLER = b"s" * 16, b"c" * 16
+ANY = "tcp://127.0.0.1:*"
+ROUTE = b"\x01" + CALLER
+
+
+def test_frames_pass_both_ways_in_order():
+    with Side(SERVER, ANY) as server, Side(CALLER) as caller:
+        caller.dial(7, server.sockets.endpoint)
+        until(lambda: caller.of(Connected), server, caller)
+        sent = [b"frame %d" % number for number in range(3000)]
+        for frame in sent:
+            caller.sockets.perform(Send(7, frame))
+        until(lambda: len(server.of(Arrived)) == len(sent), server, caller)
+        assert server.of(Arrived) == [Arrived(ROUTE, frame) for frame in sent]
+        for frame in sent:
+            server.sockets.perform(Send(ROUTE, frame))
+        until(lambda: len(caller.of(Arrived)) == len(sent), server, caller)
+        assert caller.of(Arrived) == [Arrived(7, frame) for frame in sent]
+        until(lambda: sum(e.size for e in caller.of(Flushed)) == sum(map(len, sent)), server, caller)
+        until(lambda: sum(e.size for e in server.of(Flushed)) == sum(map(len, sent)), server, caller)
+
+
+def test_names_and_proofs_are_any_bytes():
+    name, proof = bytes(range(255)), bytes(reversed(range(255)))
+    with Side(SERVER, ANY, proof=proof) as server, Side(CALLER) as caller:
+        caller.dial(1, server.sockets.endpoint, name, proof)
+        until(lambda: caller.of(Connected), server, caller)
+        (knock,) = server.of(Knocked)
+        assert (knock.name, knock.proof, knock.address) == (name, proof, "127.0.0.1")
+
+
+def test_a_wrong_proof_is_refused_and_the_dial_ends():
+    with Side(SERVER, ANY) as server, Side(CALLER) as caller:
+        caller.dial(1, server.sockets.endpoint, proof=b"wrong")
+        until(lambda: caller.of(Disconnected), server, caller)
+        assert caller.seen == [Disconnected(1, "refused")]
+        assert server.sockets.counts["link_refused"] == 1
+
+
+def test_an_unanswered_knock_holds_up_nobody():
+    with Side(SERVER, ANY) as server, Side(CALLER) as slow, Side(b"q" * 16) as quick:
+        waiting = []
+
+        def turn_holding_the_first() -> None:
+            for event in server.sockets.wait(1_000_000):
+                if isinstance(event, Knocked) and event.name == b"slow":
+                    waiting.append(event)
+                elif isinstance(event, Knocked):
+                    server.sockets.perform(sockets.Admit(event.request, "quick"))
+
+        server.turn = lambda timeout_ms=1: turn_holding_the_first()  # type: ignore[method-assign]
+        slow.dial(1, server.sockets.endpoint, b"slow")
+        until(lambda: waiting, server, slow)
+        quick.dial(1, server.sockets.endpoint, b"quick")
+        until(lambda: quick.of(Connected), server, quick)
+        server.sockets.perform(Refuse(waiting[0].request, "no"))
+        until(lambda: slow.of(Disconnected), server, slow)
+
+
+def test_a_dial_to_nobody_ends():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        with Side(CALLER) as caller:
+            caller.dial(3, endpoint)
+            until(lambda: caller.seen, caller)
+            assert caller.seen == [Disconnected(3, "nobody answers")]
+
+
+def test_a_dial_to_someone_mute_ends_in_bounded_time(monkeypatch):
+    for module in (lines, sockets):
+        monkeypatch.setattr(module, "DIAL_TIMEOUT_NS", 300_000_000)
+    with socket.create_server(("127.0.0.1", 0)) as mute, Side(CALLER) as caller:
+        caller.dial(3, f"tcp://127.0.0.1:{mute.getsockname()[1]}")
+        until(lambda: caller.seen, caller)
+        assert [type(event) for event in caller.seen] == [Disconnected]
+
+
+def test_a_bad_endpoint_ends_the_dial_and_nothing_else():
+    with Side(CALLER) as caller:
+        caller.dial(3, "nonsense")
+        until(lambda: caller.seen, caller)
+        assert caller.seen[0].reason.startswith("cannot dial nonsense")
+
+
+def test_the_end_of_the_server_is_told_and_nothing_reconnects():
+    with Side(CALLER) as caller:
+        with Side(SERVER, ANY) as server:
+            endpoint = server.sockets.endpoint
+            caller.dial(1, endpoint)
+            until(lambda: caller.of(Connected), server, caller)
+        until(lambda: caller.of(Disconnected), caller)
+        caller.sockets.perform(Send(1, b"too late"))
+        with Side(SERVER, endpoint) as again:
+            caller.dial(2, endpoint)
+            until(lambda: len(caller.of(Connected)) == 2, again, caller)
+            caller.sockets.perform(Send(2, b"fresh"))
+            until(lambda: again.of(Arrived), again, caller)
+            assert again.of(Arrived) == [Arrived(ROUTE, b"fresh")]
+            assert len(again.of(Knocked)) == 1
+
+
+def test_a_route_that_went_away_is_told_on_sending():
+    with Side(SERVER, ANY) as server:
+        with Side(CALLER) as caller:
+            caller.dial(1, server.sockets.endpoint)
+            until(lambda: caller.of(Connected), server, caller)
+            caller.sockets.perform(Send(1, b"hello"))
+            until(lambda: server.of(Arrived), server, caller)
+
+        def told() -> bool:
+            server.sockets.perform(Send(ROUTE, b"are you there"))
+            return bool(server.of(Disconnected))
+
+        until(told, server)
+        assert server.of(Disconnected)[0].channel == ROUTE
+
+
+def test_long_frames_travel_in_pieces_and_arrive_whole():
+    frame = bytes(range(200)) * 5000
+    with Side(SERVER, ANY) as server, Side(CALLER) as caller:
+        caller.dial(1, server.sockets.endpoint)
+        until(lambda: caller.of(Connected), server, caller)
+        for number in range(20):
+            caller.sockets.perform(Send(1, b"%02d" % number + frame))
+            caller.sockets.perform(Send(1, b"short"))
+        until(lambda: len(server.of(Arrived)) == 40, server, caller)
+        assert [e.frame[:2] for e in server.of(Arrived)][::2] == [b"%02d" % number for number in range(20)]
+        assert all(e.frame[2:] == frame for e in server.of(Arrived)[::2])
+        until(lambda: sum(e.size for e in caller.of(Flushed)) == 20 * (len(frame) + 7), server, caller)
+        assert caller.sockets.queued_bytes == 0
+
+
+def test_one_who_does_not_read_is_cut_off_at_the_bound(monkeypatch):
+    monkeypatch.setattr(sockets, "OUTBOX_BYTES_MAX", 4_000_000)
+    with Side(SERVER, ANY) as server, Side(CALLER) as caller:
+        caller.dial(1, server.sockets.endpoint)
+        until(lambda: caller.of(Connected), server, caller)
+
+        def pour() -> bool:
+            caller.sockets.perform(Send(1, bytes(1_000_000)))
+            assert caller.sockets.queued_bytes <= 5_000_000
+            return bool(caller.of(Disconnected))
+
+        until(pour, caller)
+        assert caller.of(Disconnected) == [Disconnected(1, "it does not keep up")]
+
+
+def test_a_message_of_several_parts_is_discarded_and_does_not_shift_the_next():
+    with Side(SERVER, ANY) as server:
+        context = zmq.Context()
+        dealer = context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.ROUTING_ID, ROUTE)
+        dealer.setsockopt(zmq.PLAIN_USERNAME, b"n")
+        dealer.setsockopt(zmq.PLAIN_PASSWORD, b"open")
+        dealer.connect(server.sockets.endpoint)
+        dealer.send_multipart([b"a", b"\x01" + b"v" * 16, b"forged"])
+        dealer.send(b"single")
+        until(lambda: server.of(Arrived), server)
+        context.destroy(0)
+        assert server.of(Arrived) == [Arrived(ROUTE, b"single")]
+        assert server.sockets.counts["link_multipart_discarded"] == 1
+
+
+def test_hanging_up_is_silent_and_final():
+    with Side(SERVER, ANY) as server, Side(CALLER) as caller:
+        caller.dial(1, server.sockets.endpoint)
+        until(lambda: caller.of(Connected), server, caller)
+        caller.sockets.perform(Send(1, b"last"))
+        caller.sockets.perform(HangUp(1))
+        caller.dial(1, server.sockets.endpoint)
+        until(lambda: len(caller.of(Connected)) == 2, server, caller)
+        assert caller.of(Disconnected) == []
+
+
+def test_a_busy_pair_never_stalls():
+    """Ping-pong in which each side writes and reads between waits: a swallowed signal would show as a time-out."""
+    with Side(SERVER, ANY) as server, Side(CALLER) as caller:
+        caller.dial(1, server.sockets.endpoint)
+        until(lambda: caller.of(Connected), server, caller)
+        stop = threading.Event()
+
+        def echo() -> None:
+            while not stop.is_set():
+                for event in server.sockets.wait(50_000_000):
+                    if isinstance(event, Arrived):
+                        server.sockets.perform(Send(event.channel, event.frame))
+
+        thread = threading.Thread(target=echo)
+        thread.start()
+        try:
+            back = 0
+            for _ in range(50):
+                caller.sockets.perform(Send(1, b"ping"))
+            while back < 20_000:
+                inputs = caller.sockets.wait(10_000_000_000)
+                assert inputs, "ten seconds without news although frames are on the way"
+                for event in inputs:
+                    if isinstance(event, Arrived):
+                        back += 1
+                        caller.sockets.perform(Send(1, event.frame))
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_wake_ends_a_wait_from_another_thread():
+    with Side(CALLER) as caller:
+        threading.Timer(0.01, caller.sockets.wake).start()
+        assert caller.sockets.wait(60_000_000_000) == []
+
+
+def test_a_taken_port_is_one_clear_sentence():
+    with (
+        Side(SERVER, ANY) as server,
+        pytest.raises(ConfigError, match=r"cannot listen at tcp.*Address already in use; choose another"),
+    ):
+        Sockets(CALLER, server.sockets.endpoint)
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1", "udp://127.0.0.1:1", "tcp://:5", "tcp://h:70000", "x"])
+def test_a_bad_bind_endpoint_is_one_clear_sentence(endpoint):
+    with pytest.raises(ConfigError, match="endpoint|port"):
+        Sockets(CALLER, endpoint)
+
+
+def test_ipv6_by_its_endpoint():
+    try:
+        server = Side(SERVER, "tcp://[::1]:*")
+    except ConfigError as error:
+        assert "cannot listen at tcp://[::1]" in str(error)  # noqa: PT017  a machine without IPv6
+        return
+    with server, Side(CALLER) as caller:
+        caller.dial(1, server.sockets.endpoint)
+        until(lambda: caller.of(Connected), server, caller)
