@@ -1,0 +1,158 @@
+"""The link's tables: sessions, calls, lines, offers, timers, and the effects of the step at hand.
+
+Decides nothing; keeps the tables agreeing with each other.
+
+Invariants:
+- `by_channel` leads to exactly the sessions in `sessions`;
+- `offers` holds exactly the live offer of each line in `lines`;
+- every call with a line is in `calls`, and its line in `lines`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from random import Random
+
+from chaplain.core import Channel, HangUp
+from chaplain.link.call import Call, Line, State
+from chaplain.link.events import LinkEffect, Parted
+from chaplain.link.identity import Identity
+from chaplain.link.keyring import KeyRing
+from chaplain.link.offer import Offer
+from chaplain.link.reports import Reports
+from chaplain.link.session import Session
+from chaplain.link.settings import LinkSettings
+
+
+class Book:
+    def __init__(
+        self, identity: Identity, instance: bytes, settings: LinkSettings, rng: Random, ring: KeyRing | None
+    ) -> None:
+        self.identity = identity
+        self.instance = instance
+        self.settings = settings
+        self.rng = rng
+        self.ring = ring
+        self.counts: Counter[str] = Counter()
+        self.out: list[LinkEffect] = []
+        self.sessions: dict[bytes, Session] = {}
+        self.by_channel: dict[Channel, Session] = {}
+        self.by_node_key: dict[bytes, Session] = {}
+        self.calls: dict[str, Call] = {}
+        self.aliases: dict[str, Call] = {}
+        self.lines: dict[Channel, Line] = {}
+        self.half_greeted: dict[Channel, Line] = {}
+        self.offers: dict[bytes, Line] = {}
+        self.clients: dict[bytes, str] = {}
+        self._timers: list[tuple[int, int, Call | Line]] = []
+        self._serial = 0
+        self._turn = 0
+        self._dial = 0
+        self._reports = Reports(settings.reports_per_second_max)
+
+    def begin_step(self) -> list[LinkEffect]:
+        self.out = []
+        return self.out
+
+    # Timers. An entry counts only while its owner's `due_ns` still says the same.
+
+    def wake(self, owner: Call | Line, at_ns: int) -> None:
+        owner.due_ns = at_ns
+        self._serial += 1
+        heapq.heappush(self._timers, (at_ns, self._serial, owner))
+
+    def due(self, now_ns: int) -> Call | Line | None:
+        while self._timers and self._timers[0][0] <= now_ns:
+            at_ns, _, owner = heapq.heappop(self._timers)
+            if owner.due_ns == at_ns:
+                owner.due_ns = 0
+                return owner
+        return None
+
+    def next_ns(self) -> int | None:
+        return self._timers[0][0] if self._timers else None
+
+    # Reports and counts.
+
+    def report(self, now_ns: int, event: str, reason: str, peer: str = "", **detail: str | int) -> None:
+        report = self._reports.make(now_ns, event, reason, peer, detail)
+        if report is not None:
+            self.out.append(report)
+
+    # Lines and offers.
+
+    def call_of(self, endpoint: str) -> Call | None:
+        return self.calls.get(endpoint) or self.aliases.get(endpoint)
+
+    def open_line(self, call: Call) -> Line:
+        """A fresh dial for the call. What the peer still waits to see echoed goes with it."""
+        self._dial += 1
+        line = Line(self._dial, call)
+        if call.line is not None:
+            line.echo, line.to = call.line.echo, call.line.to
+        call.line = line
+        self.lines[line.channel] = line
+        return line
+
+    def open_route(self, channel: bytes, key: bytes) -> Line:
+        line = Line(channel)
+        line.key = key
+        self.lines[channel] = line
+        self.half_greeted[channel] = line
+        return line
+
+    def make_offer(self, line: Line) -> Offer:
+        self.drop_offer(line)
+        self._turn += 1
+        cluster_key = self.ring.used if self.ring is not None and line.call is not None else b""
+        line.offer = offer = Offer(self.rng, self._turn, cluster_key)
+        self.offers[offer.nonce] = line
+        return offer
+
+    def drop_offer(self, line: Line) -> None:
+        if line.offer is not None:
+            del self.offers[line.offer.nonce]
+            line.offer = None
+        line.echoed = b""
+
+    def close_line(self, line: Line) -> None:
+        """Forget the channel. Its session, if it had one, must have ended."""
+        assert line.session is None
+        self.drop_offer(line)
+        self.half_greeted.pop(line.channel, None)
+        self.lines.pop(line.channel, None)
+        line.due_ns = 0
+
+    def drop_call(self, call: Call) -> None:
+        """Forget the call; its session, if it had one, must have ended."""
+        if call.line is not None:
+            if call.state is not State.WAITING:
+                self.out.append(HangUp(call.line.channel))
+            self.close_line(call.line)
+        call.due_ns = 0
+        self.calls.pop(call.endpoint, None)
+        if self.aliases.get(call.advertised) is call:
+            del self.aliases[call.advertised]
+
+    # Sessions.
+
+    def begin(self, session: Session) -> None:
+        assert session.peer.instance not in self.sessions
+        self.sessions[session.peer.instance] = session
+        self.by_channel[session.inward] = session
+        if not session.peer.client:
+            self.by_node_key[session.peer.key] = session
+        session.line.session = session
+        self.half_greeted.pop(session.line.channel, None)
+        self.counts["sessions_begun"] += 1
+
+    def end(self, session: Session, reason: str) -> None:
+        del self.sessions[session.peer.instance]
+        del self.by_channel[session.inward]
+        if not session.peer.client:
+            del self.by_node_key[session.peer.key]
+        assert session.line.session is session
+        session.line.session = None
+        self.counts["sessions_ended"] += 1
+        self.out.append(Parted(session.peer, reason, session.unconfirmed))

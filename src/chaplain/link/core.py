@@ -1,0 +1,337 @@
+"""The link: connections, sessions, and what may be said in them, as one pure core.
+
+Decides who is let in, whom to dial and when, which frames are accepted, and what is dropped at the byte budget.
+Refuses to know what a command means: it opens HELLO and nothing else.
+
+Invariants:
+- nothing is sent on a channel before its greeting, and nothing sealed before its session;
+- what is given upwards as `Said` was sealed by that very instance for us, comes once, and in the order it was sealed;
+- bytes queued on a channel never pass the budget and its reserve by more than greetings;
+- every rejection is counted, and reported unless a second's reports of its kind are spent.
+
+`LinkCore` runs on both sides: with a key ring it is a node, without one a client, which dials and is never dialled.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import assert_never
+
+from chaplain.core import (
+    Admit,
+    Arrived,
+    Channel,
+    Connected,
+    Disconnected,
+    Flushed,
+    HangUp,
+    Knocked,
+    Refuse,
+    Send,
+    Woken,
+)
+from chaplain.errors import Malformed
+from chaplain.link.book import Book
+from chaplain.link.call import Call, Line, State
+from chaplain.link.events import (
+    Dropped,
+    Forget,
+    InstallKey,
+    Introduce,
+    LinkEffect,
+    LinkInput,
+    Meet,
+    Missed,
+    Register,
+    RemoveKey,
+    Said,
+    Say,
+    UseKey,
+)
+from chaplain.link.greeting import GREETING_CLIENT, GREETING_NODE
+from chaplain.link.handshake import Handshake, describe
+from chaplain.link.identity import INSTANCE_BYTES, ROUTE_MARK, Identity, route_of
+from chaplain.link.judge import Judge
+from chaplain.link.keyring import KeyRing
+from chaplain.link.knock import Doorkeeper
+from chaplain.link.refusal import Refusal
+from chaplain.link.settings import LinkSettings, split_endpoint
+from chaplain.wire.limits import FRAME_BYTES_MAX
+
+
+class LinkCore:
+    """One side of all its connections. `now_ns` is the time of day in Unix nanoseconds and never goes back."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        instance: bytes,
+        settings: LinkSettings,
+        rng: Random,
+        *,
+        ring: KeyRing | None = None,
+        pinned: frozenset[bytes] = frozenset(),
+    ) -> None:
+        """A client (no ring) talks only to pinned nodes; a node believes pinned keys before any other."""
+        if len(instance) != INSTANCE_BYTES:
+            raise ValueError(f"an instance has {INSTANCE_BYTES} octets, not {len(instance)}")
+        if (ring is None) is not (settings.endpoint == ""):
+            raise ValueError("a node has a key ring and an endpoint, a client neither")
+        self._book = Book(identity, instance, settings, rng, ring)
+        self._handshake = Handshake(self._book, Judge(self._book, pinned))
+        self._door = Doorkeeper(settings, ring, identity.identifier) if ring is not None else None
+        self._by_channel = self._book.by_channel
+        self._sessions = self._book.sessions
+        self._queue_bytes_max = settings.queue_bytes_max
+        self._reserve_bytes = settings.reserve_bytes
+        self.instance = instance
+        self.identity = identity
+        self.ring = ring
+        self.route = route_of(instance)
+        """The routing id the host sets on every DEALER it dials for us."""
+        self.counts = self._book.counts
+        """What was done and refused so far, by name, for the host's metrics."""
+
+    def __repr__(self) -> str:
+        return f"LinkCore({self.identity!r}, {len(self._sessions)} sessions)"
+
+    def deadline(self) -> int | None:
+        return self._book.next_ns()
+
+    def step(self, now_ns: int, event: LinkInput) -> list[LinkEffect]:
+        # The two that come with every command go first.
+        if isinstance(event, Arrived):
+            return self._arrived(now_ns, event)
+        if isinstance(event, Say):
+            return self._say(event)
+        out = self._book.begin_step()
+        match event:
+            case Flushed():
+                self._flushed(event)
+            case Woken():
+                self._woken(now_ns)
+            case Knocked():
+                self._knocked(now_ns, event)
+            case Connected():
+                self._connected(now_ns, event)
+            case Disconnected():
+                self._disconnected(now_ns, event)
+            case Meet():
+                self._meet(now_ns, event)
+            case Forget():
+                self._forget(now_ns, event)
+            case Introduce():
+                self._handshake.introduce(event)
+            case InstallKey() | UseKey() | RemoveKey():
+                self._change_ring(now_ns, event)
+            case Register():
+                self._register(now_ns, event)
+            case _:
+                assert_never(event)
+        return out
+
+    # Talk.
+
+    def _say(self, event: Say) -> list[LinkEffect]:
+        session = self._sessions.get(event.instance)
+        if session is None:
+            return self._drop(event, "no session")
+        line, command = session.line, event.command
+        size = len(command) + session.overhead_bytes
+        room = self._queue_bytes_max + self._reserve_bytes if event.urgent else self._queue_bytes_max
+        if line.queued_bytes + size > room:
+            return self._drop(event, "queue is full")
+        if size > FRAME_BYTES_MAX:
+            return self._drop(event, "larger than a frame")
+        line.queued_bytes += size
+        return [Send(line.channel, session.close(command))]
+
+    def _drop(self, event: Say, reason: str) -> list[LinkEffect]:
+        self.counts["dropped"] += 1
+        return [Dropped(event.instance, event.command, reason)]
+
+    def _arrived(self, now_ns: int, event: Arrived) -> list[LinkEffect]:
+        channel, frame = event.channel, event.frame
+        session = self._by_channel.get(channel)
+        if session is None or frame[:1] in _GREETINGS or len(frame) > FRAME_BYTES_MAX:
+            return self._arrived_unsealed(now_ns, channel, frame)
+        try:
+            command, missed = session.open(frame)
+        except Refusal as refusal:
+            return self._reject(now_ns, channel, refusal.reason)
+        said = Said(session.peer.instance, command)
+        if missed:
+            self.counts["missed"] += missed
+            return [Missed(session.peer.instance, missed), said]
+        return [said]
+
+    def _arrived_unsealed(self, now_ns: int, channel: Channel, frame: bytes) -> list[LinkEffect]:
+        if len(frame) > FRAME_BYTES_MAX:
+            return self._reject(now_ns, channel, "oversized")
+        if frame[:1] not in _GREETINGS:
+            return self._reject(now_ns, channel, "no session")
+        if not self._may_greet_on(channel):
+            return self._reject(now_ns, channel, "not a channel for greetings")
+        out = self._book.begin_step()
+        self._handshake.hear(now_ns, channel, frame)
+        return out
+
+    def _may_greet_on(self, channel: Channel) -> bool:
+        """Nodes are greeted on routes of instances, clients on their own dials."""
+        if isinstance(channel, int):
+            return self.ring is None and channel in self._book.lines
+        return self.ring is not None and len(channel) == 1 + INSTANCE_BYTES and channel[:1] == ROUTE_MARK
+
+    def _reject(self, now_ns: int, channel: Channel, reason: str) -> list[LinkEffect]:
+        self.counts["frames_rejected"] += 1
+        if reason == "replayed":
+            self.counts["replays_rejected"] += 1
+        out = self._book.begin_step()
+        self._book.report(now_ns, "frame rejected", reason, describe(self._book, channel))
+        return out
+
+    def _flushed(self, event: Flushed) -> None:
+        line = self._book.lines.get(event.channel)
+        if line is not None:
+            # A route may come back under its old name with what was queued before still being told.
+            line.queued_bytes = max(0, line.queued_bytes - event.size)
+
+    # The door.
+
+    def _knocked(self, now_ns: int, event: Knocked) -> None:
+        book = self._book
+        try:
+            if self._door is None:
+                raise Refusal("a client has no door")
+            user = self._door.judge(now_ns, book.clients, event.name, event.proof)
+        except (Malformed, Refusal) as error:
+            refusal = error if isinstance(error, Refusal) else Refusal("malformed", error=str(error))
+            book.counts["knocks_refused"] += 1
+            if refusal.reason == "replayed":
+                book.counts["replays_rejected"] += 1
+            book.report(now_ns, "knock refused", refusal.reason, event.address, **refusal.detail)
+            book.out.append(Refuse(event.request, refusal.reason))
+        else:
+            book.counts["knocks_admitted"] += 1
+            book.out.append(Admit(event.request, user))
+
+    # Calls.
+
+    def _meet(self, now_ns: int, event: Meet) -> None:
+        book = self._book
+        split_endpoint(event.endpoint)
+        call = book.call_of(event.endpoint)
+        if call is not None:
+            call.wanted = True
+        elif event.endpoint == book.settings.endpoint:
+            book.report(now_ns, "meeting refused", "our own endpoint", event.endpoint)
+        elif len(book.calls) >= book.settings.calls_max:
+            book.counts["meetings_refused"] += 1
+            book.report(now_ns, "meeting refused", "too many calls", event.endpoint)
+        else:
+            call = book.calls[event.endpoint] = Call(event.endpoint, wanted=True)
+            self._handshake.dial(now_ns, call)
+
+    def _forget(self, now_ns: int, event: Forget) -> None:
+        call = self._book.call_of(event.endpoint)
+        if call is None:
+            return
+        if call.line is not None and call.line.session is not None:
+            self._handshake.end(now_ns, call.line.session, "forgotten")
+        self._book.drop_call(call)
+
+    def _connected(self, now_ns: int, event: Connected) -> None:
+        line = self._book.lines.get(event.dial)
+        if line is None or line.call is None or line.call.state is not State.DIALLING:
+            return
+        line.call.state = State.CONNECTED
+        self._book.wake(line.call, now_ns + self._book.settings.greeting_timeout_ns)
+        self._handshake.greet(line)
+
+    def _disconnected(self, now_ns: int, event: Disconnected) -> None:
+        """A lost dial is dialled again; a peer that lost its dial to us will greet anew, and so do we."""
+        book = self._book
+        line = book.lines.get(event.channel)
+        heard = book.by_channel.get(event.channel)
+        if line is not None:
+            if line.session is not None:
+                self._handshake.end(now_ns, line.session, event.reason, keep=line)
+            if line.call is None:
+                book.close_line(line)
+            else:
+                line.call.give_up_ns = line.call.give_up_ns or now_ns + book.settings.greeting_timeout_ns
+                self._handshake.wait(now_ns, line.call)
+        elif heard is not None:
+            out = heard.line
+            self._handshake.end(now_ns, heard, event.reason)
+            self._handshake.greet(out)
+
+    def _woken(self, now_ns: int) -> None:
+        while (owner := self._book.due(now_ns)) is not None:
+            if isinstance(owner, Line):
+                self._abandon_route(owner)
+            elif owner.state is State.WAITING:
+                self._handshake.dial(now_ns, owner)
+            else:
+                self._abandon_dial(now_ns, owner)
+
+    def _abandon_route(self, line: Line) -> None:
+        assert line.session is None
+        assert line.call is None
+        self._book.counts["greetings_unanswered"] += 1
+        self._book.out.append(HangUp(line.channel))
+        self._book.close_line(line)
+
+    def _abandon_dial(self, now_ns: int, call: Call) -> None:
+        """No session came of this dial in time. What it was to echo is as old as the dial, so it goes too."""
+        line = call.line
+        assert line is not None
+        assert line.session is None
+        self._book.counts["greetings_unanswered"] += 1
+        self._book.report(now_ns, "greeting unanswered", call.state.value, call.endpoint)
+        line.echo = line.to = b""
+        self._book.out.append(HangUp(line.channel))
+        self._handshake.wait(now_ns, call)
+
+    # Keys and clients.
+
+    def _change_ring(self, now_ns: int, event: InstallKey | UseKey | RemoveKey) -> None:
+        try:
+            if self.ring is None:
+                raise Refusal("a client has no key ring")
+            match event:
+                case InstallKey():
+                    self.ring.install(event.key)
+                case UseKey():
+                    self.ring.use(event.key_id)
+                case RemoveKey():
+                    self._remove_key(self.ring, event.key_id)
+                case _:
+                    assert_never(event)
+        except Refusal as refusal:
+            self._book.report(now_ns, "key ring change refused", refusal.reason, "", **refusal.detail)
+
+    def _remove_key(self, ring: KeyRing, key_id: bytes) -> None:
+        """Sessions live on, since their keys are their own; offers made under the key are made anew."""
+        key = ring.get(key_id)
+        ring.remove(key_id)
+        for line in list(self._book.lines.values()):
+            if line.offer is not None and line.offer.cluster_key == key:
+                self._book.drop_offer(line)
+                self._handshake.greet(line)
+
+    def _register(self, now_ns: int, event: Register) -> None:
+        book = self._book
+        book.clients = dict(event.clients)
+        for line in list(book.lines.values()):
+            if line.call is not None:
+                continue
+            session = line.session
+            if session is None and line.key not in book.clients:
+                book.out.append(HangUp(line.channel))
+                book.close_line(line)
+            elif session is not None and book.clients.get(line.key) != session.peer.client:
+                self._handshake.end(now_ns, session, "client removed")
+
+
+_GREETINGS = (bytes((GREETING_NODE,)), bytes((GREETING_CLIENT,)))

@@ -1,0 +1,117 @@
+"""Who somebody is: an Ed25519 key, the identifier that follows from it, and the instance of one run.
+
+Decides how keys, identifiers and instances are made, written down and checked. Knows nothing of connections.
+
+Invariants:
+- an identifier is always computed from the key, never taken from what somebody says;
+- every signature covers a label first, so that a signature made for one purpose proves nothing for another;
+- no `repr` shows a secret.
+
+Text format and byte tables: docs/identity.md.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from random import Random
+
+from nacl.bindings import crypto_sign, crypto_sign_open, crypto_sign_seed_keypair
+from nacl.exceptions import CryptoError
+
+from chaplain.errors import Malformed
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+INSTANCE_BYTES = 16
+ROUTE_MARK = b"\x01"
+"""First octet of every routing id; ZeroMQ keeps ids beginning with zero for itself."""
+
+_FIRST_LINE = "chaplain identity 1"
+
+
+def identifier_of(key: bytes) -> int:
+    """The 32-bit name that goes into parcels: the first four octets of the key's SHA-256."""
+    return int.from_bytes(hashlib.sha256(key).digest()[:4], "big")
+
+
+def new_instance(rng: Random) -> bytes:
+    return rng.randbytes(INSTANCE_BYTES)
+
+
+def route_of(instance: bytes) -> bytes:
+    """The ZeroMQ routing id under which this instance dials others."""
+    return ROUTE_MARK + instance
+
+
+def verify(key: bytes, label: bytes, message: bytes, signature: bytes) -> bool:
+    """Whether the holder of the key signed this message for the purpose that the label names."""
+    if len(key) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:
+        return False
+    try:
+        crypto_sign_open(b"%b%b\0%b" % (signature, label, message), key)
+    except CryptoError:
+        return False
+    return True
+
+
+class Identity:
+    """The secret half of an identity."""
+
+    __slots__ = ("_secret", "identifier", "key")
+
+    def __init__(self, seed: bytes) -> None:
+        if len(seed) != KEY_BYTES:
+            raise ValueError(f"an identity grows from {KEY_BYTES} octets, not {len(seed)}")
+        self.key, self._secret = crypto_sign_seed_keypair(seed)
+        self.identifier = identifier_of(self.key)
+
+    def __repr__(self) -> str:
+        return f"Identity({self.identifier:08x})"
+
+    @classmethod
+    def generate(cls, rng: Random) -> Identity:
+        return cls(rng.randbytes(KEY_BYTES))
+
+    @classmethod
+    def parse(cls, text: str) -> Identity:
+        """Read the content of an identity file. The public key in it must belong to the secret."""
+        lines = text.split("\n")
+        if len(lines) != 4 or lines[0] != _FIRST_LINE or lines[3]:
+            raise Malformed(f"identity: the first line must be {_FIRST_LINE!r}, then one of secret and one of key")
+        identity = cls(_field(lines[1], "secret"))
+        if _field(lines[2], "key") != identity.key:
+            raise Malformed("identity: the key does not belong to the secret")
+        return identity
+
+    def text(self) -> str:
+        """The content of an identity file. It holds the secret: keep its mode at 0600."""
+        return f"{_FIRST_LINE}\nsecret {to_text(self._secret[:KEY_BYTES])}\nkey {to_text(self.key)}\n"
+
+    def sign(self, label: bytes, message: bytes) -> bytes:
+        signed: bytes = crypto_sign(b"%b\0%b" % (label, message), self._secret)
+        return signed[:SIGNATURE_BYTES]
+
+
+def to_text(data: bytes) -> str:
+    """Octets as base64url without padding: visible ASCII, as HELLO's headers demand."""
+    return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def from_text(text: str, octets: int, what: str) -> bytes:
+    """The octets behind `to_text`; exactly one spelling is accepted."""
+    try:
+        data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (binascii.Error, ValueError):
+        raise Malformed(f"{what}: not base64url") from None
+    if len(data) != octets or to_text(data) != text:
+        raise Malformed(f"{what}: not {octets} octets of base64url in their one spelling")
+    return data
+
+
+def _field(line: str, name: str) -> bytes:
+    word, _, value = line.partition(" ")
+    if word != name:
+        raise Malformed(f"identity: a line of {name} is missing")
+    return from_text(value, KEY_BYTES, f"identity: {name}")

@@ -1,0 +1,35 @@
+"""Reports that a flood cannot drown: so many a second for each event and reason, the rest counted.
+
+Decides whether a report is made. Invariant: memory is bounded because events and reasons come from a fixed set.
+"""
+
+from __future__ import annotations
+
+from chaplain.core import Report
+
+_SECOND_NS = 1_000_000_000
+
+
+class Reports:
+    __slots__ = ("_per_second_max", "_windows")
+
+    def __init__(self, per_second_max: int) -> None:
+        self._per_second_max = per_second_max
+        self._windows: dict[tuple[str, str], tuple[int, int, int]] = {}
+        """By event and reason: the second, reports made in it, reports left out since the last one made."""
+
+    def make(
+        self, now_ns: int, event: str, reason: str, peer: str = "", detail: dict[str, str | int] | None = None
+    ) -> Report | None:
+        second = now_ns // _SECOND_NS
+        last, made, left_out = self._windows.get((event, reason), (second, 0, 0))
+        if last != second:
+            made = 0
+        if made >= self._per_second_max:
+            self._windows[event, reason] = (second, made, left_out + 1)
+            return None
+        self._windows[event, reason] = (second, made + 1, 0)
+        full: dict[str, str | int] = {"reason": reason, **(detail or {})}
+        if left_out:
+            full["left_out"] = left_out
+        return Report(event, peer, full)

@@ -1,0 +1,73 @@
+"""What may be set about a link, and every bound it keeps. What happens at each bound: docs/connection.md."""
+
+from __future__ import annotations
+
+import re
+
+from chaplain.core import Frozen
+from chaplain.errors import ConfigError
+
+SECOND_NS = 1_000_000_000
+MIB = 1 << 20
+
+GCM = "aes-256-gcm"
+HMAC = "hmac-sha256"
+
+_CLUSTER = re.compile(r"[\x21-\x7e]{1,128}")
+_ENDPOINT = re.compile(r"tcp://([0-9A-Za-z_.:%\[\]-]{1,128}):([1-9][0-9]{0,4})")
+
+
+class LinkSettings(Frozen, frozen=True):
+    cluster: str
+    """Only those who name the same cluster talk."""
+    endpoint: str = ""
+    """Where others reach us, as tcp://address:port. Empty for a client."""
+    seal: str = GCM
+    """`aes-256-gcm` or `hmac-sha256` (readable on the way, not changeable)."""
+    version: tuple[int, int] = (1, 0)
+    knock_window_ns: int = 60 * SECOND_NS
+    """How far the clock of somebody who knocks may be from ours."""
+    knocks_max: int = 65_536
+    """Knocks remembered, for nodes and for clients separately; at this number further ones are refused."""
+    knocks_per_client_max: int = 4_096
+    greeting_timeout_ns: int = 10 * SECOND_NS
+    """From dialling, or from a client's first greeting, to a session."""
+    redial_min_ns: int = 50_000_000
+    redial_max_ns: int = 5 * SECOND_NS
+    queue_bytes_max: int = 16 * MIB
+    """Bytes waiting on one channel; ordinary commands beyond it are dropped and told."""
+    reserve_bytes: int = MIB
+    """What urgent commands may take on top."""
+    sessions_max: int = 4_096
+    """Greetings that would make one more are refused."""
+    calls_max: int = 1_024
+    """Endpoints dialled; beyond it `Meet` and dial-backs are refused."""
+    half_greeted_max: int = 256
+    """Clients greeted but not proven; beyond it the oldest of them is hung up."""
+    bindings_max: int = 4_096
+    """Identifiers remembered after their sessions ended; beyond it the oldest is forgotten."""
+    reports_per_second_max: int = 5
+    """For each kind and reason; what is left out is counted in the next report."""
+
+    def __post_init__(self) -> None:
+        if not _CLUSTER.fullmatch(self.cluster):
+            raise ConfigError(f"cluster: 1 to 128 visible ASCII characters wanted, not {self.cluster!r}")
+        if self.endpoint:
+            split_endpoint(self.endpoint)
+        if self.seal not in (GCM, HMAC):
+            raise ConfigError(f"seal: {GCM} or {HMAC}, not {self.seal!r}")
+        if not 0 < self.redial_min_ns <= self.redial_max_ns:
+            raise ConfigError("redial: the shortest wait must be positive and at most the longest")
+
+
+def split_endpoint(endpoint: str) -> tuple[str, int]:
+    """Address and port of tcp://address:port."""
+    found = _ENDPOINT.fullmatch(endpoint)
+    if not found or int(found[2]) > 0xFFFF:
+        raise ConfigError(f"endpoint: tcp://address:port wanted, not {endpoint!r}")
+    return found[1], int(found[2])
+
+
+def is_endpoint(endpoint: str) -> bool:
+    found = _ENDPOINT.fullmatch(endpoint)
+    return found is not None and int(found[2]) <= 0xFFFF
