@@ -20,10 +20,9 @@ import pyarrow as pa
 
 from chaplain.core import Rename, WriteAt
 from chaplain.segment.arrow import SCHEMA, to_record_batches
-from chaplain.segment.files import list_segments, read_segment
-from chaplain.segment.pack import NOTHING, Columns, Pack, encode_pack, heads_of
+from chaplain.segment.files import OpenSegment, list_segments
+from chaplain.segment.pack import KEYS, NOTHING, Pack, encode_pack, heads_of
 from chaplain.segment.record import Flag, Kind, Record
-from chaplain.segment.scan import scan
 from chaplain.segment.write import LogSettings, Writer
 
 COLUMNS = ("offset", "timestamp", "key", "value", "client_id", "client_message_id", "regime", "message_index")
@@ -80,11 +79,11 @@ def perform(folder: Path, operation: WriteAt | Rename) -> None:
 
 def records_in(folder: Path) -> Iterator[Record]:
     for file in list_segments(folder):
-        data, header = read_segment(file.path)
-        found = scan(data, header)
-        assert found.clean
-        for _, record in found.records:
-            yield record
+        with OpenSegment(file.path) as segment:
+            for found in segment.scans(segment.header.records_start, final=True):
+                assert found.clean
+                for _, record in found.records:
+                    yield record
 
 
 def decode_columns(folder: Path) -> int:
@@ -108,7 +107,7 @@ def loop_batch(record: Record) -> Any:
         key_at = value_at + sum(size(body, sizes_at + 4 * row)[0] for row in range(head.count))
         for row in range(head.count):
             (value_size,) = size(body, sizes_at + 4 * row)
-            (key_size,) = size(body, keys_at + 4 * row) if head.columns & Columns.KEYS else (NOTHING,)
+            (key_size,) = size(body, keys_at + 4 * row) if head.columns & KEYS else (NOTHING,)
             key = None
             if key_size != NOTHING:
                 key = body[key_at : key_at + key_size]

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from chaplain.errors import Malformed
 from chaplain.segment.layout import HASH_BYTES, NO_OFFSET, Octets, octets
-from chaplain.segment.pack import NOTHING, Columns, PackHead, heads_of
+from chaplain.segment.pack import HEADERS, KEYS, NOTHING, PackHead, heads_of
 from chaplain.segment.record import Kind, Record
 
 SCHEMA = pa.schema(
@@ -235,8 +235,8 @@ def _tables(view: Octets, head: PackHead) -> tuple[npt.NDArray[np.uint32], ...]:
     """Request table, sizes of values, keys and headers; empty where the pack has none."""
     words = np.frombuffer(view, "<u4", (head.data_at - head.tables_at) // 4, head.tables_at)
     first, count = head.tabled_requests, head.count
-    keys = first + count + (count if head.columns & Columns.KEYS else 0)
-    headers = keys + (count if head.columns & Columns.HEADERS else 0)
+    keys = first + count + (count if head.columns & KEYS else 0)
+    headers = keys + (count if head.columns & HEADERS else 0)
     return words[:first], words[first : first + count], words[first + count : keys], words[keys:headers]
 
 

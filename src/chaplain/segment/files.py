@@ -10,17 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed, StorageError
-from chaplain.segment.header import Headers, SegmentHeader, read_headers
-from chaplain.segment.layout import HEADER_BYTES, HEADER_COPIES, RECORDS_START, parse_name
+from chaplain.segment.header import SegmentHeader, read_headers
+from chaplain.segment.layout import HEADER_BYTES, HEADER_COPIES, PAGE_BYTES, RECORDS_START, parse_name
 from chaplain.segment.read import Agreement
 from chaplain.segment.record import HEAD_BYTES, STREAM_BYTES_MAX, Kind, Record, decode_head
 from chaplain.segment.scan import Finding, Scan, Tail, Verdict, scan
 from chaplain.segment.survey import Survey, Surveyor
 
-READ_BYTES_MAX = 1 << 24
+WINDOW_BYTES = 1 << 20
 
 
 class Recycled(StorageError):
@@ -56,47 +57,81 @@ def list_free(folder: Path | str, log: str, size_bytes: int) -> list[str]:
 
 
 def read_segment(path: Path | str) -> tuple[bytes, SegmentHeader]:
-    """A copy of the whole file, all of one life, and its header.
-
-    Raises `Recycled` if the file changed lives meanwhile, `Malformed` if it has no valid header.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        before = _headers(descriptor)
-        data = _read_all(descriptor)
-        after = _headers(descriptor)
-    finally:
-        os.close(descriptor)
-    if before.header is None:
-        raise Malformed(f"{path}: neither copy of the segment's header is valid")
-    if before.header != after.header or before.stale or after.stale:
-        raise Recycled(f"{path} was recycled while it was read")
-    return data, before.header
+    """A copy of the whole file, all of one life, and its header."""
+    with OpenSegment(path) as segment:
+        return segment.read(segment.header.base, segment.header.size_bytes), segment.header
 
 
-def _headers(descriptor: int) -> Headers:
-    pages = b"".join(
-        os.pread(descriptor, HEADER_BYTES, place).ljust(HEADER_COPIES[1], b"\0") for place in HEADER_COPIES
-    )
-    return read_headers(pages)
-
-
-def _read_all(descriptor: int) -> bytes:
-    size = os.fstat(descriptor).st_size
-    pieces = []
-    position = 0
-    while position < size:
-        piece = os.pread(descriptor, min(READ_BYTES_MAX, size - position), position)
-        if not piece:
-            break
-        pieces.append(piece)
-        position += len(piece)
-    return b"".join(pieces)
-
-
-def scan_file(path: Path | str, search: bool = True) -> Scan:
+def scan_file(path: Path | str) -> Scan:
     data, header = read_segment(path)
-    return scan(data, header, search=search)
+    return scan(data, header)
+
+
+class OpenSegment:
+    """One segment file, open for reading. Raises `Malformed` if it has no valid header."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+        try:
+            self.header = self._read_header()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def read(self, position: int, size_bytes: int) -> bytes:
+        """A copy of these octets, all of one life; fewer if the file ends. Raises `Recycled` if it changed lives."""
+        data = os.pread(self._descriptor, size_bytes, position - self.header.base)
+        if self._read_header() != self.header:
+            raise Recycled(f"{self._path} was recycled while it was read")
+        return data
+
+    def scans(self, start: int, final: bool) -> Iterator[Scan]:
+        """The segment from position `start` on, in windows that fit the processor's cache.
+
+        If the file is `final`, written to no more, the first bad place is looked at in the light of the whole segment.
+        Otherwise reading ends there: it may be half written.
+        """
+        window_bytes = WINDOW_BYTES
+        while True:
+            data = self.read(start, window_bytes)
+            found = _before_trouble(scan(data, self.header, start, search=False, data_at=start))
+            if found.tail is not Tail.BROKEN or found.records:
+                yield found
+                if found.tail is not Tail.BROKEN:
+                    return
+                start = found.end
+            elif len(data) == window_bytes:
+                window_bytes *= 2
+            else:
+                break
+        if final:
+            whole = self.read(self.header.base, self.header.size_bytes)
+            yield scan(whole, self.header, start)
+
+    def _read_header(self) -> SegmentHeader:
+        pages = b"".join(
+            os.pread(self._descriptor, HEADER_BYTES, place).ljust(PAGE_BYTES, b"\0") for place in HEADER_COPIES
+        )
+        header = read_headers(pages).header
+        if header is None:
+            raise Malformed(f"{self._path}: neither copy of the segment's header is valid")
+        return header
+
+
+def _before_trouble(found: Scan) -> Scan:
+    """What stands before the first bad place of a window, which may only be where the window cuts a record."""
+    if not found.findings:
+        return found
+    end = found.findings[0].position
+    records = tuple(pair for pair in found.records if pair[0].position < end)
+    return Scan(found.header, records, (), Tail.BROKEN, end, found.proven)
 
 
 def survey_folder(folder: Path | str, log: str) -> Survey:
@@ -138,24 +173,26 @@ class LogReader:
     def _read(self, file: SegmentFile, final: bool) -> Iterator[Record]:
         self._sealed = False
         try:
-            data, header = read_segment(file.path)
+            segment = OpenSegment(file.path)
         except (FileNotFoundError, Malformed):
             if final:
                 raise
             return  # the next segment is being begun, or was dropped since the folder was listed
-        if header.sequence != file.sequence:
-            if final:
-                raise Recycled(f"{file.path} holds segment {header.sequence}")
-            return
-        self._note_gap(header)
-        start = self._position if header == self._header else header.records_start
-        found = scan(data, header, start, search=final)
-        self._header, self._sealed = header, found.tail is Tail.SEALED
-        self._position = found.records[-1][0].end if found.records else start
-        if final or self._sealed:
-            self.findings += found.findings
-        for _, record in found.records:
-            yield from self.agreement.feed(record)
+        with segment:
+            header = segment.header
+            if header.sequence != file.sequence:
+                if final:
+                    raise Recycled(f"{file.path} holds segment {header.sequence}")
+                return
+            self._note_gap(header)
+            if header != self._header:
+                self._header, self._position = header, header.records_start
+            for found in segment.scans(self._position, final):
+                self._sealed = found.tail is Tail.SEALED
+                self._position = found.end
+                self.findings += found.findings
+                for _, record in found.records:
+                    yield from self.agreement.feed(record)
 
     def _note_gap(self, header: SegmentHeader) -> None:
         last = self._header

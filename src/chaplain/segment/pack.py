@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from enum import IntFlag
 
 import numpy as np
 import numpy.typing as npt
@@ -30,13 +29,11 @@ Cells = Sequence[bytes | None]
 Words = npt.NDArray[np.uint32]
 
 
-class Columns(IntFlag):
-    KEYS = 1
-    HEADERS = 2
-    REQUESTS = 4
-
-
-_ALL_COLUMNS = Columns.KEYS | Columns.HEADERS | Columns.REQUESTS
+KEYS = 1
+HEADERS = 2
+REQUESTS = 4
+"""Bits of a pack's columns. Plain numbers: an enumeration's `&` would cost more than all else about a pack."""
+_ALL_COLUMNS = KEYS | HEADERS | REQUESTS
 
 
 class Pack(Frozen, frozen=True):
@@ -74,7 +71,7 @@ class PackHead(Frozen, frozen=True):
 
     @property
     def tabled_requests(self) -> int:
-        return self.requests if self.columns & Columns.REQUESTS else 0
+        return self.requests if self.columns & REQUESTS else 0
 
 
 def encode_pack(pack: Pack) -> bytes:
@@ -123,9 +120,9 @@ def _check(pack: Pack) -> None:
 
 def _flags(pack: Pack) -> int:
     return (
-        (Columns.KEYS if pack.keys is not None else 0)
-        | (Columns.HEADERS if pack.headers is not None else 0)
-        | (Columns.REQUESTS if pack.request_counts else 0)
+        (KEYS if pack.keys is not None else 0)
+        | (HEADERS if pack.headers is not None else 0)
+        | (REQUESTS if pack.request_counts else 0)
     )
 
 
@@ -166,7 +163,7 @@ def read_head(body: Bytes, start: int) -> PackHead:
         raise Malformed(f"pack: protocol {protocol}, columns {columns:#x} are not known")
     if size % 8 or start + size > len(view):
         raise Malformed(f"pack: size {size}, {len(view) - start} octets left")
-    tabled = requests if columns & Columns.REQUESTS else 0
+    tabled = requests if columns & REQUESTS else 0
     if not 1 <= requests <= count or (not tabled and requests != count):
         raise Malformed(f"pack: {requests} requests of {count} messages")
     tables_at = start + PACK_HEAD_BYTES + padded(signature_bytes)
@@ -191,7 +188,7 @@ def read_head(body: Bytes, start: int) -> PackHead:
 
 def column_count(columns: int) -> int:
     """How many tables of sizes a pack has: values always, keys and headers if flagged."""
-    return 1 + (columns & Columns.KEYS) + (columns >> 1 & 1)
+    return 1 + (columns & KEYS) + (columns >> 1 & 1)
 
 
 def heads_of(body: Bytes) -> list[PackHead]:
@@ -228,8 +225,8 @@ def decode_pack(raw: Bytes) -> Pack:
         client_id=head.client_id,
         first_id=head.first_id,
         values=_all_there(cells[0]),
-        keys=cells[1] if head.columns & Columns.KEYS else None,
-        headers=cells[-1] if head.columns & Columns.HEADERS else None,
+        keys=cells[1] if head.columns & KEYS else None,
+        headers=cells[-1] if head.columns & HEADERS else None,
         request_counts=requests,
         message_type=head.message_type,
         signature_type=head.signature_type,

@@ -78,18 +78,25 @@ class Scan(Frozen, frozen=True):
         return not self.findings
 
 
-def scan(data: Bytes, header: SegmentHeader, start: int | None = None, search: bool = True) -> Scan:
+def scan(
+    data: Bytes, header: SegmentHeader, start: int | None = None, search: bool = True, data_at: int | None = None
+) -> Scan:
     """Walk the records of one segment, from position `start` or the first record.
+
+    `data` is the whole file, or, without `search`, the part of it that begins at position `data_at`.
 
     Without `search` nothing behind the first bad place is looked for: for a reader at the live end of a log, to whom a
     half-written record is nothing strange.
     """
-    return _Walk(octets(data), header, search).run(header.records_start if start is None else start)
+    assert data_at is None or not search, "a search needs the whole segment"
+    walk = _Walk(octets(data), header, search, header.base if data_at is None else data_at)
+    return walk.run(header.records_start if start is None else start)
 
 
 class _Walk:
-    def __init__(self, data: Octets, header: SegmentHeader, search: bool) -> None:
-        self._data = data[: header.size_bytes]
+    def __init__(self, data: Octets, header: SegmentHeader, search: bool, data_at: int) -> None:
+        self._data = data[: header.end - data_at]
+        self._data_at = data_at
         self._header = header
         self._search = search
         self._identity_crc = checksum(header.identity)
@@ -126,11 +133,11 @@ class _Walk:
             end=end,
             proven=self._proven,
             next_identity=next_identity,
-            short_bytes=self._header.size_bytes - len(self._data),
+            short_bytes=self._header.end - self._data_at - len(self._data),
         )
 
     def _try_head(self, position: int) -> tuple[Head | None, str]:
-        place = position - self._header.base
+        place = position - self._data_at
         try:
             head = decode_head(self._data[place:], self._header.identity, position, self._identity_crc)
         except Malformed as wrong:
@@ -142,7 +149,7 @@ class _Walk:
 
     def _try_body(self, head: Head) -> memoryview | None:
         try:
-            return decode_body(self._data[head.position - self._header.base :], head)
+            return decode_body(self._data[head.position - self._data_at :], head)
         except Malformed as wrong:
             self._gaps.append(Finding(Verdict.IN_DOUBT, head.position, head.end, str(wrong), head))
             return None
