@@ -75,7 +75,7 @@ class Members:
         """Those that have, in the order they did."""
         self._hearsay = 0
         self.revision = 0
-        """Grows whenever `present` changes."""
+        """Grows whenever `present` or a member's URI changes."""
 
     def __len__(self) -> int:
         return len(self.present)
@@ -180,6 +180,7 @@ class Members:
 
     def _renew(self, record: Record, card: Card) -> Verdict:
         assert card.incarnation > record.card.incarnation, "an incarnation only grows"
+        self.revision += card.uri != record.card.uri
         record.card = card
         record.proof = None
         was_left = record.state is State.LEFT

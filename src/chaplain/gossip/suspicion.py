@@ -82,6 +82,12 @@ class Suspicion:
     def unwatch(self, identifier: int) -> None:
         self._watches.pop(identifier, None)
 
+    def release(self, identifier: int) -> None:
+        """Leave the judging to others: we keep no session with this member."""
+        watch = self._watches.get(identifier)
+        if watch is not None:
+            watch.guest = True
+
     def known_ns(self, identifier: int) -> int | None:
         watch = self._watches.get(identifier)
         return None if watch is None else watch.known_ns

@@ -1,0 +1,297 @@
+"""Gossip as a core: gossip.txt's events, membership and queries over the mesh's sessions.
+
+`step` is the table of contents; each rule lives beside its data: `membership` (who is here), `company` (whom to meet,
+comparing, healing), `suspicion` (clocks), `spread` (how messages travel), `query`, `rotation`.
+
+Decides nothing about sockets, seals or time of day. Hostile bytes become a `Report` that names the peer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import assert_never
+
+from chaplain.core import Stopping, Woken
+from chaplain.errors import Malformed
+from chaplain.gossip import codec, contents
+from chaplain.gossip.card import INCARNATION_MAX, VERSION, Signer, Verify
+from chaplain.gossip.codec import (
+    Accuse,
+    Acknowledge,
+    Body,
+    Cards,
+    Compare,
+    Have,
+    Leave,
+    Message,
+    OtherVersion,
+    Type,
+    Want,
+)
+from chaplain.gossip.company import Company
+from chaplain.gossip.contents import User
+from chaplain.gossip.events import (
+    ALL,
+    Ask,
+    Event,
+    EventId,
+    EventSeen,
+    Fire,
+    GiveAnswer,
+    GossipEffect,
+    GossipInput,
+    HeardFrom,
+    JoinThrough,
+    KeyConfirmed,
+    LeaveCluster,
+    Member,
+    RegisterQuestion,
+    RotateKey,
+    Told,
+)
+from chaplain.gossip.members import Members
+from chaplain.gossip.membership import Membership
+from chaplain.gossip.query import Questions
+from chaplain.gossip.rotation import Rotation
+from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.spread import Voice
+from chaplain.gossip.suspicion import Suspicion
+from chaplain.link.events import Meet, Peer
+from chaplain.link.identity import verify
+from chaplain.mesh.events import Entered, Exited
+
+
+class GossipCore:
+    def __init__(
+        self,
+        identity: Signer,
+        uri: str,
+        settings: GossipSettings,
+        rng: random.Random,
+        now_ns: int,
+        *,
+        incarnation: int = 1,
+        software: str = "",
+        check: Verify = verify,
+        members: Members | None = None,
+    ) -> None:
+        """`incarnation` is a guess above that of every run before, such as the time of day in nanoseconds; if it is
+        too low, the others say so. `members` may be a list shared by cores of a simulation.
+        """
+        assert identity.identifier != ALL, "identifier 0 means everybody: make another key"
+        assert 0 < incarnation < INCARNATION_MAX
+        self._settings = settings
+        self._members = Members(settings, check) if members is None else members
+        self._voice = Voice(identity, check, settings, rng, self._members)
+        self._voice.now_ns = now_ns
+        self._suspicion = Suspicion(settings)
+        self._membership = Membership(self._voice, self._suspicion, uri, incarnation)
+        self._company = Company(self._voice, self._suspicion, self._membership)
+        self._rotation = Rotation(self._voice)
+        self._born_ns = now_ns
+        built_in = {
+            "version": lambda: software.encode() or b"%d.%d" % VERSION,
+            "uptime": lambda: b"%d min" % ((self._voice.now_ns - self._born_ns) // (60 * SECOND_NS)),
+            "members": lambda: self._members.digest().hex().encode(),
+        }
+        self._questions = Questions(self._voice, built_in)
+        self._refused: dict[bytes, None] = {}
+        """Instances already reported for speaking another version."""
+        self._last_ns = now_ns
+        self._tick_ns = now_ns + settings.tick_ns
+
+    @property
+    def counts(self) -> Counter[str]:
+        return self._voice.counts
+
+    @property
+    def identifier(self) -> int:
+        return self._voice.identifier
+
+    @property
+    def incarnation(self) -> int:
+        return self._membership.card.incarnation
+
+    def members(self) -> list[Member]:
+        """The list as this node sees it: those present by identifier, then those remembered after leaving."""
+        return [
+            self._membership.member(record)
+            for identifier in [*self._members.present, *self._members.left()]
+            if (record := self._members.get(identifier)) is not None
+        ]
+
+    def member(self, identifier: int) -> Member | None:
+        record = self._members.get(identifier)
+        return None if record is None else self._membership.member(record)
+
+    def digest(self) -> bytes:
+        """Equal on nodes with equal members present."""
+        return self._members.digest()
+
+    def deadline(self) -> int:
+        due_ns = self._questions.due_ns()
+        return self._tick_ns if due_ns is None else min(self._tick_ns, due_ns)
+
+    def step(self, now_ns: int, event: GossipInput) -> list[GossipEffect]:
+        self._wake(now_ns)
+        match event:
+            case Woken():
+                pass
+            case Stopping():
+                self._membership.leave()
+            case LeaveCluster():
+                self._membership.leave()
+                self._company.abandon()
+            case Entered():
+                self._entered(event.peer)
+            case Exited():
+                self._membership.exited(event.peer, wanted=self._company.wants(event.peer.identifier))
+            case Told():
+                self._told(event)
+            case HeardFrom():
+                self._membership.heard(event.identifier)
+            case JoinThrough():
+                if self._membership.join(event.uri):
+                    self._voice.out.append(Meet(event.uri))
+            case Fire():
+                self._fire(event)
+            case Ask():
+                self._questions.ask(event)
+            case RegisterQuestion():
+                self._questions.register(event.question)
+            case GiveAnswer():
+                self._questions.give(event)
+            case RotateKey():
+                self._rotation.start(event)
+            case KeyConfirmed():
+                self._rotation.confirm(event)
+            case _:
+                assert_never(event)
+        return self._finish()
+
+    def _wake(self, now_ns: int) -> None:
+        """Take the time; notice if we slept; do what the tick is for."""
+        gap_ns = now_ns - max(self._last_ns, self.deadline())
+        self._last_ns = self._voice.now_ns = now_ns
+        if gap_ns > self._settings.silence_ns // 2:
+            self._suspicion.slept(gap_ns, now_ns)
+            self._voice.report("slept", self.identifier, milliseconds=gap_ns // 1_000_000)
+        if now_ns >= self.deadline():
+            self._tick()
+
+    def _tick(self) -> None:
+        self._tick_ns = self._voice.now_ns + self._settings.tick_ns
+        if not self._membership.absent:
+            self._membership.retry()
+            self._membership.judge()
+            self._company.tend()
+        self._questions.tend()
+        self._rotation.tend()
+
+    def _finish(self) -> list[GossipEffect]:
+        if not self._membership.absent:
+            self._company.settle()
+        effects, self._voice.out = self._voice.out, []
+        return effects
+
+    def _entered(self, peer: Peer) -> None:
+        if peer.client:
+            return
+        if self._membership.absent:
+            self._voice.sessions[peer.identifier] = peer.instance
+            return
+        self._membership.entered(peer)
+        if peer.identifier in self._voice.sessions:
+            self._company.compare_with(peer.identifier)
+
+    def _told(self, told: Told) -> None:
+        peer = told.peer
+        if self._membership.absent or self._voice.sessions.get(peer.identifier) != peer.instance:
+            self._voice.counts["strays"] += 1
+            return
+        self._membership.note(peer.identifier)
+        if told.parcel.node != peer.identifier:
+            self._voice.report("parcel_forged", peer.identifier, node=told.parcel.node)
+            return
+        try:
+            self._take(codec.decode(told.parcel.body), peer.identifier)
+        except OtherVersion as other:
+            self._refuse(peer, other)
+        except Malformed as error:
+            self._voice.report("gossip_malformed", peer.identifier, why=str(error))
+
+    def _refuse(self, peer: Peer, other: OtherVersion) -> None:
+        self._voice.counts["versions_refused"] += 1
+        if peer.instance not in self._refused:
+            if len(self._refused) >= self._settings.strangers_max:
+                self._refused.clear()
+            self._refused[peer.instance] = None
+            ours, theirs = "{}.{}".format(*VERSION), "{}.{}".format(*other.version)
+            self._voice.report("version_refused", peer.identifier, ours=ours, theirs=theirs)
+
+    def _take(self, body: Body, sender: int) -> None:
+        match body:
+            case Message():
+                if self._voice.accept(body, sender):
+                    self._voice.pass_on(body, sender)
+                    if body.target in (ALL, self.identifier):
+                        self._act(body, sender)
+            case Leave():
+                if self._voice.accept(body, sender):
+                    self._voice.pass_on(body, sender)
+                    self._membership.on_leave(body)
+            case Acknowledge():
+                self._membership.on_acknowledge(body, sender)
+            case Cards():
+                self._membership.on_cards(body, sender)
+            case Compare():
+                self._company.on_compare(body, sender)
+            case Have():
+                self._voice.on_have(sender, body)
+            case Want():
+                self._voice.on_want(sender, body)
+            case Accuse():
+                self._membership.on_accuse(body, sender)
+            case _:
+                assert_never(body)
+
+    def _act(self, message: Message, sender: int) -> None:
+        """Do what the message expects of us. A type we do not know was passed on, and that is all we can do."""
+        match message.type:
+            case Type.DISCOVERED:
+                self._membership.on_discovered(message, sender)
+            case Type.JOINED:
+                self._membership.on_joined(message, sender)
+            case Type.HEALTH:
+                self._membership.on_health(message)
+            case Type.STATUS:
+                self._membership.on_status(message)
+            case Type.REFUTED:
+                self._membership.on_refuted(message, sender)
+            case Type.QUERY:
+                self._questions.on_query(message)
+            case Type.ANSWER:
+                self._questions.on_answer(message)
+            case Type.USER:
+                user = contents.take_user(message.content)
+                self._see(message.id, user, message.target)
+            case Type.KEY:
+                self._rotation.on_key(message)
+            case Type.KEY_CONFIRMED:
+                self._rotation.on_confirmed(message)
+            case _:
+                self._voice.counts["types_unknown"] += 1
+
+    def _fire(self, fire: Fire) -> None:
+        if not contents.is_name(fire.type):
+            raise ValueError(f"an event's type has 1 to {contents.NAME_BYTES_MAX} octets of UTF-8")
+        if len(fire.content) > self._settings.content_bytes_max:
+            raise ValueError(f"an event holds at most {self._settings.content_bytes_max} octets")
+        user = User(fire.type, fire.content)
+        message = self._voice.fire(Type.USER, contents.put_user(user), target=fire.target, urgent=False)
+        if fire.target in (ALL, self.identifier):
+            self._see(message.id, user, fire.target)
+
+    def _see(self, event_id: EventId, user: User, target: int) -> None:
+        self._voice.out.append(EventSeen(Event(event_id, user.type, user.content, target)))

@@ -1,0 +1,194 @@
+"""Questions to the whole cluster, and when an answer is decided.
+
+gossip.txt: tally "until more than, or including, half the nodes respond with the same answer", using the asker's most
+current membership. With n members present, of whom m have not answered yet:
+
+    2·votes > n             decided at once: nobody else can reach half
+    2·votes = n             half suffices, but only if no other answer can also come to half: decided when
+                            2·(votes of the best other answer + m) < n, or when the time is up and no other has half
+    two answers at half     undecided: tie
+    2·(best votes + m) < n  undecided: split; no answer can reach half any more, so it ends early
+    the time is up          undecided: timeout
+
+A node's newest answer replaces its earlier one; answers of nodes that are not members (any more) do not count; "I do
+not know this question" is an answer that supports no value.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from chaplain.gossip import contents
+from chaplain.gossip.codec import Action, Message, Type
+from chaplain.gossip.contents import Query, Response
+from chaplain.gossip.events import Answer, Ask, Decided, EventId, GiveAnswer, Questioned
+from chaplain.gossip.spread import Voice
+
+
+class Tally:
+    """The answers to one question so far."""
+
+    def __init__(self, question: str) -> None:
+        self._question = question
+        self._answers: dict[int, tuple[int, bytes | None]] = {}
+        """Responder to the number and value of its newest answer; None: it does not know the question."""
+
+    def add(self, responder: int, number: int, value: bytes | None) -> bool:
+        """Take an answer; false if the responder gave a newer one before."""
+        held = self._answers.get(responder)
+        if held is not None and held[0] >= number:
+            return False
+        self._answers[responder] = (number, value)
+        return True
+
+    def verdict(self, present: Sequence[int], *, time_is_up: bool) -> Answer | None:
+        """The outcome among these members, or None while more answers may change it."""
+        votes: Counter[bytes] = Counter()
+        answered = 0
+        for identifier in present:
+            held = self._answers.get(identifier)
+            if held is not None:
+                answered += 1
+                if held[1] is not None:
+                    votes[held[1]] += 1
+        ranked = sorted(votes.items(), key=lambda pair: (-pair[1], pair[0]))
+        best = ranked[0][1] if ranked else 0
+        rival = ranked[1][1] if len(ranked) > 1 else 0
+        reason = _judge(len(present), best, rival, len(present) - answered, time_is_up)
+        return None if reason is None else self._answer(present, tuple(ranked), reason)
+
+    def _answer(self, present: Sequence[int], ranked: tuple[tuple[bytes, int], ...], reason: str) -> Answer:
+        by_kind: dict[str, list[int]] = {"voters": [], "missing": [], "declined": []}
+        for identifier in present:
+            held = self._answers.get(identifier)
+            kind = "missing" if held is None else "declined" if held[1] is None else "voters"
+            by_kind[kind].append(identifier)
+        decided = reason == ""
+        return Answer(
+            self._question,
+            value=ranked[0][0] if decided else None,
+            votes=ranked[0][1] if ranked else 0,
+            members=len(present),
+            decided=decided,
+            voters=tuple(by_kind["voters"]),
+            missing=tuple(by_kind["missing"]),
+            declined=tuple(by_kind["declined"]),
+            tally=ranked,
+            reason=reason,
+        )
+
+
+def _judge(members: int, best: int, rival: int, missing: int, time_is_up: bool) -> str | None:
+    """Empty: decided for the best. A word: undecided, and why. None: wait."""
+    assert best >= rival >= 0
+    assert best + rival + missing <= members
+    if 2 * best > members:
+        return ""
+    if best and 2 * best == members:
+        if 2 * rival == members:
+            return "tie"
+        return "" if time_is_up or 2 * (rival + missing) < members else None
+    if 2 * (best + missing) < members or not missing:
+        return "split"
+    return "timeout" if time_is_up else None
+
+
+class _Open:
+    """A question of ours that is not decided."""
+
+    __slots__ = ("call", "due_ns", "tally")
+
+    def __init__(self, call: int, tally: Tally, due_ns: int) -> None:
+        self.call = call
+        self.tally = tally
+        self.due_ns = due_ns
+
+
+class Questions:
+    def __init__(self, voice: Voice, built_in: dict[str, Callable[[], bytes]]) -> None:
+        self._voice = voice
+        self._built_in = built_in
+        self._registered: dict[str, None] = {}
+        self._open: dict[EventId, _Open] = {}
+        self._posed: dict[EventId, tuple[int, int]] = {}
+        """Questions our application is to answer: how many answers it gave, and until when it may."""
+        self._revision = 0
+
+    def register(self, question: str) -> None:
+        if not contents.is_name(question):
+            raise ValueError(f"a question has 1 to {contents.NAME_BYTES_MAX} octets of UTF-8")
+        if question in self._built_in:
+            raise ValueError(f"{question!r} is a built-in question")
+        self._registered[question] = None
+
+    def ask(self, ask: Ask) -> None:
+        settings = self._voice.settings
+        too_big = len(ask.content) > settings.content_bytes_max
+        if len(self._open) >= settings.queries_max or too_big or not contents.is_name(ask.question):
+            refused = Answer(ask.question, None, 0, len(self._voice.members), False, (), (), reason="refused")
+            self._voice.out.append(Decided(ask.call, refused))
+            return
+        query = Query(ask.question, ask.content)
+        message = self._voice.fire(Type.QUERY, contents.put_query(query), action=Action.ANSWER, urgent=False)
+        due_ns = self._voice.now_ns + min(ask.timeout_ns, settings.query_timeout_max_ns)
+        self._open[message.id] = _Open(ask.call, Tally(ask.question), due_ns)
+        self._pose(message.id, query)
+
+    def give(self, given: GiveAnswer) -> None:
+        """Send the application's answer, if the question still waits for one."""
+        posed = self._posed.get(given.query)
+        if posed is None or len(given.value) > self._voice.settings.content_bytes_max:
+            self._voice.counts["answers_unwanted"] += 1
+            return
+        number = posed[0] + 1
+        self._posed[given.query] = (number, posed[1])
+        self._respond(Response(given.query, number, True, given.value))
+
+    def on_query(self, message: Message) -> None:
+        self._pose(message.id, contents.take_query(message.content))
+
+    def on_answer(self, message: Message) -> None:
+        self._count(message.id.origin, contents.take_response(message.content))
+
+    def tend(self) -> None:
+        """End questions whose time is up, and look again at the others if the membership changed."""
+        now_ns = self._voice.now_ns
+        changed = self._revision != self._voice.members.revision
+        self._revision = self._voice.members.revision
+        for query, held in list(self._open.items()):
+            if changed or now_ns >= held.due_ns:
+                self._decide(query, held)
+        for query in [query for query, (_, until_ns) in self._posed.items() if now_ns >= until_ns]:
+            del self._posed[query]
+
+    def due_ns(self) -> int | None:
+        return min((held.due_ns for held in self._open.values()), default=None)
+
+    def _pose(self, query_id: EventId, query: Query) -> None:
+        built_in = self._built_in.get(query.question)
+        if built_in is not None:
+            self._respond(Response(query_id, 1, True, built_in()))
+        elif query.question in self._registered and len(self._posed) < self._voice.settings.queries_max:
+            self._posed[query_id] = (0, self._voice.now_ns + self._voice.settings.query_timeout_max_ns)
+            self._voice.out.append(Questioned(query_id, query.question, query.content, query_id.origin))
+        else:
+            self._respond(Response(query_id, 0, False, b""))
+
+    def _respond(self, response: Response) -> None:
+        if response.query.origin == self._voice.identifier:
+            self._count(self._voice.identifier, response)
+        else:
+            content = contents.put_response(response)
+            self._voice.fire(Type.ANSWER, content, target=response.query.origin, urgent=False)
+
+    def _count(self, responder: int, response: Response) -> None:
+        held = self._open.get(response.query)
+        if held is not None and held.tally.add(responder, response.number, response.value if response.known else None):
+            self._decide(response.query, held)
+
+    def _decide(self, query: EventId, held: _Open) -> None:
+        answer = held.tally.verdict(self._voice.members.present, time_is_up=self._voice.now_ns >= held.due_ns)
+        if answer is not None:
+            del self._open[query]
+            self._voice.out.append(Decided(held.call, answer))

@@ -1,0 +1,133 @@
+"""Replacing the cluster key without stopping: install everywhere, use everywhere, remove everywhere.
+
+One node coordinates; any node can, and asking again anywhere takes up where a dead coordinator stopped. Every member
+tells *everybody* what it has done, so no member has to believe the coordinator: it begins to use a key only when it has
+itself seen every present member confirm that it holds it, and drops one only when it has seen every present member
+confirm that it uses the successor. So a liar who rotates only half of the cluster gets nobody cut off.
+
+Refuses to know how keys are kept: `InstallKey` and its like go out, `KeyConfirmed` comes back when it is on disk.
+"""
+
+from __future__ import annotations
+
+from chaplain.gossip import contents
+from chaplain.gossip.codec import Action, Message, Type
+from chaplain.gossip.contents import Key
+from chaplain.gossip.events import KeyConfirmed, KeyStep, Rotated, RotateKey
+from chaplain.gossip.settings import SECOND_NS
+from chaplain.gossip.spread import Voice
+from chaplain.link.events import InstallKey, RemoveKey, UseKey
+from chaplain.link.keyring import key_id_of
+
+RETRY_NS = SECOND_NS
+STEPS_REMEMBERED_MAX = 32
+
+
+class _Run:
+    """A rotation that this node coordinates."""
+
+    __slots__ = ("again_ns", "asked", "due_ns", "order", "steps")
+
+    def __init__(self, order: RotateKey, now_ns: int) -> None:
+        self.order = order
+        self.steps = [
+            Key(KeyStep.INSTALL, order.key_id, order.key),
+            Key(KeyStep.USE, order.key_id),
+        ]
+        if order.retire_key_id:
+            self.steps.append(Key(KeyStep.REMOVE, order.retire_key_id, order.key_id))
+        self.due_ns = now_ns + order.timeout_ns
+        self.asked: Key | None = None
+        """The step asked for last."""
+        self.again_ns = now_ns
+
+
+class Rotation:
+    def __init__(self, voice: Voice) -> None:
+        self._voice = voice
+        self._confirmed: dict[tuple[KeyStep, bytes], dict[int, None]] = {}
+        self._run: _Run | None = None
+
+    def start(self, order: RotateKey) -> None:
+        if self._run is not None:
+            self._voice.out.append(Rotated(order.call, False, KeyStep.INSTALL, (), "another rotation is running"))
+        elif order.key_id != key_id_of(order.key) or order.key_id == order.retire_key_id:
+            self._voice.out.append(Rotated(order.call, False, KeyStep.INSTALL, (), "key and key ids do not fit"))
+        else:
+            self._run = _Run(order, self._voice.now_ns)
+            self.tend()
+
+    def tend(self) -> None:
+        """Ask again for the first step that somebody has not confirmed; end when there is none, or no time."""
+        run, now_ns = self._run, self._voice.now_ns
+        if run is None:
+            return
+        unfinished = next((key for key in run.steps if self._missing(key, run.order.required)), None)
+        if unfinished is None:
+            self._end(run, run.steps[-1], ())
+        elif now_ns >= run.due_ns:
+            self._end(run, unfinished, self._missing(unfinished, run.order.required))
+        elif unfinished != run.asked or now_ns >= run.again_ns:
+            run.asked, run.again_ns = unfinished, now_ns + RETRY_NS
+            self._voice.fire(Type.KEY, contents.put_key(unfinished), action=Action.CONFIRM)
+            self._obey(unfinished)
+
+    def on_key(self, message: Message) -> None:
+        if self._voice.members.is_present(message.id.origin):
+            self._obey(contents.take_key(message.content))
+
+    def on_confirmed(self, message: Message) -> None:
+        """Somebody has taken a step."""
+        key = contents.take_key(message.content)
+        if self._voice.members.is_present(message.id.origin):
+            self._note(key.step, key.key_id, message.id.origin)
+
+    def confirm(self, confirmed: KeyConfirmed) -> None:
+        """We have taken a step, and it is kept: tell everybody."""
+        key = Key(confirmed.step, confirmed.key_id)
+        self._voice.fire(Type.KEY_CONFIRMED, contents.put_key(key))
+        self._note(confirmed.step, confirmed.key_id, self._voice.identifier)
+
+    def _obey(self, key: Key) -> None:
+        """Take the step if it is safe; if it was taken before, only say so again."""
+        if self._voice.identifier in self._confirmed.get((key.step, key.key_id), {}):
+            self.confirm(KeyConfirmed(key.step, key.key_id))
+            return
+        match key.step:
+            case KeyStep.INSTALL:
+                if key.key_id == key_id_of(key.key):
+                    self._voice.out.append(InstallKey(key.key))
+            case KeyStep.USE:
+                if self._everybody(KeyStep.INSTALL, key.key_id):
+                    self._voice.out.append(UseKey(key.key_id))
+            case KeyStep.REMOVE:
+                if key.key != key.key_id and self._everybody(KeyStep.USE, key.key):
+                    self._voice.out.append(RemoveKey(key.key_id))
+
+    def _everybody(self, step: KeyStep, key_id: bytes) -> bool:
+        """Has every present member confirmed this?"""
+        missing = self._missing(Key(step, key_id), ())
+        if missing:
+            self._voice.counts["key_steps_held"] += 1
+        return not missing
+
+    def _missing(self, key: Key, required: tuple[int, ...]) -> tuple[int, ...]:
+        confirmed = self._confirmed.get((key.step, key.key_id), {})
+        wanted = sorted({*self._voice.members.present, *required})
+        return tuple(identifier for identifier in wanted if identifier not in confirmed)
+
+    def _note(self, step: KeyStep, key_id: bytes, identifier: int) -> None:
+        if step is KeyStep.REMOVE and identifier == self._voice.identifier:
+            # The key may come back one day: then these steps are to be taken anew.
+            for earlier in (KeyStep.INSTALL, KeyStep.USE):
+                self._confirmed.get((earlier, key_id), {}).pop(identifier, None)
+        if step is not KeyStep.REMOVE:
+            self._confirmed.get((KeyStep.REMOVE, key_id), {}).pop(identifier, None)
+        self._confirmed.setdefault((step, key_id), {})[identifier] = None
+        while len(self._confirmed) > STEPS_REMEMBERED_MAX:
+            del self._confirmed[next(iter(self._confirmed))]
+        self.tend()
+
+    def _end(self, run: _Run, key: Key, missing: tuple[int, ...]) -> None:
+        self._run = None
+        self._voice.out.append(Rotated(run.order.call, not missing, key.step, missing))
