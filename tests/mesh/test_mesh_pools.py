@@ -101,7 +101,7 @@ def test_an_asking_peer_gets_our_roll_but_not_too_often() -> None:
     ask = notes.encode(1, notes.Ask())
     [(_, told, urgent)] = spoken(core.step(0, said(ANNA, Alive(2, ask))))
     assert isinstance(told, Alive)
-    assert (notes.decode(told.content), urgent) == (notes.Roll(("red",), 1), True)
+    assert (notes.decode(told.content, OWN.identifier), urgent) == (notes.Roll(("red",), 1), True)
     assert core.step(1, said(ANNA, Alive(3, ask))) == []
     assert len(core.step(SECOND, said(ANNA, Alive(4, ask)))) == 1
 

@@ -64,8 +64,11 @@ def test_other_content_is_whispered() -> None:
 
 def test_an_unknown_note_is_reported_and_kept_from_the_layers_above() -> None:
     core = make_with(ANNA)
-    for number, body in enumerate((b"\x03", b"\x01extra", b"\x02\x00\x02\x01a")):
-        content = parcel.encode(parcel.Parcel(1, parcel.Layer.MESH, body))
+    mesh = parcel.Layer.MESH
+    strange = [parcel.Parcel(1, mesh, body) for body in (b"\x03", b"\x01extra", b"\x02\x00\x02\x01a")]
+    strange += [parcel.Parcel(2, mesh, b"\x01"), parcel.Parcel(1, mesh, b"\x01", version=2)]
+    for number, each in enumerate(strange):
+        content = parcel.encode(each)
         [report] = core.step(0, said(ANNA, Alive(2 + number, content)))
         assert report.event == "malformed command"  # type: ignore[union-attr]
 

@@ -103,7 +103,7 @@ class Ear:
         return [Shouted(session.peer, pool, command[content_at:])]
 
     def _note(self, now_ns: int, session: Session, content: bytes) -> list[MeshEffect]:
-        match notes.decode(content):
+        match notes.decode(content, session.peer.identifier):
             case notes.Heartbeat():
                 return []
             case notes.Ask():

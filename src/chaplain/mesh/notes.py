@@ -53,8 +53,11 @@ def encode(node: int, note: Note) -> bytes:
     return parcel.encode(parcel.Parcel(node, parcel.Layer.MESH, body))
 
 
-def decode(content: bytes) -> Note:
+def decode(content: bytes, node: int) -> Note:
+    """What `node` tells us; nobody brings notes for another."""
     opened = parcel.decode(content)
+    if opened.node != node:
+        raise Malformed(f"note: from {opened.node:08x}, brought by {node:08x}")
     if opened.version != parcel.WIRE_VERSION:
         raise Malformed(f"note: version {opened.version}, we read {parcel.WIRE_VERSION}")
     if not opened.body:

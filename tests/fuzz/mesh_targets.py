@@ -1,0 +1,94 @@
+"""Bytes that a proven peer or anybody on the network may send to a mesh."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import random
+
+from chaplain.core import Heard, Woken
+from chaplain.errors import Malformed
+from chaplain.link.events import Met, Peer, Said, Say
+from chaplain.mesh import beacon, notes
+from chaplain.mesh.beacon import Beacon, BeaconKeys
+from chaplain.mesh.core import MeshCore
+from chaplain.mesh.events import JoinPool, Shouted
+from chaplain.mesh.settings import MeshSettings
+from chaplain.wire import command
+from chaplain.wire.command import Alive, Broadcast, DecenAck, Hello, Join, Leave, Ping
+
+OWN = Peer(b"o" * 16, 99, b"own", "tcp://127.0.0.1:7099")
+NODE = Peer(b"n" * 16, 1, b"node", "tcp://127.0.0.1:7001")
+CLIENT = Peer(b"c" * 16, 2, b"client", client="task")
+NOW_NS = 10**12
+
+
+def _sign(data: bytes) -> bytes:
+    return hmac.digest(b"key", data, hashlib.sha256)
+
+
+def _verify_any(data: bytes, mac: bytes) -> bool:
+    """Lets every MAC pass, so that the fields behind it are reached."""
+    return len(mac) == beacon.MAC_BYTES
+
+
+_NOTES = (notes.Heartbeat(), notes.Ask(), notes.Roll(("red", "blue"), 2))
+_COMMANDS = (
+    Hello(2, "127.0.0.1", 7001, ("red",), 1, {"a": "b"}),
+    Alive(2, b"content"),
+    Broadcast(2, "red", b"content"),
+    Join(2, "blue", 2),
+    Leave(2, "red", 2),
+    Ping(2),
+    DecenAck(2),
+    *(Alive(2, notes.encode(1, note)) for note in _NOTES),
+)
+_BEACON = Beacon(beacon.cluster_hash("chaplain"), b"b" * 16, 7, NOW_NS, "127.0.0.1", 7007)
+
+SEEDS = {
+    "target_said": [command.encode(each) for each in _COMMANDS],
+    "target_note": [notes.encode(1, note) for note in _NOTES],
+    "target_beacon": [beacon.encode(_BEACON, _sign)],
+}
+
+
+def _core() -> MeshCore:
+    core = MeshCore(MeshSettings(), random.Random(1), OWN, BeaconKeys(_sign, _verify_any))
+    core.step(NOW_NS, JoinPool("red"))
+    core.step(NOW_NS, Met(NODE, Hello(1, "127.0.0.1", 7001, ("red",), 1, {})))
+    core.step(NOW_NS, Met(CLIENT, Hello(1, "", 0, (), 0, {})))
+    return core
+
+
+def target_said(data: bytes) -> None:
+    """Whatever a peer says, what we say remains readable and nobody hears what was not for its pool."""
+    core = _core()
+    for peer in (NODE, CLIENT):
+        effects = core.step(NOW_NS, Said(peer.instance, data)) + core.step(NOW_NS + 10**9, Said(peer.instance, data))
+        for effect in effects:
+            if isinstance(effect, Say):
+                command.decode(effect.command)
+            if isinstance(effect, Shouted):
+                assert (effect.peer, effect.pool) == (NODE, "red")
+    core.step(NOW_NS + 60 * 10**9, Woken())
+    deadline = core.deadline()
+    assert deadline is not None
+    assert deadline > NOW_NS
+
+
+def target_note(data: bytes) -> None:
+    try:
+        note = notes.decode(data, 1)
+    except Malformed:
+        return
+    assert notes.decode(notes.encode(1, note), 1) == note
+
+
+def target_beacon(data: bytes) -> None:
+    """A beacon makes us dial at most one endpoint."""
+    assert len(_core().step(NOW_NS, Heard("127.0.0.1", data))) <= 1
+    try:
+        found = beacon.decode(data, _verify_any)
+    except Malformed:
+        return
+    assert beacon.encode(found, lambda _: data[-beacon.MAC_BYTES :]) == data
