@@ -45,8 +45,7 @@ class PlainLink:
                 self.met[dial] = frame[5:]
                 return [Met(peer_of(frame[5:], self.dials[dial]), HELLO)]
             case Arrived(int() as dial, frame) if frame.startswith(b"REFUSE"):
-                del self.dials[dial]
-                return [Report("refused", "", {"reason": frame[6:].decode()}), HangUp(dial)]
+                return [Report("greeting refused", self.dials[dial], {"reason": frame[6:].decode()})]
             case Arrived(int() as dial, frame) if dial in self.met:
                 return [Said(self.met[dial], frame)]
             case Say(instance, spoken):

@@ -275,6 +275,16 @@ def test_a_greeting_that_never_comes_frees_the_place() -> None:
     assert isinstance(stage.of(1)[0], Returned)
 
 
+def test_a_node_that_lets_us_in_and_says_nothing_is_named_as_such() -> None:
+    stage = Stage(1)
+    next(iter(stage.nodes.values())).mute = True
+    stage.give(Connect(1, SECOND_NS))
+    stage.run(1.1)
+    [raised] = stage.of(1)
+    assert isinstance(raised, Raised)
+    assert "does not greet us" in raised.reason
+
+
 def test_timeouts_name_the_node_that_did_not_answer() -> None:
     stage = up()
     stage.call(GetStatus(1), timeout_s=1)

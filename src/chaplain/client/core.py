@@ -26,6 +26,7 @@ from chaplain.client.events import (
     ClientInput,
     Connect,
     Failure,
+    Item,
     Measure,
     Raised,
     Returned,
@@ -52,7 +53,9 @@ from chaplain.core import (
 )
 from chaplain.desk import messages
 from chaplain.desk.messages import (
+    AnswerQuestions,
     Cancel,
+    ClientRequest,
     Done,
     EventItem,
     Failed,
@@ -60,6 +63,7 @@ from chaplain.desk.messages import (
     ListenEvents,
     NodeReply,
     PoolItem,
+    QuestionItem,
     Started,
 )
 from chaplain.errors import Malformed
@@ -301,7 +305,7 @@ class ClientCore:
                 self._fail(pending, _failure_of(reply.kind), f"{pending.name}: {reply.reason}")
             case Started():
                 self._started(pending)
-            case EventItem() | PoolItem():
+            case EventItem() | PoolItem() | QuestionItem():
                 self._yielded(pending, reply, payload)
             case _:
                 assert_never(reply)
@@ -314,18 +318,27 @@ class ClientCore:
             pending.started = True
             self._effects.append(Began(pending.call))
 
-    def _yielded(self, pending: Pending, item: EventItem | PoolItem, payload: bytes) -> None:
+    def _yielded(self, pending: Pending, item: Item, payload: bytes) -> None:
         request = pending.wish.request if isinstance(pending.wish, Call) else None
-        fits = (isinstance(request, ListenEvents) and isinstance(item, EventItem)) or (
-            isinstance(request, JoinAPool) and isinstance(item, PoolItem) and item.pool == request.pool
-        )
-        if not fits:
+        if not _fits(request, item):
             raise Malformed(f"{pending.name}: an item of something else")
         if isinstance(item, EventItem) and pending.saw_before(item.id):
             return
         missed = pending.missed + (item.missed if isinstance(item, PoolItem) else 0)
         self._effects.append(Yielded(pending.call, item, payload, missed, pending.moved))
         pending.missed, pending.moved = 0, False
+
+
+def _fits(request: ClientRequest | None, item: Item) -> bool:
+    match item:
+        case EventItem():
+            return isinstance(request, ListenEvents)
+        case PoolItem():
+            return isinstance(request, JoinAPool) and item.pool == request.pool
+        case QuestionItem():
+            return isinstance(request, AnswerQuestions) and item.question == request.question
+        case _:
+            assert_never(item)
 
 
 def _failure_of(kind: str) -> Failure:

@@ -16,10 +16,11 @@ from chaplain.client.events import Settings
 
 
 class _Record:
-    __slots__ = ("failures", "ready_ns", "reason", "refused")
+    __slots__ = ("failures", "note", "ready_ns", "reason", "refused")
 
     def __init__(self) -> None:
         self.failures = 0
+        self.note = ""
         self.ready_ns = 0
         self.reason = ""
         self.refused = False
@@ -59,6 +60,13 @@ class Endpoints:
     def succeeded(self, endpoint: str) -> None:
         self._records[endpoint] = _Record()
 
+    def note(self, endpoint: str, note: str) -> None:
+        """How far it got this time, should nothing more come of it."""
+        self._records[endpoint].note = note
+
+    def noted(self, endpoint: str) -> str:
+        return self._records[endpoint].note
+
     def failed(self, now_ns: int, endpoint: str, reason: str, *, refused: bool) -> None:
         """Let go of it, and stay away from it for a while."""
         self.wanted.pop(endpoint, None)
@@ -66,7 +74,7 @@ class Endpoints:
         longest_ns = min(self._settings.retry_first_ns << min(record.failures, 16), self._settings.retry_most_ns)
         record.failures += 1
         record.ready_ns = now_ns + self._random.randint(longest_ns // 2, longest_ns)
-        record.reason, record.refused = reason, refused
+        record.note, record.reason, record.refused = "", reason, refused
 
     def all_refused(self) -> bool:
         return all(record.refused for record in self._records.values())
@@ -76,7 +84,9 @@ class Endpoints:
 
     def describe(self) -> str:
         """Every endpoint and what went wrong there, for a message to a person."""
-        return "; ".join(f"{name}: {record.reason or 'no answer yet'}" for name, record in self._records.items())
+        return "; ".join(
+            f"{name}: {record.reason or record.note or 'no answer yet'}" for name, record in self._records.items()
+        )
 
     def _idle(self) -> list[str]:
         return [name for name in self._records if name not in self.wanted]

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from chaplain.core import Frozen, HostEffect, HostInput
-from chaplain.desk.messages import ClientRequest, EventItem, PoolItem
+from chaplain.desk.messages import ClientRequest, EventItem, PoolItem, QuestionItem
 
 
 class Failure(Enum):
@@ -79,6 +79,8 @@ ClientInput: TypeAlias = HostInput | Connect | Measure | Call | Cancelled
 
 # Effects.
 
+Item: TypeAlias = EventItem | PoolItem | QuestionItem
+
 
 class Returned(Frozen, frozen=True):
     call: int
@@ -101,7 +103,7 @@ class Yielded(Frozen, frozen=True):
     """One item of a listening."""
 
     call: int
-    item: EventItem | PoolItem
+    item: Item
     payload: bytes
     missed: int
     """Messages lost on the way since the item before, as far as they could be counted."""

@@ -35,8 +35,11 @@ from chaplain.core import (
 from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Said, Say
 
 REFUSED = "refused"
-"""The word a link or host puts at the start of its reason when the other side is there and will not have us, or is
-not who it should be: trying again changes nothing until a person does."""
+"""How a reason begins when somebody is there and will not have us, or is not who they should be: trying again changes
+nothing until a person does. The host says so when the door is shut, the keeper when the link turned a greeting down."""
+NOT_GREETED = "it let us in but does not greet us; is it of another cluster, or another version?"
+GREETING_REFUSED = "greeting refused"
+"""What the link calls that in its reports."""
 
 
 class Opened(Frozen, frozen=True):
@@ -58,7 +61,6 @@ class Keeper:
         self._endpoints = endpoints
         self._settings = settings
         self._dials: dict[int, str] = {}
-        self._complaints: dict[str, str] = {}
         self._stopped = False
         self.sessions: dict[bytes, Session] = {}
         self.effects: list[HostEffect] = []
@@ -72,6 +74,8 @@ class Keeper:
         channel = event.dial if isinstance(event, Connected) else event.channel
         endpoint = self._dials.get(channel, "") if isinstance(channel, int) else ""
         self._tell(now_ns, event, endpoint)
+        if isinstance(event, Connected) and endpoint in self._unmet():
+            self._endpoints.note(endpoint, NOT_GREETED)
         if isinstance(event, Disconnected) and endpoint:
             self._gone(now_ns, channel, event.reason)
 
@@ -91,7 +95,8 @@ class Keeper:
             elif session.wants_ping(now_ns):
                 self.say(now_ns, session.ping(now_ns))
         for endpoint in self._late(now_ns):
-            self._give_up(now_ns, endpoint, f"no greeting within {self._settings.greet_within_ns / 1e9:g} s")
+            seconds = self._settings.greet_within_ns / 1e9
+            self._give_up(now_ns, endpoint, self._endpoints.noted(endpoint) or f"no answer within {seconds:g} s")
         self._choose(now_ns)
 
     def stop(self, now_ns: int) -> None:
@@ -140,20 +145,13 @@ class Keeper:
                     upward.append(effect)
                 case Report():
                     self.effects.append(effect)
-                    self._complain(effect, endpoint)
+                    upward.append(effect)
                 case Met() | Said() | Missed() | Dropped() | Parted():
                     upward.append(effect)
                 case _:
                     assert_never(effect)
         for effect in upward:
             self._take(now_ns, effect, endpoint)
-
-    def _complain(self, report: Report, endpoint: str) -> None:
-        """Keep the last complaint about an endpoint: it says better than the broken connection what went wrong."""
-        endpoint = endpoint or report.peer
-        if endpoint in self._endpoints.wanted:
-            words = [report.event, *(str(value) for value in report.detail.values())]
-            self._complaints[endpoint] = ": ".join(word for word in words if word)
 
     def _take(self, now_ns: int, effect: LinkEffect, endpoint: str) -> None:
         match effect:
@@ -165,12 +163,21 @@ class Keeper:
                     self._give_up(now_ns, session.endpoint, effect.reason)
             case HangUp():
                 self._gone(now_ns, effect.channel, "it was hung up on")
+            case Report():
+                self._reported(now_ns, effect, endpoint or effect.peer)
             case Said():
                 if (session := self.sessions.get(effect.instance)) is not None:
                     session.heard(now_ns)
                     self.news.append(effect)
             case Missed() | Dropped():
                 self.news.append(effect)
+
+    def _reported(self, now_ns: int, report: Report, endpoint: str) -> None:
+        """A greeting that the link refused will not get better by waiting for it."""
+        if report.event == GREETING_REFUSED and endpoint in self._unmet():
+            detail = ", ".join(f"{name} {value}" for name, value in report.detail.items() if name != "reason")
+            reason = f"{REFUSED}, {report.detail.get('reason', '')}{f' ({detail})' if detail else ''}"
+            self._give_up(now_ns, endpoint, reason)
 
     def _met(self, now_ns: int, met: Met, endpoint: str) -> None:
         instance = met.peer.instance
@@ -183,7 +190,6 @@ class Keeper:
         if endpoint not in self._endpoints.wanted:
             return
         self._endpoints.succeeded(endpoint)
-        self._complaints.pop(endpoint, None)
         self.sessions[instance] = Session(instance, endpoint, now_ns, self._settings)
         self.news.append(Opened(instance))
 
@@ -195,7 +201,6 @@ class Keeper:
 
     def _give_up(self, now_ns: int, endpoint: str, reason: str) -> None:
         """The endpoint failed: end what there is with it, and try another."""
-        reason = self._complaints.pop(endpoint, reason)
         if endpoint in self._endpoints.wanted:
             self._endpoints.failed(now_ns, endpoint, reason, refused=reason.startswith(REFUSED))
         for session in [session for session in self.sessions.values() if session.endpoint == endpoint]:

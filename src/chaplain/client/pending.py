@@ -10,12 +10,14 @@ from typing import TypeAlias, assert_never
 
 from chaplain.client.events import Call, Connect, Measure
 from chaplain.desk.messages import (
+    AnswerQuestions,
     AskQuestion,
     Cancel,
     ClientRequest,
     FireEvent,
     GetMembers,
     GetStatus,
+    GiveAnAnswer,
     JoinAPool,
     ListenEvents,
     RotateKeys,
@@ -52,7 +54,7 @@ class Pending:
 
     @property
     def listens(self) -> bool:
-        return isinstance(self.wish, Call) and isinstance(self.wish.request, ListenEvents | JoinAPool)
+        return isinstance(self.wish, Call) and isinstance(self.wish.request, ListenEvents | JoinAPool | AnswerQuestions)
 
     @property
     def repeatable(self) -> bool:
@@ -70,9 +72,9 @@ class Pending:
 
 def is_repeatable(request: ClientRequest) -> bool:
     match request:
-        case GetStatus() | GetMembers() | AskQuestion() | ListenEvents() | JoinAPool() | Cancel():
+        case GetStatus() | GetMembers() | AskQuestion() | Cancel() | ListenEvents() | JoinAPool() | AnswerQuestions():
             return True
-        case FireEvent() | ShoutToPool() | RotateKeys():
+        case FireEvent() | ShoutToPool() | GiveAnAnswer() | RotateKeys():
             return False
         case _:
             assert_never(request)
@@ -94,6 +96,10 @@ def describe(request: ClientRequest) -> str:
             return f"join {request.pool!r}"
         case ShoutToPool():
             return f"broadcast to {request.pool!r}"
+        case AnswerQuestions():
+            return f"answer {request.question!r}"
+        case GiveAnAnswer():
+            return "reply"
         case RotateKeys():
             return "rotate keys"
         case Cancel():

@@ -1,0 +1,297 @@
+"""`AsyncClient`: the face for asyncio. The same methods as `Client`, awaited; iterators are used with `async for`.
+
+The engine's thread hands everything that one wake-up brought to the loop in a single callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator, Generator, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from chaplain.client import requests
+from chaplain.client.board import Board, ListeningSink, Sink
+from chaplain.client.engine import JOIN_S, Engine
+from chaplain.client.events import Outcome
+from chaplain.client.inbox import Inbox
+from chaplain.client.opening import Opening, Secret, prepare
+from chaplain.client.requests import Ask
+from chaplain.client.results import Answer, Event, Heard, Member, PoolMessage, Question
+from chaplain.errors import ChaplainError, Closed
+
+T = TypeVar("T")
+Item = TypeVar("Item", bound=Heard)
+
+
+class _Line:
+    """The engine and the board behind a client; everything but the engine belongs to the loop's thread."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.timeout_s = opening.timeout_s
+        self.loop = asyncio.get_running_loop()
+        self.ended = self.loop.create_future()
+        self.engine = Engine(*opening.build())
+        self.board = Board(self.engine.submit)
+        self.engine.start(self)
+
+    def deliver(self, outcomes: list[Outcome]) -> None:
+        self._from_engine(self.board.deliver, outcomes)
+
+    def fail_all(self, error: BaseException) -> None:
+        self._from_engine(self._end, error)
+
+    async def run(self, ask: Ask[T]) -> T:
+        timeout_s = self.timeout_s if ask.timeout_s is None else ask.timeout_s
+        future: asyncio.Future[bytes] = self.loop.create_future()
+        call = self.board.open(lambda number: ask.build(number, int(timeout_s * 1e9)), Sink(future))
+        try:
+            return ask.read(await future)
+        except asyncio.CancelledError:
+            self.board.cancel(call)
+            raise
+
+    async def close(self) -> None:
+        self.engine.stop(wait=False)
+        await asyncio.wait([self.ended], timeout=JOIN_S)
+        self.engine.stop()
+
+    def _from_engine(self, what: Any, argument: object) -> None:
+        try:
+            self.loop.call_soon_threadsafe(what, argument)
+        except RuntimeError:  # the loop was closed before the client: nobody is left to tell
+            self.engine.stop(wait=False)
+
+    def _end(self, error: BaseException) -> None:
+        self.board.fail_all(error)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+class _Listening(Generic[Item]):
+    """One listening at the cluster, and what it brought that nobody took yet."""
+
+    def __init__(self, line: _Line, ask: Ask[None]) -> None:
+        self._line = line
+        self._inbox = Inbox()
+        self._changed = asyncio.Event()
+        self._begun: asyncio.Future[bytes] = line.loop.create_future()
+        self._begun.add_done_callback(_retrieve)
+        self._sink = ListeningSink(self._begun, self._inbox, self._changed.set)
+        self._call = line.board.open(lambda number: ask.build(number, int(line.timeout_s * 1e9)), self._sink)
+
+    async def begun(self) -> None:
+        await asyncio.shield(self._begun)
+
+    async def take(self, timeout_s: float | None) -> Item | None:
+        """The next item, or None if nothing new came for so long."""
+        await self.begun()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (item := self._inbox.take()) is None:
+                    if self._sink.error is not None:
+                        raise self._sink.error
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return None
+        return cast("Item", item)
+
+    def end(self) -> None:
+        self._line.board.cancel(self._call)
+
+
+class AsyncListener(Generic[Item]):
+    """Iterates over what is heard; ends when nothing new came for `timeout` seconds, and may then be iterated again."""
+
+    def __init__(self, listening: _Listening[Item], timeout_s: float | None, *, owner: bool) -> None:
+        self._listening = listening
+        self._timeout_s = timeout_s
+        self._owner = owner
+
+    def __aiter__(self) -> AsyncIterator[Item]:
+        return self
+
+    async def __anext__(self) -> Item:
+        item = await self._listening.take(self._timeout_s)
+        if item is None:
+            raise StopAsyncIteration
+        return item
+
+    async def close(self) -> None:
+        """Stop listening. A pool that was joined stays joined."""
+        self._release()
+
+    async def __aenter__(self) -> AsyncListener[Item]:
+        await self._listening.begun()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_owner", False):
+            self._release()
+
+    def _release(self) -> None:
+        if self._owner:
+            self._owner = False
+            self._listening.end()
+
+
+class AsyncPool:
+    """A pool of the mesh: best-effort messages to whoever has joined it."""
+
+    def __init__(self, line: _Line, name: str) -> None:
+        self.name = requests.check_name("a pool's name", name)
+        self._line = line
+        self._joined: _Listening[PoolMessage] | None = None
+
+    def __repr__(self) -> str:
+        return f"AsyncPool({self.name!r})"
+
+    async def join(self) -> None:
+        """Hear everything that is broadcast to the pool from now on; it waits here until `listen` takes it."""
+        listening = self._listening()
+        try:
+            await listening.begun()
+        except ChaplainError:
+            self._joined = None
+            raise
+
+    async def leave(self) -> None:
+        """Hear no more; what was not taken yet is thrown away."""
+        joined, self._joined = self._joined, None
+        if joined is not None:
+            joined.end()
+
+    async def broadcast(self, value: bytes) -> None:
+        """Send to everyone who has joined, this client included if it has."""
+        await self._line.run(requests.broadcast(self.name, value))
+
+    def listen(self, timeout: float | None = None) -> AsyncListener[PoolMessage]:
+        """Messages as they come, until `timeout` seconds pass with nothing new. Joins the pool if need be."""
+        return AsyncListener(self._listening(), timeout, owner=False)
+
+    def _listening(self) -> _Listening[PoolMessage]:
+        if self._joined is None:
+            self._joined = _Listening(self._line, requests.join(self.name))
+        return self._joined
+
+
+class AsyncClient:
+    """A connection to a cluster, kept up through two of its nodes. Belongs to the loop it was entered in."""
+
+    def __init__(self, opening: Opening) -> None:
+        """Use `AsyncClient.connect`."""
+        self._opening: Opening | None = opening
+        self._opened: _Line | None = None
+        self._pools: dict[str, AsyncPool] = {}
+
+    @classmethod
+    def connect(
+        cls,
+        cluster: str | Path | None = None,
+        *,
+        endpoints: Sequence[str] | None = None,
+        identity: Secret | None = None,
+        node_keys: Sequence[str | bytes] | None = None,
+        name: str | None = None,
+        node: int | None = None,
+        timeout: float = 10.0,
+    ) -> AsyncClient:
+        """As `Client.connect`; connects when entered with `async with`, or awaited."""
+        opening = prepare(
+            cluster,
+            endpoints=endpoints,
+            identity=identity,
+            node_keys=node_keys,
+            name=name,
+            node=node,
+            timeout_s=timeout,
+        )
+        return cls(opening)
+
+    async def ping(self) -> float:
+        """Seconds from a PING to its DECENACK, at the node that serves this client."""
+        return await self._line.run(requests.ping())
+
+    async def status(self) -> dict[str, Any]:
+        """How the node that serves this client sees itself and the cluster."""
+        return await self._line.run(requests.status())
+
+    async def members(self) -> list[Member]:
+        """The membership list of the node that serves this client."""
+        return await self._line.run(requests.members())
+
+    async def ask(self, question: str, timeout: float | None = None, content: bytes = b"") -> Answer:
+        """Ask every member; decided as soon as half or more agree, or undecided after `timeout` seconds."""
+        return await self._line.run(requests.ask(question, timeout, content))
+
+    async def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None:  # noqa: A002
+        """Fire an event, to everyone or to the node with the identifier `target`."""
+        await self._line.run(requests.fire(type, content, target))
+
+    def events(self, timeout: float | None = None) -> AsyncListener[Event]:
+        """Events as they are seen from now on, until `timeout` seconds pass with nothing new."""
+        return AsyncListener(_Listening(self._line, requests.listen()), timeout, owner=True)
+
+    def questions(self, question: str, timeout: float | None = None) -> AsyncListener[Question]:
+        """Offer to answer this question, at the node that serves this client: it comes each time somebody asks."""
+        return AsyncListener(_Listening(self._line, requests.answer(question)), timeout, owner=True)
+
+    async def reply(self, question: Question, value: bytes) -> None:
+        """Answer a question that came from `questions`."""
+        await self._line.run(requests.reply(question, value))
+
+    def pool(self, name: str) -> AsyncPool:
+        return self._pools.get(name) or self._pools.setdefault(name, AsyncPool(self._line, name))
+
+    async def rotate_keys(self) -> dict[str, Any]:
+        """Give every member a new cluster key and retire the old one."""
+        return await self._line.run(requests.rotate_keys())
+
+    async def close(self) -> None:
+        """End the connection; what is under way fails with `Closed`."""
+        if self._opened is not None:
+            await self._opened.close()
+
+    @property
+    def _line(self) -> _Line:
+        if self._opened is None:
+            raise Closed("not connected yet: write `async with AsyncClient.connect(...) as client`")
+        return self._opened
+
+    async def _start(self) -> AsyncClient:
+        opening, self._opening = self._opening, None
+        if opening is None:
+            raise Closed("an AsyncClient connects once: make another")
+        self._opened = _Line(opening)
+        try:
+            await self._opened.run(requests.connect(opening.timeout_s))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    def __await__(self) -> Generator[Any, None, AsyncClient]:
+        return self._start().__await__()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self if self._opened is not None else await self._start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        line = getattr(self, "_opened", None)
+        if line is not None and line.engine.running:
+            line.engine.stop(wait=False)
+            warnings.warn("an AsyncClient was not closed: use it in `async with`", ResourceWarning, stacklevel=2)
+
+
+def _retrieve(future: asyncio.Future[bytes]) -> None:
+    """Whoever takes items hears of the error; one nobody takes from need not be logged as lost."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,147 @@
+"""Who waits for which call.
+
+Gives every call its number, and hands each outcome to the one who waits. Sinks hold a future of whichever kind the
+face uses; the board does not care. Safe to use from many threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import RLock
+from typing import Any, Protocol, assert_never
+
+from chaplain.client.events import Began, Cancelled, ClientInput, Failure, Outcome, Raised, Returned, Yielded
+from chaplain.client.inbox import Inbox
+from chaplain.client.results import Event, Heard, PoolMessage, Question
+from chaplain.desk.messages import CALL_MAX, EventItem, PoolItem, QuestionItem
+from chaplain.errors import Busy, ChaplainError, Closed, Refused, Unknown, Unreachable
+
+_ERRORS: dict[Failure, type[ChaplainError]] = {
+    Failure.UNREACHABLE: Unreachable,
+    Failure.REFUSED: Refused,
+    Failure.UNKNOWN: Unknown,
+    Failure.BUSY: Busy,
+    Failure.CLOSED: Closed,
+    Failure.INVALID: Refused,
+}
+
+
+class FutureLike(Protocol):
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+class Sink:
+    """Waits for one answer."""
+
+    def __init__(self, future: FutureLike) -> None:
+        self._future = future
+
+    def take(self, outcome: Outcome) -> None:
+        match outcome:
+            case Returned():
+                self._set(outcome.payload)
+            case Raised():
+                self.fail(_ERRORS[outcome.failure](outcome.reason))
+            case Began():
+                self._set(b"")
+            case Yielded():
+                raise AssertionError("only a listening is given items")
+            case _:
+                assert_never(outcome)
+
+    def fail(self, error: BaseException) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
+
+    def _set(self, payload: bytes) -> None:
+        if not self._future.done():
+            self._future.set_result(payload)
+
+
+class ListeningSink(Sink):
+    """Waits for a listening to begin, then puts its items into the inbox and knocks."""
+
+    def __init__(self, future: FutureLike, inbox: Inbox, knock: Callable[[], None]) -> None:
+        super().__init__(future)
+        self._inbox = inbox
+        self._knock = knock
+        self.error: BaseException | None = None
+
+    def take(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Yielded):
+            self._inbox.put(_item_of(outcome))
+            self._knock()
+        else:
+            super().take(outcome)
+
+    def fail(self, error: BaseException) -> None:
+        begun = self._future.done()
+        super().fail(error)
+        if begun:
+            self.error = error
+            self._knock()
+
+
+class Board:
+    def __init__(self, submit: Callable[[ClientInput], None]) -> None:
+        self._submit = submit
+        self._sinks: dict[int, Sink] = {}
+        self._lock = RLock()  # a listener may be collected, and cancel, wherever this thread allocates
+        self._last = 0
+
+    def open(self, build: Callable[[int], ClientInput], sink: Sink) -> int:
+        with self._lock:
+            call = self._number()
+            self._sinks[call] = sink
+        try:
+            self._submit(build(call))
+        except BaseException:
+            self._forget(call)
+            raise
+        return call
+
+    def cancel(self, call: int) -> None:
+        """Nobody waits any more. Harmless if the call has ended, or the client."""
+        if self._forget(call) is not None:
+            with suppress(Closed):
+                self._submit(Cancelled(call))
+
+    def deliver(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            ended = isinstance(outcome, Returned | Raised)
+            sink = self._forget(outcome.call) if ended else self._sinks.get(outcome.call)
+            if sink is not None:
+                sink.take(outcome)
+
+    def fail_all(self, error: BaseException) -> None:
+        with self._lock:
+            sinks, self._sinks = list(self._sinks.values()), {}
+        for sink in sinks:
+            sink.fail(error)
+
+    def _forget(self, call: int) -> Sink | None:
+        with self._lock:
+            return self._sinks.pop(call, None)
+
+    def _number(self) -> int:
+        """The next number that no call under way has: they wrap, and a listening may last."""
+        while True:
+            self._last = self._last % CALL_MAX + 1
+            if self._last not in self._sinks:
+                return self._last
+
+
+def _item_of(yielded: Yielded) -> Heard:
+    item, payload = yielded.item, yielded.payload
+    match item:
+        case EventItem():
+            return Event(item.id, item.event, payload, item.sender, yielded.missed, yielded.moved)
+        case PoolItem():
+            return PoolMessage(item.pool, payload, item.sender, item.client, yielded.missed, yielded.moved)
+        case QuestionItem():
+            return Question(item.query, item.question, payload, item.asker, yielded.missed, yielded.moved)
+        case _:
+            assert_never(item)

@@ -1,0 +1,157 @@
+"""Each method of a client as data: what to ask, how long to wait, and how to read the answer.
+
+Both faces are made of these, so that they cannot differ. What a caller got wrong is raised here, before anything is
+sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from chaplain.client.events import Call, ClientInput, Connect, Measure
+from chaplain.client.results import Answer, Member, Question
+from chaplain.desk.messages import (
+    NAME_BYTES_MAX,
+    AnswerQuestions,
+    AskQuestion,
+    ClientRequest,
+    FireEvent,
+    GetMembers,
+    GetStatus,
+    GiveAnAnswer,
+    JoinAPool,
+    ListenEvents,
+    RotateKeys,
+    ShoutToPool,
+)
+from chaplain.errors import Malformed
+from chaplain.wire.limits import FRAME_BYTES_MAX
+
+T = TypeVar("T")
+
+PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 4096
+"""What a user may send in one piece: a frame, less its seal, command, parcel and names."""
+ANSWER_TIMEOUT_S = 5.0
+GRACE_S = 5.0
+"""How much longer than its question a client waits for the answer to travel."""
+_NS = 1_000_000_000
+
+
+class Ask(Generic[T]):
+    """A call to be made. `build` puts in the call's number and the time to wait."""
+
+    __slots__ = ("build", "read", "timeout_s")
+
+    def __init__(
+        self, build: Callable[[int, int], ClientInput], read: Callable[[bytes], T], timeout_s: float | None = None
+    ) -> None:
+        self.build = build
+        self.read = read
+        self.timeout_s = timeout_s
+
+
+def connect(timeout_s: float) -> Ask[str]:
+    return Ask(Connect, bytes.decode, timeout_s)
+
+
+def ping() -> Ask[float]:
+    return Ask(Measure, lambda payload: int.from_bytes(payload, "big") / _NS)
+
+
+def status() -> Ask[dict[str, Any]]:
+    return _request(GetStatus, _reader(dict[str, Any]))
+
+
+def members() -> Ask[list[Member]]:
+    return _request(GetMembers, _reader(list[Member]))
+
+
+def ask(question: str, timeout_s: float | None, content: bytes) -> Ask[Answer]:
+    check_name("a question", question)
+    wait_s = ANSWER_TIMEOUT_S if timeout_s is None else check_timeout(timeout_s)
+    sent = check_payload(content)
+    return _request(
+        lambda call: AskQuestion(call, question, int(wait_s * _NS)), _reader(Answer), sent, wait_s + GRACE_S
+    )
+
+
+def fire(event: str, content: bytes, target: int | None) -> Ask[None]:
+    check_name("an event's type", event)
+    return _request(lambda call: FireEvent(call, event, target), _nothing, check_payload(content))
+
+
+def broadcast(pool: str, value: bytes) -> Ask[None]:
+    return _request(lambda call: ShoutToPool(call, pool), _nothing, check_payload(value))
+
+
+def rotate_keys() -> Ask[dict[str, Any]]:
+    return _request(RotateKeys, _reader(dict[str, Any]))
+
+
+def listen() -> Ask[None]:
+    return _request(ListenEvents, _nothing)
+
+
+def join(pool: str) -> Ask[None]:
+    return _request(lambda call: JoinAPool(call, pool), _nothing)
+
+
+def answer(question: str) -> Ask[None]:
+    check_name("a question", question)
+    return _request(lambda call: AnswerQuestions(call, question), _nothing)
+
+
+def reply(question: Question, value: bytes) -> Ask[None]:
+    return _request(lambda call: GiveAnAnswer(call, question.id), _nothing, check_payload(value))
+
+
+def check_name(what: str, name: str) -> str:
+    """Names travel as mesh.txt's strings: visible ASCII, at most 255 octets."""
+    if isinstance(name, str) and 0 < len(name) <= NAME_BYTES_MAX and all("!" <= character <= "~" for character in name):
+        return name
+    raise ValueError(
+        f"{what} has 1 to {NAME_BYTES_MAX} visible ASCII characters without blanks, not {str(name)[:40]!r}"
+    )
+
+
+def check_payload(payload: bytes) -> bytes:
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise TypeError(f"bytes are wanted, not {type(payload).__name__}: encode text with .encode()")
+    taken = bytes(payload)
+    if len(taken) > PAYLOAD_BYTES_MAX:
+        raise ValueError(f"at most {PAYLOAD_BYTES_MAX} bytes go in one message, not {len(taken)}: send it in parts")
+    return taken
+
+
+def check_timeout(timeout_s: float) -> float:
+    if not 0 < timeout_s <= 86_400:
+        raise ValueError(f"a timeout is a number of seconds above 0 and up to a day, not {timeout_s!r}")
+    return timeout_s
+
+
+def _request(
+    make: Callable[[int], ClientRequest],
+    read: Callable[[bytes], T],
+    payload: bytes = b"",
+    timeout_s: float | None = None,
+) -> Ask[T]:
+    return Ask(lambda call, timeout_ns: Call(make(call), payload, timeout_ns), read, timeout_s)
+
+
+def _reader(kind: type[T]) -> Callable[[bytes], T]:
+    decoder = msgspec.json.Decoder(kind)
+
+    def read(payload: bytes) -> T:
+        try:
+            return decoder.decode(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Malformed(f"the node's answer: {error}; are client and node of the same version?") from None
+
+    return read
+
+
+def _nothing(payload: bytes) -> None:
+    return None

@@ -1,0 +1,95 @@
+"""What calls return. Each is a record: its fields are attributes and items, so that `dict(record)` is its JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from chaplain.core import Frozen
+
+
+class Record(Frozen, frozen=True):
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.__struct_fields__:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__struct_fields__)
+
+    def keys(self) -> tuple[str, ...]:
+        return self.__struct_fields__
+
+
+class Answer(Record, frozen=True):
+    """What the members said to a question."""
+
+    question: str
+    value: Any
+    """What half or more of the members answered; None while undecided."""
+    votes: int
+    """How many gave that value."""
+    members: int
+    decided: bool
+    voters: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    """Members that did not answer in time."""
+
+
+class Member(Record, frozen=True):
+    """One entry of a node's membership list."""
+
+    id: int
+    uri: str
+    state: str
+    """`alive`, `suspect` or `left`."""
+    incarnation: int
+    identifier: int = 0
+    """The node's 32-bit name in messages; what `fire` takes as `target`."""
+
+
+class Event(Record, frozen=True):
+    """An event somebody fired."""
+
+    id: str
+    type: str
+    content: bytes
+    sender: int
+    """The node that it was fired at."""
+    missed: int = 0
+    moved: bool = False
+
+
+class Question(Record, frozen=True):
+    """A question that this client offered to answer; hand it to `reply` with the answer."""
+
+    id: str
+    question: str
+    content: bytes
+    """What the asker sent along."""
+    asker: int
+    """The node that it was asked at."""
+    missed: int = 0
+    moved: bool = False
+
+
+class PoolMessage(Record, frozen=True):
+    """A message to a pool that this client has joined."""
+
+    pool: str
+    value: bytes
+    sender: int
+    """The node that it was broadcast at."""
+    client: str
+    """The registered name of the client that sent it."""
+    missed: int = 0
+    """Messages lost on the way to here since the one before, as far as they could be counted."""
+    moved: bool = False
+    """This client changed nodes since the message before: what was sent meanwhile is lost uncounted."""
+
+
+Heard: TypeAlias = Event | PoolMessage | Question
+
+
+def size_bytes(item: Heard) -> int:
+    return len(item.value) if isinstance(item, PoolMessage) else len(item.content)

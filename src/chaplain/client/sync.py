@@ -1,0 +1,252 @@
+"""`Client`: the face for threads. Every method blocks until there is an answer, an error, or the timeout has passed."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Condition, Lock
+from types import TracebackType
+from typing import Any, Generic, TypeVar, cast
+
+from chaplain.client import requests
+from chaplain.client.board import Board, ListeningSink, Sink
+from chaplain.client.engine import Engine
+from chaplain.client.inbox import Inbox
+from chaplain.client.opening import Opening, Secret, prepare
+from chaplain.client.requests import Ask
+from chaplain.client.results import Answer, Event, Heard, Member, PoolMessage, Question
+from chaplain.errors import ChaplainError, Unreachable
+
+T = TypeVar("T")
+Item = TypeVar("Item", bound=Heard)
+
+_OVERTIME_S = 5.0
+"""The engine ends every call in time; this much later we stop believing in the engine."""
+
+
+class _Line:
+    """The engine and the board behind a client, its pools and its listenings."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.timeout_s = opening.timeout_s
+        self.engine = Engine(*opening.build())
+        self.board = Board(self.engine.submit)
+        self.engine.start(self.board)
+
+    def run(self, ask: Ask[T]) -> T:
+        timeout_s = self.timeout_s if ask.timeout_s is None else ask.timeout_s
+        future: Future[bytes] = Future()
+        call = self.board.open(lambda number: ask.build(number, int(timeout_s * 1e9)), Sink(future))
+        return ask.read(self.wait(call, future, timeout_s))
+
+    def wait(self, call: int, future: Future[bytes], timeout_s: float) -> bytes:
+        try:
+            return future.result(timeout_s + _OVERTIME_S)
+        except ChaplainError:
+            raise
+        except TimeoutError:
+            self.board.cancel(call)
+            raise Unreachable("this client's own thread does not answer; close the client and connect again") from None
+        except BaseException:  # interrupted: nobody will take the answer
+            self.board.cancel(call)
+            raise
+
+
+class _Listening(Generic[Item]):
+    """One listening at the cluster, and what it brought that nobody took yet."""
+
+    def __init__(self, line: _Line, ask: Ask[None]) -> None:
+        self._line = line
+        self._inbox = Inbox()
+        self._changed = Condition()
+        future: Future[bytes] = Future()
+        self._sink = ListeningSink(future, self._inbox, self._knock)
+        self._call = line.board.open(lambda number: ask.build(number, int(line.timeout_s * 1e9)), self._sink)
+        line.wait(self._call, future, line.timeout_s)
+
+    def take(self, timeout_s: float | None) -> Item | None:
+        """The next item, or None if nothing new came for so long."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            while (item := self._inbox.take()) is None:
+                if self._sink.error is not None:
+                    raise self._sink.error
+                left_s = None if end_s is None else end_s - time.monotonic()
+                if (left_s is not None and left_s <= 0) or not self._changed.wait(left_s):
+                    return cast("Item | None", self._inbox.take())
+        return cast("Item", item)
+
+    def end(self) -> None:
+        self._line.board.cancel(self._call)
+
+    def _knock(self) -> None:
+        with self._changed:
+            self._changed.notify()
+
+
+class Listener(Generic[Item]):
+    """Iterates over what is heard; ends when nothing new came for `timeout` seconds, and may then be iterated again."""
+
+    def __init__(self, listening: _Listening[Item], timeout_s: float | None, *, owner: bool) -> None:
+        self._listening = listening
+        self._timeout_s = timeout_s
+        self._owner = owner
+
+    def __iter__(self) -> Iterator[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        item = self._listening.take(self._timeout_s)
+        if item is None:
+            raise StopIteration
+        return item
+
+    def close(self) -> None:
+        """Stop listening. A pool that was joined stays joined."""
+        if self._owner:
+            self._owner = False
+            self._listening.end()
+
+    def __enter__(self) -> Listener[Item]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_owner", False):
+            self.close()
+
+
+class Pool:
+    """A pool of the mesh: best-effort messages to whoever has joined it."""
+
+    def __init__(self, line: _Line, name: str) -> None:
+        self.name = requests.check_name("a pool's name", name)
+        self._line = line
+        self._lock = Lock()
+        self._joined: _Listening[PoolMessage] | None = None
+
+    def __repr__(self) -> str:
+        return f"Pool({self.name!r})"
+
+    def join(self) -> None:
+        """Hear everything that is broadcast to the pool from now on; it waits here until `listen` takes it."""
+        self._listening()
+
+    def leave(self) -> None:
+        """Hear no more; what was not taken yet is thrown away."""
+        with self._lock:
+            joined, self._joined = self._joined, None
+        if joined is not None:
+            joined.end()
+
+    def broadcast(self, value: bytes) -> None:
+        """Send to everyone who has joined, this client included if it has."""
+        self._line.run(requests.broadcast(self.name, value))
+
+    def listen(self, timeout: float | None = None) -> Listener[PoolMessage]:
+        """Messages as they come, until `timeout` seconds pass with nothing new. Joins the pool if need be."""
+        return Listener(self._listening(), timeout, owner=False)
+
+    def _listening(self) -> _Listening[PoolMessage]:
+        with self._lock:
+            if self._joined is None:
+                self._joined = _Listening(self._line, requests.join(self.name))
+            return self._joined
+
+
+class Client:
+    """A connection to a cluster, kept up through two of its nodes. Safe to use from many threads."""
+
+    def __init__(self, opening: Opening) -> None:
+        """Use `Client.connect`."""
+        self._line = _Line(opening)
+        self._pools: dict[str, Pool] = {}
+        try:
+            self._line.run(requests.connect(opening.timeout_s))
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def connect(
+        cls,
+        cluster: str | Path | None = None,
+        *,
+        endpoints: Sequence[str] | None = None,
+        identity: Secret | None = None,
+        node_keys: Sequence[str | bytes] | None = None,
+        name: str | None = None,
+        node: int | None = None,
+        timeout: float = 10.0,
+    ) -> Client:
+        """Connect through a cluster directory or file, or by endpoints; with neither, CHAPLAIN_CLUSTER says where."""
+        opening = prepare(
+            cluster,
+            endpoints=endpoints,
+            identity=identity,
+            node_keys=node_keys,
+            name=name,
+            node=node,
+            timeout_s=timeout,
+        )
+        return cls(opening)
+
+    def ping(self) -> float:
+        """Seconds from a PING to its DECENACK, at the node that serves this client."""
+        return self._line.run(requests.ping())
+
+    def status(self) -> dict[str, Any]:
+        """How the node that serves this client sees itself and the cluster."""
+        return self._line.run(requests.status())
+
+    def members(self) -> list[Member]:
+        """The membership list of the node that serves this client."""
+        return self._line.run(requests.members())
+
+    def ask(self, question: str, timeout: float | None = None, content: bytes = b"") -> Answer:
+        """Ask every member; decided as soon as half or more agree, or undecided after `timeout` seconds."""
+        return self._line.run(requests.ask(question, timeout, content))
+
+    def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None:  # noqa: A002 the surface's name
+        """Fire an event, to everyone or to the node with the identifier `target`."""
+        self._line.run(requests.fire(type, content, target))
+
+    def events(self, timeout: float | None = None) -> Listener[Event]:
+        """Events as they are seen from now on, until `timeout` seconds pass with nothing new."""
+        return Listener(_Listening(self._line, requests.listen()), timeout, owner=True)
+
+    def questions(self, question: str, timeout: float | None = None) -> Listener[Question]:
+        """Offer to answer this question, at the node that serves this client: it comes each time somebody asks."""
+        return Listener(_Listening(self._line, requests.answer(question)), timeout, owner=True)
+
+    def reply(self, question: Question, value: bytes) -> None:
+        """Answer a question that came from `questions`."""
+        self._line.run(requests.reply(question, value))
+
+    def pool(self, name: str) -> Pool:
+        return self._pools.get(name) or self._pools.setdefault(name, Pool(self._line, name))
+
+    def rotate_keys(self) -> dict[str, Any]:
+        """Give every member a new cluster key and retire the old one."""
+        return self._line.run(requests.rotate_keys())
+
+    def close(self) -> None:
+        """End the connection; what is under way fails with `Closed`."""
+        self._line.engine.stop()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        line = getattr(self, "_line", None)
+        if line is not None and line.engine.running:
+            line.engine.stop(wait=False)
+            warnings.warn("a Client was not closed: use it in a with statement", ResourceWarning, stacklevel=2)

@@ -1,0 +1,139 @@
+"""`AsyncClient` over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from random import Random
+
+import pytest
+
+from chaplain import AsyncClient, Client
+from chaplain.errors import Closed, Refused, Unreachable
+from chaplain.link.identity import Identity
+
+LIMIT_S = 30
+
+
+def run(work) -> None:
+    asyncio.run(asyncio.wait_for(work, LIMIT_S))
+    assert all(thread.name != "chaplain-client" for thread in threading.enumerate())
+
+
+def test_every_call_has_its_answer(cluster) -> None:
+    async def work() -> None:
+        async with AsyncClient.connect(**cluster.how) as client:
+            assert 0 < await client.ping() < 10
+            assert await client.status() == {"state": "WRK"}
+            assert (await client.members())[0].state == "alive"
+            assert (await client.ask("version")).value == "1"
+            assert await client.rotate_keys() == {"rotated": True}
+            with pytest.raises(Refused, match="no such luck"):
+                await client.fire("bad")
+
+    run(work())
+
+
+def test_a_thousand_calls_at_once(cluster) -> None:
+    async def work() -> None:
+        async with AsyncClient.connect(**cluster.how) as client:
+            seen = await asyncio.gather(*(client.status() for _ in range(1000)))
+            assert seen == [{"state": "WRK"}] * 1000
+
+    run(work())
+
+
+def test_events_and_pools_are_heard(cluster) -> None:
+    async def work() -> None:
+        client = await AsyncClient.connect(**cluster.how)
+        async with client:
+            events = client.events(timeout=10)
+            await client.fire("deployed", b"v2")
+            event = await anext(events)
+            assert (event.type, event.content) == ("deployed", b"v2")
+            await events.close()
+            pool = client.pool("chat")
+            await pool.join()
+            await pool.broadcast(b"one")
+            await pool.broadcast(b"two")
+            assert [message.value async for message in pool.listen(timeout=0.2)] == [b"one", b"two"]
+            await pool.leave()
+            async with client.questions("load", timeout=10) as questions:
+                await client.reply(await anext(questions), b"0.5")
+
+    run(work())
+
+
+def test_a_cancelled_call_leaves_nothing_behind(cluster) -> None:
+    async def work() -> None:
+        async with AsyncClient.connect(**cluster.how) as client:
+            task = asyncio.create_task(client.ask("never"))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert client._line.board._sinks == {}
+            assert await client.status() == {"state": "WRK"}
+
+    run(work())
+
+
+def test_closing_ends_calls_and_listeners(cluster) -> None:
+    async def work() -> None:
+        async with AsyncClient.connect(**cluster.how) as client:
+            listening = asyncio.create_task(anext(client.events()))
+            asking = asyncio.create_task(client.ask("never"))
+            await client.status()
+            await client.close()
+            with pytest.raises(Closed):
+                await asking
+            with pytest.raises(Closed):
+                await listening
+            with pytest.raises(Closed):
+                await client.status()
+
+    run(work())
+
+
+def test_calls_before_connecting_say_what_to_write(cluster) -> None:
+    async def work() -> None:
+        client = AsyncClient.connect(**cluster.how)
+        with pytest.raises(Closed, match="async with"):
+            await client.status()
+
+    run(work())
+
+
+def test_failures_to_connect_are_raised_on_entering(cluster) -> None:
+    me = Identity.generate(Random(3))
+
+    async def work() -> None:
+        with pytest.raises(Unreachable, match="nobody answers"):
+            await AsyncClient.connect(endpoints=["tcp://127.0.0.1:9"], identity=me, node_keys=[me.key], timeout=0.5)
+        with pytest.raises(Refused):
+            async with AsyncClient.connect(**(cluster.how | {"identity": me})):
+                pass
+
+    run(work())
+
+
+def test_a_loop_that_ends_first_does_not_hang(cluster) -> None:
+    kept: list[AsyncClient] = []
+
+    async def work() -> None:
+        kept.append(await AsyncClient.connect(**cluster.how))
+
+    asyncio.run(work())
+    with pytest.warns(ResourceWarning, match="not closed"):
+        kept.clear()
+    for thread in threading.enumerate():
+        if thread.name == "chaplain-client":
+            thread.join(10)
+    assert all(thread.name != "chaplain-client" for thread in threading.enumerate())
+
+
+def test_both_faces_have_the_same_methods() -> None:
+    def names(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert names(Client) == names(AsyncClient)

@@ -1,0 +1,149 @@
+"""The small pieces of the client: inbox, deadlines, endpoints, board, requests."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import chaplain
+from chaplain.client.board import Board, ListeningSink, Sink
+from chaplain.client.deadlines import Deadlines
+from chaplain.client.endpoints import Endpoints
+from chaplain.client.events import Cancelled, Failure, Raised, Returned, Settings
+from chaplain.client.inbox import Inbox
+from chaplain.client.requests import members
+from chaplain.client.results import Event, PoolMessage
+from chaplain.errors import ChaplainError, Malformed
+
+
+def message(value: bytes = b"", missed: int = 0, moved: bool = False) -> PoolMessage:
+    return PoolMessage("chat", value, 1, "ann", missed, moved)
+
+
+def test_a_full_inbox_drops_the_newest_and_says_how_many() -> None:
+    inbox = Inbox(items_max=2)
+    for value in (b"a", b"b", b"c", b"d"):
+        inbox.put(message(value))
+    assert inbox.missed == 2
+    assert inbox.take() == message(b"a")
+    inbox.put(message(b"e", missed=1))
+    assert inbox.take() == message(b"b")
+    assert inbox.take() == message(b"e", missed=3)
+    assert inbox.take() is None
+    assert inbox.missed == 0
+
+
+def test_an_inbox_is_bounded_in_bytes_and_a_move_is_not_forgotten() -> None:
+    inbox = Inbox(bytes_max=10)
+    inbox.put(Event("1", "x", bytes(10), 1))
+    inbox.put(Event("2", "x", b"1", 1, moved=True))
+    assert inbox.take() is not None
+    inbox.put(Event("3", "x", b"1", 1))
+    assert inbox.take() == Event("3", "x", b"1", 1, missed=1, moved=True)
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 3)), max_size=60), st.integers(1, 5))
+def test_what_goes_into_an_inbox_comes_out_or_is_counted(script: list[int | None], items_max: int) -> None:
+    inbox, put, told = Inbox(items_max=items_max), 0, 0
+    for missed in script:
+        if missed is None:
+            item = inbox.take()
+            told += 0 if item is None else 1 + item.missed
+        else:
+            inbox.put(message(missed=missed))
+            put += 1 + missed
+    while (item := inbox.take()) is not None:
+        told += 1 + item.missed
+    assert told + inbox.missed == put
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 100), st.booleans()), max_size=300))
+def test_deadlines_agree_with_a_plain_table(script: list[tuple[int, int, bool]]) -> None:
+    deadlines, plain = Deadlines(), dict[int, int]()
+    for call, due, clear in script:
+        if clear:
+            deadlines.clear(call)
+            plain.pop(call, None)
+        else:
+            deadlines.set(call, due)
+            plain[call] = due
+        assert deadlines.next_ns() == min(plain.values(), default=None)
+        assert len(deadlines._heap) <= 2 * len(plain) + 65
+    due = deadlines.pop_due(50)
+    assert sorted(due) == sorted(call for call, at in plain.items() if at <= 50)
+    assert [plain[call] for call in due] == sorted(plain[call] for call in due)
+
+
+def test_clients_spread_over_the_nodes() -> None:
+    names = [f"tcp://127.0.0.1:{port}" for port in range(1, 5)]
+    first = {Endpoints(names, Settings(), Random(seed)).choose(0)[0] for seed in range(40)}
+    assert first == set(names)
+
+
+def test_a_failed_endpoint_waits_longer_each_time_and_others_come_first() -> None:
+    settings = Settings(sessions_warm=1)
+    endpoints = Endpoints(["a", "b"], settings, Random(1))
+    now_ns, waits = 0, []
+    [first] = endpoints.choose(now_ns)
+    endpoints.failed(now_ns, first, "gone", refused=False)
+    assert endpoints.choose(now_ns) != [first]
+    for _ in range(10):
+        [name] = list(endpoints.wanted) or endpoints.choose(now_ns)
+        endpoints.failed(now_ns, name, "gone", refused=False)
+        waits.append(endpoints._records[name].ready_ns - now_ns)
+        ready_ns = endpoints.next_ns()
+        assert ready_ns is not None
+        now_ns = max(now_ns, ready_ns)
+    assert max(waits) <= settings.retry_most_ns
+    assert waits[-1] > 4 * settings.retry_first_ns
+
+
+def test_endpoints_must_be_given() -> None:
+    with pytest.raises(ValueError, match="at least one endpoint"):
+        Endpoints([], Settings(), Random(1))
+
+
+def test_numbers_of_calls_wrap_and_skip_those_in_use() -> None:
+    given_out: list[object] = []
+    board = Board(given_out.append)
+    first = board.open(Cancelled, Sink(Future()))
+    board._last = 2**32 - 1
+    second = board.open(Cancelled, Sink(Future()))
+    assert (first, second) == (1, 2)
+
+
+@pytest.mark.parametrize("failure", list(Failure))
+def test_every_failure_has_its_error(failure: Failure) -> None:
+    board, future = Board(lambda event: None), Future[bytes]()
+    call = board.open(Cancelled, Sink(future))
+    board.deliver([Raised(call, failure, "because")])
+    error = future.exception(1)
+    assert isinstance(error, ChaplainError)
+    assert type(error) is not ChaplainError
+    assert str(error) == "because"
+
+
+def test_a_listening_that_fails_after_it_began_tells_the_one_who_takes() -> None:
+    knocks: list[None] = []
+    board, future = Board(lambda event: None), Future[bytes]()
+    sink = ListeningSink(future, Inbox(), lambda: knocks.append(None))
+    call = board.open(Cancelled, sink)
+    board._sinks[call].take(Returned(call, b""))
+    board.fail_all(Malformed("x"))
+    assert isinstance(sink.error, Malformed)
+    assert knocks == [None]
+
+
+def test_an_answer_of_another_version_is_malformed() -> None:
+    with pytest.raises(Malformed, match="same version"):
+        members().read(b'{"not": "a list"}')
+
+
+def test_the_package_gives_its_names_when_asked() -> None:
+    assert {"Client", "AsyncClient", "Answer", "Event", "PoolMessage"} <= set(dir(chaplain))
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = chaplain.nothing
