@@ -100,7 +100,7 @@ class Chaos:
             case "crash point":
                 if self._points:
                     point = self._points[fault.amount % len(self._points)]
-                    host.armed = Armed(point, 1 + fault.amount // 256 % 8, power=fault.amount >= 1 << 15)
+                    host.armed = Armed(point, 1 + (fault.amount // 256 % 8) // 2, power=fault.amount >= 1 << 15)
             case "flipped bit":
                 world.counts["flipped bit"] += 1 if host.disk.flip_bit() else 0
             case "misdirected write":

@@ -57,14 +57,14 @@ class Plan(Frozen, frozen=True):
         head = (
             f"mode {self.mode}; loss {climate.loss:.0%} {'raw' if climate.raw else 'resent'}, "
             f"duplicates {climate.duplicates:.0%}, delay to {climate.delay_max_ns / SECOND:.3f} s, "
-            f"breaks {climate.breaks:.1%}, half-open {climate.half_open:.0%}"
+            f"breaks {climate.breaks:.1%}, half-open {climate.half_open:.0%}, news of routes {climate.route_news}"
         )
         healed = f"{stamp(self.heal_ns)} heal {' '.join(self.healed)}" if self.healed else "never healed"
         return "\n".join((head, *map(str, self.faults), healed, f"{stamp(self.end_ns)} end"))
 
 
-def draw(rng: Random, names: Sequence[str], mode: str, kinds: Sequence[str] = ALL) -> Plan:
-    """Draw a plan for these nodes from the kinds of fault that make sense for them."""
+def draw(rng: Random, names: Sequence[str], mode: str, kinds: Sequence[str] = ALL, members: Sequence[str] = ()) -> Plan:
+    """Draw a plan for these nodes from the kinds of fault that make sense; of the members, a majority is healed."""
     enabled = [kind for kind in kinds if rng.random() < 0.35]
     chaos_ns = rng.randrange(*_CHAOS_NS)
     faults = sorted(
@@ -76,7 +76,8 @@ def draw(rng: Random, names: Sequence[str], mode: str, kinds: Sequence[str] = AL
     if mode == "safety":
         end_ns = max(chaos_ns, longest_ns) + 3 * SECOND
         return Plan(mode, climate, tuple(faults), end_ns, end_ns, ())
-    healed = sorted(rng.sample(list(names), len(names) // 2 + 1))
+    members = list(members or names)
+    healed = sorted(rng.sample(members, len(members) // 2 + 1))
     return Plan(mode, climate, tuple(faults), chaos_ns, chaos_ns + PROGRESS_NS, tuple(healed))
 
 
@@ -93,6 +94,7 @@ def _climate(rng: Random) -> Climate:
         raw=rng.random() < 0.5,
         breaks=sometimes(0.05),
         half_open=sometimes(0.5),
+        route_news=rng.random() < 0.3,
     )
 
 

@@ -151,6 +151,9 @@ class Network:
         end = self._ends.get((host.name, effect.channel))
         if end is None:
             return
+        if isinstance(end.channel, bytes) and not end.other.open:
+            self._world.after(0, self.lose, end, "unreachable")
+            return
         end.queue.append(effect.frame)
         self._flush(end)
 
@@ -212,9 +215,12 @@ class Network:
     # Parting.
 
     def hang_up(self, host: Host, effect: HangUp) -> None:
-        end = self._ends.pop((host.name, effect.channel), None)
-        if end is not None:
-            end.open = False
+        end = self._ends.get((host.name, effect.channel))
+        if end is None:
+            return
+        end.queue.clear()
+        if isinstance(end.channel, int) or self.weather.climate.route_news:
+            self._close(end)
             self._part(end.other, end.scheduled_ns)
 
     def snap(self, end: End) -> None:
@@ -235,7 +241,7 @@ class Network:
 
     def _part(self, end: End, not_before_ns: int) -> None:
         """The other side of this end is gone."""
-        if not end.open:
+        if not end.open or (isinstance(end.channel, bytes) and not self.weather.climate.route_news):
             return
         if self._reaches(end.other.host, end.host):
             if self.weather.untold():

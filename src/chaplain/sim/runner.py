@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct):
 
 
 def plan_of(workload: Workload, world: World, mode: str) -> Plan:
-    return draw(world.rng("faults"), workload.names, mode, workload.kinds)
+    return draw(world.rng("faults"), workload.names, mode, workload.kinds, workload.members)
 
 
 def run_seed(name: str, seed: int, mode: str, show: Callable[[str], None] | None = None) -> Outcome:

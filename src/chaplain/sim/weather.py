@@ -32,6 +32,9 @@ class Climate(Frozen, frozen=True):
     """Chance per frame that the connection breaks under it."""
     half_open: float = 0.0
     """Chance that one side of a broken connection is never told."""
+    route_news: bool = False
+    """Whether the side that was dialled is told of an end, and can make one. A ROUTER does neither: it learns that a
+    route is gone only when it wants to send there."""
 
 
 FAIR = Climate()

@@ -187,6 +187,9 @@ class World:
         core, life = host.core, host.life
         assert core is not None
         effects = core.step(host.clock.read(self.now_ns), event)
+        if not effects and event is _DRAINED:
+            self._schedule_wake(host)  # nothing was waiting for a batch: not worth a line
+            return
         self.trace.record(self.now_ns, host.name, life, event, effects)
         for checker in self.checkers:
             checker.observe(self.now_ns, host, event, effects)

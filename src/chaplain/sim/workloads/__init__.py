@@ -27,6 +27,8 @@ class Workload:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.names: Sequence[str] = ("a", "b")
+        self.members: Sequence[str] = ()
+        """Those of whom a majority must make progress after a heal; all, if none is named."""
 
     def endpoint(self, name: str) -> str:
         return f"tcp://10.0.0.{self.names.index(name) + 1}:7171"

@@ -1,0 +1,84 @@
+"""Bugs of the link: what its door, greeting, seal, sessions and calls must each be able to catch."""
+
+from __future__ import annotations
+
+from chaplain.sim.planted import Bug
+
+_LINK = "chaplain.link."
+
+
+def _bug(name: str, module: str, old: str, new: str, *expected: str, mode: str = "safety") -> Bug:
+    return Bug(name, _LINK + module, old, new, workload="greet", expected=expected, mode=mode)
+
+
+BUGS = [
+    _bug("skip the replay check", "session", "if counter <= self.heard:", "if counter < 0:", "speech"),
+    _bug("reuse a counter", "session", "self.sent += 1", "self.sent = self.sent or 1", "seal"),
+    _bug("do not tell of missed", "session", "return command, missed", "return command, 0", "speech"),
+    _bug(
+        "believe all was heard",
+        "session",
+        "self.confirmed = max(self.confirmed, confirmed)",
+        "self.confirmed = self.sent",
+        "speech",
+    ),
+    _bug("accept a broken seal", "seal", "except InvalidTag:", "except ValueError:", "crash"),
+    _bug(
+        "accept HELLO without echo",
+        "handshake",
+        "line = book.offers.get(claim.echo) if claim.to == book.instance else None",
+        "line = next(iter(book.offers.values()), None)",
+        "greeting",
+    ),
+    _bug(
+        "send before greeting",
+        "core",
+        "        self._handshake.greet(line)\n\n    def _disconnected",
+        '        self._book.out.append(Send(line.channel, b"!" * 60))\n\n    def _disconnected',
+        "greeting",
+    ),
+    _bug("accept any cluster", "judge", "if claim.cluster != settings.cluster:", "if not claim.cluster:", "strangers"),
+    _bug(
+        "accept any signature",
+        "judge",
+        "if envelope.octet == GREETING_NODE and not codec.signature_holds(envelope, claim.key):",
+        "if not codec.signature_holds(envelope, claim.key) and not claim.key:",
+        "strangers",
+    ),
+    _bug(
+        "forget to consume the nonce",
+        "knock",
+        "if (owner, nonce) in self._seen:",
+        "if (nonce, owner) in self._seen:",
+        "door",
+        "assert",
+    ),
+    _bug(
+        "admit without the right proof",
+        "knock",
+        "if not hmac.compare_digest(_mac(key, name), proof):",
+        "if not hmac.compare_digest(_mac(key, name), _mac(key, name)):",
+        "door",
+    ),
+    _bug(
+        "one key for both ways", "offer", "for party in (sender, receiver):", "for party in (first, second):", "speech"
+    ),
+    _bug("ignore the budget", "core", "if line.queued_bytes + size > room:", "if size > room:", "budget"),
+    _bug(
+        "never dial again",
+        "handshake",
+        "book.wake(call, now_ns + call.backoff_ns(book.settings, book.rng))",
+        "book.wake(call, now_ns + 10**15 * call.backoff_ns(book.settings, book.rng))",
+        "live",
+        mode="liveness",
+    ),
+    _bug(
+        "keep a session that was lost",
+        "core",
+        "            if line.session is not None:\n                self._handshake.end(",
+        "            if line.session is None:\n                self._handshake.end(",
+        "assert",
+        "crash",
+        "host contract",
+    ),
+]
