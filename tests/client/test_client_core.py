@@ -139,6 +139,17 @@ def test_refused_by_all_fails_at_once_with_the_reason() -> None:
     assert "this client is not registered" in raised.reason
 
 
+def test_a_node_that_refuses_only_while_it_starts_is_forgiven() -> None:
+    stage = Stage(1)
+    [node] = stage.nodes.values()
+    node.refusal = "unknown client"
+    stage.give(Connect(1, 10 * SECOND_NS))
+    stage.run(0.01)
+    node.refusal = ""
+    stage.run(1)
+    assert isinstance(stage.of(1)[0], Returned)
+
+
 def test_refused_by_one_goes_on_with_the_others() -> None:
     stage = Stage()
     first = next(iter(stage.nodes.values()))

@@ -16,14 +16,14 @@ from chaplain.client.events import Settings
 
 
 class _Record:
-    __slots__ = ("failures", "note", "ready_ns", "reason", "refused")
+    __slots__ = ("failures", "note", "ready_ns", "reason", "refusals")
 
     def __init__(self) -> None:
         self.failures = 0
         self.note = ""
         self.ready_ns = 0
         self.reason = ""
-        self.refused = False
+        self.refusals = 0
 
 
 class Endpoints:
@@ -74,13 +74,15 @@ class Endpoints:
         longest_ns = min(self._settings.retry_first_ns << min(record.failures, 16), self._settings.retry_most_ns)
         record.failures += 1
         record.ready_ns = now_ns + self._random.randint(longest_ns // 2, longest_ns)
-        record.note, record.reason, record.refused = "", reason, refused
+        record.note, record.reason = "", reason
+        record.refusals = record.refusals + 1 if refused else 0
 
     def all_refused(self) -> bool:
-        return all(record.refused for record in self._records.values())
+        """Whether every endpoint said no often enough to be believed."""
+        return all(record.refusals >= self._settings.refusals_max for record in self._records.values())
 
     def any_refused(self) -> bool:
-        return any(record.refused for record in self._records.values())
+        return any(record.refusals for record in self._records.values())
 
     def describe(self) -> str:
         """Every endpoint and what went wrong there, for a message to a person."""

@@ -38,6 +38,8 @@ class Settings(Frozen, frozen=True):
     """A node that lets a PING wait for this long, and says nothing else, is given up."""
     greet_within_ns: int = 3_000_000_000
     """A node that has not greeted us this long after we dialled is given up for now."""
+    refusals_max: int = 3
+    """Refusals in a row after which an endpoint's no is believed: a node that starts may not know its clients yet."""
     retry_first_ns: int = 50_000_000
     """The pause before an endpoint that failed is tried again; doubled with each failure in a row."""
     retry_most_ns: int = 2_000_000_000
