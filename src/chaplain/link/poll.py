@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 from collections.abc import Callable
 
 
@@ -12,6 +13,8 @@ class Poll:
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
+        self._waking = threading.Lock()
+        self._closed = False
         self._handlers: dict[int, Callable[[], object]] = {}
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.watch(self._wake_fd, lambda: os.eventfd_read(self._wake_fd))
@@ -25,7 +28,10 @@ class Poll:
         self._epoll.unregister(fd)
 
     def wake(self) -> None:
-        os.eventfd_write(self._wake_fd, 1)
+        with self._waking:
+            # After the end its number may belong to somebody else's file.
+            if not self._closed:
+                os.eventfd_write(self._wake_fd, 1)
 
     def run(self, timeout_s: float) -> None:
         """Wait once, then call the handlers of what became ready. Negative: as long as it takes."""
@@ -36,5 +42,7 @@ class Poll:
                 ready()
 
     def close(self) -> None:
-        self._epoll.close()
-        os.close(self._wake_fd)
+        with self._waking:
+            self._closed = True
+            self._epoll.close()
+            os.close(self._wake_fd)

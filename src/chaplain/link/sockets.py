@@ -46,7 +46,7 @@ SocketInput: TypeAlias = Knocked | Connected | Disconnected | Arrived | Flushed
 SocketEffect: TypeAlias = Admit | Refuse | Dial | HangUp | Send
 
 JOINING_BYTES_MAX = 64 * 1024 * 1024
-DRAIN_MESSAGES_MAX = 1024
+DRAIN_MESSAGES_MAX = 256
 """Messages taken from one socket per wake-up, so that timers and other sockets get their turn."""
 EAGER_FLUSH_BYTES = 64 * 1024
 """`Flushed` waits for the next wake-up unless a channel has this much to tell."""

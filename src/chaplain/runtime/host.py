@@ -1,0 +1,227 @@
+"""Runs a node's core for real: one thread that waits, drains, steps and performs.
+
+A wake-up steps the core for everything that was waiting, then `Woken` if its deadline has come, then `Drained` once,
+and then performs all effects in order; writes go to the storage thread together, so that one sync serves them all.
+
+It decides nothing about protocols. What it owes: time never goes back; every effect is performed once, in order;
+a core that breaks or a promise that cannot be kept ends the process, never a limping node.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Protocol, TypeVar, assert_never
+
+from chaplain.core import (
+    Admit,
+    Cast,
+    Dial,
+    Drained,
+    Halt,
+    HangUp,
+    HostEffect,
+    HostInput,
+    Persist,
+    Refuse,
+    Report,
+    Send,
+    Stopping,
+    Woken,
+)
+from chaplain.link.sockets import Sockets
+from chaplain.runtime.beacon import BeaconSocket
+from chaplain.runtime.log import Log
+from chaplain.runtime.storage import Storage
+
+DONE, HALTED, BROKEN = 0, 1, 70
+"""Exit codes: stopped when asked; stopped because a promise could not be kept; a fault of ours."""
+
+GOODBYE_NS = 2_000_000_000
+"""How long queued frames and writes may take to leave when the node is asked to stop."""
+LINGER_MS = 500
+IDLE_NS = 1_000_000_000
+"""The longest wait: a core without a deadline is still looked at, and its health still known."""
+QUESTIONS_MAX = 64
+
+T = TypeVar("T")
+
+
+class HostedCore(Protocol):
+    @property
+    def counts(self) -> Counter[str]: ...
+
+    def step(self, now_ns: int, event: HostInput, /) -> list[HostEffect]: ...
+
+    def deadline(self) -> int | None: ...
+
+
+class Clock:
+    """Nanoseconds since 1970 as of the start, and from then on by a clock that nobody sets back."""
+
+    def __init__(self) -> None:
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        return self._offset_ns + time.monotonic_ns()
+
+
+class Host:
+    """One core and the world it sees. `run` belongs to one thread; `stop` and `ask` may come from any."""
+
+    def __init__(
+        self,
+        core: HostedCore,
+        sockets: Sockets,
+        storage: Storage,
+        log: Log,
+        *,
+        beacon: BeaconSocket | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.core = core
+        self._clock = clock or Clock()
+        self._sockets, self._storage, self._log, self._beacon = sockets, storage, log, beacon
+        self._counts: Counter[str] = Counter()
+        self._others: list[HostInput] = []
+        self._questions: deque[Callable[[], None]] = deque()
+        self._stop = threading.Event()
+        self._good_bye_ns: int | None = None
+        self._unwritten = 0
+        self._halted = ""
+        sockets.watch(storage.fd, self._take_completed)
+        if beacon is not None:
+            sockets.watch(beacon.fd, lambda: self._others.extend(beacon.heard()))
+
+    # From other threads.
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._sockets.wake()
+
+    def ask(self, question: Callable[[], T], timeout_s: float = 2.0) -> T:
+        """Have the loop answer between two wake-ups, when the core is at rest. TimeoutError if it does not."""
+        answer: Future[T] = Future()
+
+        def give() -> None:
+            try:
+                answer.set_result(question())
+            except Exception as error:
+                answer.set_exception(error)
+
+        if len(self._questions) >= QUESTIONS_MAX:
+            raise TimeoutError("too many questions wait")
+        self._questions.append(give)
+        self._sockets.wake()
+        return answer.result(timeout_s)
+
+    def measures(self) -> tuple[dict[str, int], Mapping[str, float]]:
+        """Counters and gauges. Ask for them through `ask`."""
+        counters = dict(self.core.counts)
+        for part in (self._counts, self._sockets.counts, self._storage.counts, *self._beacon_counts()):
+            for name, count in part.items():
+                counters[name] = counters.get(name, 0) + count
+        gauges: dict[str, float] = getattr(self.core, "gauges", dict)()
+        own = {"send_queue_bytes": self._sockets.queued_bytes, "storage_queue_bytes": self._storage.queued_bytes}
+        return counters, own | gauges
+
+    def _beacon_counts(self) -> list[Counter[str]]:
+        return [] if self._beacon is None else [self._beacon.counts]
+
+    # The loop.
+
+    def stop_on_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.stop())
+
+    def run(self) -> int:
+        try:
+            while not self._halted and not self._left():
+                self._turn()
+        except Exception:
+            self._log.write("broken", {"traceback": traceback.format_exc()}, level="error")
+            return BROKEN
+        if self._halted:
+            self._log.write("halted", {"reason": self._halted}, level="error")
+            return HALTED
+        self._log.write("stopped")
+        return DONE
+
+    def close(self) -> None:
+        self._sockets.close(LINGER_MS)
+        if self._beacon is not None:
+            self._beacon.close()
+        self._storage.close()
+
+    def _turn(self) -> None:
+        inputs: list[HostInput] = [*self._sockets.wait(self._timeout_ns())]
+        others, self._others = self._others, []
+        inputs += others
+        now_ns = self._clock.now_ns()
+        if self._stop.is_set() and self._good_bye_ns is None:
+            self._good_bye_ns = now_ns + GOODBYE_NS
+            inputs.append(Stopping())
+        deadline_ns = self.core.deadline()
+        if deadline_ns is not None and deadline_ns <= now_ns:
+            inputs.append(Woken())
+        if inputs:
+            self._step([*inputs, Drained()], now_ns)
+            self._counts["host_inputs"] += len(inputs)
+            self._counts["host_wakeups"] += 1
+        for _ in range(len(self._questions)):
+            self._questions.popleft()()
+
+    def _timeout_ns(self) -> int:
+        now_ns = self._clock.now_ns()
+        deadline_ns = self.core.deadline()
+        wait_ns = IDLE_NS if deadline_ns is None else max(0, min(deadline_ns - now_ns, IDLE_NS))
+        if self._questions:
+            return 0
+        return wait_ns if self._good_bye_ns is None else min(wait_ns, 20_000_000)
+
+    def _step(self, inputs: list[HostInput], now_ns: int) -> None:
+        step = self.core.step
+        effects: list[HostEffect] = []
+        for event in inputs:
+            effects += step(now_ns, event)
+        persists = [effect for effect in effects if isinstance(effect, Persist)]
+        for effect in effects:
+            self._perform(effect)
+        if persists:
+            self._unwritten += len(persists)
+            self._storage.submit(persists)
+        self._counts["host_busy_microseconds"] += (self._clock.now_ns() - now_ns) // 1000
+
+    def _perform(self, effect: HostEffect) -> None:
+        match effect:
+            case Send() | Dial() | HangUp() | Admit() | Refuse():
+                self._sockets.perform(effect)
+            case Persist():
+                pass  # goes to the storage thread with the others of this wake-up
+            case Cast():
+                if self._beacon is not None:
+                    self._beacon.cast(effect.datagram)
+            case Report():
+                self._log.write(effect.event, effect.detail, peer=effect.peer)
+            case Halt():
+                self._halted = self._halted or effect.reason
+            case _:
+                assert_never(effect)
+
+    def _take_completed(self) -> None:
+        completed = self._storage.completed()
+        self._unwritten -= len(completed)
+        self._others.extend(completed)
+
+    def _left(self) -> bool:
+        """Whether we said good-bye and nothing of it waits any more, or it waited too long."""
+        if self._good_bye_ns is None:
+            return False
+        if self._clock.now_ns() >= self._good_bye_ns:
+            return True
+        return self._sockets.queued_bytes == 0 and self._unwritten == 0

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+import time
+
+import pytest
+
+from chaplain.core import Persist, Persisted, PersistFailed, Remove, Rename, Replace, WriteAt
+from chaplain.errors import StorageError
+from chaplain.runtime.disk import Disk
+from chaplain.runtime.files import Files, check_name
+from chaplain.runtime.storage import Storage
+
+
+class Recorder(Disk):
+    """A real disk that remembers the order of calls and fails the one it is told to."""
+
+    def __init__(self, directory, fail: str = "", at: int = 1) -> None:
+        super().__init__(str(directory))
+        self.calls: list[str] = []
+        self.fail, self.at = fail, at
+
+    def _note(self, call: str) -> None:
+        self.calls.append(call)
+        if call.split(maxsplit=1)[0] == self.fail and sum(c.split()[0] == self.fail for c in self.calls) == self.at:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def write(self, fd, data, position):
+        self._note("write")
+        super().write(fd, data, position)
+
+    def sync(self, fd):
+        self._note("sync")
+        super().sync(fd)
+
+    def rename(self, name, to):
+        self._note(f"rename {to}")
+        super().rename(name, to)
+
+    def sync_directory(self, name):
+        self._note(f"sync_directory {name or '.'}")
+        super().sync_directory(name)
+
+
+def finish(storage: Storage, count: int) -> list[Persisted | PersistFailed]:
+    done: list[Persisted | PersistFailed] = []
+    end = time.monotonic() + 20
+    while len(done) < count:
+        assert time.monotonic() < end
+        select.select([storage.fd], [], [], 1)
+        done += storage.completed()
+    return done
+
+
+def write(ticket: int, file: str = "a", position: int = 0, data: bytes = b"x") -> Persist:
+    return Persist(ticket, (WriteAt(file, position, data),))
+
+
+def test_everything_ends_up_on_disk_in_order(tmp_path):
+    storage = Storage(Disk(str(tmp_path)))
+    storage.submit(
+        [
+            write(1, "segments/one", 0, b"hello"),
+            write(2, "segments/one", 5, b" world"),
+            Persist(3, (Replace("state", b"old"), Replace("state", b"new"))),
+            Persist(4, (WriteAt("spare", 0, b"s"), Rename("spare", "segments/two"))),
+            Persist(5, (WriteAt("gone", 0, b"g"), Remove("gone"), Remove("gone"))),
+            Persist(6, ()),
+        ]
+    )
+    assert finish(storage, 6) == [Persisted(ticket) for ticket in range(1, 7)]
+    storage.close()
+    assert (tmp_path / "segments/one").read_bytes() == b"hello world"
+    assert (tmp_path / "state").read_bytes() == b"new"
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["one", "segments", "state", "two"]
+
+
+def test_a_write_after_a_rename_goes_to_the_name_not_the_old_file(tmp_path):
+    storage = Storage(Disk(str(tmp_path)))
+    operations = (WriteAt("a", 0, b"first"), Rename("a", "b"), WriteAt("a", 0, b"second"), WriteAt("b", 0, b"F"))
+    storage.submit([Persist(1, operations)])
+    finish(storage, 1)
+    storage.close()
+    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"second", b"First")
+
+
+def test_files_and_folders_are_for_their_owner_only(tmp_path):
+    storage = Storage(Disk(str(tmp_path / "data")))
+    storage.submit([write(1, "segments/one"), Persist(2, (Replace("state", b"s"),))])
+    finish(storage, 2)
+    storage.close()
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in [tmp_path / "data", *(tmp_path / "data").rglob("*")]}
+    assert modes == {"data": 0o700, "segments": 0o700, "one": 0o600, "state": 0o600}
+
+
+def test_a_group_syncs_each_file_once(tmp_path):
+    disk = Recorder(tmp_path)
+    files = Files(disk)
+    for name in ("a", "b"):
+        files.perform(WriteAt(name, 0, b"x"))
+    files.sync()
+    disk.calls.clear()
+    for position in range(50):
+        files.perform(WriteAt("ab"[position % 2], position, b"x"))
+    files.sync()
+    files.sync()
+    files.close()
+    assert disk.calls == ["write"] * 50 + ["sync"] * 2
+
+
+def test_names_change_only_between_syncs(tmp_path):
+    disk = Recorder(tmp_path)
+    files = Files(disk)
+    files.perform(WriteAt("log", 0, b"x"))
+    disk.calls.clear()
+    files.perform(Replace("state", b"points into log"))
+    files.close()
+    assert disk.calls == ["sync", "write", "sync", "rename state", "sync_directory ."]
+
+
+@pytest.mark.parametrize("fail", ["write", "sync"])
+def test_after_an_error_everything_fails_and_nothing_is_tried_again(tmp_path, fail):
+    disk = Recorder(tmp_path, fail, at=2)
+    storage = Storage(disk)
+    storage.submit([write(1)])
+    assert finish(storage, 1) == [Persisted(1)]
+    storage.submit([write(2), write(3)])
+    done = finish(storage, 2)
+    calls = list(disk.calls)
+    storage.submit([write(4)])
+    done += finish(storage, 1)
+    storage.close()
+    assert [(type(d), d.ticket) for d in done] == [(PersistFailed, 2), (PersistFailed, 3), (PersistFailed, 4)]
+    assert all("Input/output error" in d.reason for d in done)
+    assert disk.calls == calls
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../out", "a/../../b", "", "a//b", "./a", "a\0b", "a/.."])
+def test_names_that_leave_the_directory_are_refused(tmp_path, name):
+    with pytest.raises(StorageError):
+        check_name(name)
+    storage = Storage(Disk(str(tmp_path / "data")))
+    storage.submit([write(1, name)])
+    assert isinstance(finish(storage, 1)[0], PersistFailed)
+    storage.close()
+
+
+def test_a_link_is_not_followed(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"keep")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a").symlink_to(outside)
+    storage = Storage(Disk(str(data)))
+    storage.submit([write(1)])
+    assert isinstance(finish(storage, 1)[0], PersistFailed)
+    storage.close()
+    assert outside.read_bytes() == b"keep"
+
+
+def test_many_files_stay_within_the_bound_of_open_ones(tmp_path):
+    storage = Storage(Disk(str(tmp_path)))
+    before = len(os.listdir("/proc/self/fd"))
+    storage.submit([write(number, f"f{number}", 0, b"%d" % number) for number in range(200)])
+    finish(storage, 200)
+    assert len(os.listdir("/proc/self/fd")) <= before + 64
+    storage.close()
+    assert all((tmp_path / f"f{number}").read_bytes() == b"%d" % number for number in range(200))
+
+
+def test_a_full_queue_makes_the_node_wait_and_never_overflows(tmp_path):
+    storage = Storage(Disk(str(tmp_path)), queue_bytes_max=10_000)
+    for ticket in range(100):
+        storage.submit([write(ticket, data=bytes(4000))])
+        assert storage.queued_bytes <= 14_000
+    assert [d.ticket for d in finish(storage, 100)] == list(range(100))
+    storage.close()
+
+
+def test_closing_finishes_what_is_queued(tmp_path):
+    storage = Storage(Disk(str(tmp_path)))
+    storage.submit([write(ticket, position=ticket, data=b"%d" % (ticket % 10)) for ticket in range(10)])
+    storage.close()
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
