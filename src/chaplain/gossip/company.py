@@ -31,12 +31,18 @@ class Company:
         self._suspicion = suspicion
         self._membership = membership
         self._wanted: dict[int, str] = {}
+        self._doors: dict[str, None] = {}
+        """URIs we were told to join through, met whoever is there."""
         self._lost: dict[int, tuple[int, int]] = {}
         """Of each lost member: when to try again, and the pause after that."""
         self._revision = -1
         self._compare_ns = 0
         self._heal_ns = 0
         self._offer_ns = 0
+
+    def knock(self, uri: str) -> None:
+        self._doors[uri] = None
+        self._voice.out.append(Meet(uri))
 
     def settle(self) -> None:
         """Meet who has come and forget who has gone. Cheap when nothing changed."""
@@ -59,6 +65,8 @@ class Company:
         """We have left: want nobody any more."""
         for identifier in list(self._wanted):
             self._part(identifier)
+        self._voice.out += [Forget(uri) for uri in self._doors]
+        self._doors.clear()
         self._lost.clear()
         self._revision = -1
 
@@ -74,6 +82,8 @@ class Company:
             self._voice.offer()
         if self._lost:
             self._heal()
+        if self._doors and self._membership.joined and len(self._members) > settings.sessions_max + 1:
+            self._close_doors()
 
     def compare_with(self, identifier: int) -> None:
         buckets = self._members.buckets()
@@ -139,6 +149,12 @@ class Company:
         if record is not None and record.standing is Standing.LOST:
             wait_ns = self._voice.settings.heal_ns
             self._lost[identifier] = (self._voice.now_ns + wait_ns, wait_ns)
+
+    def _close_doors(self) -> None:
+        """In a large cluster whom we joined through is a member like any other: keep it only as a neighbour."""
+        kept = set(self._wanted.values())
+        self._voice.out += [Forget(uri) for uri in self._doors if uri not in kept]
+        self._doors.clear()
 
     def _heal(self) -> None:
         """Try lost members whose pause is over, a few at a time."""

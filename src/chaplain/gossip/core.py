@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from typing import assert_never
 
+from chaplain import __version__
 from chaplain.core import Stopping, Woken
 from chaplain.errors import Malformed
 from chaplain.gossip import codec, contents
@@ -57,30 +58,33 @@ from chaplain.gossip.rotation import Rotation
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.gossip.spread import Voice
 from chaplain.gossip.suspicion import Suspicion
-from chaplain.link.events import Meet, Peer
+from chaplain.link.events import Peer
 from chaplain.link.identity import verify
 from chaplain.mesh.events import Entered, Exited
 
 
 class GossipCore:
-    def __init__(
+    def __init__(  # noqa: PLR0917  the same order as the other cores: who, which run, where, then settings, chance and time
         self,
         identity: Signer,
+        instance: bytes,
         uri: str,
         settings: GossipSettings,
         rng: random.Random,
         now_ns: int,
         *,
-        incarnation: int = 1,
-        software: str = "",
+        incarnation: int | None = None,
+        software: str = __version__,
         check: Verify = verify,
         members: Members | None = None,
     ) -> None:
-        """`incarnation` is a guess above that of every run before, such as the time of day in nanoseconds; if it is
-        too low, the others say so. `members` may be a list shared by cores of a simulation.
+        """`incarnation` is a guess above that of every run before; the clock is one. If it is too low, the others say
+        so. `members` may be a list shared by cores of a simulation.
         """
         assert identity.identifier != ALL, "identifier 0 means everybody: make another key"
-        assert 0 < incarnation < INCARNATION_MAX
+        incarnation = max(1, now_ns) if incarnation is None else incarnation
+        assert 0 < incarnation <= INCARNATION_MAX
+        self._instance = instance
         self._settings = settings
         self._members = Members(settings, check) if members is None else members
         self._voice = Voice(identity, check, settings, rng, self._members)
@@ -91,7 +95,7 @@ class GossipCore:
         self._rotation = Rotation(self._voice)
         self._born_ns = now_ns
         built_in = {
-            "version": lambda: software.encode() or b"%d.%d" % VERSION,
+            "version": software.encode,
             "uptime": lambda: b"%d min" % ((self._voice.now_ns - self._born_ns) // (60 * SECOND_NS)),
             "members": lambda: self._members.digest().hex().encode(),
         }
@@ -99,6 +103,8 @@ class GossipCore:
         self._refused: dict[bytes, None] = {}
         """Instances already reported for speaking another version."""
         self._last_ns = now_ns
+        self._offset_ns = 0
+        """What is added to the host's clock, so that a clock set back does not stop ours."""
         self._tick_ns = now_ns + settings.tick_ns
 
     @property
@@ -130,8 +136,7 @@ class GossipCore:
         return self._members.digest()
 
     def deadline(self) -> int:
-        due_ns = self._questions.due_ns()
-        return self._tick_ns if due_ns is None else min(self._tick_ns, due_ns)
+        return self._due_ns() - self._offset_ns
 
     def step(self, now_ns: int, event: GossipInput) -> list[GossipEffect]:
         self._wake(now_ns)
@@ -153,7 +158,7 @@ class GossipCore:
                 self._membership.heard(event.identifier)
             case JoinThrough():
                 if self._membership.join(event.uri):
-                    self._voice.out.append(Meet(event.uri))
+                    self._company.knock(event.uri)
             case Fire():
                 self._fire(event)
             case Ask():
@@ -172,13 +177,19 @@ class GossipCore:
 
     def _wake(self, now_ns: int) -> None:
         """Take the time; notice if we slept; do what the tick is for."""
-        gap_ns = now_ns - max(self._last_ns, self.deadline())
+        self._offset_ns = max(self._offset_ns, self._last_ns - now_ns)
+        now_ns += self._offset_ns
+        gap_ns = now_ns - max(self._last_ns, self._due_ns())
         self._last_ns = self._voice.now_ns = now_ns
         if gap_ns > self._settings.silence_ns // 2:
             self._suspicion.slept(gap_ns, now_ns)
             self._voice.report("slept", self.identifier, milliseconds=gap_ns // 1_000_000)
-        if now_ns >= self.deadline():
+        if now_ns >= self._due_ns():
             self._tick()
+
+    def _due_ns(self) -> int:
+        due_ns = self._questions.due_ns()
+        return self._tick_ns if due_ns is None else min(self._tick_ns, due_ns)
 
     def _tick(self) -> None:
         self._tick_ns = self._voice.now_ns + self._settings.tick_ns
@@ -196,7 +207,10 @@ class GossipCore:
         return effects
 
     def _entered(self, peer: Peer) -> None:
-        if peer.client:
+        if peer.client or peer.instance == self._instance:
+            return
+        if peer.identifier == self.identifier:
+            self._voice.report("identity_used_twice", peer.identifier, endpoint=peer.endpoint)
             return
         if self._membership.absent:
             self._voice.sessions[peer.identifier] = peer.instance

@@ -36,7 +36,7 @@ class Member(Frozen, frozen=True):
     graceful: bool = False
     """It left by its own word."""
     heard_ns: int | None = None
-    """When this node last knew it to be there, on this node's clock; None if it does not watch it."""
+    """When this node last knew it to be there, on gossip's own clock, which never goes back; None: not watched."""
     version: tuple[int, int] = (0, 0)
 
 

@@ -55,6 +55,11 @@ class Membership:
             card.identifier, card.uri, card.key, card.incarnation, record.state, graceful, heard_ns, card.version
         )
 
+    @property
+    def joined(self) -> bool:
+        """Nobody is left whom we wait for to acknowledge us."""
+        return not self._joins
+
     # Joining.
 
     def join(self, uri: str) -> bool:

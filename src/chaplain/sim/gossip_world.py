@@ -237,6 +237,7 @@ class World:
                 self.after(MILLISECOND_NS, self._connect, node, effect.endpoint)
             case Forget():
                 node.wanted.pop(effect.endpoint, None)
+                self._hang_up(node, effect.endpoint)
             case InstallKey():
                 self.after(MILLISECOND_NS, self.step, node, KeyConfirmed(KeyStep.INSTALL, key_id_of(effect.key)))
             case UseKey():
@@ -289,6 +290,13 @@ class World:
             one.sessions[two.name] = two.peer
             one.heard_ns[two.name] = self.now_ns
             self.step(one, Entered(two.peer, {}))
+
+    def _hang_up(self, node: Node, endpoint: str) -> None:
+        """End a session that neither side wants."""
+        other = next((other for other in self.nodes if other.peer.endpoint == endpoint), None)
+        if other is not None and other.name in node.sessions and node.peer.endpoint not in other.wanted:
+            self.after(0, self._exit, node, other.peer, "forgotten")
+            self.after(MILLISECOND_NS, self._exit, other, node.peer, "hung up")
 
     def _beat(self, node: Node) -> None:
         """Once a second: say that we live to all, and notice who has not for long."""
