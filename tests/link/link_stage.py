@@ -257,7 +257,7 @@ class Stage:
         """The connection breaks; what was on its way is lost."""
         self.wires.remove(wire)
         wire.dialler.step(Disconnected(wire.dial, "cut"))
-        if told and not wire.listener.core.route == wire.route:
+        if told:
             wire.listener.step(Disconnected(wire.route, "cut"))
 
     def hang_up(self, actor: Actor, channel: Channel) -> None:
@@ -299,7 +299,7 @@ class Stage:
         assert set(core._book.by_channel.values()) == set(core._book.sessions.values())
         assert {line.offer.nonce for line in core._book.lines.values() if line.offer} == set(core._book.offers)
         for line in core._book.lines.values():
-            assert 0 <= line.queued_bytes
+            assert line.queued_bytes >= 0
             assert line.session is None or line.session in core._book.sessions.values()
 
 

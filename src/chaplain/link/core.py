@@ -137,6 +137,8 @@ class LinkCore:
         if session is None:
             return self._drop(event, "no session")
         line, command = session.line, event.command
+        if not command:
+            raise ValueError("an empty command is the link's own nod")
         size = len(command) + session.overhead_bytes
         room = self._queue_bytes_max + self._reserve_bytes if event.urgent else self._queue_bytes_max
         if line.queued_bytes + size > room:
@@ -159,11 +161,10 @@ class LinkCore:
             command, missed = session.open(frame)
         except Refusal as refusal:
             return self._reject(now_ns, channel, refusal.reason)
-        said = Said(session.peer.instance, command)
         if missed:
             self.counts["missed"] += missed
-            return [Missed(session.peer.instance, missed), said]
-        return [said]
+            return [Missed(session.peer.instance, missed), Said(session.peer.instance, command)]
+        return [Said(session.peer.instance, command)] if command else []
 
     def _arrived_unsealed(self, now_ns: int, channel: Channel, frame: bytes) -> list[LinkEffect]:
         if len(frame) > FRAME_BYTES_MAX:
@@ -268,30 +269,28 @@ class LinkCore:
 
     def _woken(self, now_ns: int) -> None:
         while (owner := self._book.due(now_ns)) is not None:
-            if isinstance(owner, Line):
-                self._abandon_route(owner)
-            elif owner.state is State.WAITING:
+            if isinstance(owner, Call) and owner.state is State.WAITING:
                 self._handshake.dial(now_ns, owner)
-            else:
-                self._abandon_dial(now_ns, owner)
+                continue
+            line = owner.line if isinstance(owner, Call) else owner
+            assert line is not None
+            if line.session is None or not line.session.heard:
+                self._abandon(now_ns, line)
 
-    def _abandon_route(self, line: Line) -> None:
-        assert line.session is None
-        assert line.call is None
-        self._book.counts["greetings_unanswered"] += 1
-        self._book.out.append(HangUp(line.channel))
-        self._book.close_line(line)
-
-    def _abandon_dial(self, now_ns: int, call: Call) -> None:
-        """No session came of this dial in time. What it was to echo is as old as the dial, so it goes too."""
-        line = call.line
-        assert line is not None
-        assert line.session is None
-        self._book.counts["greetings_unanswered"] += 1
-        self._book.report(now_ns, "greeting unanswered", call.state.value, call.endpoint)
+    def _abandon(self, now_ns: int, line: Line) -> None:
+        """No session came of this line in time, or none that the peer has confirmed with a single frame."""
+        book, call = self._book, line.call
+        book.counts["greetings_unanswered"] += 1
+        book.report(now_ns, "greeting unanswered", call.state.value if call else "route", describe(book, line.channel))
+        if line.session is not None:
+            self._handshake.end(now_ns, line.session, "never confirmed", keep=line)
+        # What the line was to echo is as old as the line, so it goes with it.
         line.echo = line.to = b""
-        self._book.out.append(HangUp(line.channel))
-        self._handshake.wait(now_ns, call)
+        book.out.append(HangUp(line.channel))
+        if call is None:
+            book.close_line(line)
+        else:
+            self._handshake.wait(now_ns, call)
 
     # Keys and clients.
 

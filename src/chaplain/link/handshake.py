@@ -19,16 +19,18 @@ from chaplain.link import greeting as codec
 from chaplain.link.book import Book
 from chaplain.link.call import Call, Line, State
 from chaplain.link.events import Introduce, Met
-from chaplain.link.greeting import RESERVED, Claim
+from chaplain.link.greeting import GREETING_CLIENT, RESERVED, Claim
 from chaplain.link.judge import Greeting, Judge
 from chaplain.link.knock import knock_as_client, knock_as_node
 from chaplain.link.offer import Party, derive
 from chaplain.link.refusal import Refusal
 from chaplain.link.seal import make_seal
-from chaplain.link.session import Session
+from chaplain.link.session import NOD, Session
 from chaplain.link.settings import split_endpoint
 from chaplain.wire import command as commands
 from chaplain.wire.command import Hello
+
+_TELLING = ("other version", "other cluster", "other seal")
 
 
 class Handshake:
@@ -110,16 +112,21 @@ class Handshake:
             greeting = self._judge.judge(channel, frame)
             self._welcome(now_ns, channel, greeting)
         except Malformed as error:
-            self._refuse(now_ns, channel, Refusal("malformed", error=str(error)))
+            self._refuse(now_ns, channel, frame[0], Refusal("malformed", error=str(error)))
         except Refusal as refusal:
-            self._refuse(now_ns, channel, refusal)
+            self._refuse(now_ns, channel, frame[0], refusal)
 
-    def _refuse(self, now_ns: int, channel: Channel, refusal: Refusal) -> None:
+    def _refuse(self, now_ns: int, channel: Channel, octet: int, refusal: Refusal) -> None:
         book = self._book
         book.counts["greetings_refused"] += 1
         if refusal.reason == "replayed":
             book.counts["replays_rejected"] += 1
         book.report(now_ns, "greeting refused", refusal.reason, describe(book, channel), **refusal.detail)
+        if refusal.reason in _TELLING and isinstance(channel, bytes) and octet == GREETING_CLIENT:
+            # A registered client of another make: one greeting of ours lets its user see both sides of the difference.
+            line = Line(channel)
+            self.greet(line)
+            book.drop_offer(line)
 
     def _welcome(self, now_ns: int, channel: Channel, greeting: Greeting) -> None:
         book, claim = self._book, greeting.claim
@@ -127,16 +134,18 @@ class Handshake:
         if session is not None and claim.turn <= session.turn:
             raise Refusal("replayed", turn=claim.turn)
         line = book.offers.get(claim.echo) if claim.to == book.instance else None
-        if line is not None and self._leads_to(line, channel, greeting) and not self._outdated(line, claim):
+        if line is not None and not self._leads_to(line, channel, greeting):
+            raise Refusal("another endpoint leads there", endpoint=greeting.peer.endpoint)
+        if line is not None and not self._outdated(line, claim):
             self._complete(now_ns, line, channel, greeting)
         else:
             self._answer(now_ns, channel, greeting)
 
     def _leads_to(self, line: Line, channel: Channel, greeting: Greeting) -> bool:
         """Whether the peer that echoed the offer is the one this line was made for."""
-        if line.call is None or self._role == "client":
+        if line.call is None:
             return line.channel == channel
-        if greeting.peer.client:
+        if greeting.peer.client or (self._role == "client" and line.channel != channel):
             return False
         # An endpoint known by another call is not this one's, whatever was echoed: offers can be overheard.
         return self._book.call_of(greeting.peer.endpoint) in (None, line.call)
@@ -167,11 +176,17 @@ class Handshake:
         book.begin(session)
         if line.call is not None:
             self._settle(line.call, peer.endpoint)
-        else:
-            line.due_ns = 0
-        if not peer.client and book.ring is not None:
+        if not peer.client:
             self._judge.bindings.bind(peer)
+        # Whether the peer completed its side too shows when its first frame, at least the nod, comes in time.
+        book.wake(line.call or line, now_ns + book.settings.greeting_timeout_ns)
+        self._nod(session)
         book.out.append(Met(peer, greeting.hello))
+
+    def _nod(self, session: Session) -> None:
+        frame = session.close(NOD)
+        session.line.queued_bytes += len(frame)
+        self._book.out.append(Send(session.line.channel, frame))
 
     def _session(self, line: Line, channel: Channel, greeting: Greeting) -> Session:
         book, claim, offer = self._book, greeting.claim, line.offer
@@ -185,10 +200,10 @@ class Handshake:
         return Session(greeting.peer, claim.turn, line, channel, (closing, opening))
 
     def _settle(self, call: Call, endpoint: str) -> None:
-        """The call has its session: no timer, no memory of failures, and the peer's own name for its endpoint."""
+        """The call has its session: no memory of failures, and the peer's own name for its endpoint."""
         book = self._book
         call.attempt = 0
-        call.due_ns = call.give_up_ns = 0
+        call.give_up_ns = 0
         if book.aliases.get(call.advertised) is call:
             del book.aliases[call.advertised]
         call.advertised = endpoint
@@ -199,6 +214,8 @@ class Handshake:
         """The session is over. Its line, unless it is to be kept, goes on without one for as long as it may."""
         book, line = self._book, session.line
         book.end(session, reason)
+        if not session.peer.client:
+            self._judge.bindings.release(session.peer)
         if line is keep:
             return
         if line.call is None:

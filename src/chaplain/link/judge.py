@@ -35,22 +35,27 @@ class Greeting(Frozen, frozen=True):
 
 
 class Bindings:
-    """Which key an identifier belongs to. Pinned ones stay; of the others the oldest goes when there are too many."""
+    """Whose an identifier is, among nodes. Pinned ones and those in session stay; of the others the oldest goes."""
 
-    __slots__ = ("_count_max", "_known", "_pinned")
+    __slots__ = ("_count_max", "_known", "_live", "_pinned")
 
     def __init__(self, pinned: Iterable[bytes], count_max: int) -> None:
         self._pinned = {identifier_of(key): key for key in pinned}
+        self._live: dict[int, bytes] = {}
         self._known: dict[int, bytes] = {}
         self._count_max = count_max
 
     def owner(self, identifier: int) -> bytes | None:
-        return self._pinned.get(identifier) or self._known.get(identifier)
+        return self._pinned.get(identifier) or self._live.get(identifier) or self._known.get(identifier)
 
     def bind(self, peer: Peer) -> None:
         assert self.owner(peer.identifier) in (None, peer.key)
         self._known.pop(peer.identifier, None)
-        self._known[peer.identifier] = peer.key
+        self._live[peer.identifier] = peer.key
+
+    def release(self, peer: Peer) -> None:
+        """Its session ended."""
+        self._known[peer.identifier] = self._live.pop(peer.identifier)
         if len(self._known) > self._count_max:
             del self._known[next(iter(self._known))]
 
@@ -113,8 +118,6 @@ class Judge:
     def _check_self(self, claim: Claim) -> None:
         if claim.instance == self._book.instance:
             raise Refusal("ourselves")
-        if self._book.ring is None:
-            return
         if claim.key == self._book.identity.key and claim.role == "node":
             raise Refusal("our key in another instance", instance=claim.instance.hex())
         owner = self.bindings.owner(claim.identifier)

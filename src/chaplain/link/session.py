@@ -2,6 +2,9 @@
 
 Decides which sealed frames are accepted. Knows nothing of greetings or dials beyond the line it speaks through.
 
+The first frame of each direction is the *nod*: an empty command, made by the link itself, which tells the other side
+that its greeting was completed here too.
+
 Invariants: each counter seals once, going up by one; an accepted counter is higher than all accepted before;
 0 <= confirmed <= sent.
 """
@@ -13,6 +16,9 @@ from chaplain.link.call import Line
 from chaplain.link.events import Peer
 from chaplain.link.refusal import Refusal
 from chaplain.link.seal import HEADER, Seal
+
+NOD = b""
+_NOD_COUNTER = 1
 
 
 class Session:
@@ -53,7 +59,7 @@ class Session:
         return self._closing.close(self.sent, self.heard, command)
 
     def open(self, frame: bytes) -> tuple[bytes, int]:
-        """The command, and how many before it are missing; raises `Refusal`."""
+        """The command (or the nod), and how many before it are missing; raises `Refusal`."""
         if len(frame) < self.overhead_bytes or frame[0] != self.octet:
             raise Refusal("not sealed")
         _, counter, confirmed = HEADER.unpack_from(frame)
@@ -64,7 +70,7 @@ class Session:
             raise Refusal("broken seal")
         if confirmed > self.sent:
             raise Refusal("confirms what was never said")
-        missed = counter - self.heard - 1
+        missed = counter - 1 - max(self.heard, _NOD_COUNTER) if counter > _NOD_COUNTER else 0
         self.heard = counter
         self.confirmed = max(self.confirmed, confirmed)
         return command, missed
@@ -72,4 +78,5 @@ class Session:
     @property
     def unconfirmed(self) -> int:
         assert 0 <= self.confirmed <= self.sent
-        return self.sent - self.confirmed
+        assert self.sent >= _NOD_COUNTER
+        return self.sent - max(self.confirmed, _NOD_COUNTER)

@@ -1,0 +1,218 @@
+"""Clients: pinned nodes, registered keys, and the session both ways over one connection."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from link_stage import SECOND_NS, Actor, Stage
+
+from chaplain.core import Arrived, HangUp, Send
+from chaplain.link.events import InstallKey, Meet, Register
+from chaplain.link.identity import Identity
+from chaplain.link.keyring import KeyRing
+from chaplain.link.settings import LinkSettings
+
+
+def stage_with_client(**settings: object) -> tuple[Stage, Actor, Actor]:
+    stage = Stage()
+    node = stage.node("node", **settings)
+    identity = Identity.generate(random.Random(77))
+    client = stage.client("client", frozenset({node.core.identity.key}), identity, **settings)
+    node.step(Register({identity.key: "meter"}))
+    return stage, node, client
+
+
+@pytest.mark.parametrize("seal", ["aes-256-gcm", "hmac-sha256"])
+def test_a_client_and_a_node_talk_over_one_connection(seal: str) -> None:
+    stage, node, client = stage_with_client(seal=seal)
+    client.meet(node)
+    stage.settle()
+    assert [met.peer.client for met in node.met] == ["meter"]
+    assert node.met[0].peer.endpoint == ""
+    assert client.met[0].peer.key == node.core.identity.key
+    client.say(node, b"ask")
+    node.say(client, b"answer")
+    stage.settle()
+    assert (node.heard(), client.heard()) == ([b"ask"], [b"answer"])
+    assert node.dials == []
+    stage.run(60 * SECOND_NS)
+    assert client.sessions == {node.instance}
+    assert not node.reports
+    assert not client.reports
+
+
+def test_a_node_whose_key_is_not_pinned_is_refused() -> None:
+    stage, node, _ = stage_with_client()
+    identity = Identity.generate(random.Random(78))
+    node.step(Register({identity.key: "careful"}))
+    careful = stage.client("careful", frozenset({b"p" * 32}), identity)
+    careful.meet(node)
+    stage.settle()
+    assert careful.sessions == set()
+    assert careful.reasons("greeting refused") == ["key not pinned"]
+    assert node.sessions == set()
+
+
+def test_an_unregistered_client_is_refused_at_the_door_and_at_the_greeting() -> None:
+    stage, node, client = stage_with_client()
+    client.meet(node)
+    stage.connect()
+    (frame,) = stage.between(client, node).there
+    node.step(Register({}))
+    node.step(Arrived(client.core.route, frame))
+    assert node.reasons("greeting refused") == ["unknown client"]
+    stage.wires.clear()
+    client.meet(node)
+    stage.run(15 * SECOND_NS)
+    assert "unknown client" in node.refused
+    assert client.sessions == set()
+
+
+def test_a_removed_client_is_hung_up() -> None:
+    stage, node, client = stage_with_client()
+    client.meet(node)
+    stage.settle()
+    node.say(client, b"unconfirmed")
+    effects = node.step(Register({}))
+    assert HangUp(client.core.route) in effects
+    assert node.parted[0].reason == "client removed"
+    assert node.parted[0].unconfirmed == 1
+    assert node.sessions == set()
+    node.step(Arrived(client.core.route, stage.rng.randbytes(50)))
+    assert node.reasons("frame rejected") == ["no session"]
+
+
+def test_others_stay_when_one_client_is_removed() -> None:
+    stage, node, client = stage_with_client()
+    other = stage.client("other", frozenset({node.core.identity.key}))
+    node.step(Register({client.core.identity.key: "meter", other.core.identity.key: "other"}))
+    for actor in (client, other):
+        actor.meet(node)
+    stage.settle()
+    node.step(Register({other.core.identity.key: "other"}))
+    assert node.sessions == {other.instance}
+
+
+def test_a_client_in_the_middle_of_its_greeting_is_removed_too() -> None:
+    stage, node, client = stage_with_client()
+    client.meet(node)
+    stage.connect()
+    stage.deliver(stage.between(client, node))
+    assert HangUp(client.core.route) in node.step(Register({}))
+    assert node.core._book.lines == {}
+
+
+def test_a_client_that_lost_its_connection_comes_back() -> None:
+    stage, node, client = stage_with_client()
+    client.meet(node)
+    stage.settle()
+    client.say(node, b"lost")
+    stage.cut(stage.between(client, node))
+    assert (client.parted[0].unconfirmed, node.parted[0].unconfirmed) == (1, 0)
+    stage.run(SECOND_NS)
+    assert client.sessions == {node.instance}
+    assert node.sessions == {client.instance}
+    client.say(node, b"back")
+    stage.settle()
+    assert node.heard() == [b"back"]
+
+
+def test_a_client_that_comes_back_before_the_node_noticed() -> None:
+    stage, node, client = stage_with_client()
+    client.meet(node)
+    stage.settle()
+    stage.cut(stage.between(client, node), told=False)
+    stage.run(SECOND_NS)
+    assert node.parted[0].reason == "greeted anew"
+    assert node.sessions == {client.instance}
+    node.say(client, b"hello again")
+    stage.settle()
+    assert client.heard() == [b"hello again"]
+
+
+def test_two_processes_of_one_client_have_a_session_each() -> None:
+    stage, node, client = stage_with_client()
+    twin = stage.client("twin", frozenset({node.core.identity.key}), client.core.identity)
+    for actor in (client, twin):
+        actor.meet(node)
+    stage.settle()
+    assert node.sessions == {client.instance, twin.instance}
+
+
+def test_a_client_with_two_nodes() -> None:
+    stage, node, _ = stage_with_client()
+    second = stage.node("second")
+    identity = Identity.generate(random.Random(79))
+    client = stage.client("both", frozenset({node.core.identity.key, second.core.identity.key}), identity)
+    for server in (node, second):
+        server.step(Register({identity.key: "both"}))
+        client.meet(server)
+    stage.settle()
+    assert client.sessions == {node.instance, second.instance}
+
+
+def test_half_greeted_clients_are_bounded_and_time_out() -> None:
+    stage = Stage()
+    node = stage.node("node", half_greeted_max=2)
+    clients = [stage.client(f"c{number}", frozenset({b"p" * 32})) for number in range(3)]
+    node.step(Register({client.core.identity.key: client.name for client in clients}))
+    for client in clients:
+        client.meet(node)
+    stage.settle()
+    assert node.hung_up == [clients[0].core.route]
+    assert len(node.core._book.half_greeted) == 2
+    stage.actors = {"node": node}
+    stage.run(11 * SECOND_NS)
+    assert node.core._book.lines == {}
+    assert len(node.hung_up) == 3
+
+
+def test_a_client_of_another_version_can_name_both() -> None:
+    stage = Stage()
+    node = stage.node("node", version=(2, 0))
+    client = stage.client("client", frozenset({node.core.identity.key}))
+    node.step(Register({client.core.identity.key: "old"}))
+    client.meet(node)
+    stage.settle()
+    for actor, ours, theirs in ((node, "2.0", "1.0"), (client, "1.0", "2.0")):
+        (report,) = actor.reports
+        assert dict(report.detail) == {"reason": "other version", "ours": ours, "theirs": theirs}
+    assert node.core._book.offers == {}
+
+
+def test_a_client_holds_no_keys_and_is_never_dialled() -> None:
+    stage, node, client = stage_with_client()
+    client.step(InstallKey(bytes(32)))
+    assert client.reasons("key ring change refused") == ["a client has no key ring"]
+    identity = Identity.generate(random.Random(1))
+    with pytest.raises(ValueError, match="a client neither"):
+        type(client.core)(identity, bytes(16), LinkSettings("c"), random.Random(1), ring=KeyRing(bytes(32)))
+    client.meet(node)
+    stage.settle()
+    client.step(Arrived(node.core.route, stage.rng.randbytes(100)))
+    client.step(Arrived(b"\x01" + node.instance, b"\x12" + bytes(200)))
+    assert set(client.reasons("frame rejected")) == {"no session", "not a channel for greetings"}
+
+
+def test_two_names_for_one_node_do_not_fight() -> None:
+    stage, node, client = stage_with_client()
+    stage.listening["tcp://alias:7001"] = node
+    client.meet(node)
+    stage.settle()
+    client.step(Meet("tcp://alias:7001"))
+    stage.run(30 * SECOND_NS)
+    assert len(client.met) == 1
+    assert client.parted == []
+    assert set(client.reasons("greeting refused")) == {"another endpoint leads there"}
+
+
+def test_what_a_node_sends_a_client_counts_against_the_budget() -> None:
+    stage, node, client = stage_with_client(queue_bytes_max=1_000)
+    client.meet(node)
+    stage.settle()
+    sent = [effect for _ in range(20) for effect in node.say(client, b"x" * 100) if isinstance(effect, Send)]
+    assert len(sent) == 1_000 // 133
+    stage.settle()
+    assert len(client.said) == len(sent)
+    assert isinstance(node.say(client, b"y")[0], Send)
