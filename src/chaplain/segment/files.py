@@ -88,7 +88,11 @@ class OpenSegment:
     def read(self, position: int, size_bytes: int) -> bytes:
         """A copy of these octets, all of one life; fewer if the file ends. Raises `Recycled` if it changed lives."""
         data = os.pread(self._descriptor, size_bytes, position - self.header.base)
-        if self._read_header() != self.header:
+        try:
+            same = self._read_header() == self.header
+        except Malformed:
+            same = False
+        if not same:
             raise Recycled(f"{self._path} was recycled while it was read")
         return data
 

@@ -34,6 +34,9 @@ class Agreement:
         self._waiting: list[Record] = []
         self._waiting_max = waiting_max
         self.incomplete: list[Incomplete] = []
+        self._shown: tuple[int, bytes] | None = None
+        self.forks: list[int] = []
+        """Indexes at which something is agreed that contradicts what was shown: never possible in a healthy log."""
         self.superseded = 0
         """Records of proposals that were replaced, hence never shown."""
 
@@ -47,6 +50,9 @@ class Agreement:
         if record.kind == Kind.MARK:
             return self._marked(record)
         shown = self._chained(record.index - 1, record.previous_hash) if record.previous_hash != NO_HASH else []
+        if self._shown is not None and record.chain_hash != NO_HASH and record.index <= self._shown[0]:
+            self.superseded += 1  # its place is taken: by itself, written again, or by what was agreed instead
+            return shown
         if len(self._waiting) >= self._waiting_max:
             raise StorageError(f"{self._waiting_max} records wait for an agreed mark: the log has lost its marks")
         self._waiting.append(record)
@@ -63,12 +69,16 @@ class Agreement:
         """Everything that waits and leads, by its hashes, to the message `index` with this chain hash."""
         on_chain: list[tuple[int, bytes]] = []
         by_name = {(record.index, record.chain_hash): record for record in self._waiting}
-        while (link := by_name.get((index, chain_hash))) is not None:
+        lowest = self._shown[0] if self._shown else -1
+        while index > lowest and (link := by_name.get((index, chain_hash))) is not None:
             on_chain.append((index, chain_hash))
             index, chain_hash = index - 1, link.previous_hash
+        if self._shown is not None and index == lowest and chain_hash != self._shown[1]:
+            self.forks.append(index)
+            return []
         if not on_chain:
             return []
-        last = on_chain[0][0]
+        self._shown = last, _ = on_chain[0]
         agreed = [record for record in self._waiting if (record.index, record.chain_hash) in on_chain]
         settled = sum(record.index <= last for record in self._waiting)
         self.superseded += settled - len(agreed)

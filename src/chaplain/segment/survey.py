@@ -115,14 +115,10 @@ class Surveyor:
         return True
 
     def _note_copies(self, headers: Headers, header: SegmentHeader) -> None:
-        if headers.header is None:
-            return
-        for place in headers.bad:
+        """A copy that is bad or old is mended from the other, whatever befell it: never a reason to cut."""
+        for place in headers.bad + headers.stale if headers.header else ():
             at = header.base + place
-            self._findings.append(Finding(Verdict.IN_DOUBT, at, at + HEADER_BYTES, "header: one copy is bad"))
-        for place in headers.stale:
-            at = header.base + place
-            self._findings.append(Finding(Verdict.TORN, at, at + HEADER_BYTES, "header: one copy is of a former life"))
+            self._findings.append(Finding(Verdict.DAMAGED, at, at + HEADER_BYTES, "header: one copy is bad"))
 
     def _take(self, found: Scan) -> None:
         self._last = found

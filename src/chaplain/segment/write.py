@@ -147,7 +147,7 @@ class Writer:
         """
         old = self._header
         new = self._next_header(old)
-        operations = self._take_file(new.sequence)
+        operations = self._drop_leftovers(new.sequence) + self._take_file(new.sequence)
         operations.append(
             WriteAt(
                 self._path(segment_name(new.log, new.sequence)),
@@ -172,6 +172,12 @@ class Writer:
             previous=old.identity if old else NO_IDENTITY,
         )
 
+    def _drop_leftovers(self, sequence: int) -> list[Operation]:
+        """Files behind a cut that are not begun anew now would be taken for foreign segments later."""
+        leftovers = sorted(taken for taken in self._taken if taken > sequence)
+        self._taken.difference_update(leftovers)
+        return [Remove(self._path(segment_name(self._settings.log, leftover))) for leftover in leftovers]
+
     def _take_file(self, sequence: int) -> list[Operation]:
         file = self._path(segment_name(self._settings.log, sequence))
         if sequence in self._taken:
@@ -191,6 +197,11 @@ class Writer:
 
     def _path(self, name: str) -> str:
         return self._settings.folder + name
+
+
+def mend_header(header: SegmentHeader, folder: str = "") -> WriteAt:
+    """Write both copies again, when one of them was found bad."""
+    return WriteAt(folder + segment_name(header.log, header.sequence), 0, encode_pages(header))
 
 
 def refill(header: SegmentHeader, start: int, end: int, records: Sequence[Record], folder: str = "") -> WriteAt:
