@@ -118,6 +118,7 @@ class HttpServer(ThreadingHTTPServer):
             message = f"cannot serve HTTP at {host}:{port}: {error.strerror}; choose another http address"
             raise ConfigError(message) from error
         self.port = int(self.server_address[1])
+        self.endpoint = f"{host}:{self.port}"
         self._thread = threading.Thread(target=self.serve_forever, args=(0.2,), name="http", daemon=True)
         self._thread.start()
 

@@ -1,0 +1,83 @@
+"""`chaplain cluster`: a cluster on this machine, in one directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from chaplain.cli.show import cluster_option, output_option, progress, put_json, put_table
+
+
+@click.group()
+def cluster() -> None:
+    """Start, look at and stop a cluster on this machine."""
+
+
+@cluster.command(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
+@click.option("--nodes", type=click.IntRange(1, 255), help="How many nodes to make.  [default: 3]")
+@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--database", type=click.Choice(["sqlite", "none"]), help="What executes journals.  [default: sqlite]")
+@click.option("--base-port", type=click.IntRange(1, 65535), help="First of 2N ports to use.  [default: free ones]")
+@output_option
+def up(nodes: int | None, directory: Path, database: str | None, base_port: int | None, output: str) -> None:
+    """Start N nodes in the background and wait until they serve.
+
+    In a directory that has a cluster already, starts the nodes of it that are down.
+    """
+    from chaplain.config import CLUSTER_FILE, load_cluster  # noqa: PLC0415
+    from chaplain.errors import ConfigError  # noqa: PLC0415
+    from chaplain.runtime.founding import make_cluster  # noqa: PLC0415
+    from chaplain.runtime.local import bring_up  # noqa: PLC0415
+
+    if not (directory / CLUSTER_FILE).exists():
+        make_cluster(directory, nodes or 3, database or "sqlite", base_port)
+    elif nodes is not None and nodes != (there := len(load_cluster(directory).nodes)):
+        raise ConfigError(f"{directory} holds a cluster of {there} nodes, not {nodes}; choose another directory")
+    started = bring_up(directory.resolve(), progress)
+    if output == "json":
+        put_json({"started": started, **_status(directory)})
+    else:
+        click.echo(f"{len(load_cluster(directory).nodes)} nodes serve, {len(started)} of them started now.")
+        click.echo(f"Next: chaplain cluster status --cluster {directory}")
+
+
+@cluster.command(epilog="Example: chaplain cluster status --cluster demo --output json")
+@cluster_option
+@output_option
+def status(cluster: str, output: str) -> None:
+    """Show the nodes, their roles and what they hold."""
+    found = _status(Path(cluster))
+    if output == "json":
+        put_json(found)
+        return
+    nodes = found["nodes"]
+    assert isinstance(nodes, list)
+    put_table(
+        ["id", "endpoint", "pid", "state", "roles", "master", "members"], nodes, f"regime {found['regime'] or '-'}"
+    )
+    streams = found["streams"]
+    if isinstance(streams, dict) and streams:
+        put_table(["stream", "head"], [{"stream": name, **stream} for name, stream in streams.items()])
+
+
+@cluster.command(epilog="Example: chaplain cluster down --cluster demo")
+@cluster_option
+@output_option
+def down(cluster: str, output: str) -> None:
+    """Stop the cluster's nodes. What they hold stays in the directory."""
+    from chaplain.config import find_cluster  # noqa: PLC0415
+    from chaplain.runtime.local import bring_down  # noqa: PLC0415
+
+    stopped = bring_down(find_cluster(cluster).parent.resolve())
+    if output == "json":
+        put_json({"stopped": stopped})
+    else:
+        click.echo(f"{len(stopped)} nodes stopped.")
+
+
+def _status(where: Path) -> dict[str, object]:
+    from chaplain.config import find_cluster  # noqa: PLC0415
+    from chaplain.runtime.local import describe  # noqa: PLC0415
+
+    return describe(find_cluster(where).parent.resolve())

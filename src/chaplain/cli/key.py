@@ -1,0 +1,48 @@
+"""`chaplain key`: files with keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import SystemRandom
+
+import click
+
+from chaplain.cli.show import output_option, put_json
+
+
+@click.group()
+def key() -> None:
+    """Make keys."""
+
+
+@key.command(epilog="Example: chaplain key new --kind identity --out alice.identity")
+@click.option(
+    "--kind",
+    type=click.Choice(["identity", "keyring"]),
+    default="identity",
+    show_default=True,
+    help="The key of a node or client, or a ring with one new cluster key.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="The file to write.  [default: the kind]")
+@output_option
+def new(kind: str, out: Path | None, output: str) -> None:
+    """Make a key and write it to a new file that only you can read.
+
+    Shows what may be shown: an identity's public key, or the id of a cluster key.
+    """
+    from chaplain.link.identity import Identity, to_text  # noqa: PLC0415
+    from chaplain.link.keyring import CLUSTER_KEY_BYTES, KeyRing  # noqa: PLC0415
+    from chaplain.runtime.secrets import write_secret  # noqa: PLC0415
+
+    file = out or Path(kind)
+    if kind == "identity":
+        identity = Identity.generate(SystemRandom())
+        text, shown = identity.text(), {"key": to_text(identity.key), "identifier": identity.identifier}
+    else:
+        ring = KeyRing(SystemRandom().randbytes(CLUSTER_KEY_BYTES))
+        text, shown = ring.text(), {"key_id": ring.used_id.hex()}
+    write_secret(file, text)
+    if output == "json":
+        put_json({"kind": kind, "file": str(file), **shown})
+    else:
+        click.echo(f"{file}: " + ", ".join(f"{name} {value}" for name, value in shown.items()))

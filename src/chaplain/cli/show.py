@@ -1,0 +1,63 @@
+"""What commands share: the options that name a cluster and a form of output, and the output itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cluster_option(command: F) -> F:
+    """`--cluster DIR|FILE`, or `--dir`, or the environment."""
+    return click.option(
+        "--cluster",
+        "--dir",
+        "cluster",
+        metavar="DIR|FILE",
+        required=True,
+        envvar="CHAPLAIN_CLUSTER",
+        show_envvar=True,
+        help="The cluster's directory, or its cluster.toml.",
+    )(command)
+
+
+def output_option(command: F) -> F:
+    kinds = click.Choice(["table", "json"])
+    return click.option("--output", type=kinds, default="table", show_default=True, help="For people or programs.")(
+        command
+    )
+
+
+def put_json(value: object) -> None:
+    click.echo(json.dumps(value))
+
+
+def put_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], caption: str = "") -> None:
+    """Rows by column name; what a row lacks is shown as a dash."""
+    # Imported here: it takes a tenth of a second that `--output json` can do without.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(*columns, caption=caption or None, caption_justify="left")
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    Console(file=sys.stdout, soft_wrap=not sys.stdout.isatty()).print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None or value in ("", []):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def progress(text: str) -> None:
+    """A line on how far we are, for people only: never into what a program reads."""
+    if sys.stderr.isatty():
+        click.echo(text, err=True)

@@ -1,0 +1,49 @@
+"""`chaplain wire`: documented messages as bytes and as JSON, for people who debug."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from chaplain.cli.show import put_json
+
+
+@click.group()
+def wire() -> None:
+    """Messages as bytes and as JSON, for people who debug."""
+
+
+@wire.command(epilog="Example: chaplain wire decode aaa1060007")
+@click.argument("text", metavar="HEX")
+@click.option("--layer", type=click.Choice(["mesh", "parcel"]), help="What it is.  [default: told by its first octets]")
+def decode(text: str, layer: str | None) -> None:
+    """Show an unsealed message, given in hexadecimal (or - for standard input), as JSON."""
+    from chaplain.cli.wire_json import to_json  # noqa: PLC0415
+
+    put_json(to_json(_bytes(_given(text)), layer))
+
+
+@wire.command(epilog='Example: chaplain wire encode \'{"layer": "mesh", "command": "PING", "sequence": 7}\'')
+@click.argument("text", metavar="JSON")
+def encode(text: str) -> None:
+    """Show the bytes of a message, given as `wire decode` shows it (or - for standard input), in hexadecimal."""
+    from chaplain.cli.wire_json import from_json  # noqa: PLC0415
+
+    try:
+        value = json.loads(_given(text))
+    except ValueError as error:
+        raise click.BadParameter(f"this is not JSON: {error}", param_hint="JSON") from None
+    click.echo(from_json(value).hex())
+
+
+def _given(text: str) -> str:
+    return sys.stdin.read() if text == "-" else text
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise click.BadParameter("give pairs of hexadecimal digits", param_hint="HEX") from None

@@ -1,0 +1,267 @@
+"""What a node and a cluster file may say: names, types, defaults, bounds, and where each value came from.
+
+A value is taken from the TOML file, then the environment (`CHAPLAIN_NODE_` and the name in capitals, dots as
+underscores), then flags; the last one wins and its origin is remembered, so that an error can say what to change.
+It refuses to know what the values are for: paths are not opened here, keys not decoded.
+
+Reference for users: docs/reference/configuration.md, which a test compares with `SETTINGS`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from chaplain.core import Frozen
+from chaplain.errors import ConfigError
+
+Value = str | int | float | tuple[str, ...]
+
+CLUSTER_FILE = "cluster.toml"
+NODE_FILE = "node.toml"
+PID_FILE = "pid"
+SEGMENTS = "segments"
+SECOND_NS = 1_000_000_000
+NODE_IDS_MAX = 255
+
+
+class Setting(Frozen, frozen=True):
+    """One name a node's file may hold. The type of the default is the type of the value."""
+
+    name: str
+    default: Value
+    help: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("cluster", "chaplain", "Name of the cluster; only those who say the same name talk."),
+    Setting("id", 1, "Number people know this node by.", 1, NODE_IDS_MAX),
+    Setting("bind", "tcp://127.0.0.1:7400", "Where to listen for nodes and clients."),
+    Setting("advertise", "", "Where others reach this node; empty: where it listens."),
+    Setting("data", ".", "Data directory, relative to this file."),
+    Setting("identity", "identity", "File with this node's key, relative to this file; mode 0600."),
+    Setting("keyring", "keyring", "File with the cluster's keys, relative to this file; mode 0600."),
+    Setting("neighbours", (), "Endpoints to join the cluster through; one that answers is enough."),
+    Setting("http", "127.0.0.1:0", "Where to serve metrics, health and status; port 0: any; empty: nowhere."),
+    Setting("database", "sqlite", "What executes journal streams.", choices=("sqlite", "none")),
+    Setting("seal", "aes-256-gcm", "How frames are sealed.", choices=("aes-256-gcm", "hmac-sha256")),
+    Setting("log", "", "File to append log lines to; empty: standard error."),
+    Setting("mesh.heartbeat_seconds", 1.0, "A node to which nothing was sent for so long gets a heartbeat.", 0.01, 60),
+    Setting("mesh.ping_after_seconds", 5.0, "A peer silent for so long is pinged.", 0.02, 600),
+    Setting("mesh.gone_after_seconds", 30.0, "A peer silent for so long is taken for dead.", 0.05, 3600),
+    Setting(
+        "gossip.silence_seconds", 5.0, "T: silent so long, a member is asked about; twice that, it left.", 0.05, 600
+    ),
+    Setting("beacon.address", "", "Broadcast address for finding neighbours, such as 127.255.255.255; empty: off."),
+    Setting("beacon.port", 7401, "UDP port of the beacon; nodes on one machine share it.", 1, 65535),
+    Setting("beacon.interface", "", "Network interface the beacon is bound to; empty: any."),
+    Setting("beacon.every_seconds", 1.0, "How often a beacon is cast.", 0.05, 3600),
+    Setting(
+        "bounds.queue_bytes_max", 16 << 20, "Bytes queued for one peer; more is dropped and told.", 1 << 16, 48 << 20
+    ),
+    Setting("bounds.strangers_max", 192, "Connections that may be unproven at a time; more wait.", 8, 4096),
+    Setting(
+        "bounds.write_bytes_max", 256 << 20, "Bytes queued for the disk; beyond it the node waits.", 1 << 20, 4 << 30
+    ),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_TABLES = ("clients", "nodes")
+_PATHS = ("data", "identity", "keyring", "log")
+
+
+class NodeConfig(Frozen, frozen=True):
+    """A node's settings, complete and within bounds. Paths are absolute."""
+
+    values: dict[str, Value]
+    origins: dict[str, str]
+    """By name: `default`, the file, the environment variable or the flag that the value is from."""
+    clients: dict[str, str]
+    """Public keys, as text, of the clients that may connect, by name."""
+    nodes: dict[int, str]
+    """Public keys, as text, of the nodes of the cluster, by id."""
+
+    def text(self, name: str) -> str:
+        value = self.values[name]
+        assert isinstance(value, str), name
+        return value
+
+    def number(self, name: str) -> int:
+        value = self.values[name]
+        assert isinstance(value, int), name
+        return value
+
+    def span_ns(self, name: str) -> int:
+        value = self.values[name]
+        assert isinstance(value, int | float), name
+        return round(value * SECOND_NS)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self.values[name]
+        assert isinstance(value, tuple), name
+        return value
+
+    def path(self, name: str) -> Path:
+        return Path(self.text(name))
+
+
+def load_node(
+    file: Path, environment: Mapping[str, str] = os.environ, flags: Mapping[str, str] | None = None
+) -> NodeConfig:
+    """Read a node's file, and what the environment and flags say over it. ConfigError names the first mistake."""
+    found = _flatten(_read_toml(file), file)
+    clients = _keys(found.pop("clients", {}), "clients", file)
+    nodes = _keys(found.pop("nodes", {}), "nodes", file)
+    values: dict[str, Value] = {}
+    origins: dict[str, str] = {}
+    for setting in SETTINGS:
+        raw, origin = _choose(setting.name, found, file, environment, flags or {})
+        values[setting.name] = setting.default if origin == "default" else _check(setting, raw, origin)
+        origins[setting.name] = origin
+    for name in [*found, *(flags or {})]:
+        if name not in _BY_NAME:
+            raise ConfigError(f"{file}: {name!r} is no setting; {_nearest(name)}")
+    for name in _PATHS:
+        if values[name]:
+            values[name] = str((file.parent / str(values[name])).resolve())
+    return NodeConfig(values, origins, clients, {_node_id(name, file): key for name, key in nodes.items()})
+
+
+def variable_of(name: str) -> str:
+    return "CHAPLAIN_NODE_" + name.upper().replace(".", "_")
+
+
+def _read_toml(file: Path) -> dict[str, object]:
+    try:
+        with file.open("rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}; give the path of a file that exists") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from error
+
+
+def _flatten(tables: dict[str, object], file: Path) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in tables.items():
+        if not isinstance(value, dict) or name in _TABLES:
+            flat[name] = value
+            continue
+        for inner, inner_value in value.items():
+            if isinstance(inner_value, dict):
+                raise ConfigError(f"{file}: {name}.{inner} is a table; settings are at most one table deep")
+            flat[f"{name}.{inner}"] = inner_value
+    return flat
+
+
+def _keys(table: object, name: str, file: Path) -> dict[str, str]:
+    if not isinstance(table, dict) or not all(isinstance(key, str) for key in table.values()):
+        raise ConfigError(f'{file}: [{name}] must hold lines of name = "public key"')
+    return dict(table)
+
+
+def _node_id(name: str, file: Path) -> int:
+    if not name.isascii() or not name.isdigit() or not 1 <= int(name) <= NODE_IDS_MAX:
+        raise ConfigError(f"{file}: [nodes] has {name!r}; a node's id is a number from 1 to {NODE_IDS_MAX}")
+    return int(name)
+
+
+def _choose(
+    name: str, found: Mapping[str, object], file: Path, environment: Mapping[str, str], flags: Mapping[str, str]
+) -> tuple[object, str]:
+    if name in flags:
+        return flags[name], f"the flag for {name}"
+    if variable_of(name) in environment:
+        return environment[variable_of(name)], variable_of(name)
+    if name in found:
+        return found[name], str(file)
+    return None, "default"
+
+
+def _check(setting: Setting, raw: object, origin: str) -> Value:
+    """The value, converted if it came as text, within its bounds."""
+    kind = type(setting.default)
+    wrong = ConfigError(f"{setting.name} (from {origin}) must be {_wanted(setting)}, not {raw!r}")
+    if kind is tuple:
+        parts = raw.split(",") if isinstance(raw, str) else raw
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise wrong
+        return tuple(part.strip() for part in parts if part.strip())
+    if kind is str:
+        if not isinstance(raw, str) or (setting.choices and raw not in setting.choices):
+            raise wrong
+        return raw
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+        raise wrong
+    try:
+        number = msgspec.convert(raw, int | float if kind is float else int, strict=not isinstance(raw, str))
+    except msgspec.ValidationError:
+        raise wrong from None
+    if (setting.low is not None and number < setting.low) or (setting.high is not None and number > setting.high):
+        raise wrong
+    return float(number) if kind is float else number
+
+
+def _wanted(setting: Setting) -> str:
+    if setting.choices:
+        return "one of " + ", ".join(setting.choices)
+    if isinstance(setting.default, str):
+        return "text"
+    if isinstance(setting.default, tuple):
+        return "a list of texts"
+    kind = "a whole number" if isinstance(setting.default, int) else "a number"
+    return kind if setting.low is None else f"{kind} from {setting.low:g} to {setting.high:g}"
+
+
+def _nearest(name: str) -> str:
+    import difflib  # noqa: PLC0415  only for a message
+
+    near = difflib.get_close_matches(name, _BY_NAME, 1)
+    return f"did you mean {near[0]!r}?" if near else "see docs/reference/configuration.md"
+
+
+class ClusterNode(Frozen, frozen=True):
+    id: int
+    endpoint: str
+    key: str
+    """Public, as text."""
+    http: str = ""
+
+
+class ClusterFile(Frozen, frozen=True):
+    """What a client needs to know of a cluster. It never holds the cluster key."""
+
+    cluster: str
+    seal: str
+    identity: str
+    """The default client's identity file, relative to the cluster's directory."""
+    nodes: tuple[ClusterNode, ...]
+
+
+def find_cluster(where: str | Path) -> Path:
+    """The cluster's file, from its path or that of its directory."""
+    path = Path(where)
+    file = path / CLUSTER_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(
+            f"there is no cluster at {where}: make one with `chaplain cluster up --nodes 3 --dir {where}`"
+        )
+    return file
+
+
+def load_cluster(where: str | Path) -> ClusterFile:
+    """Read a cluster's file. The identity's path comes back absolute."""
+    file = find_cluster(where)
+    try:
+        cluster = msgspec.convert(_read_toml(file), ClusterFile)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{file}: {error}; `chaplain cluster up` writes this file") from None
+    if not cluster.nodes:
+        raise ConfigError(f"{file}: no [[nodes]]; `chaplain cluster up` writes this file")
+    return msgspec.structs.replace(cluster, identity=str((file.parent / cluster.identity).resolve()))

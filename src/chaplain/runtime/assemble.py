@@ -1,0 +1,176 @@
+"""The one place where a node is put together from its configuration, and run.
+
+A data directory has one node at a time: it is locked for as long as the process lives, and its `pid` file says who.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import SystemRandom
+from typing import TextIO
+
+from chaplain import status
+from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
+from chaplain.desk.core import DeskSettings
+from chaplain.errors import ConfigError
+from chaplain.gossip.settings import GossipSettings
+from chaplain.link.door import split_endpoint
+from chaplain.link.identity import identifier_of, new_instance
+from chaplain.link.settings import LinkSettings
+from chaplain.link.sockets import Sockets
+from chaplain.mesh.settings import MeshSettings
+from chaplain.node import KEYRING_FILE, NodeCore, NodeSettings
+from chaplain.runtime.beacon import BeaconSocket
+from chaplain.runtime.disk import Disk
+from chaplain.runtime.host import Clock, Host
+from chaplain.runtime.http import HttpServer, Views
+from chaplain.runtime.log import Log
+from chaplain.runtime.secrets import read_identity, read_keyring, read_public_key
+from chaplain.runtime.storage import Storage
+
+LOCK_FILE = "lock"
+SWITCH_INTERVAL_S = 0.0005
+"""Measured: with Python's default of 5 ms the storage and loop threads wait for each other too long."""
+
+
+def run_node(config: NodeConfig) -> int:
+    """Run a node until it is told to stop; its exit code."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    with locked(config.path("data")), logged(config) as log:
+        clock = Clock()
+        instance = new_instance(SystemRandom())
+        sockets = Sockets(instance, config.text("bind"), config.number("bounds.strangers_max"))
+        try:
+            endpoint = advertised(config, sockets.endpoint)
+            node = make_node(config, endpoint, instance, clock.now_ns())
+            beacon = make_beacon(config)
+        except BaseException:
+            sockets.close()
+            raise
+        storage = Storage(Disk(config.text("data")), config.number("bounds.write_bytes_max"))
+        host = Host(node, sockets, storage, log, beacon=beacon, clock=clock)
+        host.stop_on_signals()
+        return _serve(config, host, node, log)
+
+
+def _serve(config: NodeConfig, host: Host, node: NodeCore, log: Log) -> int:
+    server = None
+    try:
+        server = make_http(config, host, node)
+        http = "" if server is None else server.endpoint
+        log.write("serving", {"endpoint": node.settings.link.endpoint, "http": http, "pid": os.getpid()})
+        gc.freeze()  # what a node is made of lives as long as it does
+        return host.run()
+    finally:
+        if server is not None:
+            server.end()
+        host.close()
+
+
+def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -> NodeCore:
+    identity = read_identity(config.path("identity"))
+    nodes = {node_id: read_public_key(key, f"[nodes] {node_id}") for node_id, key in config.nodes.items()}
+    if nodes.get(config.number("id"), identity.key) != identity.key:
+        raise ConfigError(f"[nodes] gives node {config.number('id')} another key than its identity file has")
+    clients = {read_public_key(key, f"[clients] {name}"): name for name, key in config.clients.items()}
+    rotated = config.path("data") / KEYRING_FILE
+    return NodeCore(
+        make_settings(config, endpoint, {identifier_of(key): node_id for node_id, key in nodes.items()}),
+        identity,
+        read_keyring(rotated if rotated.exists() else config.path("keyring")),
+        clients=clients,
+        rng=SystemRandom(),
+        instance=instance,
+        now_ns=now_ns,
+    )
+
+
+def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -> NodeSettings:
+    cluster = config.text("cluster")
+    return NodeSettings(
+        link=LinkSettings(
+            cluster,
+            endpoint=endpoint,
+            seal=config.text("seal"),
+            queue_bytes_max=config.number("bounds.queue_bytes_max"),
+        ),
+        mesh=MeshSettings(
+            cluster=cluster,
+            heartbeat_ns=config.span_ns("mesh.heartbeat_seconds"),
+            ping_after_ns=config.span_ns("mesh.ping_after_seconds"),
+            gone_after_ns=config.span_ns("mesh.gone_after_seconds"),
+            beacon_ns=config.span_ns("beacon.every_seconds"),
+        ),
+        gossip=GossipSettings(silence_ns=config.span_ns("gossip.silence_seconds")),
+        desk=DeskSettings(),
+        neighbours=tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint),
+        node_ids=node_ids,
+    )
+
+
+def make_beacon(config: NodeConfig) -> BeaconSocket | None:
+    if not config.text("beacon.address"):
+        return None
+    return BeaconSocket(config.text("beacon.address"), config.number("beacon.port"), config.text("beacon.interface"))
+
+
+def make_http(config: NodeConfig, host: Host, node: NodeCore) -> HttpServer | None:
+    if not config.text("http"):
+        return None
+    address, port = split_endpoint("tcp://" + config.text("http"))
+
+    def whole_status() -> dict[str, object]:
+        return {**status.of_node(node), "pid": os.getpid(), "member_list": status.of_members(node)}
+
+    return HttpServer(address, port, Views(host, whole_status, getattr(node, "ready", lambda: True)))
+
+
+def advertised(config: NodeConfig, bound: str) -> str:
+    """Where others reach us: as configured, or where we listen if that is one address."""
+    if config.text("advertise"):
+        return config.text("advertise")
+    if split_endpoint(bound)[0] in ("0.0.0.0", "::"):  # noqa: S104  compared with, not bound to
+        raise ConfigError("advertise must be set, because bind names no one address: others could not reach this node")
+    return bound
+
+
+@contextlib.contextmanager
+def locked(data: Path) -> Iterator[None]:
+    """Hold the data directory, and say in its `pid` file who does."""
+    try:
+        (data / SEGMENTS).mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"cannot use the data directory {data}: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ConfigError(f"another node runs in {data}; stop it first, or use another data directory") from None
+    pid_file = data / PID_FILE
+    try:
+        pid_file.write_text(f"{os.getpid()}\n")
+        yield
+        pid_file.unlink(missing_ok=True)
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def logged(config: NodeConfig) -> Iterator[Log]:
+    name = f"node-{config.number('id')}"
+    if not config.text("log"):
+        yield Log(name)
+        return
+    try:
+        stream: TextIO = config.path("log").open("a")
+    except OSError as error:
+        raise ConfigError(f"cannot write the log {config.text('log')}: {error.strerror}") from error
+    with stream:
+        yield Log(name, stream)

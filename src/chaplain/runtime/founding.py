@@ -1,0 +1,130 @@
+"""Makes the directory of a cluster on one machine: keys, settings of each node, and the file that clients read.
+
+DIR/cluster.toml                 endpoints, node keys, the default client's identity file; never a secret
+DIR/client.identity              the default client's key
+DIR/node-1/node.toml, identity, keyring, pid, log, segments/
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from chaplain.config import CLUSTER_FILE, NODE_FILE, NODE_IDS_MAX, SEGMENTS
+from chaplain.errors import ConfigError
+from chaplain.link.identity import Identity, to_text
+from chaplain.link.keyring import CLUSTER_KEY_BYTES, KeyRing
+from chaplain.runtime.secrets import write_secret
+
+PORTS = range(12_000, 30_000)
+"""Where free ports are looked for: below those that the kernel gives to outgoing connections, or a restart could find
+one taken."""
+
+
+def make_cluster(directory: Path, count: int, database: str, base_port: int | None) -> None:
+    """Write everything a cluster needs. The cluster's file comes last: without it there is no cluster."""
+    if not 1 <= count <= NODE_IDS_MAX:
+        raise ConfigError(f"--nodes must be from 1 to {NODE_IDS_MAX}, not {count}")
+    if directory.exists() and any(directory.iterdir()):
+        raise ConfigError(f"{directory} is not empty and holds no {CLUSTER_FILE}; choose another directory")
+    ports = free_ports(2 * count) if base_port is None else check_ports(base_port, 2 * count)
+    made_directory = not directory.exists()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        _fill(directory.resolve(), ports[:count], ports[count:], database)
+    except BaseException:
+        for inside in [directory] if made_directory else list(directory.iterdir()):
+            shutil.rmtree(inside, ignore_errors=True)
+        raise
+
+
+def _fill(directory: Path, ports: list[int], http_ports: list[int], database: str) -> None:
+    chance = random.SystemRandom()
+    cluster = f"{directory.name}-{chance.randbytes(4).hex()}".encode("ascii", "replace").decode().replace(" ", "-")
+    identities = [Identity.generate(chance) for _ in ports]
+    client = Identity.generate(chance)
+    ring = KeyRing(chance.randbytes(CLUSTER_KEY_BYTES)).text()
+    endpoints = [f"tcp://127.0.0.1:{port}" for port in ports]
+    keys = [to_text(identity.key) for identity in identities]
+    for number, identity in enumerate(identities, 1):
+        folder = directory / f"node-{number}"
+        (folder / SEGMENTS).mkdir(mode=0o700, parents=True)
+        folder.chmod(0o700)
+        write_secret(folder / "identity", identity.text())
+        write_secret(folder / "keyring", ring)
+        settings = {
+            "cluster": cluster,
+            "id": number,
+            "bind": endpoints[number - 1],
+            "http": f"127.0.0.1:{http_ports[number - 1]}",
+            "database": database,
+            "neighbours": [endpoint for endpoint in endpoints if endpoint != endpoints[number - 1]],
+        }
+        nodes = {str(other): key for other, key in enumerate(keys, 1)}
+        tables = {"clients": {"default": to_text(client.key)}, "nodes": nodes}
+        _write(folder / NODE_FILE, to_toml(settings, tables))
+    write_secret(directory / "client.identity", client.text())
+    top = {"cluster": cluster, "seal": "aes-256-gcm", "identity": "client.identity"}
+    listed = [
+        {"id": number, "endpoint": endpoint, "key": key, "http": f"127.0.0.1:{http}"}
+        for number, (endpoint, key, http) in enumerate(zip(endpoints, keys, http_ports, strict=True), 1)
+    ]
+    _write(directory / CLUSTER_FILE, to_toml(top, {}) + "".join(f"\n[[nodes]]\n{to_toml(node, {})}" for node in listed))
+
+
+def to_toml(values: Mapping[str, object], tables: Mapping[str, Mapping[str, str]]) -> str:
+    """Numbers, texts and lists of texts without control characters, which is all our files hold."""
+    lines = [f"{name} = {_toml_value(value)}\n" for name, value in values.items()]
+    for table, rows in tables.items():
+        lines.append(f"\n[{table}]\n")
+        lines.extend(f"{_toml_value(name)} = {_toml_value(value)}\n" for name, value in rows.items())
+    return "".join(lines)
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(part) for part in value) + "]"
+    if isinstance(value, int):
+        return str(value)
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _write(file: Path, text: str) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w") as stream:
+        stream.write(text)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens at now."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if _is_free(port):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise ConfigError("no free ports were found; give --base-port")
+
+
+def check_ports(base: int, count: int) -> list[int]:
+    ports = list(range(base, base + count))
+    if base < 1 or ports[-1] > 0xFFFF:
+        raise ConfigError(f"--base-port {base} does not leave room for {count} ports; choose one below {65536 - count}")
+    for port in ports:
+        if not _is_free(port):
+            raise ConfigError(f"port {port} is taken; choose another --base-port ({count} ports from it are used)")
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

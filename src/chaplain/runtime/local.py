@@ -1,0 +1,195 @@
+"""Clusters on one machine: started in the background, looked at and stopped.
+
+A process is signalled only after its command line was seen to be that node's: process numbers are used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Set
+from pathlib import Path
+
+from chaplain.config import (
+    NODE_FILE,
+    PID_FILE,
+    ClusterFile,
+    ClusterNode,
+    load_cluster,
+    load_node,
+    variable_of,
+)
+from chaplain.errors import ChaplainError
+from chaplain.runtime.inquire import get_status, is_ready
+
+START_S = 30.0
+MEET_S = 15.0
+STOP_S = 10.0
+POLL_S = 0.02
+LOG_FILE = "log"
+LOG_LINES_SHOWN = 8
+_OWN = ("id", "bind", "advertise", "data", "identity", "keyring", "http", "log", "neighbours")
+
+Tell = Callable[[str], None]
+
+
+class ClusterFailed(ChaplainError):
+    """A local cluster could not be brought up or down."""
+
+
+def bring_up(directory: Path, tell: Tell) -> list[int]:
+    """Start the nodes that are down and wait until all serve; which were started. Undoes its starts if it fails."""
+    cluster = load_cluster(directory)
+    started: dict[int, subprocess.Popen[bytes]] = {}
+    try:
+        for node in cluster.nodes:
+            folder = directory / f"node-{node.id}"
+            if pid_of(folder) is None:
+                started[node.id] = start_node(folder)
+                tell(f"node {node.id} starts")
+        _wait_until_ready(directory, cluster, started, tell)
+        _wait_until_met(cluster, tell)
+    except BaseException:
+        stop_nodes([directory / f"node-{node_id}" for node_id in started], {p.pid for p in started.values()})
+        raise
+    for process in started.values():
+        process.returncode = 0  # it lives on without us: keep Python from warning about it
+    return list(started)
+
+
+def start_node(folder: Path) -> subprocess.Popen[bytes]:
+    config = (folder / NODE_FILE).resolve()
+    load_node(config)  # a mistake in it is told here, not in a log
+    # What makes a node itself is in its file; one variable for all of them would make them the same.
+    environment = {k: v for k, v in os.environ.items() if k not in map(variable_of, _OWN)}
+    log = os.open(folder / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        return subprocess.Popen(  # noqa: S603  our own interpreter and module
+            [sys.executable, "-m", "chaplain.cli.main", "node", "run", "--config", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
+def _wait_until_ready(
+    directory: Path, cluster: ClusterFile, started: dict[int, subprocess.Popen[bytes]], tell: Tell
+) -> None:
+    waiting = {node.id: node for node in cluster.nodes}
+    for _ in _moments(START_S):
+        for node in list(waiting.values()):
+            process = started.get(node.id)
+            if process is not None and process.poll() is not None:
+                raise ClusterFailed(_why_ended(directory, node, process.returncode))
+            if is_ready(node.http):
+                del waiting[node.id]
+                tell(f"node {node.id} serves at {node.endpoint}")
+        if not waiting:
+            return
+    names = ", ".join(str(node_id) for node_id in waiting)
+    raise ClusterFailed(f"node {names} did not serve within {START_S:.0f} s; its log is {directory}/node-*/{LOG_FILE}")
+
+
+def _wait_until_met(cluster: ClusterFile, tell: Tell) -> None:
+    """Nodes that serve but cannot find each other are said, not hidden; they go on trying."""
+    for _ in _moments(MEET_S):
+        statuses = [get_status(node.http) for node in cluster.nodes]
+        if all(status is not None and status.get("members") == len(cluster.nodes) for status in statuses):
+            return
+    tell(f"the nodes serve, but have not all met within {MEET_S:.0f} s; see `chaplain cluster status`")
+
+
+def _why_ended(directory: Path, node: ClusterNode, code: int) -> str:
+    log = directory / f"node-{node.id}" / LOG_FILE
+    with contextlib.suppress(OSError):
+        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+        return f"node {node.id} ended with code {code}; the end of {log}:\n" + "\n".join(f"  {line}" for line in lines)
+    return f"node {node.id} ended with code {code}, and {log} cannot be read"
+
+
+def bring_down(directory: Path) -> list[int]:
+    """Stop the nodes that run; which they were."""
+    folders = {node.id: directory / f"node-{node.id}" for node in load_cluster(directory).nodes}
+    running = {node_id: folder for node_id, folder in folders.items() if pid_of(folder) is not None}
+    stop_nodes(list(running.values()))
+    return list(running)
+
+
+def stop_nodes(folders: list[Path], also: Set[int] = frozenset()) -> None:
+    """Ask, wait, and end by force what does not end."""
+    pids = {pid for folder in folders if (pid := pid_of(folder)) is not None} | {*also}
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        for _ in _moments(STOP_S):
+            pids = {pid for pid in pids if is_alive(pid)}
+            if not pids:
+                return
+    raise ClusterFailed(f"process {', '.join(map(str, pids))} does not end")
+
+
+def pid_of(folder: Path) -> int | None:
+    """The process that runs this node, if it really does."""
+    try:
+        pid = int((folder / PID_FILE).read_text())
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    config = os.fsencode((folder / NODE_FILE).resolve())
+    ours = any(os.path.abspath(word) == config for word in words if word.endswith(NODE_FILE.encode()))
+    return pid if ours and is_alive(pid) else None
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that ended and waits to be collected does not."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")
+
+
+def _moments(seconds: float) -> Iterator[None]:
+    """Now and again until the time is over."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+        time.sleep(POLL_S)
+
+
+def describe(directory: Path) -> dict[str, object]:
+    """The cluster as `chaplain cluster status` shows it. A node that gives no answer is `down`."""
+    nodes: list[dict[str, object]] = []
+    regimes: list[int] = []
+    streams: dict[str, object] = {}
+    fingerprints: dict[str, object] = {}
+    for node in load_cluster(directory).nodes:
+        pid = pid_of(directory / f"node-{node.id}")
+        status = (get_status(node.http) if pid is not None else None) or {"state": "down"}
+        shown = ("state", "roles", "master", "members")
+        nodes.append({"id": node.id, "endpoint": node.endpoint, "pid": pid} | {k: status.get(k) for k in shown})
+        if isinstance(regime := status.get("regime"), int):
+            regimes.append(regime)
+        if isinstance(heads := status.get("streams"), dict):
+            streams.update(heads)
+        if "fingerprint" in status:
+            fingerprints[str(node.id)] = status["fingerprint"]
+    masters = [node["id"] for node in nodes if node["master"]]
+    return {
+        "nodes": nodes,
+        "regime": max(regimes, default=None),
+        "master": masters[0] if masters else None,
+        "streams": streams,
+        "fingerprints": fingerprints,
+    }
