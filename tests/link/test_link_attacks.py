@@ -280,6 +280,21 @@ def test_a_key_holder_speaking_as_another_node() -> None:
     unharmed(stage, alice, bob)
 
 
+def test_a_member_that_claims_anothers_address_disturbs_nobody() -> None:
+    """Mallory, an honest key but a false address, greets alice over and over: her session with bob stays."""
+    stage, alice, bob = pair()
+    mallory = stage.node("mallory", port=9009)
+    mallory.core._handshake._address = ("127.0.0.1", int(bob.endpoint.rpartition(":")[2]))
+    for _ in range(3):
+        mallory.meet(alice)
+        stage.settle()
+        stage.cut(stage.between(mallory, alice))
+        stage.run(SECOND_NS)
+    assert set(alice.reasons("greeting refused")) == {"endpoint belongs to another key"}
+    assert mallory.sessions == set()
+    unharmed(stage, alice, bob)
+
+
 def test_a_greeting_with_another_nodes_key_needs_its_signature() -> None:
     """Mallory's greeting carries alice's key and instance, a MAC of the cluster key, and mallory's signature."""
     from chaplain.link import greeting as codec

@@ -216,3 +216,32 @@ def test_what_a_node_sends_a_client_counts_against_the_budget() -> None:
     stage.settle()
     assert len(client.said) == len(sent)
     assert isinstance(node.say(client, b"y")[0], Send)
+
+
+def test_a_client_that_greets_without_end_and_reads_nothing_is_bounded() -> None:
+    stage, node, client = stage_with_client(queue_bytes_max=5_000)
+    client.meet(node)
+    stage.connect()
+    wire = stage.between(client, node)
+    line = client.core._book.lines[1]
+    for _ in range(100):
+        client.core._book.drop_offer(line)
+        client.core._book.begin_step()
+        client.core._handshake.greet(line)
+        node.step(Arrived(client.core.route, client.core._book.out[-1].frame))
+    assert "queue is full" in node.reasons("greeting refused")
+    assert node.core._book.lines[client.core.route].queued_bytes < 6_000
+    assert sum(map(len, wire.back)) < 6_000
+
+
+def test_a_flood_of_greetings_of_another_version_is_answered_a_few_times() -> None:
+    stage = Stage()
+    node = stage.node("node", version=(2, 0))
+    client = stage.client("client", frozenset({node.core.identity.key}))
+    node.step(Register({client.core.identity.key: "old"}))
+    client.meet(node)
+    stage.connect()
+    (frame,) = stage.between(client, node).there
+    for _ in range(100):
+        node.step(Arrived(client.core.route, frame))
+    assert len(stage.between(client, node).back) == 5

@@ -75,10 +75,12 @@ class Book:
 
     # Reports and counts.
 
-    def report(self, now_ns: int, event: str, reason: str, peer: str = "", **detail: str | int) -> None:
+    def report(self, now_ns: int, event: str, reason: str, peer: str = "", **detail: str | int) -> bool:
+        """Whether the report was made, and not left out because its second is full."""
         report = self._reports.make(now_ns, event, reason, peer, detail)
         if report is not None:
             self.out.append(report)
+        return report is not None
 
     # Lines and offers.
 
@@ -86,12 +88,9 @@ class Book:
         return self.calls.get(endpoint) or self.aliases.get(endpoint)
 
     def open_line(self, call: Call) -> Line:
-        """A fresh dial for the call. What the peer still waits to see echoed goes with it."""
+        """A fresh dial for the call."""
         self._dial += 1
-        line = Line(self._dial, call)
-        if call.line is not None:
-            line.echo, line.to = call.line.echo, call.line.to
-        call.line = line
+        line = call.line = Line(self._dial, call)
         self.lines[line.channel] = line
         return line
 

@@ -284,8 +284,6 @@ class LinkCore:
         book.report(now_ns, "greeting unanswered", call.state.value if call else "route", describe(book, line.channel))
         if line.session is not None:
             self._handshake.end(now_ns, line.session, "never confirmed", keep=line)
-        # What the line was to echo is as old as the line, so it goes with it.
-        line.echo = line.to = b""
         book.out.append(HangUp(line.channel))
         if call is None:
             book.close_line(line)

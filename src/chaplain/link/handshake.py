@@ -121,9 +121,9 @@ class Handshake:
         book.counts["greetings_refused"] += 1
         if refusal.reason == "replayed":
             book.counts["replays_rejected"] += 1
-        book.report(now_ns, "greeting refused", refusal.reason, describe(book, channel), **refusal.detail)
-        if refusal.reason in _TELLING and isinstance(channel, bytes) and octet == GREETING_CLIENT:
-            # A registered client of another make: one greeting of ours lets its user see both sides of the difference.
+        told = book.report(now_ns, "greeting refused", refusal.reason, describe(book, channel), **refusal.detail)
+        if told and refusal.reason in _TELLING and isinstance(channel, bytes) and octet == GREETING_CLIENT:
+            # A registered client of another make: a greeting of ours lets its user see both sides of the difference.
             line = Line(channel)
             self.greet(line)
             book.drop_offer(line)
@@ -240,6 +240,8 @@ class Handshake:
             line = call.line
         if line.offer is not None and claim.nonce == line.echoed and not self._outdated(line, claim):
             return  # Answered already; the peer's proof is on its way.
+        if line.queued_bytes > self._book.settings.queue_bytes_max:
+            raise Refusal("queue is full")  # Somebody asks without end and reads nothing.
         if self._outdated(line, claim):
             self._book.drop_offer(line)
         line.echo, line.to = claim.nonce, claim.instance
@@ -255,6 +257,10 @@ class Handshake:
         endpoint = greeting.peer.endpoint
         found = book.call_of(endpoint)
         if found is not None:
+            session = found.line.session if found.line is not None else None
+            if session is not None and session.peer.key != greeting.peer.key:
+                # Addresses are only claimed; a session there proves whose this one is.
+                raise Refusal("endpoint belongs to another key", endpoint=endpoint)
             return found
         if len(book.calls) >= book.settings.calls_max:
             raise Refusal("too many calls", calls_max=book.settings.calls_max)
