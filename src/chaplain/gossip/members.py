@@ -100,6 +100,8 @@ class Members:
                 return Verdict.LEFT if record.state is State.LEFT else Verdict.STALE
             if card.incarnation == record.card.incarnation:
                 return Verdict.LEFT if record.state is State.LEFT else Verdict.KNOWN
+            if record.proof is not None and card.incarnation <= record.proof.incarnation:
+                return Verdict.LEFT
         if not cards.is_genuine(card, self._check):
             return Verdict.FORGED
         if (record is None or record.state is State.LEFT) and not self._has_room(contacted):

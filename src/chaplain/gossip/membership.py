@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from chaplain.gossip import card as cards
-from chaplain.gossip import contents
+from chaplain.gossip import codec, contents
 from chaplain.gossip.card import INCARNATION_MAX, Card
 from chaplain.gossip.codec import Accuse, Acknowledge, Action, Cards, Leave, Message, Type
 from chaplain.gossip.contents import Health, Status
@@ -159,8 +159,12 @@ class Membership:
         for card in body.cards:
             self.on_card(card, sender)
         for leave in body.leaves:
-            if leave.graceful and leave.subject != self._voice.identifier:
+            if not leave.graceful or leave.subject == self._voice.identifier or not self._is_news(leave):
+                continue
+            if codec.is_genuine(leave, self._voice.check):
                 self._farewell(leave)
+            else:
+                self._voice.report("message_forged", sender, origin=leave.subject)
 
     def on_card(self, card: Card, sender: int) -> Verdict:
         """Believe a card or not, whoever brought it."""
@@ -343,11 +347,14 @@ class Membership:
         elif self._members.is_present(leave.id.origin):
             self._on_leave_on_behalf(leave)
 
+    def _is_news(self, leave: Leave) -> bool:
+        """Of a member we know that has not said good-bye yet."""
+        record = self._members.get(leave.subject)
+        return record is not None and record.proof is None
+
     def _farewell(self, leave: Leave) -> None:
         record = self._members.get(leave.subject)
-        if record is None or (record.proof is not None and record.state is State.LEFT):
-            return
-        old = record.state
+        old = State.LEFT if record is None else record.state
         if self._members.bid_farewell(leave, self._voice.now_ns):
             self._suspicion.unwatch(leave.subject)
             self._changed(leave.subject, old)

@@ -1,0 +1,94 @@
+"""Bytes that a proven peer may send as gossip."""
+
+from __future__ import annotations
+
+import random
+
+from chaplain.core import Woken
+from chaplain.errors import Malformed
+from chaplain.gossip import card as cards
+from chaplain.gossip import codec, contents
+from chaplain.gossip.codec import Accuse, Acknowledge, Action, Cards, Compare, Entry, Have, Standing, Type, Want
+from chaplain.gossip.contents import Health, Key, Query, Response, Status, User
+from chaplain.gossip.core import GossipCore
+from chaplain.gossip.events import EventId, KeyStep, RegisterQuestion, Told
+from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.link.events import Peer
+from chaplain.link.identity import Identity
+from chaplain.mesh.events import Entered
+from chaplain.wire.parcel import Layer, Parcel
+
+NOW_NS = 10**12
+OWN, PEER = Identity(b"o" * 32), Identity(b"p" * 32)
+_PEER = Peer(b"p" * 16, PEER.identifier, PEER.key, "tcp://127.0.0.1:7001")
+_ID = EventId(PEER.identifier, 1, 5)
+_CARD = cards.make(PEER, _PEER.endpoint, 2)
+_CONTENTS = {
+    Type.DISCOVERED: contents.put_card(_CARD),
+    Type.JOINED: contents.put_card(_CARD),
+    Type.HEALTH: contents.put_health(Health(OWN.identifier, 1)),
+    Type.STATUS: contents.put_status(Status(PEER.identifier, 1, 100)),
+    Type.REFUTED: contents.put_card(_CARD),
+    Type.QUERY: contents.put_query(Query("load", b"")),
+    Type.ANSWER: contents.put_response(Response(EventId(OWN.identifier, 1, 1), 1, True, b"x")),
+    Type.USER: contents.put_user(User("x", b"y")),
+    Type.KEY: contents.put_key(Key(KeyStep.INSTALL, b"id", b"k" * 32)),
+    Type.KEY_CONFIRMED: contents.put_key(Key(KeyStep.USE, b"id")),
+}
+_MESSAGES = [
+    codec.sign_message(PEER, _ID, kind, content, action=Action.NONE, target=0) for kind, content in _CONTENTS.items()
+]
+_LEAVES = [codec.sign_leave(PEER, _ID, subject, 1) for subject in (PEER.identifier, OWN.identifier)]
+_OTHERS = [
+    Acknowledge(_ID, _CARD),
+    Cards((_CARD,), tuple(_LEAVES)),
+    Compare(1, 0, True, (Entry(PEER.identifier, 1, Standing.LOST), Entry(OWN.identifier, 1, Standing.GONE))),
+    Have((_ID,)),
+    Want((_ID,)),
+    Accuse(1),
+]
+
+SEEDS = {
+    "target_told": [codec.encode(body) for body in (*_MESSAGES, *_LEAVES, *_OTHERS)],
+    "target_told_signed": [bytes((kind,)) + content for kind, content in _CONTENTS.items()],
+}
+
+
+def _core() -> GossipCore:
+    """Every signature passes, so that what lies behind it is reached."""
+    settings = GossipSettings(members_max=32, hearsay_max=8, left_max=4)
+    core = GossipCore(OWN, b"o" * 16, "tcp://127.0.0.1:7000", settings, random.Random(1), NOW_NS, check=_any)
+    core.step(NOW_NS, RegisterQuestion("load"))
+    core.step(NOW_NS, Entered(_PEER, {}))
+    core.step(NOW_NS, Told(_PEER, Parcel(PEER.identifier, Layer.GOSSIP, codec.encode(Cards((_CARD,))))))
+    return core
+
+
+def _any(key: bytes, label: bytes, message: bytes, signature: bytes) -> bool:
+    return True
+
+
+def target_told(data: bytes) -> None:
+    """A whole body, and the ticks after it."""
+    core = _core()
+    core.step(NOW_NS, Told(_PEER, Parcel(PEER.identifier, Layer.GOSSIP, data)))
+    for second in (2, 4, 6):
+        core.step(NOW_NS + second * SECOND_NS, Woken())
+    assert len(core.members()) <= 36
+
+
+def target_told_signed(data: bytes) -> None:
+    """Content of any type, well signed: first octet the type, then the content."""
+    if not data:
+        return
+    signed = codec.sign_message(PEER, _ID, Type.USER, data[1:], action=Action.NONE, target=0)
+    body = bytearray(codec.encode(signed))
+    body[62] = data[0]
+    target_told(bytes(body))
+
+
+def target_decode(data: bytes) -> None:
+    try:
+        codec.encode(codec.decode(data))
+    except Malformed:
+        return
