@@ -8,7 +8,7 @@ from chaplain.core import Woken
 from chaplain.link.events import Forget, Meet, Met, Parted
 from chaplain.mesh import notes
 from chaplain.mesh.core import MeshCore
-from chaplain.mesh.events import Answered, Entered, Exited, Gapped, MeshEffect, Whisper, Whispered
+from chaplain.mesh.events import Answered, Entered, Exited, Gapped, MeshEffect, Shout, Whisper, Whispered
 from chaplain.wire import parcel
 from chaplain.wire.command import Alive, DecenAck, Ping
 
@@ -39,6 +39,12 @@ def test_a_heartbeat_goes_to_a_node_we_said_nothing_to() -> None:
     [(due, effects)] = wakes(core, 2 * SECOND)
     assert due == SECOND * 3 // 2
     assert spoken(effects) == [(ANNA.instance, Alive(3, BEAT), True)]
+
+
+def test_a_shout_stands_for_a_heartbeat() -> None:
+    core = make_with(ANNA, BERT, pools=("red",))
+    core.step(SECOND // 2, Shout("red", b"x"))
+    assert core.deadline() == SECOND * 3 // 2
 
 
 def test_waking_early_does_nothing() -> None:
@@ -99,6 +105,16 @@ def test_any_traffic_is_a_sign_of_life() -> None:
     core.step(29 * SECOND, said(ANNA, Alive(2, b"x")))
     pings = [due for due, effects in wakes(core, 40 * SECOND) for _, what, _ in spoken(effects) if type(what) is Ping]
     assert pings == [34 * SECOND, 39 * SECOND]
+
+
+def test_each_peer_is_judged_by_its_own_silence() -> None:
+    core = make_with(ANNA, BERT)
+    core.step(SECOND, said(ANNA, Alive(2, b"x")))
+    log = wakes(core, 60 * SECOND)
+    pings = [(due, to) for due, effects in log for to, what, _ in spoken(effects) if type(what) is Ping]
+    assert pings[:3] == [(5 * SECOND, BERT.instance), (6 * SECOND, ANNA.instance), (10 * SECOND, BERT.instance)]
+    exits = [(due, effects[0]) for due, effects in log if only(Exited, effects)]
+    assert exits == [(30 * SECOND, Exited(BERT, "silent")), (31 * SECOND, Exited(ANNA, "silent"))]
 
 
 def test_nobody_is_given_up_unasked() -> None:

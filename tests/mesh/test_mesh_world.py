@@ -153,7 +153,7 @@ def test_numbers_and_status_wrap() -> None:
     assert world.cores[1].counts["status_out_of_step"] == 0
 
 
-@pytest.mark.parametrize("drops", [1, 40_000, 65_536, 70_000])
+@pytest.mark.parametrize("drops", [1, 40_000, 60_000, 70_000])
 def test_a_long_run_of_drops_does_not_deafen_the_receiver(drops: int) -> None:
     world = World(2, link_tells=True)
     world.step(1, JoinPool("red"))
