@@ -11,8 +11,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from chaplain.sim.connection import End, join
 from chaplain.sim.host import Host
-from chaplain.sim.network import End, join
 
 if TYPE_CHECKING:
     from chaplain.sim.world import World

@@ -12,7 +12,6 @@ Bounds: `WINDOW_BYTES` under way per direction; the rest waits at the sender, wh
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from chaplain.core import (
@@ -30,6 +29,7 @@ from chaplain.core import (
     Refuse,
     Send,
 )
+from chaplain.sim.connection import End, join
 from chaplain.sim.host import Host
 from chaplain.sim.weather import SECOND, Weather
 
@@ -40,31 +40,6 @@ if TYPE_CHECKING:
 WINDOW_BYTES = 64 * 1024
 _FLUSH_NS = 5_000
 _KNOCK_TIMEOUT_NS = 5 * SECOND
-
-
-class End:
-    """One side of a connection, and what that side has said."""
-
-    __slots__ = ("channel", "host", "life", "open", "other", "queue", "scheduled_ns", "under_way", "wire")
-
-    def __init__(self, host: Host, channel: Channel) -> None:
-        self.host = host
-        self.life = host.life
-        self.channel = channel
-        self.open = False
-        self.other = self
-        self.queue: deque[bytes] = deque()
-        """Waiting at the host: not flushed."""
-        self.wire: deque[bytes] = deque()
-        """Flushed, waiting for the way to be open."""
-        self.under_way = 0
-        self.scheduled_ns = 0
-        """When the last frame will arrive: the next may not overtake it."""
-
-
-def join(dialler: End, target: End) -> None:
-    """Make the two sides of one connection."""
-    dialler.other, target.other = target, dialler
 
 
 class Network:
@@ -192,12 +167,22 @@ class Network:
                 world.at(end.scheduled_ns + weather.delay(), self._arrive, end, frame, 0)
 
     def _arrive(self, end: End, frame: bytes, size: int) -> None:
-        """A frame reaches the other side's machine. Nobody there: the sender hears of it, unless the way is shut."""
+        """A frame reaches the other side's machine, where somebody may take it."""
         receiver = end.other
         if receiver.open and receiver.host.life == receiver.life and receiver.host.up:
             self._world.attend(receiver.host, receiver.life, self._take, end, frame, size)
-        elif end.open and self._reaches(receiver.host, end.host) and receiver.host.up:
+        elif not end.probing:
+            end.probing = True
+            self._probe(end)
+
+    def _probe(self, end: End) -> None:
+        """Nobody took what was sent, so it is sent again until a machine that is up says that nobody will."""
+        if not end.open:
+            return
+        if self._reaches(end.other.host, end.host) and end.other.host.up:
             self._world.after(self.weather.delay(), self.lose, end, "reset")
+        else:
+            self._world.after(SECOND, self._probe, end)
 
     def _take(self, end: End, frame: bytes, size: int) -> None:
         if not end.other.open:

@@ -23,8 +23,6 @@ from chaplain.core import (
     Halt,
     HangUp,
     Persist,
-    Persisted,
-    PersistFailed,
     Refuse,
     Send,
     Stopping,
@@ -34,6 +32,7 @@ from chaplain.errors import StorageError
 from chaplain.sim.checkers import Checker, Violation
 from chaplain.sim.host import Armed, Host, MakeNode
 from chaplain.sim.network import Network
+from chaplain.sim.storage import Storage
 
 if TYPE_CHECKING:
     from chaplain.sim.trace import Trace
@@ -68,7 +67,6 @@ class World:
         self._make_node = make_node
         self._calendar: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
-        self._disk_rng = self.rng("disk timing")
         self.network = Network(self)
         self._performers: dict[type, Callable[[Host, Any], None]] = {
             Send: self.network.send,
@@ -77,7 +75,7 @@ class World:
             Admit: self.network.admit,
             Refuse: self.network.refuse,
             Cast: self.network.cast,
-            Persist: self._persist,
+            Persist: Storage(self).persist,
             Halt: self._halt,
         }
 
@@ -262,9 +260,9 @@ class World:
         performer = self._performers.get(type(effect))
         if performer is not None:
             performer(host, effect)
-        self._die_at(host, armed)
+        self.die_at(host, armed)
 
-    def _die_at(self, host: Host, armed: Armed) -> None:
+    def die_at(self, host: Host, armed: Armed) -> None:
         self.counts[f"crash point: {armed.point.name}"] += 1
         host.armed = None
         self.crash(host, armed.power, armed.point.name)
@@ -277,37 +275,3 @@ class World:
     def _halt(self, host: Host, effect: Halt) -> None:
         self.crash(host, power=False, reason=f"halted, {effect.reason}")
         self.after(_RESTART_NS, self.restart, host)
-
-    def _persist(self, host: Host, persist: Persist) -> None:
-        host.disk.begin(persist)
-        rng, armed = self._disk_rng, host.armed
-        sprung = armed if armed is not None and armed.left == 0 else None
-        slow_ns = rng.randrange(5 * SECOND) if self.now_ns < host.disk_slow_until_ns else 0
-        self.counts["slow disk"] += 1 if slow_ns else 0
-        written_ns = max(self.now_ns, host.disk_free_ns) + rng.randrange(50 * MICROSECOND)
-        synced_ns = written_ns + rng.randrange(100 * MICROSECOND, 2 * MILLISECOND) + slow_ns
-        host.disk_free_ns = synced_ns
-        self.at(written_ns, self._written, host, host.life, sprung)
-        self.at(synced_ns, self._synced, host, host.life, sprung)
-
-    def _written(self, host: Host, life: int, sprung: Armed | None) -> None:
-        if host.life != life:
-            return
-        host.disk.write()
-        if sprung is not None and sprung.point.moment == "written":
-            self._die_at(host, sprung)
-
-    def _synced(self, host: Host, life: int, sprung: Armed | None) -> None:
-        if host.life != life:
-            return
-        failure = host.disk.failed or host.disk_error
-        if failure:
-            self.counts[failure] += 1
-            ticket = host.disk.fail(failure)
-            self.deliver(0, host, life, PersistFailed(ticket, failure))
-            return
-        ticket = host.disk.sync()
-        if sprung is not None and sprung.point.moment == "synced":
-            self._die_at(host, sprung)
-        else:
-            self.deliver(50 * MICROSECOND, host, life, Persisted(ticket))

@@ -101,5 +101,6 @@ BUGS = [
         "        self.by_channel.get(session.inward)\n",
         "speech",
         "assert",
+        "crash",
     ),
 ]

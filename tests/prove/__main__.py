@@ -1,0 +1,120 @@
+"""`make prove`: the campaigns that take hours, resumable.
+
+What is done is noted in `.prove/` after every piece, so that an interrupted campaign goes on where it stopped; a change
+of the code starts it anew. Results are written to `docs/results/<campaign>.json`. Ends with 1 if anything was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from hashlib import blake2b
+from pathlib import Path
+
+from tests.prove.campaigns import CAMPAIGNS, Campaign, Report
+
+ROOT = Path(__file__).parents[2]
+STATE = ROOT / ".prove"
+RESULTS = ROOT / "docs" / "results"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.prove", description=__doc__)
+    parser.add_argument("--only", action="append", metavar="NAME", help="only this campaign; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="a slice of each, kept out of the results")
+    parser.add_argument("--jobs", type=int, default=2, help="processes to use (2)")
+    parser.add_argument("--list", action="store_true", help="say what there is")
+    options = parser.parse_args()
+    known = {campaign.name: campaign for campaign in CAMPAIGNS}
+    unknown = [name for name in options.only or [] if name not in known]
+    if unknown:
+        parser.error(f"no campaign {', '.join(unknown)}; there are: {', '.join(known)}")
+    chosen = [known[name] for name in options.only or known]
+    if options.list:
+        for campaign in chosen:
+            print(f"{campaign.name:16} {campaign.about}")
+        return 0
+    return max([prove(campaign, quick=options.quick, jobs=options.jobs) for campaign in chosen], default=0)
+
+
+def prove(campaign: Campaign, *, quick: bool, jobs: int) -> int:
+    pieces = campaign.pieces(quick)
+    notes = Notes(campaign.name + ("-quick" if quick else ""))
+    left = [piece for piece in pieces if piece not in notes.done]
+    print(f"{campaign.name}: {campaign.about}; {len(left)} of {len(pieces)} pieces to do", flush=True)
+    with ProcessPoolExecutor(jobs) as pool:
+        running = {pool.submit(timed, campaign.name, piece): piece for piece in left}
+        for count, future in enumerate(as_completed(running), len(pieces) - len(left) + 1):
+            report, seconds = future.result()
+            notes.add(running[future], report, seconds)
+            for finding in report.findings:
+                print(f"  FOUND {finding}", flush=True)
+            print(f"  {count}/{len(pieces)} {running[future]} {seconds:.1f} s", flush=True)
+    found = notes.findings
+    if not quick:
+        notes.publish(campaign, len(pieces))
+    print(f"{campaign.name}: {'all well' if not found else f'{len(found)} findings'}", flush=True)
+    return 1 if found else 0
+
+
+def timed(name: str, piece: str) -> tuple[Report, float]:
+    campaign = next(campaign for campaign in CAMPAIGNS if campaign.name == name)
+    began = time.perf_counter()
+    report = campaign.run(piece)
+    return report, time.perf_counter() - began
+
+
+class Notes:
+    """What is done of one campaign, for one state of the code."""
+
+    def __init__(self, name: str) -> None:
+        STATE.mkdir(exist_ok=True)
+        (STATE / ".gitignore").write_text("*\n")
+        self._path = STATE / f"{name}.json"
+        self._code = fingerprint()
+        held = json.loads(self._path.read_text()) if self._path.exists() else {}
+        if held.get("code") != self._code:
+            held = {}
+        self.done: list[str] = held.get("done", [])
+        self.totals: Counter[str] = Counter(held.get("totals", {}))
+        self.findings: list[str] = held.get("findings", [])
+        self.seconds: float = held.get("seconds", 0.0)
+
+    def add(self, piece: str, report: Report, seconds: float) -> None:
+        self.done.append(piece)
+        self.totals.update(report.done)
+        self.findings += report.findings
+        self.seconds += seconds
+        held = {"code": self._code, "done": self.done, "totals": self.totals, "findings": self.findings}
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(json.dumps({**held, "seconds": self.seconds}))
+        fresh.replace(self._path)
+
+    def publish(self, campaign: Campaign, pieces: int) -> None:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        result = {
+            "campaign": campaign.name,
+            "about": campaign.about,
+            "code": self._code,
+            "pieces": f"{len(self.done)} of {pieces}",
+            "processor seconds": round(self.seconds),
+            "findings": self.findings,
+            "totals": dict(sorted(self.totals.items())),
+        }
+        (RESULTS / f"{campaign.name}.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+def fingerprint() -> str:
+    """The code that a result speaks of."""
+    digest = blake2b(digest_size=8)
+    for path in sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tests" / "fuzz").glob("*.py")]):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""The long campaigns, one line each at the bottom: add yours there.
+
+A campaign is a list of pieces, each worth some seconds to minutes, that can be done in any process and any order. A
+piece answers with what it did (numbers, which are added up) and what it found (lines of text; none is good).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.fuzz import runner as fuzz
+
+from chaplain.sim import planted
+from chaplain.sim.runner import MODES, run_seeds
+
+SEEDS_A_PIECE = 100
+INPUTS_A_PIECE = 100_000
+
+
+@dataclass
+class Report:
+    done: dict[str, int] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Campaign:
+    name: str
+    about: str
+    pieces: Callable[[bool], list[str]]
+    """The names of all pieces; of a quick slice if asked."""
+    run: Callable[[str], Report]
+
+
+# Seeds of the simulator.
+
+
+def simulate(workload: str, seeds: int) -> Campaign:
+    def pieces(quick: bool) -> list[str]:
+        step = 10 if quick else SEEDS_A_PIECE
+        return [f"{first}:{first + step}" for first in range(0, 2 * step if quick else seeds, step)]
+
+    def run(piece: str) -> Report:
+        first, last = map(int, piece.split(":"))
+        done: Counter[str] = Counter()
+        findings = []
+        for outcome in run_seeds(workload, range(first, last), MODES):
+            done.update({"runs": 1, "steps": outcome.steps, "simulated seconds": outcome.simulated_ns // 10**9})
+            done.update({f"fault: {kind}": count for kind, count in outcome.counts.items()})
+            if not outcome.ok:
+                findings.append(f"{outcome.checker}: {outcome.reason}; {outcome.replay()}")
+        return Report(dict(done), findings)
+
+    about = f"{seeds:,} seeds of `{workload}` in both modes"
+    return Campaign(f"sim-{workload}", about, pieces, run)
+
+
+# Hostile bytes.
+
+
+def fuzz_all(inputs: int) -> Campaign:
+    def pieces(quick: bool) -> list[str]:
+        if quick:
+            return [f"{name} 1 2000" for name in fuzz.targets()]
+        seeds = range(1, inputs // INPUTS_A_PIECE + 1)
+        return [f"{name} {seed} {INPUTS_A_PIECE}" for name in fuzz.targets() for seed in seeds]
+
+    def run(piece: str) -> Report:
+        name, seed, count = piece.split()
+        target, seeds = fuzz.targets()[name]
+        try:
+            fed = fuzz.feed(name, target, seeds, int(count), seed=int(seed))
+        except fuzz.Finding as finding:
+            return Report({}, [str(finding)])
+        return Report({"inputs": fed, f"inputs: {name}": fed})
+
+    return Campaign("fuzz", f"{inputs:,} hostile inputs for every decoder", pieces, run)
+
+
+# Planted bugs.
+
+
+def planted_all() -> Campaign:
+    def pieces(quick: bool) -> list[str]:
+        names = [f"{layer}/{bug.name}" for layer in planted.layers() for bug in planted.bugs(layer)]
+        return names[:3] if quick else names
+
+    def run(piece: str) -> Report:
+        verdict = planted.judge(piece.partition("/")[0], planted.find(piece))
+        findings = [] if verdict.ok else [f"{piece}: {verdict.status}: {verdict.detail}"]
+        return Report({"bugs": 1, verdict.status: 1}, findings)
+
+    return Campaign("planted", "every planted bug is caught", pieces, run)
+
+
+CAMPAIGNS = [
+    simulate("greet", seeds=10_000),
+    fuzz_all(inputs=1_000_000),
+    planted_all(),
+]
