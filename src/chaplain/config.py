@@ -203,7 +203,7 @@ def _check(setting: Setting, raw: object, origin: str) -> Value:
         number = msgspec.convert(raw, int | float if kind is float else int, strict=not isinstance(raw, str))
     except msgspec.ValidationError:
         raise wrong from None
-    if (setting.low is not None and number < setting.low) or (setting.high is not None and number > setting.high):
+    if setting.low is not None and setting.high is not None and not setting.low <= number <= setting.high:
         raise wrong
     return float(number) if kind is float else number
 
@@ -216,7 +216,7 @@ def _wanted(setting: Setting) -> str:
     if isinstance(setting.default, tuple):
         return "a list of texts"
     kind = "a whole number" if isinstance(setting.default, int) else "a number"
-    return kind if setting.low is None else f"{kind} from {setting.low:g} to {setting.high:g}"
+    return kind if setting.low is None else f"{kind} from {setting.low:.10g} to {setting.high:.10g}"
 
 
 def _nearest(name: str) -> str:

@@ -42,6 +42,7 @@ SWITCH_INTERVAL_S = 0.0005
 def run_node(config: NodeConfig) -> int:
     """Run a node until it is told to stop; its exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    os.umask(0o077)  # what a node writes is for its owner
     with locked(config.path("data")), logged(config) as log:
         clock = Clock()
         instance = new_instance(SystemRandom())

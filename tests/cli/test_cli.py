@@ -1,0 +1,228 @@
+"""The command line as a person runs it: real processes, real exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaplain.runtime.local import is_alive, pid_of
+
+PATIENCE_S = 60
+
+
+def chaplain(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "chaplain.cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def worked(*arguments: str | Path, **environment: str) -> str:
+    done = chaplain(*arguments, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("clusters") / "c"
+    worked("cluster", "up", "--nodes", "2", "--dir", directory)
+    yield directory
+    worked("cluster", "down", "--cluster", directory)
+
+
+def status(directory: Path) -> dict:
+    return json.loads(worked("cluster", "status", "--cluster", directory, "--output", "json"))
+
+
+def test_a_cluster_comes_up_knowing_itself(cluster):
+    found = status(cluster)
+    assert [node["id"] for node in found["nodes"]] == [1, 2]
+    assert [node["members"] for node in found["nodes"]] == [2, 2]
+    assert [node["pid"] for node in found["nodes"]] == [pid_of(cluster / f"node-{number}") for number in (1, 2)]
+    assert {"regime", "master", "streams", "fingerprints"} <= set(found)
+    table = worked("cluster", "status", CHAPLAIN_CLUSTER=str(cluster))
+    assert all(node["endpoint"] in table for node in found["nodes"])
+
+
+def test_secrets_are_for_their_owner_and_not_in_what_clients_read(cluster):
+    for path in [cluster, *cluster.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    secrets = re.findall(r"(?:key|secret) (\S+)", (cluster / "node-1/keyring").read_text())
+    secrets += re.findall(r"secret (\S+)", "".join(file.read_text() for file in cluster.rglob("*identity")))
+    assert len(secrets) == 4
+    readable = (cluster / "cluster.toml").read_text() + "".join(file.read_text() for file in cluster.rglob("log"))
+    assert not [secret for secret in secrets if secret in readable]
+
+
+def test_up_again_starts_what_is_down(cluster):
+    before = status(cluster)["nodes"]
+    os.kill(before[0]["pid"], signal.SIGKILL)
+    end = time.monotonic() + PATIENCE_S
+    while is_alive(before[0]["pid"]):
+        assert time.monotonic() < end
+    assert status(cluster)["nodes"][0]["state"] == "down"
+    assert json.loads(worked("cluster", "up", "--dir", cluster, "--output", "json"))["started"] == [1]
+    after = status(cluster)["nodes"]
+    assert after[0]["pid"] != before[0]["pid"]
+    assert after[1]["pid"] == before[1]["pid"]
+
+
+def test_one_directory_has_one_node_at_a_time(cluster):
+    twice = chaplain("node", "run", "--config", cluster / "node-1/node.toml")
+    assert twice.returncode == 1
+    assert twice.stderr.startswith("chaplain: another node runs in ")
+
+
+def test_a_strange_pid_is_never_signalled(cluster, tmp_path):
+    folder = tmp_path / "node-1"
+    folder.mkdir()
+    (folder / "node.toml").write_text("")
+    (folder / "pid").write_text(f"{os.getpid()}\n")
+    assert pid_of(folder) is None
+    (folder / "pid").write_text(f"{pid_of(cluster / 'node-1')}\n")
+    assert pid_of(folder) is None
+
+
+def test_health_and_metrics_are_served(cluster):
+    import urllib.request
+
+    from chaplain.config import load_cluster
+
+    for node in load_cluster(cluster).nodes:
+        for path, text in (("/healthz", "ok"), ("/readyz", "ready"), ("/metrics", "chaplain_host_wakeups_total")):
+            with urllib.request.urlopen(f"http://{node.http}{path}", timeout=10) as answer:
+                assert text in answer.read().decode()
+
+
+def test_a_taken_port_is_told_and_nothing_is_left(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = chaplain("cluster", "up", "--nodes", "1", "--dir", tmp_path / "c", "--base-port", str(port))
+    assert done.returncode == 1
+    assert done.stderr == f"chaplain: port {port} is taken; choose another --base-port (2 ports from it are used)\n"
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_node_that_dies_at_once_is_shown_with_its_log(tmp_path):
+    from chaplain.runtime.founding import make_cluster
+
+    make_cluster(tmp_path / "c", 2, "sqlite", None)
+    (tmp_path / "c/node-2/identity").chmod(0o644)
+    done = chaplain("cluster", "up", "--dir", tmp_path / "c")
+    assert done.returncode == 1
+    assert "node 2 ended with code 1" in done.stderr
+    assert "can be read by others (mode 644); run `chmod 600" in done.stderr
+    assert pid_of(tmp_path / "c/node-1") is None, "what was started for nothing must be stopped"
+
+
+def test_interrupting_up_leaves_nothing_running(tmp_path):
+    """The second node never seems to serve: it was told to tell nobody."""
+    from chaplain.config import load_cluster
+    from chaplain.runtime.founding import make_cluster
+
+    make_cluster(tmp_path / "c", 2, "sqlite", None)
+    file = tmp_path / "c/node-2/node.toml"
+    file.write_text(file.read_text().replace(load_cluster(tmp_path / "c").nodes[1].http, ""))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "chaplain.cli.main", "cluster", "up", "--dir", str(tmp_path / "c")],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    end = time.monotonic() + PATIENCE_S
+    while not all(pid_of(tmp_path / f"c/node-{number}") for number in (1, 2)):
+        assert time.monotonic() < end
+        assert process.poll() is None
+    pids = [pid_of(tmp_path / f"c/node-{number}") for number in (1, 2)]
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, said.strip()) == (1, b"chaplain: interrupted")
+    assert not [pid for pid in pids if pid is not None and is_alive(pid)]
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("keep")
+    done = chaplain("cluster", "up", "--dir", tmp_path)
+    assert done.returncode == 1
+    assert "is not empty and holds no cluster.toml" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_another_number_of_nodes_is_refused(cluster):
+    done = chaplain("cluster", "up", "--nodes", "3", "--dir", cluster)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "holds a cluster of 2 nodes, not 3" in done.stderr
+
+
+def test_keys_are_made_once(tmp_path):
+    shown = json.loads(worked("key", "new", "--out", tmp_path / "a", "--output", "json"))
+    assert f"key {shown['key']}\n" in (tmp_path / "a").read_text()
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+    again = chaplain("key", "new", "--out", tmp_path / "a")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "a key is never overwritten" in again.stderr
+    ring = json.loads(worked("key", "new", "--kind", "keyring", "--out", tmp_path / "r", "--output", "json"))
+    assert len(ring["key_id"]) == 8
+    assert "secret" not in worked("key", "new", "--out", tmp_path / "b")
+
+
+COMMANDS = ["", "cluster", "cluster up", "cluster status", "cluster down", "node", "node run", "key", "key new"]
+COMMANDS += ["wire", "wire decode", "wire encode"]
+
+
+def test_every_command_helps_with_an_example():
+    import click
+    from click.testing import CliRunner
+
+    from chaplain.cli.main import cli
+
+    for command in COMMANDS:
+        shown = CliRunner().invoke(cli, [*command.split(), "--help"])
+        assert shown.exit_code == 0
+        is_group = " " not in command and command
+        assert is_group or "Example: chaplain" in shown.output, command
+    context = click.Context(cli)
+    nouns = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    assert all(isinstance(noun, click.Group) for noun in nouns.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["nonsense"], 2, "No such command 'nonsense'"),
+        (["cluster", "up"], 2, "Missing option '--dir'"),
+        (["cluster", "up", "--dir", "x", "--nodes", "0"], 2, "Invalid value for '--nodes'"),
+        (["cluster", "status", "--cluster", "/nowhere"], 1, "there is no cluster at /nowhere: make one with"),
+        (["node", "run", "--config", "/nowhere"], 1, "cannot read /nowhere: No such file or directory"),
+        (["node", "run", "--config", "/nowhere", "--set", "x"], 2, "'x' is not NAME=VALUE"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(arguments, code, sentence, capsys):
+    from chaplain.cli.main import main
+
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    said = capsys.readouterr()
+    assert (end.value.code, said.out) == (code, "")
+    assert sentence in said.err
+
+
+def test_starting_loads_nothing_heavy():
+    code = "import chaplain.cli.main, chaplain.runtime.assemble, sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"pyarrow", "pyspark", "numpy", "pandas", "rich", "prometheus_client", "apsw"} & set(loaded)
