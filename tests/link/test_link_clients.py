@@ -8,10 +8,13 @@ import pytest
 from link_stage import SECOND_NS, Actor, Stage
 
 from chaplain.core import Arrived, HangUp, Send
+from chaplain.link import greeting
 from chaplain.link.events import InstallKey, Meet, Register
-from chaplain.link.identity import Identity
+from chaplain.link.identity import Identity, to_text
 from chaplain.link.keyring import KeyRing
+from chaplain.link.offer import Offer
 from chaplain.link.settings import LinkSettings
+from chaplain.wire import command as commands
 
 
 def stage_with_client(**settings: object) -> tuple[Stage, Actor, Actor]:
@@ -245,3 +248,81 @@ def test_a_flood_of_greetings_of_another_version_is_answered_a_few_times() -> No
     for _ in range(100):
         node.step(Arrived(client.core.route, frame))
     assert len(stage.between(client, node).back) == 5
+
+
+def test_every_bit_of_a_clients_greeting_and_of_the_answer_matters() -> None:
+    stage, node, client = stage_with_client()
+    client.meet(node)
+    stage.connect()
+    wire = stage.between(client, node)
+    for receiver, channel, frames in ((node, client.core.route, wire.there), (client, 1, wire.back)):
+        frame = frames.popleft()
+        before = len(receiver.log)
+        for position in range(8 * len(frame)):
+            off = bytearray(frame)
+            off[position // 8] ^= 1 << position % 8
+            receiver.step(Arrived(channel, bytes(off)))
+        assert {type(effect).__name__ for effect in receiver.log[before:]} == {"Report"}
+        receiver.step(Arrived(channel, frame))
+    assert client.sessions == {node.instance}
+    stage.settle()
+    assert node.sessions == {client.instance}
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "reason"),
+    [
+        ("role", "node", "other role"),
+        ("key", to_text(bytes(32)), "identifier is not the key's"),
+        ("identifier", "00000000", "identifier is not the key's"),
+        ("instance", to_text(bytes(16)), "instance is not the route's"),
+        ("turn", "0", "malformed"),
+        ("echo", "AAAA", "malformed"),
+        ("version", "1", "malformed"),
+        ("share", to_text(bytes(32)), None),
+    ],
+)
+def test_a_signed_greeting_that_contradicts_itself(header: str, value: str, reason: str | None) -> None:
+    stage, node, client = stage_with_client()
+    client.meet(node)
+    stage.connect()
+    hello = commands.decode(greeting.open_envelope(stage.between(client, node).there[0]).hello)
+    assert isinstance(hello, commands.Hello)
+    hello.headers[f"chaplain.{header}"] = value
+    forged = greeting.encode(client.core.identity, Offer(random.Random(1), 1, b""), hello)
+    node.step(Arrived(client.core.route, forged))
+    assert node.reasons("greeting refused") == ([reason] if reason else [])
+    assert node.sessions == set()
+
+
+def test_a_key_inside_that_is_not_the_envelopes() -> None:
+    """Both keys are registered, and the identifier is the inner key's: still not the signer's greeting."""
+    stage, node, client = stage_with_client()
+    other = Identity.generate(random.Random(80))
+    node.step(Register({client.core.identity.key: "meter", other.key: "other"}))
+    client.meet(node)
+    stage.connect()
+    hello = commands.decode(greeting.open_envelope(stage.between(client, node).there[0]).hello)
+    assert isinstance(hello, commands.Hello)
+    hello.headers["chaplain.key"] = to_text(other.key)
+    hello.headers["chaplain.identifier"] = f"{other.identifier:08x}"
+    forged = greeting.encode(client.core.identity, Offer(random.Random(1), 1, b""), hello)
+    node.step(Arrived(client.core.route, forged))
+    assert node.reasons("greeting refused") == ["key is not the envelope's"]
+
+
+def test_a_share_of_low_order_makes_no_session() -> None:
+    stage, node, client = stage_with_client()
+    client.meet(node)
+    stage.connect()
+    wire = stage.between(client, node)
+    stage.deliver(wire)
+    stage.deliver(wire, back=True)
+    hello = commands.decode(greeting.open_envelope(wire.there[0]).hello)
+    assert isinstance(hello, commands.Hello)
+    hello.headers["chaplain.share"] = to_text(bytes(32))
+    node.step(Arrived(client.core.route, greeting.encode(client.core.identity, Offer(random.Random(1), 1, b""), hello)))
+    assert node.reasons("greeting refused") == ["share of low order"]
+    assert node.sessions == set()
+    stage.settle()
+    assert node.sessions == {client.instance}
