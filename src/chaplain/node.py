@@ -7,6 +7,7 @@ because a key may be confirmed to others only when a restart would not forget it
 
 from __future__ import annotations
 
+import hmac
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ from chaplain.link.identity import Identity, route_of
 from chaplain.link.keyring import CLUSTER_KEY_BYTES, KeyRing, key_id_of
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh import events as mesh
+from chaplain.mesh.beacon import BeaconKeys
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Entered, Exited, Gapped, Whispered
 from chaplain.mesh.settings import MeshSettings
@@ -45,6 +47,8 @@ class NodeSettings(Frozen, frozen=True):
     mesh: MeshSettings
     gossip: GossipSettings
     desk: DeskSettings = DeskSettings()
+    beacon: bool = False
+    """Whether to find neighbours by datagrams, too."""
     neighbours: tuple[str, ...] = ()
     """Endpoints to join the cluster through; one that answers is enough."""
     node_ids: Mapping[int, int] = {}
@@ -83,7 +87,7 @@ class NodeCore:
         self.started_ns = self.now_ns = now_ns
         own = Peer(instance, identity.identifier, identity.key, settings.link.endpoint)
         self.link = LinkCore(identity, instance, settings.link, rng, ring=ring)
-        self.mesh = MeshCore(settings.mesh, rng, own)
+        self.mesh = MeshCore(settings.mesh, rng, own, _beacon_keys(ring) if settings.beacon else None)
         self.gossip = GossipCore(identity, instance, settings.link.endpoint, settings.gossip, rng, now_ns)
         views = Views(lambda: status.of_node(self), lambda: status.of_members(self), self.node_id)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
@@ -142,6 +146,7 @@ class NodeCore:
 
     def _begin(self) -> None:
         self._begun = True
+        self._work.append((self._link, self.mesh.introduction()))
         self._work.append((self._link, Register(self._clients)))
         for neighbour in self.settings.neighbours:
             self._work.append((self._gossip, JoinThrough(neighbour)))
@@ -281,6 +286,19 @@ class NodeCore:
         confirmed = self._confirming.pop(ticket, None)
         if confirmed is not None:
             self._work.append((self._gossip, confirmed))
+
+
+def _beacon_keys(ring: KeyRing) -> BeaconKeys:
+    """Beacons are made with the used key and believed under any installed one."""
+
+    def mac(key: bytes, data: bytes) -> bytes:
+        return hmac.digest(key, b"chaplain beacon" + data, "sha256")
+
+    def verify(data: bytes, given: bytes) -> bool:
+        keys = [ring.get(key_id) for key_id in ring.ids]
+        return any(hmac.compare_digest(mac(key, data), given) for key in keys if key is not None)
+
+    return BeaconKeys(lambda data: mac(ring.used, data), verify)
 
 
 def _ignore(effect: object) -> None:

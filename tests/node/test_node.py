@@ -26,7 +26,8 @@ NAMES = ("one", "two", "three", "four", "five")
 class Cluster:
     """Five nodes, each told of the first alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, beacon: bool = False) -> None:
+        self.beacon = beacon
         self.keys = {name: Identity.generate(Random(name)) for name in NAMES}
         self.ids = {identity.identifier: number for number, identity in enumerate(self.keys.values(), 1)}
         self.trace = Trace()
@@ -42,7 +43,8 @@ class Cluster:
             LinkSettings(cluster="home", endpoint=self.endpoint(name)),
             MeshSettings(cluster="home"),
             GossipSettings(),
-            neighbours=() if name == NAMES[0] else (self.endpoint(NAMES[0]),),
+            beacon=self.beacon,
+            neighbours=() if self.beacon or name == NAMES[0] else (self.endpoint(NAMES[0]),),
             node_ids=self.ids,
         )
         ring = KeyRing.parse(disk[KEYRING_FILE].decode()) if KEYRING_FILE in disk else KeyRing(b"k" * 32)
@@ -77,6 +79,12 @@ def test_all_know_all_soon_after_joining_through_one() -> None:
     assert cluster.all_know_all()
     cluster.world.run(60 * SECOND)
     assert cluster.all_know_all(), "and it stays so while nothing happens"
+
+
+def test_beacons_alone_bring_nodes_together() -> None:
+    cluster = Cluster(beacon=True)
+    cluster.world.run(5 * SECOND, cluster.all_know_all)
+    assert cluster.all_know_all()
 
 
 def test_a_node_that_died_is_gone_within_twice_the_silence_and_comes_back() -> None:

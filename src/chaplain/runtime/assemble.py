@@ -110,6 +110,7 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
         ),
         gossip=GossipSettings(silence_ns=config.span_ns("gossip.silence_seconds")),
         desk=DeskSettings(),
+        beacon=bool(config.text("beacon.address")),
         neighbours=tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint),
         node_ids=node_ids,
     )
