@@ -10,7 +10,7 @@ from chaplain.client.events import Began, Call, Cancelled, ClientEffect, Outcome
 from chaplain.core import Arrived, Connected, Dial, Disconnected, HangUp, Report, Send, Woken
 from chaplain.desk import messages
 from chaplain.desk.messages import ClientRequest, Done, EventItem, Failed, NodeReply, PoolItem, Started
-from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Parted, Peer, Said, Say
+from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Peer, Said, Say
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, DecenAck, Hello, Ping
 
@@ -26,6 +26,7 @@ class PlainLink:
         self.met: dict[int, bytes] = {}
         self.last = 0
         self.full = False
+        self.lost = 0
 
     def step(self, now_ns: int, event: LinkInput) -> list[LinkEffect]:
         match event:
@@ -47,7 +48,9 @@ class PlainLink:
             case Arrived(int() as dial, frame) if frame.startswith(b"REFUSE"):
                 return [Report("greeting refused", self.dials[dial], {"reason": frame[6:].decode()})]
             case Arrived(int() as dial, frame) if dial in self.met:
-                return [Said(self.met[dial], frame)]
+                lost, self.lost = self.lost, 0
+                missed = [Missed(self.met[dial], lost)] if lost else []
+                return [*missed, Said(self.met[dial], frame)]
             case Say(instance, spoken):
                 return self._say(instance, spoken)
         return []

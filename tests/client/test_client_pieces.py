@@ -13,11 +13,13 @@ import chaplain
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.deadlines import Deadlines
 from chaplain.client.endpoints import Endpoints
+from chaplain.client.engine import Engine
 from chaplain.client.events import Cancelled, Failure, Raised, Returned, Settings
 from chaplain.client.inbox import Inbox
 from chaplain.client.requests import members
 from chaplain.client.results import Event, PoolMessage
-from chaplain.errors import ChaplainError, Malformed
+from chaplain.errors import ChaplainError, Closed, Malformed
+from chaplain.link.sockets import Sockets
 
 
 def message(value: bytes = b"", missed: int = 0, moved: bool = False) -> PoolMessage:
@@ -76,6 +78,34 @@ def test_deadlines_agree_with_a_plain_table(script: list[tuple[int, int, bool]])
     due = deadlines.pop_due(50)
     assert sorted(due) == sorted(call for call, at in plain.items() if at <= 50)
     assert [plain[call] for call in due] == sorted(plain[call] for call in due)
+
+
+def test_deadlines_of_calls_that_ended_take_no_room() -> None:
+    deadlines = Deadlines()
+    for call in range(10_000):
+        deadlines.set(call, 10**9 + call)
+        deadlines.clear(call)
+    assert len(deadlines._heap) < 100
+
+
+def test_a_defect_in_the_core_ends_every_wait() -> None:
+    class Broken:
+        def step(self, now_ns: int, event: object) -> list[object]:
+            raise ZeroDivisionError
+
+        def deadline(self) -> int | None:
+            return None
+
+    engine = Engine(Broken(), Sockets(bytes(16)))  # type: ignore[arg-type]
+    board, future = Board(engine.submit), Future[bytes]()
+    engine.start(board)
+    board.open(Cancelled, Sink(future))
+    with pytest.raises(Closed, match="ZeroDivisionError"):
+        future.result(10)
+    engine.stop()
+    assert not engine.running
+    with pytest.raises(Closed, match="connect again"):
+        board.open(Cancelled, Sink(Future()))
 
 
 def test_clients_spread_over_the_nodes() -> None:

@@ -5,6 +5,7 @@ Reads files and the environment once, before anything is dialled; every mistake 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from random import SystemRandom
@@ -13,6 +14,7 @@ from typing import TypeAlias
 from chaplain.client.core import ClientCore
 from chaplain.client.events import Settings
 from chaplain.client.requests import check_timeout
+from chaplain.config import ClusterNode, load_cluster
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Malformed
 from chaplain.link.core import LinkCore
@@ -22,6 +24,10 @@ from chaplain.link.sockets import Sockets
 
 Secret: TypeAlias = Identity | str | Path
 """An identity, or the path of its file."""
+
+CLUSTER_VARIABLE = "CHAPLAIN_CLUSTER"
+IDENTITY_VARIABLE = "CHAPLAIN_IDENTITY"
+DEFAULT_CLUSTER = "chaplain"
 
 _REPORTS_PER_SECOND_MAX = 1000
 """A client has few endpoints, and must know why each of them failed."""
@@ -57,20 +63,37 @@ def prepare(
     node: int | None,
     timeout_s: float,
 ) -> Opening:
-    """What was given goes before what the cluster file says."""
+    """What was given goes before the environment, and that before what the cluster file says."""
     check_timeout(timeout_s)
-    if endpoints is None or identity is None or node_keys is None:
-        raise ConfigError("no cluster given")
-    chosen = tuple(endpoints)
+    where = cluster if cluster is not None else os.environ.get(CLUSTER_VARIABLE)
+    known = None if not where else load_cluster(where)
+    nodes = () if known is None else known.nodes
+    chosen = tuple(endpoints) if endpoints is not None else _endpoints_of(nodes, node)
+    keys = node_keys if node_keys is not None else [listed.key for listed in nodes]
+    secret = identity or os.environ.get(IDENTITY_VARIABLE) or (known and known.identity)
+    if not chosen or not keys or not secret:
+        raise ConfigError(
+            f"nothing to connect to: give a cluster's directory, set {CLUSTER_VARIABLE} to it,"
+            " or give endpoints, identity and node_keys"
+        )
     for endpoint in chosen:
         split_endpoint(endpoint)
     return Opening(
         endpoints=chosen,
-        identity=read_identity(identity),
-        node_keys=frozenset(read_key(key) for key in node_keys),
-        cluster=name or "chaplain",
+        identity=read_identity(secret),
+        node_keys=frozenset(read_key(key) for key in keys),
+        cluster=name or (known.cluster if known else DEFAULT_CLUSTER),
         timeout_s=timeout_s,
+        seal=known.seal if known else GCM,
     )
+
+
+def _endpoints_of(nodes: Sequence[ClusterNode], node: int | None) -> tuple[str, ...]:
+    found = tuple(listed.endpoint for listed in nodes if node in (None, listed.id))
+    if nodes and not found:
+        ids = ", ".join(str(listed.id) for listed in nodes)
+        raise ConfigError(f"the cluster has no node {node}: choose one of {ids}")
+    return found
 
 
 def read_identity(secret: Secret) -> Identity:
