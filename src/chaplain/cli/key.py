@@ -7,12 +7,13 @@ from random import SystemRandom
 
 import click
 
+from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import output_option, put_json
 
 
 @click.group()
 def key() -> None:
-    """Make keys."""
+    """Make keys, and replace the cluster's."""
 
 
 @key.command(epilog="Example: chaplain key new --kind identity --out alice.identity")
@@ -46,3 +47,19 @@ def new(kind: str, out: Path | None, output: str) -> None:
         put_json({"kind": kind, "file": str(file), **shown})
     else:
         click.echo(f"{file}: " + ", ".join(f"{name} {value}" for name, value in shown.items()))
+
+
+@key.command(epilog="Example: chaplain key rotate --cluster demo")
+@talks
+def rotate(cluster: str, node: int | None, output: str) -> None:
+    """Give every member a new cluster key, then retire the old one.
+
+    The old key is retired only when every configured node has confirmed the new one; until then both are accepted, and
+    asking again goes on where it stopped.
+    """
+    with reach(cluster, node) as client:
+        done = client.rotate_keys()
+    if output == "json":
+        put_json(done)
+    else:
+        click.echo("Every node uses the new key; the old one is retired.")

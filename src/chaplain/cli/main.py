@@ -17,7 +17,11 @@ from chaplain.errors import ChaplainError
 NOUNS = {
     "cluster": "Start, look at and stop a cluster on this machine.",
     "node": "Run one node.",
-    "key": "Make keys.",
+    "member": "See who is in a cluster.",
+    "query": "Ask the whole cluster a question.",
+    "event": "Fire events that reach every node, and listen to them.",
+    "pool": "Broadcast to whoever has joined a pool, and listen.",
+    "key": "Make keys, and replace the cluster's.",
     "wire": "Messages as bytes and as JSON, for people who debug.",
 }
 """Each noun is `chaplain.cli.NOUN`, which has a click command of the same name."""

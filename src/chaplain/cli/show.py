@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,14 @@ def output_option(command: F) -> F:
 
 def put_json(value: object) -> None:
     click.echo(json.dumps(value))
+
+
+def shown_value(value: bytes) -> str | dict[str, str]:
+    """Bytes as JSON shows them: text where they are UTF-8, else base64, marked as such."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
 
 
 def put_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], caption: str = "") -> None:

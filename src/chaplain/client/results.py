@@ -34,6 +34,8 @@ class Answer(Record, frozen=True):
     voters: tuple[int, ...] = ()
     missing: tuple[int, ...] = ()
     """Members that did not answer in time."""
+    reason: str = ""
+    """Why it is undecided: `tie`, `split`, `timeout`, or `refused` (too many questions open)."""
 
 
 class Member(Record, frozen=True):

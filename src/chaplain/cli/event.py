@@ -1,0 +1,41 @@
+"""`chaplain event`: news for every node."""
+
+from __future__ import annotations
+
+import click
+
+from chaplain.cli.reach import reach, talks
+from chaplain.cli.show import put_json, shown_value
+
+
+@click.group()
+def event() -> None:
+    """Events that reach every node once."""
+
+
+@event.command(epilog="Example: chaplain event fire deployed v2 --cluster demo")
+@click.argument("type")
+@click.argument("text", default="")
+@talks
+def fire(type: str, text: str, cluster: str, node: int | None, output: str) -> None:  # noqa: A002 the surface's name
+    """Send an event of this TYPE, with TEXT as its content, to everyone."""
+    with reach(cluster, node) as client:
+        client.fire(type, text.encode())
+    if output == "json":
+        put_json({"fired": type})
+
+
+@event.command(epilog="Example: chaplain event listen --cluster demo --timeout 10")
+@click.option("--timeout", type=click.FloatRange(0), help="Stop after so many seconds without an event.")
+@click.option("--count", type=click.IntRange(1), help="Stop after so many events.")
+@talks
+def listen(timeout: float | None, count: int | None, cluster: str, node: int | None, output: str) -> None:
+    """Show every event from now on, one a line."""
+    with reach(cluster, node) as client, client.events(timeout=timeout) as events:
+        for number, each in enumerate(events, 1):
+            if output == "json":
+                put_json({"id": each.id, "type": each.type, "sender": each.sender, "value": shown_value(each.content)})
+            else:
+                click.echo(f"{each.type} from {each.sender}: {each.content.decode(errors='backslashreplace')}")
+            if number == count:
+                break
