@@ -1,0 +1,35 @@
+"""Nodes that greet under all faults, and the list of bugs planted in them."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from chaplain.sim import planted
+from chaplain.sim.faults import DISK
+from chaplain.sim.runner import MODES, run_seeds, total
+from chaplain.sim.workloads.greet import Greet
+
+PLANTED = [(layer, bug) for layer in planted.layers() for bug in planted.bugs(layer)]
+
+
+def test_seeds_of_greet_hold_and_meet_every_fault():
+    outcomes = list(run_seeds("greet", range(40), MODES))
+    assert [(outcome.checker, outcome.reason, outcome.replay()) for outcome in outcomes if not outcome.ok] == []
+    counts = total(outcomes)
+    assert not set(DISK) & set(Greet.kinds)
+    assert [kind for kind in Greet.kinds if kind != "crash point" and not counts[kind]] == []
+
+
+@pytest.mark.parametrize(("layer", "bug"), PLANTED, ids=[f"{layer}/{bug.name}" for layer, bug in PLANTED])
+def test_a_planted_bug_still_fits_the_code(layer, bug):
+    spec = importlib.util.find_spec(bug.module)
+    source = Path(spec.origin).read_text()
+    assert planted.mutate(bug, source) != source
+    compile(planted.mutate(bug, source), spec.origin, "exec")
+
+
+def test_a_bug_planted_in_the_link_is_caught():
+    bug = planted.find("link/skip the replay check")
+    verdict = planted.judge("link", bug)
+    assert verdict.ok, verdict.detail
