@@ -23,7 +23,7 @@ from chaplain.sim.gossip_world import World
 
 T_NS = GossipSettings().silence_ns
 ALL_FIVE = (0, 1, 2, 3, 4)
-SEEDS = range(5)
+SEEDS = range(3)
 
 
 def five(seed: int, **weather: object) -> World:
@@ -138,10 +138,10 @@ def test_two_and_three_parted_for_a_minute_are_one_again_in_ten_seconds(seed: in
     assert world.agree(*ALL_FIVE)
 
 
-def test_an_hour_of_partition_heals_as_well() -> None:
+def test_a_long_partition_heals_as_well() -> None:
     world = five(7, redial=False)
     world.partition((0, 1), (2, 3, 4))
-    world.run(3600 * SECOND_NS)
+    world.run(600 * SECOND_NS)
     world.heal()
     assert world.run(20 * SECOND_NS, lambda: world.agree(*ALL_FIVE))
 

@@ -14,7 +14,7 @@ class GossipSettings(Frozen, frozen=True):
     tick_ns: int = 250 * MILLISECOND_NS
     """How often clocks are looked at; every period below is rounded up to it."""
     flood_max: int = 16
-    """Up to so many sessions a message goes to all of them; above, to `fanout` chosen by chance, then repair."""
+    """Up to so many members a message goes to all sessions; above, to `fanout` chosen by chance, then repair."""
     fanout: int = 5
     hops_max: int = 40
     """A message forwarded more often than this is dropped: a loop, or a liar."""

@@ -1,6 +1,6 @@
 """How messages travel: to whom, how often, and which came before.
 
-`Voice` holds the sessions and turns bodies into whispers. With few sessions a message goes to all of them (flooding,
+`Voice` holds the sessions and turns bodies into whispers. With few members a message goes to all sessions (flooding,
 as gossip.txt has it); with more than `flood_max` to `fanout` of them chosen by chance, and whoever it missed
 finds out from somebody's HAVE and pulls it. A message for one node goes straight to it if there is a session; to the
 two sessions nearest to it on the ring if it is a member; to all otherwise.
@@ -153,7 +153,7 @@ class Voice:
         others = [identifier for identifier in self.sessions if identifier not in exclude]
         if target != ALL and self.members.is_present(target):
             return sorted(others, key=lambda identifier: _ring_distance(identifier, target))[:2]
-        if len(self.sessions) <= self.settings.flood_max or len(others) <= self.settings.fanout:
+        if len(self.members) <= self.settings.flood_max or len(others) <= self.settings.fanout:
             return others
         return self.rng.sample(others, self.settings.fanout)
 

@@ -36,6 +36,7 @@ from chaplain.wire import parcel
 
 DIAL_NS = 500 * MILLISECOND_NS
 HEARTBEAT_NS = SECOND_NS
+LOOK_NS = 10 * MILLISECOND_NS
 
 
 class CheapSigner:
@@ -156,11 +157,14 @@ class World:
         self.cuts.clear()
 
     def run(self, duration_ns: int, until: Callable[[], bool] | None = None) -> bool:
-        """Let time pass; stop early, and say true, once the condition holds."""
+        """Let time pass; stop early, and say true, once the condition holds (looked at every few milliseconds)."""
         end_ns = self.now_ns + duration_ns
+        look_ns = self.now_ns
         while self._agenda and self._agenda[0][0] <= end_ns:
-            if until is not None and until():
-                return True
+            if until is not None and self._agenda[0][0] >= look_ns:
+                look_ns = self._agenda[0][0] + LOOK_NS
+                if until():
+                    return True
             self.now_ns, _, act, arguments = heapq.heappop(self._agenda)
             act(*arguments)
         if until is not None and until():
