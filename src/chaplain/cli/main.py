@@ -22,6 +22,7 @@ NOUNS = {
     "event": "Fire events that reach every node, and listen to them.",
     "pool": "Broadcast to whoever has joined a pool, and listen.",
     "key": "Make keys, and replace the cluster's.",
+    "demo": "See it all: three nodes, every stream kind, a kill -9, a verdict.",
     "wire": "Messages as bytes and as JSON, for people who debug.",
 }
 """Each noun is `chaplain.cli.NOUN`, which has a click command of the same name."""
