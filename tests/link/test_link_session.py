@@ -133,6 +133,15 @@ def test_a_listener_that_is_not_told_heals_too_and_counts_what_it_sent() -> None
     assert bob.sessions == {alice.instance}
 
 
+def test_a_listener_that_is_told_greets_at_once() -> None:
+    """Bob lost his dial and would wait before the next; alice's greeting on hers tells him that she is there."""
+    stage, alice, bob = pair()
+    stage.cut(stage.between(bob, alice))
+    stage.settle()
+    assert alice.sessions == {bob.instance}
+    assert bob.sessions == {alice.instance}
+
+
 def test_an_unconfirmed_nod_is_not_an_unconfirmed_command() -> None:
     stage, alice, bob = pair()
     stage.cut(stage.between(alice, bob))
