@@ -84,6 +84,7 @@ class Host:
         "spun_at_ns",
         "wake_at_ns",
         "wake_deadline_ns",
+        "wants_drained",
     )
 
     def __init__(self, name: str, endpoint: str, disk_rng: Random) -> None:
@@ -97,6 +98,8 @@ class Host:
         self.inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         """What reached a paused process, in order."""
         self.drain_due = False
+        self.wants_drained = True
+        """A core that forms no batches may say `wants_drained = False` and spare everybody the steps."""
         self.wake_at_ns = -1
         """The moment for which a wake-up is on the calendar; -1 for none."""
         self.wake_deadline_ns: int | None = None

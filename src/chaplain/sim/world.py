@@ -119,6 +119,7 @@ class World:
         except StorageError as error:
             self.note(f"{host.name} would not start: {error}")
             return
+        host.wants_drained = getattr(host.core, "wants_drained", True)
         self.note(f"{host.name} started as life {host.life}")
         for checker in self.checkers:
             checker.born(self.now_ns, host)
@@ -179,7 +180,7 @@ class World:
             action(*args)
 
     def _step(self, host: Host, event: object) -> None:
-        if not host.drain_due and event is not _DRAINED:
+        if host.wants_drained and not host.drain_due and event is not _DRAINED:
             host.drain_due = True
             self.at(self.now_ns, self.attend, host, host.life, self._drain, host)
         core, life = host.core, host.life

@@ -37,6 +37,8 @@ _GREETINGS_BYTES = 20_000
 class Greeter:
     """A link, and somebody on top of it who likes to talk."""
 
+    wants_drained = False
+
     def __init__(self, link: LinkCore, rng: Random, peers: list[str], now_ns: int, loudness: float) -> None:
         self.link = link
         self._loudness = loudness
