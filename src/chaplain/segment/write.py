@@ -68,7 +68,6 @@ class Writer:
         self._header: SegmentHeader | None = None
         self._must_roll = False
         self._taken: set[int] = set(survey.unused)
-        self._sequence_min = min(survey.unused, default=0)
         self.written = 0
         """Position behind the last record: where the next one goes, unless it rolls."""
         self.proven = survey.proven
@@ -115,24 +114,21 @@ class Writer:
                 f"log {self._settings.log} is in doubt at position {cut.position} ({cut.reason}):"
                 " catch up from a majority of other nodes, then cut there"
             )
-        if not survey.endings:
-            if self._sequence_min:
-                raise StorageError(f"log {self._settings.log}: its first segment is lost; begin a new log instead")
-            return
-        ending = survey.endings[-1] if cut is None else self._cut(survey.endings, cut.position)
-        self._header, self.written = ending.header, ending.end
-        self._must_roll = cut is not None
+        if cut is not None:
+            self._cut(survey.endings, cut.position)
+        elif survey.endings:
+            self._header, self.written = survey.endings[-1].header, survey.endings[-1].end
 
-    def _cut(self, endings: tuple[Ending, ...], position: int) -> Ending:
-        """The segment in which the log is cut, and where its ROLL goes. Later segments are begun anew."""
+    def _cut(self, endings: tuple[Ending, ...], position: int) -> None:
+        """Find the segment in which the log is cut, and where its ROLL goes. Later segments are begun anew."""
         within = [ending for ending in endings if ending.header.records_start <= position]
-        if not within:
-            raise StorageError(f"log {self._settings.log}: its first segment is lost; begin a new log instead")
         self._taken |= {ending.header.sequence for ending in endings[len(within) :]}
-        last = within[-1]
-        end = min(last.end, position)
-        self.proven = min(self.proven, end)
-        return Ending(last.header, end, sealed=False)
+        if within:
+            self._header, self.written = within[-1].header, min(within[-1].end, position)
+        elif 0 not in self._taken:
+            raise StorageError(f"log {self._settings.log}: its first segment is lost; begin a new log instead")
+        self._must_roll = True
+        self.proven = min(self.proven, self.written)
 
     def _size(self, record: Record) -> int:
         size = size_of(record)
@@ -166,7 +162,7 @@ class Writer:
             log=self._settings.log,
             log_kind=self._settings.log_kind,
             identity=self._chance.randbytes(IDENTITY_BYTES),
-            sequence=old.sequence + 1 if old else self._sequence_min,
+            sequence=old.sequence + 1 if old else 0,
             base=old.end if old else 0,
             size_bytes=self._settings.segment_bytes,
             previous=old.identity if old else NO_IDENTITY,
