@@ -11,12 +11,15 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from chaplain.runtime.local import is_alive, pid_of
+from chaplain.config import load_cluster
+from chaplain.runtime.founding import make_cluster
+from chaplain.runtime.local import bring_down, is_alive, pid_of
 
 PATIENCE_S = 60
 
@@ -44,6 +47,14 @@ def cluster(tmp_path_factory) -> Iterator[Path]:
     worked("cluster", "up", "--nodes", "2", "--dir", directory)
     yield directory
     worked("cluster", "down", "--cluster", directory)
+
+
+@pytest.fixture
+def unstarted(tmp_path) -> Iterator[Path]:
+    """A cluster of two that nobody started; whatever the test starts is stopped."""
+    make_cluster(tmp_path / "c", 2, "sqlite", None)
+    yield tmp_path / "c"
+    bring_down(tmp_path / "c")
 
 
 def status(directory: Path) -> dict:
@@ -100,10 +111,6 @@ def test_a_strange_pid_is_never_signalled(cluster, tmp_path):
 
 
 def test_health_and_metrics_are_served(cluster):
-    import urllib.request
-
-    from chaplain.config import load_cluster
-
     for node in load_cluster(cluster).nodes:
         for path, text in (("/healthz", "ok"), ("/readyz", "ready"), ("/metrics", "chaplain_host_wakeups_total")):
             with urllib.request.urlopen(f"http://{node.http}{path}", timeout=10) as answer:
@@ -119,36 +126,29 @@ def test_a_taken_port_is_told_and_nothing_is_left(tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_a_node_that_dies_at_once_is_shown_with_its_log(tmp_path):
-    from chaplain.runtime.founding import make_cluster
-
-    make_cluster(tmp_path / "c", 2, "sqlite", None)
-    (tmp_path / "c/node-2/identity").chmod(0o644)
-    done = chaplain("cluster", "up", "--dir", tmp_path / "c")
+def test_a_node_that_dies_at_once_is_shown_with_its_log(unstarted):
+    (unstarted / "node-2/identity").chmod(0o644)
+    done = chaplain("cluster", "up", "--dir", unstarted)
     assert done.returncode == 1
     assert "node 2 ended with code 1" in done.stderr
     assert "can be read by others (mode 644); run `chmod 600" in done.stderr
-    assert pid_of(tmp_path / "c/node-1") is None, "what was started for nothing must be stopped"
+    assert pid_of(unstarted / "node-1") is None, "what was started for nothing must be stopped"
 
 
-def test_interrupting_up_leaves_nothing_running(tmp_path):
+def test_interrupting_up_leaves_nothing_running(unstarted):
     """The second node never seems to serve: it was told to tell nobody."""
-    from chaplain.config import load_cluster
-    from chaplain.runtime.founding import make_cluster
-
-    make_cluster(tmp_path / "c", 2, "sqlite", None)
-    file = tmp_path / "c/node-2/node.toml"
-    file.write_text(file.read_text().replace(load_cluster(tmp_path / "c").nodes[1].http, ""))
+    file = unstarted / "node-2/node.toml"
+    file.write_text(file.read_text().replace(load_cluster(unstarted).nodes[1].http, ""))
     process = subprocess.Popen(
-        [sys.executable, "-m", "chaplain.cli.main", "cluster", "up", "--dir", str(tmp_path / "c")],
+        [sys.executable, "-m", "chaplain.cli.main", "cluster", "up", "--dir", str(unstarted)],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     end = time.monotonic() + PATIENCE_S
-    while not all(pid_of(tmp_path / f"c/node-{number}") for number in (1, 2)):
+    while not all(pid_of(unstarted / f"node-{number}") for number in (1, 2)):
         assert time.monotonic() < end
         assert process.poll() is None
-    pids = [pid_of(tmp_path / f"c/node-{number}") for number in (1, 2)]
+    pids = [pid_of(unstarted / f"node-{number}") for number in (1, 2)]
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, said.strip()) == (1, b"chaplain: interrupted")

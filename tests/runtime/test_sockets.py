@@ -6,11 +6,11 @@ import time
 
 import pytest
 import zmq
-from tests.runtime.sockets_stage import Side, until
+from tests.runtime.sockets_stage import PATIENCE_S, Side, until
 
 from chaplain.core import Arrived, Connected, Disconnected, Flushed, HangUp, Knocked, Refuse, Send
 from chaplain.errors import ConfigError
-from chaplain.link import lines, sockets
+from chaplain.link import lines, sockets, zap
 from chaplain.link.sockets import Sockets
 
 SERVER, CALLER = b"s" * 16, b"c" * 16
@@ -113,6 +113,37 @@ def test_the_end_of_the_server_is_told_and_nothing_reconnects():
             until(lambda: again.of(Arrived), again, caller)
             assert again.of(Arrived) == [Arrived(ROUTE, b"fresh")]
             assert len(again.of(Knocked)) == 1
+
+
+def test_what_arrived_before_the_end_is_told_before_it():
+    with Side(CALLER) as caller:
+        with Side(SERVER, ANY) as server:
+            caller.dial(1, server.sockets.endpoint)
+            until(lambda: caller.of(Connected), server, caller)
+            caller.sockets.perform(Send(1, b"hello"))
+            until(lambda: server.of(Arrived), server, caller)
+            line = caller.sockets._lines[1]
+            assert line.dealer.get(zmq.RECONNECT_IVL) == -1
+            server.sockets.perform(Send(ROUTE, b"last words"))
+            assert line.dealer.poll(PATIENCE_S * 1000)
+        assert line.monitor.poll(PATIENCE_S * 1000)
+        caller.sockets._drain_monitor(1)  # as if the news of the end had been noticed first
+        caller.turn()
+        assert caller.seen[-2:] == [Arrived(1, b"last words"), Disconnected(1, "connection lost")]
+
+
+def test_knocks_that_nobody_answers_are_bounded(monkeypatch):
+    monkeypatch.setattr(zap, "KNOCKS_MAX", 1)
+    with Side(SERVER, ANY) as server, Side(CALLER) as caller:
+        for dial in (1, 2, 3):
+            caller.dial(dial, server.sockets.endpoint)
+        knocks = []
+        server.turn = lambda timeout_ms=1: knocks.extend(server.sockets.wait(1_000_000))  # type: ignore[method-assign]
+        until(lambda: len(knocks) == 3, server, caller)
+        assert server.sockets.counts["link_knocks_crowded_out"] == 2
+        for knock in knocks:
+            server.sockets.perform(sockets.Admit(knock.request, "late"))
+        assert server.sockets.counts["link_admitted"] == 1
 
 
 def test_a_route_that_went_away_is_told_on_sending():
