@@ -71,11 +71,14 @@ def _heard(speaker: Client, listeners: tuple[Client, ...]) -> bool:
 
 def events_reach_all(cluster: Path, findings: Findings, tell: Tell) -> None:
     tell(f"firing {EVENTS} events at node 1, listening at node 3")
-    with Client.connect(str(cluster), node=1) as first, Client.connect(str(cluster), node=3) as third:
-        with third.events(timeout=2.0) as events:
-            for number in range(EVENTS):
-                first.fire("demo", b"%d" % number)
-            seen = [event.content for event in events if event.type == "demo"]
+    with (
+        Client.connect(str(cluster), node=1) as first,
+        Client.connect(str(cluster), node=3) as third,
+        third.events(timeout=2.0) as events,
+    ):
+        for number in range(EVENTS):
+            first.fire("demo", b"%d" % number)
+        seen = [event.content for event in events if event.type == "demo"]
     findings.equal("event: seen once by a far node", EVENTS, len(set(seen)))
     findings.equal("event: seen twice", 0, len(seen) - len(set(seen)))
 
