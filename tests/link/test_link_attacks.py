@@ -10,7 +10,7 @@ from link_stage import CLUSTER_KEY, SECOND_NS, Actor, Stage, Wire, pair
 from chaplain.core import Arrived, Send
 from chaplain.link.events import InstallKey, Meet, RemoveKey, Said, UseKey
 from chaplain.link.greeting import GREETING_NODE
-from chaplain.link.identity import Identity, route_of
+from chaplain.link.identity import Identity, route_of, to_text
 from chaplain.link.keyring import KeyRing, key_id_of
 from chaplain.link.seal import HEADER
 from chaplain.wire import command as commands
@@ -263,6 +263,28 @@ def test_an_overheard_offer_cannot_be_taken_over() -> None:
     assert [met.peer.instance for met in alice.met] == [carol.instance]
     stage.settle()
     assert alice.sessions == {bob.instance, carol.instance}
+
+
+def test_an_echo_for_another_instance_completes_nothing() -> None:
+    from chaplain.link import greeting as codec
+    from chaplain.link.offer import Offer
+
+    stage = Stage()
+    alice, bob = stage.node("alice"), stage.node("bob")
+    alice.meet(bob)
+    stage.connect()
+    stage.deliver(stage.between(alice, bob))
+    stage.connect()
+    wire = stage.between(bob, alice)
+    hello = commands.decode(codec.open_envelope(wire.there[0]).hello)
+    assert isinstance(hello, commands.Hello)
+    assert "chaplain.echo" in hello.headers
+    hello.headers["chaplain.to"] = to_text(bytes(16))
+    genuine = wire.there.popleft()
+    inject(alice, bob, codec.encode(bob.core.identity, Offer(random.Random(1), 1, CLUSTER_KEY), hello))
+    assert alice.sessions == set()
+    inject(alice, bob, genuine)
+    assert alice.sessions == {bob.instance}
 
 
 def test_a_key_holder_speaking_as_another_node() -> None:
