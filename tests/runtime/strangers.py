@@ -103,8 +103,11 @@ def wrong_password(endpoint: str) -> None:
                 stranger.settimeout(2)
                 stranger.sendall(GREETING + command)
                 seen = b""
-                while b"ERROR" not in seen:
-                    seen += stranger.recv(4096)
+                while b"400" not in seen:  # the refusal
+                    more = stranger.recv(4096)
+                    if not more:
+                        break
+                    seen += more
         except OSError:
             time.sleep(0.01)
 
