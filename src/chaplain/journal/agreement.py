@@ -1,0 +1,60 @@
+"""Counts acknowledgements and votes, and says when a quorum has spoken.
+
+Decides what counts. Refuses to know how the messages came or what follows.
+
+A node may lose its disk after it spoke and come back as a later life that remembers nothing. If anybody who is counted
+knows of a later life of a node than the one that spoke, that node is not counted: the ones it is counted with might
+have told the later life that nothing had happened. The argument is in docs/protocol/journal-order.md.
+
+Invariants: a node counts once; only its life that nobody counted knows to be over counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaplain.journal.order_message import Acknowledge, Lives
+
+
+class Tally:
+    """Who has spoken for one thing."""
+
+    def __init__(self, serializers: Sequence[int]) -> None:
+        self._serializers = serializers
+        self._spoken: dict[int, tuple[int, Lives]] = {}
+
+    def add(self, node: int, life: int, lives: Lives) -> None:
+        if node not in self._serializers:
+            return
+        known = self._spoken.get(node)
+        if known is None or known[0] <= life:
+            self._spoken[node] = (life, lives)
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._spoken
+
+    def counted(self, lives: Lives) -> list[int]:
+        """Those that count, given the lives that we know of ourselves."""
+        latest = dict(lives)
+        for _, known in self._spoken.values():
+            for node, life in known.items():
+                latest[node] = max(life, latest.get(node, 0))
+        return [node for node, (life, _) in self._spoken.items() if life >= latest.get(node, 0)]
+
+    def reached(self, lives: Lives) -> bool:
+        return len(self.counted(lives)) > len(self._serializers) // 2
+
+
+class InFlight:
+    """The one message that is proposed and not yet agreed."""
+
+    def __init__(self, regime: int, index: int, digest: bytes, serializers: Sequence[int]) -> None:
+        self.regime = regime
+        self.index = index
+        self.hash = digest
+        self.tally = Tally(serializers)
+
+    def acknowledged(self, node: int, message: Acknowledge) -> None:
+        """Take an acknowledgement, if it is one of this very proposal under this very regime."""
+        if (message.regime, message.index, message.hash) == (self.regime, self.index, self.hash):
+            self.tally.add(node, message.life, message.lives)

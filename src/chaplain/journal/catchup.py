@@ -1,0 +1,236 @@
+"""Getting what is missing: agreed messages from others, and one's own standing back after it was lost.
+
+`Fetcher` decides whom to ask for which messages and what may be believed of the answer. `Doubt` decides when a node
+that may have forgotten its promises has learned enough to promise again. Neither knows elections or proposals.
+
+    asking      which lives of mine do you know?                      a quorum of others answers
+    beginning   this is a new life of mine; what do you hold?         on disk here, then asked; on disk there, then
+    answered fetching    until nothing that anybody answered is missing here   on disk regained    sound, in the
+    highest regime that anybody answered, with no vote in it
+
+Invariants: a message is taken only if it continues our agreed chain and its payloads have their digests; a doubtful
+node learns from a quorum without itself, or, if all were in doubt about their last record only (a power cut of
+everybody), from all.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from chaplain.errors import Malformed
+from chaplain.journal.bench import Bench
+from chaplain.journal.cluster_message import Body, chain_hash, decode_body
+from chaplain.journal.order_events import Message
+from chaplain.journal.order_message import KNOWN_AGREED, Answer, Fetch, Lives, Question, Supplied, Supply
+from chaplain.journal.quill import Regained
+from chaplain.journal.standing import State
+
+
+class Fetcher:
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._asked: int = 0
+        self.due_ns: int | None = None
+        """When to give up on the one we asked."""
+        self.tail = False
+        """Also fetch what is held and not known to be agreed."""
+
+    def want(self, now_ns: int, preferred: int = 0) -> None:
+        """Ask somebody for what follows our agreed prefix, unless somebody has been asked."""
+        bench = self._bench
+        if self.due_ns is not None and now_ns < self.due_ns:
+            return
+        peers = [peer for peer in bench.up if peer != self._asked] or bench.up
+        if not peers:
+            self.due_ns = None
+            return
+        first_time = self.due_ns is None
+        chosen = preferred if first_time and preferred in bench.up else bench.chance.choice(peers)
+        self._asked = chosen
+        self.due_ns = now_ns + bench.settings.retry_ns
+        bench.quill.tell(chosen, Fetch(bench.log.agreed + 1, self.tail))
+
+    def stop(self) -> None:
+        self.due_ns = None
+
+    def supplied(self, now_ns: int, node: int, supply: Supply, floor: int = 0) -> None:
+        """Take what continues our prefix. `floor` is a ballot that the copy must not fall below."""
+        agreed = supply.messages[:-1] if supply.tail_ballot else supply.messages
+        taken: list[Message] = []
+        for supplied in agreed:
+            message = self._check(node, supplied, max(supply.regime, floor))
+            if message is None:
+                continue
+            self._bench.quill.write(self._bench.log.append_agreed(message))
+            taken.append(message)
+        if supply.tail_ballot and self.tail:
+            self._take_tail(node, supply)
+        if node == self._asked:
+            # Who has nothing for us is not asked again at once.
+            self.due_ns = None if taken else now_ns + self._bench.settings.retry_ns
+        if taken:
+            self._bench.announce(now_ns, taken)
+            self._bench.quill.write((), self._bench.written())
+
+    def _take_tail(self, node: int, supply: Supply) -> None:
+        message = self._check(node, supply.messages[-1], supply.tail_ballot)
+        log = self._bench.log
+        if message is None or (message.index, message.ballot) <= log.last():
+            return
+        self._bench.quill.write(log.store(message), self._bench.written())
+
+    def _check(self, node: int, supplied: Supplied, ballot: int) -> Message | None:
+        """The message, if it is the one that comes next here."""
+        try:
+            body = decode_body(supplied.body)
+        except Malformed as wrong:
+            self._bench.report("malformed supply", node, reason=str(wrong))
+            return None
+        log = self._bench.log
+        if body.index != log.agreed + 1:
+            return None
+        if body.previous != log.agreed_hash or not _matches(body, supplied.payloads):
+            self._bench.report("supply does not fit", node, index=body.index)
+            return None
+        digest = chain_hash(body.previous, supplied.body)
+        return Message(body, supplied.body, digest, ballot, supplied.payloads)
+
+
+def _matches(body: Body, payloads: tuple[bytes, ...]) -> bool:
+    digests = tuple(entry.digest for entry in body.data_entries)
+    return digests == tuple(sha256(payload).digest() for payload in payloads)
+
+
+class Doubt:
+    """One attempt after the other to become sound."""
+
+    def __init__(self, bench: Bench, fetcher: Fetcher, now_ns: int) -> None:
+        self._bench = bench
+        self._fetcher = fetcher
+        fetcher.tail = True
+        self._begin(now_ns)
+
+    def _begin(self, now_ns: int) -> None:
+        self._answers: dict[int, Answer] = {}
+        self._nonce = self._bench.chance.getrandbits(64)
+        self._life = 0
+        self._target: tuple[int, int] | None = None
+        self._reach = (-1, -1)
+        self._impatient_ns = now_ns + self._bench.settings.patience_ns
+        self._regaining = False
+        self._regime = 0
+        self._ask(now_ns)
+
+    def _ask(self, now_ns: int) -> None:
+        """Ask those that have not answered."""
+        self.due_ns = now_ns + self._bench.settings.retry_ns
+        for peer in self._bench.settings.peers:
+            if peer not in self._answers:
+                self._bench.quill.promise(peer, Question(self._nonce, self._life))
+        self._proceed(now_ns)
+
+    def woken(self, now_ns: int) -> None:
+        if now_ns < self.due_ns or self._regaining:
+            return
+        self.due_ns = now_ns + self._bench.settings.retry_ns
+        if now_ns >= self._impatient_ns:
+            self._say_why()
+            self._begin(now_ns)
+        elif self._target is None:
+            self._ask(now_ns)
+        else:
+            self._pursue(now_ns)
+
+    def _say_why(self) -> None:
+        states = {node: State(answer.standing).name.lower() for node, answer in self._answers.items()}
+        index, ballot = self._bench.log.last()
+        detail = {"answered": str(states), "wanted": str(self._target), "held": f"{index} under {ballot}"}
+        self._bench.report("no vote until caught up with a quorum", 0, **detail)
+
+    def answered(self, now_ns: int, node: int, answer: Answer) -> None:
+        if answer.nonce != self._nonce or self._target is not None or node not in self._bench.settings.peers:
+            return
+        if self._life and answer.asker_life > self._life:
+            self._begin(now_ns)  # a life of ours that we have forgotten, too
+            return
+        self._answers[node] = answer
+        self._proceed(now_ns)
+
+    def _proceed(self, now_ns: int) -> None:
+        if not self._enough():
+            return
+        if self._life == 0:
+            self._begin_life(now_ns)
+        else:
+            self._aim(now_ns)
+
+    def _enough(self) -> bool:
+        """Whether what was answered covers all that we can have promised."""
+        states = [answer.standing for answer in self._answers.values()]
+        if states.count(State.SOUND) >= self._bench.settings.quorum:
+            return True
+        everybody = len(states) == len(self._bench.settings.peers)
+        ours = self._bench.keeper.now.state
+        return everybody and State.WIPED not in states and ours is State.DOUBTFUL
+
+    def _begin_life(self, now_ns: int) -> None:
+        keeper = self._bench.keeper
+        known = [answer.asker_life for answer in self._answers.values()]
+        self._life = max([*known, keeper.now.life]) + 1
+        keeper.begin_life(self._life, _all_lives(self._answers))
+        self._answers = {}
+        self._nonce = self._bench.chance.getrandbits(64)
+        self._ask(now_ns)
+
+    def _aim(self, now_ns: int) -> None:
+        """Everything that we may have promised is at or below the furthest that was answered."""
+        counted = self._counted()
+        self._target = max(((answer.index, answer.ballot) for answer in counted), default=(0, 0))
+        self._impatient_ns = now_ns + self._bench.settings.patience_ns
+        self._bench.write_mark()  # what was found at start may not have been synced: now it will be
+        self._pursue(now_ns)
+
+    def _counted(self) -> list[Answer]:
+        return [answer for answer in self._answers.values() if answer.standing != State.WIPED]
+
+    def supplied(self, now_ns: int, node: int, supply: Supply) -> None:
+        if self._target is None or self._regaining:
+            return
+        self._regime = max(self._regime, supply.regime, supply.tail_ballot)
+        self._fetcher.supplied(now_ns, node, supply, floor=self._target[1] % KNOWN_AGREED)
+        self._pursue(now_ns)
+
+    def _pursue(self, now_ns: int) -> None:
+        assert self._target is not None
+        log = self._bench.log
+        if log.last() > self._reach:
+            self._reach = log.last()
+            self._impatient_ns = now_ns + self._bench.settings.patience_ns
+        if log.last() < self._target or not log.whole:
+            self._fetcher.want(now_ns, self._furthest())
+        elif log.durable >= log.last()[0]:
+            self._regain()
+
+    def _furthest(self) -> int:
+        """Who answered that it holds most."""
+        answers = self._answers
+        return max(answers, key=lambda node: (answers[node].index, answers[node].ballot, -node), default=0)
+
+    def durable(self, now_ns: int) -> None:
+        """More of the log is on disk."""
+        if self._target is not None and not self._regaining:
+            self._pursue(now_ns)
+
+    def _regain(self) -> None:
+        keeper = self._bench.keeper
+        regime = max([keeper.regime, self._regime, *(answer.regime for answer in self._counted())])
+        self._regaining = True
+        keeper.regain(regime, _all_lives(self._answers), Regained(self._life))
+
+
+def _all_lives(answers: dict[int, Answer]) -> Lives:
+    lives: Lives = {}
+    for answer in answers.values():
+        for node, life in answer.lives.items():
+            lives[node] = max(life, lives.get(node, 0))
+    return lives

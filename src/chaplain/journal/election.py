@@ -1,0 +1,194 @@
+"""Who is master: pre-vote, vote, and when to try.
+
+Decides which regime a node is in, whom it votes for, and when it campaigns. Refuses to know what a master does.
+
+    follower  ──silence of the master, or its connection closed──▶  canvass (pre-vote; binds nobody)
+    canvass   ──a quorum would vote──▶  stand: enter the regime, vote for oneself, on disk, then ask for votes
+    stand     ──a quorum voted──▶  master
+    any       ──a master of a later regime speaks──▶  follower
+
+Invariants: at most one vote a regime, on disk before it leaves; nobody votes for a log behind its own; a node that
+hears its master, and whose connection to it stands, helps nobody to replace it; a node that is not sound neither
+votes nor campaigns.
+"""
+
+from __future__ import annotations
+
+from chaplain.journal.agreement import Tally
+from chaplain.journal.bench import Bench
+from chaplain.journal.order_events import Role, RoleChanged
+from chaplain.journal.order_message import AskVote, Canvass, Canvassed, Vote
+from chaplain.journal.quill import Stood
+from chaplain.journal.standing import NOBODY
+
+
+class Election:
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.role = Role.OUT
+        self.master = 0
+        self.seen = 0
+        """The highest regime that anybody has named: the next campaign goes beyond it."""
+        self.due_ns = 0
+        """When to campaign, if nothing happens before."""
+        self._heard_ns = 0
+        self._asked = 0
+        self._canvass: Tally | None = None
+        self._votes: Tally | None = None
+        self._handover = False
+
+    # Becoming something.
+
+    def rest(self, now_ns: int) -> None:
+        """Follow nobody for now."""
+        self._be(Role.FOLLOWER, 0)
+        self._postpone(now_ns)
+
+    def follow(self, now_ns: int, master: int, regime: int) -> None:
+        """A master of our regime, or of a later one, has spoken."""
+        keeper = self._bench.keeper
+        assert regime >= keeper.regime, "a master of an earlier regime was followed"
+        if regime > keeper.regime:
+            keeper.enter(regime, master)
+        self._be(Role.FOLLOWER, master)
+        self._heard_ns = now_ns
+        self._postpone(now_ns)
+
+    def take_office(self) -> None:
+        self._be(Role.MASTER, self._bench.settings.node)
+
+    def leave(self) -> None:
+        self._be(Role.OUT, 0)
+
+    def enter_silently(self, now_ns: int, regime: int) -> None:
+        """Somebody is in a later regime: go there without a vote."""
+        self._bench.keeper.enter(regime, NOBODY)
+        self.rest(now_ns)
+
+    def _be(self, role: Role, master: int) -> None:
+        self._canvass = self._votes = None
+        changed = (role, master) != (self.role, self.master)
+        self.role, self.master = role, master
+        if changed:
+            self._bench.quill.say(RoleChanged(role, self._bench.keeper.regime, master))
+
+    def _postpone(self, now_ns: int) -> None:
+        election_ns = self._bench.settings.election_ns
+        self.due_ns = now_ns + election_ns + self._bench.chance.randrange(election_ns)
+
+    # What happens around us.
+
+    def hears_master(self, now_ns: int) -> bool:
+        if self.role is Role.MASTER:
+            return True
+        recent = now_ns - self._heard_ns < self._bench.settings.election_ns
+        return self.master != 0 and self.master in self._bench.up and recent
+
+    def lost(self, now_ns: int, node: int) -> None:
+        """A connection was closed. If it was the master's, that is news."""
+        if node == self.master and self.role is Role.FOLLOWER:
+            self.due_ns = min(self.due_ns, now_ns + self._bench.chance.randrange(self._bench.settings.news_ns))
+
+    def fit(self) -> bool:
+        """Whether we could be master."""
+        bench = self._bench
+        return bench.keeper.sound and bench.log.whole and bench.room and not bench.leaving
+
+    def woken(self, now_ns: int) -> None:
+        if self.role in (Role.FOLLOWER, Role.CANDIDATE) and now_ns >= self.due_ns:
+            if self.fit():
+                self._begin_canvass(now_ns)
+            else:
+                self._postpone(now_ns)
+
+    # Canvassing.
+
+    def _begin_canvass(self, now_ns: int) -> None:
+        bench = self._bench
+        self._be(Role.CANDIDATE, 0)
+        self._postpone(now_ns)
+        self._asked = max(bench.keeper.regime, self.seen) + 1
+        self._canvass = Tally(bench.settings.serializers)
+        index, ballot = bench.log.last()
+        bench.tell_all(Canvass(self._asked, index, ballot))
+        self._count_canvass(bench.settings.node)
+
+    def asked_canvass(self, now_ns: int, node: int, message: Canvass) -> None:
+        bench = self._bench
+        granted = (
+            bench.keeper.sound
+            and message.regime > bench.keeper.regime
+            and (message.index, message.ballot) >= bench.log.last()
+            and not self.hears_master(now_ns)
+        )
+        if granted and self.role is Role.FOLLOWER:
+            # Whoever asks first goes first: two who stand at once would split the votes.
+            self.due_ns = max(self.due_ns, now_ns + bench.settings.heartbeat_ns)
+        bench.quill.tell(node, Canvassed(message.regime, granted, bench.keeper.regime))
+
+    def canvassed(self, node: int, message: Canvassed) -> None:
+        self.seen = max(self.seen, message.promised)
+        if message.granted and message.regime == self._asked:
+            self._count_canvass(node)
+
+    def _count_canvass(self, node: int) -> None:
+        if self._canvass is None:
+            return
+        self._canvass.add(node, 0, {})
+        if self._canvass.reached({}) and self._asked > self._bench.keeper.regime:
+            self._stand(handover=False)
+
+    def called(self, now_ns: int) -> None:
+        """The master hands over to us: no need to ask whether it is gone."""
+        if self.role is Role.FOLLOWER and self.fit():
+            self._be(Role.CANDIDATE, 0)
+            self._postpone(now_ns)
+            self._asked = self._bench.keeper.regime + 1
+            self._stand(handover=True)
+
+    # Voting.
+
+    def _stand(self, handover: bool) -> None:
+        self._canvass = None
+        self._handover = handover
+        self._bench.keeper.enter(self._asked, self._bench.settings.node)
+        self._bench.quill.write((), Stood(self._asked))
+
+    def stood(self, proof: Stood) -> None:
+        """Our own vote is on disk: it counts, and others may be asked."""
+        bench = self._bench
+        if self.role is not Role.CANDIDATE or proof.regime != bench.keeper.regime:
+            return
+        self._votes = Tally(bench.settings.serializers)
+        self._votes.add(bench.settings.node, bench.keeper.now.life, bench.keeper.now.lives)
+        index, ballot = bench.log.last()
+        bench.tell_all(AskVote(proof.regime, index, ballot, self._handover))
+
+    def asked_vote(self, now_ns: int, node: int, message: AskVote) -> None:
+        bench = self._bench
+        self.seen = max(self.seen, message.regime)
+        if self._grants(now_ns, node, message):
+            if message.regime > bench.keeper.regime:
+                bench.keeper.enter(message.regime, node)
+                self.rest(now_ns)
+            now = bench.keeper.now
+            bench.quill.promise(node, Vote(message.regime, True, now.regime, now.life, now.lives))
+        else:
+            bench.quill.tell(node, Vote(message.regime, False, bench.keeper.regime, 0, {}))
+
+    def _grants(self, now_ns: int, node: int, message: AskVote) -> bool:
+        now = self._bench.keeper.now
+        if not self._bench.keeper.sound or (message.index, message.ballot) < self._bench.log.last():
+            return False
+        if message.regime == now.regime:
+            return now.vote == node
+        return message.regime > now.regime and (message.handover or not self.hears_master(now_ns))
+
+    def voted(self, node: int, message: Vote) -> None:
+        self.seen = max(self.seen, message.promised)
+        if self._votes is not None and message.granted and message.regime == self._bench.keeper.regime:
+            self._votes.add(node, message.life, message.lives)
+
+    def won(self) -> bool:
+        """A quorum has voted for us in the regime that we are in."""
+        return self._votes is not None and self._votes.reached(self._bench.keeper.now.lives)

@@ -1,0 +1,111 @@
+"""What a follower does with a master's proposals and marks.
+
+Decides whether a proposal may be held and acknowledged. Refuses to know how missing messages are fetched: it only
+says up to where it knows that there are any.
+
+Invariants: nothing is held before its predecessor is agreed and here, nor before all its payloads are; a held message
+is replaced only under a later regime; under one regime there is one body for an index.
+"""
+
+from __future__ import annotations
+
+from chaplain.errors import Malformed
+from chaplain.journal.bench import Bench
+from chaplain.journal.cluster_message import Body, chain_hash, decode_body
+from chaplain.journal.order_events import Message, NeedPayload
+from chaplain.journal.order_message import Acknowledge, Heard, Mark, Propose
+
+
+class Diverged(Exception):
+    """Two nodes hold different messages as agreed, or one regime has two bodies for an index: stop at once."""
+
+
+class Following:
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._waiting: tuple[int, Propose] | None = None
+        """A proposal that came before its predecessors or payloads did."""
+        self.behind = 0
+        """Messages up to here are agreed, others say."""
+
+    def proposed(self, now_ns: int, node: int, message: Propose) -> None:
+        """A master of our regime proposes."""
+        self._waiting = None
+        try:
+            body = decode_body(message.body)
+        except Malformed as wrong:
+            self._bench.report("malformed proposal", node, reason=str(wrong))
+            return
+        self._learn(now_ns, body.index - 1, body.previous)
+        self._consider(now_ns, node, message, body)
+
+    def marked(self, now_ns: int, node: int, message: Mark) -> None:
+        self._learn(now_ns, message.index, message.hash)
+        bench = self._bench
+        bench.quill.tell(node, Heard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
+
+    def _learn(self, now_ns: int, index: int, digest: bytes) -> None:
+        """The message of this index and hash is agreed, and so is all before it."""
+        log = self._bench.log
+        if index == log.agreed and digest != log.agreed_hash:
+            raise Diverged(f"message {index}: agreed here and by the master, and not the same")
+        tail = log.tail
+        if tail is not None and tail.index == index == log.agreed + 1 and tail.hash == digest:
+            self._bench.settle_tail(now_ns)
+        self.behind = max(self.behind, index)
+
+    def _consider(self, now_ns: int, node: int, message: Propose, body: Body) -> None:
+        bench, log = self._bench, self._bench.log
+        digest = chain_hash(body.previous, message.body)
+        if body.index <= log.agreed:
+            if body.index == log.agreed and digest == log.agreed_hash:
+                self._acknowledge(node, message, digest)
+            return
+        if body.index > log.agreed + 1:
+            self._waiting = (node, message)
+            return
+        tail = log.tail
+        if tail is not None and (tail.index, tail.hash) == (body.index, digest):
+            if tail.ballot < message.regime:
+                bench.quill.write(log.restamp(message.regime), bench.written())
+            self._acknowledge(node, message, digest)
+        else:
+            self._take(now_ns, node, message, body, digest)
+
+    def _take(self, now_ns: int, node: int, message: Propose, body: Body, digest: bytes) -> None:
+        """Hold a message that is new to us, once its payloads are here and the disk has room."""
+        bench, log = self._bench, self._bench.log
+        missing = bench.shelf.want(body.data_entries)
+        if missing or not bench.room:
+            self._waiting = (node, message)
+            for entry in missing:
+                bench.quill.say(NeedPayload(entry.reference, entry.digest, node))
+            return
+        held = Message(body, message.body, digest, message.regime, bench.shelf.get(body.data_entries))
+        reach = log.last()[0]
+        if reach > body.index:
+            # We hold, or held, something further on, hence this one is agreed; only its bytes were missing here.
+            bench.quill.write(log.append_agreed(held), bench.written())
+            bench.announce(now_ns, [held])
+        else:
+            if log.tail is not None and log.tail.ballot >= message.regime:
+                raise Diverged(f"message {body.index}: two bodies under regime {message.regime}")
+            bench.mark_due_ns = None
+            bench.quill.write(log.store(held), bench.written())
+        self._acknowledge(node, message, digest)
+
+    def _acknowledge(self, node: int, message: Propose, digest: bytes) -> None:
+        now = self._bench.keeper.now
+        assert now.regime == message.regime, "a proposal of another regime was acknowledged"
+        acknowledge = Acknowledge(message.regime, message.index, digest, now.life, now.lives)
+        self._bench.quill.promise(node, acknowledge)
+
+    def retry(self, now_ns: int) -> None:
+        """Something that a waiting proposal needs may have come."""
+        if self._waiting is None:
+            return
+        node, message = self._waiting
+        if message.regime != self._bench.keeper.regime:
+            self._waiting = None
+        else:
+            self.proposed(now_ns, node, message)

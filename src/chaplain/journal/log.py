@@ -1,0 +1,256 @@
+"""The running log: the agreed prefix, the one message behind it, and the operations that keep them on disk.
+
+Decides what is written and in which form; refuses to decide whether a message is agreed. Everything it does comes
+back as operations for one `Persist`.
+
+    agreed      execution has settled everything up to here
+    tail        the message held behind it, not known to be agreed
+    floor       index and ballot of the furthest thing ever held, if damage has taken it; votes are measured against it
+
+Invariants: `agreed` never falls and its hash never changes; a stored message continues the chain of its predecessor;
+the tail's ballot never falls while its index stays.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+
+from chaplain.core import Operation, WriteAt
+from chaplain.errors import Malformed, StorageError
+from chaplain.journal.log_records import (
+    Grouper,
+    Jot,
+    encode_jot,
+    is_message,
+    mark_record,
+    message_of,
+    message_records,
+    stamp_record,
+)
+from chaplain.journal.log_recovery import Recovered
+from chaplain.journal.order_events import Execution, Message, Settled
+from chaplain.journal.order_message import KNOWN_AGREED
+from chaplain.journal.order_settings import OrderSettings
+from chaplain.segment.header import read_headers
+from chaplain.segment.layout import Bytes
+from chaplain.segment.record import Record
+from chaplain.segment.scan import scan
+from chaplain.segment.write import LogSettings, Writer
+
+LOG_KIND = 5
+
+
+def jot_name(settings: OrderSettings) -> str:
+    return f"{settings.folder}{settings.log}.jot"
+
+
+def standing_name(settings: OrderSettings) -> str:
+    return f"{settings.folder}{settings.log}.standing"
+
+
+class Log:
+    def __init__(
+        self, settings: OrderSettings, chance: random.Random, recovered: Recovered, execution: Execution
+    ) -> None:
+        layout = LogSettings(settings.log, LOG_KIND, settings.folder, settings.segment_bytes)
+        # A doubtful end is cut by the first append, which comes only after the doubt itself is on disk.
+        self._writer = Writer(layout, chance, recovered.survey, cut_doubt=True)
+        self._settings = settings
+        self._execution = execution
+        self._starts, self._ends = array("Q"), array("Q")
+        self._recent: deque[Message] = deque()
+        self._recent_bytes = 0
+        self.agreed = 0
+        self.agreed_hash = settings.genesis
+        self.agreed_ns = 0
+        """Timestamp of the last agreed message: the next one is later."""
+        self.tail: Message | None = None
+        self.floor = recovered.floor
+        self.durable = 0
+        """Everything held up to this index is on disk."""
+        self._replay(recovered)
+
+    # How far we are.
+
+    def last(self) -> tuple[int, int]:
+        """Index and ballot that votes are measured by."""
+        held = (self.agreed, KNOWN_AGREED)
+        if self.tail is not None:
+            held = max(held, (self.tail.index, self.tail.ballot))
+        return max(held, self.floor)
+
+    @property
+    def whole(self) -> bool:
+        """Nothing is missing between the agreed prefix and the furthest thing we ever held."""
+        reach = self.tail.index if self.tail is not None else self.agreed
+        return self.floor[0] <= reach <= self.agreed + 1
+
+    @property
+    def written(self) -> int:
+        return self._writer.written
+
+    # Taking messages.
+
+    def store(self, message: Message) -> tuple[Operation, ...]:
+        """Hold a message behind the agreed prefix, in place of any other there."""
+        assert message.index == self.agreed + 1, "a message was stored before its predecessor was agreed"
+        assert message.body.previous == self.agreed_hash, "a stored message does not continue the chain"
+        old = self.tail
+        if old is not None and old.index == message.index:
+            assert old.ballot < message.ballot, "a held message was replaced under the same regime or an earlier one"
+        self.tail = message
+        return self._append_message(message)
+
+    def restamp(self, ballot: int) -> tuple[Operation, ...]:
+        """Hold the tail, the same bytes, under a later regime."""
+        assert self.tail is not None
+        assert self.tail.ballot < ballot
+        self.tail = msgspec.structs.replace(self.tail, ballot=ballot)
+        return self._append([stamp_record(self.tail)])
+
+    def settle(self) -> Message:
+        """The tail is agreed."""
+        message = self.tail
+        assert message is not None
+        assert message.index == self.agreed + 1
+        assert message.body.previous == self.agreed_hash
+        self.tail = None
+        self._advance(message)
+        return message
+
+    def append_agreed(self, message: Message) -> tuple[Operation, ...]:
+        """Take a message that others say is agreed. What we hold further on stays held."""
+        assert message.index == self.agreed + 1
+        assert message.body.previous == self.agreed_hash
+        operations = self._append_message(message)
+        if self.tail is not None and self.tail.index <= message.index:
+            self.tail = None
+        self._advance(message)
+        return operations
+
+    def mark(self, regime: int) -> tuple[Operation, ...]:
+        return self._append([mark_record(self.agreed, self.agreed_hash, regime)])
+
+    def synced(self, position: int, index: int) -> None:
+        self._writer.synced(position)
+        self.durable = max(self.durable, index)
+
+    def _append_message(self, message: Message) -> tuple[Operation, ...]:
+        preview = self._execution.preview(message.body, message.payloads)
+        return self._append(message_records(message, preview), message.index)
+
+    def _append(self, records: list[Record], index: int = 0) -> tuple[Operation, ...]:
+        start = self._writer.written
+        operations = self._writer.append(records)
+        if index:
+            self._note_place(index, start, self._writer.written)
+        jot = encode_jot(Jot(self._settings.boot, self._writer.written, self.durable))
+        return (*operations, WriteAt(jot_name(self._settings), 0, jot))
+
+    def _note_place(self, index: int, start: int, end: int) -> None:
+        """Where the newest copy of the message is."""
+        if index > len(self._starts):
+            self._starts.extend([0] * (index - len(self._starts)))
+            self._ends.extend([0] * (index - len(self._ends)))
+        self._starts[index - 1], self._ends[index - 1] = start, end
+
+    def _advance(self, message: Message) -> None:
+        self._execution.settle(Settled(message.body, message.hash, message.payloads))
+        self.agreed, self.agreed_hash = message.index, message.hash
+        self.agreed_ns = message.body.timestamp_ns
+        self._recent.append(message)
+        self._recent_bytes += message.size_bytes
+        while self._recent_bytes > self._settings.recent_bytes_max and len(self._recent) > 1:
+            self._recent_bytes -= self._recent.popleft().size_bytes
+
+    # Start.
+
+    def _replay(self, recovered: Recovered) -> None:
+        """Give execution what it has not seen, and take the tail into hand."""
+        first = recovered.groups.get(1)
+        if first is not None and first.first.previous_hash != self._settings.genesis:
+            raise StorageError(f"log {self._settings.log} belongs to another cluster: move it away")
+        for index in range(1, recovered.agreed + 1):
+            group = recovered.groups[index]
+            self._note_place(index, group.position, group.end)
+            if index > self._execution.settled or index == recovered.agreed:
+                self._catch_up(message_of(group, self._execution.payloads))
+        self.durable = recovered.agreed
+        last = max(recovered.groups, default=0)
+        if last > self.agreed:
+            group = recovered.groups[last]
+            self.tail = message_of(group, self._execution.payloads)
+            self._note_place(last, group.position, group.end)
+
+    def _catch_up(self, message: Message) -> None:
+        if message.index > self._execution.settled:
+            self._execution.settle(Settled(message.body, message.hash, message.payloads))
+        self.agreed, self.agreed_hash = message.index, message.hash
+        self.agreed_ns = message.body.timestamp_ns
+
+    # Giving messages to others.
+
+    def recent(self, index: int, bytes_max: int) -> list[Message] | None:
+        """Agreed messages from this index on that are still in memory; None if the first is not."""
+        if index > self.agreed:
+            return []
+        if not self._recent or index < self._recent[0].index:
+            return None
+        chosen: list[Message] = []
+        size = 0
+        for place in range(index - self._recent[0].index, len(self._recent)):
+            message = self._recent[place]
+            size += message.size_bytes
+            if chosen and size > bytes_max:
+                break
+            chosen.append(message)
+        return chosen
+
+    def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
+        """Positions that hold messages from this index on, one after the other; None if the first is not on disk."""
+        through = min(self.agreed, self.durable)
+        if index > through:
+            return None
+        start, end = self._starts[index - 1], self._ends[index - 1]
+        for at in range(index, through):
+            if self._starts[at] < end or self._ends[at] - start > bytes_max:
+                break
+            end = self._ends[at]
+        return start, end
+
+    def reread(self, records: Iterable[Record], index: int) -> list[Message]:
+        """The agreed messages in these records from this index on, in order.
+
+        Of two copies the later holds, as at recovery; and each must be named by the one behind it, or be the last
+        agreed.
+        """
+        grouper, groups = Grouper(), {}
+        for record in records:
+            if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
+                groups[record.index] = group
+        found: list[Message] = []
+        with suppress(Malformed):
+            while index in groups and index <= self.agreed:
+                if found and groups[index].first.previous_hash != found[-1].hash:
+                    return found[:-1]
+                found.append(message_of(groups[index], self._execution.payloads))
+                index += 1
+        return found
+
+
+def records_between(files: Iterable[Bytes], start: int, end: int) -> tuple[Record, ...]:
+    """What stands between two positions, given segment files in order: how a host answers `ReadLog`."""
+    records: list[Record] = []
+    for data in files:
+        header = read_headers(data).header
+        if header is None or header.end <= start or header.base >= end:
+            continue
+        found = scan(data, header, max(start, header.records_start), search=False)
+        records += (record for head, record in found.records if head.position < end)
+    return tuple(records)

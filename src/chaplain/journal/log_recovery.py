@@ -1,0 +1,154 @@
+"""Reads a log back after a restart: what is surely agreed, what was perhaps promised, and what is missing.
+
+Decides whether the end of the log is whole or in doubt, and which messages execution may be given. Refuses to repair:
+what is missing is fetched from others by the running node.
+
+Of several records for one index the last one written holds: a message is written again only to replace a proposal
+that was not agreed, or to repair it. Everything below the highest index in the log is agreed, since nothing is stored
+before its predecessor is.
+
+Invariants: a message is called agreed only if the next message, or a mark, names its hash; damage before the record
+of the highest message can only hide agreed messages, damage behind it is doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal.log_records import STAMP_KIND, Group, Grouper, Jot, body_of, decode_jot, is_message
+from chaplain.segment.layout import Bytes
+from chaplain.segment.record import Kind, Record
+from chaplain.segment.scan import Finding, Found, Verdict
+from chaplain.segment.survey import Survey, Surveyor
+
+_HARMLESS = "header: one copy"
+"""Either copy of a segment's header says everything; losing the other loses nothing."""
+
+
+class Recovered(Frozen, frozen=True):
+    survey: Survey
+    groups: Mapping[int, Group]
+    """The message held at each index; some may be missing below the last."""
+    agreed: int
+    """All up to here are in `groups`, chained from the first, and surely agreed."""
+    floor: tuple[int, int]
+    """Index and regime of the furthest message that this log ever held or knew to be agreed."""
+    regime: int
+    """The highest regime that any record names."""
+    doubt: str
+    """Why the end cannot be trusted; empty if it can."""
+
+    @property
+    def empty(self) -> bool:
+        return not self.survey.endings
+
+    @property
+    def missing(self) -> str:
+        """The range that damage hides, for people."""
+        return "" if self.floor[0] <= self.agreed + 1 else f"{self.agreed + 1}..{self.floor[0]}"
+
+
+def recover(
+    log: str, segments: Iterable[tuple[int, Bytes]], jot_data: bytes | None, boot: bytes, genesis: bytes
+) -> Recovered:
+    """Look at all segments, in the order of their sequence."""
+    surveyor = Surveyor(log)
+    found: list[Found] = []
+    for sequence, data in segments:
+        scan = surveyor.add(sequence, data)
+        found += scan.records if scan is not None else ()
+    survey = surveyor.finish()
+    jot = _jot(jot_data)
+    cut = survey.cut
+    if cut is not None:
+        found = [(head, record) for head, record in found if head.position < cut.position]
+    heap = _Heap(found)
+    agreed = heap.agreed(genesis)
+    return Recovered(
+        survey=survey,
+        groups=heap.groups,
+        agreed=agreed,
+        floor=heap.floor(),
+        regime=heap.regime,
+        doubt=_doubt(survey, cut, jot, boot) or _lost(jot, heap) or _damaged_end(survey.findings, heap.end),
+    )
+
+
+def _jot(data: bytes | None) -> Jot | None:
+    with suppress(Malformed):
+        return None if data is None else decode_jot(data)
+    return None
+
+
+def _doubt(survey: Survey, cut: Finding | None, jot: Jot | None, boot: bytes) -> str:
+    if cut is None or cut.verdict is Verdict.TORN:
+        return ""
+    if jot is not None and jot.boot == boot and cut.position >= jot.position:
+        return ""  # the machine never stopped, so all that was acknowledged is what was written before the jot
+    return f"log in doubt at position {cut.position}: {cut.reason}"
+
+
+def _lost(jot: Jot | None, heap: _Heap) -> str:
+    if jot is None or jot.index <= heap.floor()[0]:
+        return ""
+    return f"messages up to {jot.index} were on disk, the log ends with {heap.floor()[0]}"
+
+
+def _damaged_end(findings: Iterable[Finding], end: int) -> str:
+    for finding in findings:
+        if finding.verdict is Verdict.DAMAGED and finding.position >= end and _HARMLESS not in finding.reason:
+            return f"log damaged at position {finding.position}, behind its last message: {finding.reason}"
+    return ""
+
+
+class _Heap:
+    """What the records of a log add up to."""
+
+    def __init__(self, found: Iterable[Found]) -> None:
+        self.groups: dict[int, Group] = {}
+        self.regime = 0
+        self.end = 0
+        """Position of the last record of the highest message."""
+        self._mark = Record(Kind.MARK)
+        grouper = Grouper()
+        for head, record in found:
+            self.regime = max(self.regime, record.regime)
+            if record.kind == Kind.MARK:
+                self._mark = max(self._mark, record, key=lambda mark: mark.index)
+            elif record.kind == STAMP_KIND:
+                self._stamp(head.position, record)
+            elif is_message(record) and (group := grouper.feed(head.position, head.end, record)) is not None:
+                self._hold(head.position, group)
+
+    def _hold(self, position: int, group: Group) -> None:
+        with suppress(Malformed):
+            body_of(group.first)
+            if group.first.index >= max(self.groups, default=0):
+                self.end = position
+            self.groups[group.first.index] = group
+
+    def _stamp(self, position: int, stamp: Record) -> None:
+        group = self.groups.get(stamp.index)
+        if group is not None and group.first.chain_hash == stamp.body and group.ballot < stamp.regime:
+            self.groups[stamp.index] = Group(group.position, group.end, group.records, stamp.regime)
+            self.end = max(self.end, position)
+
+    def floor(self) -> tuple[int, int]:
+        last = max(self.groups, default=0)
+        held = (last, self.groups[last].ballot if last else 0)
+        return max(held, (self._mark.index, self._mark.regime))
+
+    def agreed(self, genesis: bytes) -> int:
+        """How far the chain goes, each link named by its successor or by a mark."""
+        index, digest = 0, genesis
+        while (group := self.groups.get(index + 1)) is not None and group.first.previous_hash == digest:
+            following = self.groups.get(index + 2)
+            linked = following is not None and following.first.previous_hash == group.first.chain_hash
+            marked = (self._mark.index, self._mark.chain_hash) == (index + 1, group.first.chain_hash)
+            if not linked and not marked:
+                break
+            index, digest = index + 1, group.first.chain_hash
+        return index

@@ -1,0 +1,183 @@
+"""What a master does: propose one message at a time, count, and make sure that it still is master.
+
+Decides what is proposed and when a proposal is agreed. Refuses to know how it was elected.
+
+On taking office an inherited tail is proposed again, the same bytes under the new regime; then one message of the
+regime's own, perhaps empty; only then anything else. The next message says that the one before is agreed; if there is
+none, a mark does.
+
+Invariants: one message in flight; what is proposed continues the agreed chain; nothing is proposed after Final; a
+master that has not heard a quorum for the election time-out steps down.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from chaplain.journal.agreement import InFlight
+from chaplain.journal.bench import Bench
+from chaplain.journal.cluster_message import Body, ConfigEntry, Entry, chain_hash, encode_body
+from chaplain.journal.order_events import ConfigOffered, Message, NeedPayload
+from chaplain.journal.order_message import Acknowledge, Handover, Heard, Mark, Propose
+from chaplain.journal.quill import Held
+
+
+class Office:
+    """One tenure. Thrown away when it ends; the tail stays in the log, for the next master."""
+
+    def __init__(self, bench: Bench, now_ns: int) -> None:
+        self._bench = bench
+        self._regime = bench.keeper.regime
+        self._flight: InFlight | None = None
+        self._opened = False
+        """A message of this regime has been proposed."""
+        self._closed = False
+        """Final has been proposed."""
+        self._mark_owed = False
+        self._offers: deque[ConfigEntry] = deque()
+        self._heard_ns = dict.fromkeys(bench.settings.peers, now_ns)
+        self._reach = dict.fromkeys(bench.settings.peers, 0)
+        self.beat_ns = now_ns + bench.settings.heartbeat_ns
+        self.over = ""
+        """Why the tenure has ended, once it has."""
+        if bench.log.tail is not None:
+            self._propose_again()
+        else:
+            self._propose(now_ns, ())
+
+    # Proposing.
+
+    def _propose_again(self) -> None:
+        log = self._bench.log
+        self._bench.quill.write(log.restamp(self._regime))
+        assert log.tail is not None
+        self._fly(log.tail)
+
+    def _propose(self, now_ns: int, entries: tuple[Entry, ...], final: bool = False) -> None:
+        bench, log = self._bench, self._bench.log
+        assert self._flight is None, "a message was proposed while another was in flight"
+        assert log.tail is None, "a message was proposed before the last one was agreed"
+        assert not self._closed, "a message was proposed after the regime's last"
+        body = Body(
+            regime=self._regime,
+            index=log.agreed + 1,
+            master=bench.settings.node,
+            timestamp_ns=max(now_ns, log.agreed_ns + 1),
+            previous=log.agreed_hash,
+            entries=entries,
+            final=final,
+        )
+        raw = encode_body(body)
+        message = Message(body, raw, chain_hash(body.previous, raw), self._regime, bench.shelf.get(body.data_entries))
+        self._opened, self._closed = True, final
+        self._mark_owed = False
+        bench.mark_due_ns = None
+        bench.quill.write(log.store(message))
+        self._fly(message)
+
+    def _fly(self, message: Message) -> None:
+        bench = self._bench
+        self._flight = InFlight(self._regime, message.index, message.hash, bench.settings.serializers)
+        bench.tell_all(Propose(self._regime, message.index, message.raw))
+        bench.quill.write((), Held(self._regime, message.index, message.hash), bench.written())
+
+    def offer(self, offered: ConfigOffered) -> bool:
+        settings = self._bench.settings
+        if len(self._offers) >= settings.config_entries_max or len(offered.data) > settings.config_bytes_max:
+            return False
+        if self._closed:
+            return False
+        self._offers.append(ConfigEntry(offered.entry_type, offered.stage, offered.data))
+        return True
+
+    def drained(self, now_ns: int) -> None:
+        """Form the next message of whatever is there; if nothing is, say that the last one is agreed."""
+        bench = self._bench
+        if self._flight is not None or self.over:
+            return
+        entries = self._choose() if self._opened and not self._closed else ()
+        if not self._opened or entries:
+            self._propose(now_ns, entries)
+        elif bench.leaving and not self._closed:
+            self._propose(now_ns, (), final=True)
+        elif self._mark_owed:
+            self._mark_owed = False
+            bench.tell_all(self._mark())
+
+    def _choose(self) -> tuple[Entry, ...]:
+        settings = self._bench.settings
+        chosen = self._bench.shelf.choose(settings.order_entries_max, settings.order_bytes_max)
+        offers, self._offers = self._offers, deque()
+        return (*offers, *chosen)
+
+    def _mark(self) -> Mark:
+        return Mark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)
+
+    # Counting.
+
+    def held(self, now_ns: int, proof: Held) -> None:
+        """Our own copy is on disk: it counts like any other."""
+        now = self._bench.keeper.now
+        own = Acknowledge(proof.regime, proof.index, proof.hash, now.life, now.lives)
+        self._count(now_ns, self._bench.settings.node, own)
+
+    def acknowledged(self, now_ns: int, node: int, message: Acknowledge) -> None:
+        if message.regime == self._regime and node in self._heard_ns:
+            self._heard_ns[node] = now_ns
+            self._reach[node] = max(self._reach[node], message.index)
+        self._count(now_ns, node, message)
+
+    def _count(self, now_ns: int, node: int, message: Acknowledge) -> None:
+        flight = self._flight
+        if flight is None:
+            return
+        flight.acknowledged(node, message)
+        if flight.tally.reached(self._bench.keeper.now.lives):
+            self._flight = None
+            self._bench.settle_tail(now_ns)
+            self._mark_owed = True
+            if self._closed:
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Final is agreed: let the one that is furthest go on."""
+        bench = self._bench
+        bench.tell_all(self._mark())
+        ready = [peer for peer in bench.settings.peers if peer in bench.up]
+        if ready:
+            best = max(ready, key=lambda peer: (self._reach[peer], -peer))
+            bench.quill.tell(best, Handover(self._regime, bench.log.agreed))
+        self.over = "handed over"
+
+    # Staying.
+
+    def heard(self, now_ns: int, node: int, message: Heard) -> None:
+        if message.regime > self._regime:
+            self.over = f"node {node} is in regime {message.regime}"
+        elif message.regime == self._regime and node in self._heard_ns:
+            self._heard_ns[node] = now_ns
+            self._reach[node] = max(self._reach[node], message.index)
+
+    def woken(self, now_ns: int) -> None:
+        if now_ns < self.beat_ns:
+            return
+        settings = self._bench.settings
+        self.beat_ns = now_ns + settings.heartbeat_ns
+        near = sum(now_ns - heard_ns < settings.election_ns for heard_ns in self._heard_ns.values())
+        if near + 1 < settings.quorum:
+            self.over = "no quorum was heard for the election time-out"
+            return
+        self._beat()
+
+    def _beat(self) -> None:
+        """Tell everybody that we are here, and tell again what may have been lost."""
+        bench, flight = self._bench, self._flight
+        bench.tell_all(self._mark())
+        for reference in bench.shelf.gaps(bench.settings.gaps_max):
+            bench.quill.say(NeedPayload(reference, b"", 0))
+        tail = bench.log.tail
+        if flight is None or tail is None:
+            return
+        for peer in bench.settings.peers:
+            if peer not in flight.tally:
+                bench.quill.tell(peer, Propose(self._regime, tail.index, tail.raw))

@@ -1,0 +1,293 @@
+"""What serializers say to each other: cluster messages with special fields, as journal.txt wants its elections.
+
+    message = protocol 1 | purpose 1 | regime 4 | index 8 | flags 1 | node 1 | fields of the purpose
+
+Decides which bytes are which message; the sender is known by the connection and is in none of them. An index and a
+ballot that stand together say how far somebody's log goes; the ballot `KNOWN_AGREED` says that the last message is
+known to be agreed. Byte tables and hex examples: docs/protocol/journal-order.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias, assert_never
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal.cluster_message import DIGEST_BYTES, PROTOCOL
+from chaplain.wire.primitives import Cursor, put_number
+
+KNOWN_AGREED = 0xFFFFFFFF
+"""No regime: stands above every ballot."""
+
+Lives = dict[int, int]
+"""The highest life known of each node that ever came back without its memory."""
+
+
+class Propose(Frozen, frozen=True):
+    """Hold this body at its index under this regime. Everything before it is agreed."""
+
+    regime: int
+    index: int
+    body: bytes
+
+
+class Acknowledge(Frozen, frozen=True):
+    """The message and all it refers to is on my disk, under this regime."""
+
+    regime: int
+    index: int
+    hash: bytes
+    life: int
+    lives: Lives
+
+
+class Mark(Frozen, frozen=True):
+    """I am the master; everything up to this index is agreed."""
+
+    regime: int
+    index: int
+    hash: bytes
+
+
+class Heard(Frozen, frozen=True):
+    """What I have promised and how far I am: the answer to a mark, or to somebody whose regime is over."""
+
+    regime: int
+    index: int
+    agreed: int
+
+
+class Canvass(Frozen, frozen=True):
+    """Pre-vote: would you vote for me in this regime?"""
+
+    regime: int
+    index: int
+    ballot: int
+
+
+class Canvassed(Frozen, frozen=True):
+    """Binds nobody. `promised` is the regime I am in."""
+
+    regime: int
+    granted: bool
+    promised: int
+
+
+class AskVote(Frozen, frozen=True):
+    regime: int
+    index: int
+    ballot: int
+    handover: bool
+
+
+class Vote(Frozen, frozen=True):
+    """Granted: I have no part in earlier regimes any more, and this is on my disk."""
+
+    regime: int
+    granted: bool
+    promised: int
+    life: int
+    lives: Lives
+
+
+class Fetch(Frozen, frozen=True):
+    """Send me agreed messages from this index on; and what you hold behind them, if `tail`."""
+
+    index: int
+    tail: bool
+
+
+class Supplied(Frozen, frozen=True):
+    body: bytes
+    payloads: tuple[bytes, ...]
+
+
+class Supply(Frozen, frozen=True):
+    """Agreed messages from `index` on; if `tail_ballot`, the last one is held under it and not known to be agreed."""
+
+    regime: int
+    index: int
+    agreed: int
+    messages: tuple[Supplied, ...]
+    tail_ballot: int = 0
+
+
+class Question(Frozen, frozen=True):
+    """I may have forgotten what I promised. Life 0 only asks which life of mine you know; another begins that life."""
+
+    nonce: int
+    life: int
+
+
+class Answer(Frozen, frozen=True):
+    """What I hold and have promised, all on my disk. `asker_life` is the highest life of the asker known to me."""
+
+    nonce: int
+    regime: int
+    index: int
+    ballot: int
+    standing: int
+    asker_life: int
+    lives: Lives
+
+
+class Handover(Frozen, frozen=True):
+    """My regime ended with this message: campaign now."""
+
+    regime: int
+    index: int
+
+
+OrderMessage: TypeAlias = (
+    Propose
+    | Acknowledge
+    | Mark
+    | Heard
+    | Canvass
+    | Canvassed
+    | AskVote
+    | Vote
+    | Fetch
+    | Supply
+    | Question
+    | Answer
+    | Handover
+)
+
+
+def _head(purpose: int, regime: int = 0, index: int = 0, flags: int = 0, node: int = 0) -> bytes:
+    numbers = (put_number(regime, 4), put_number(index, 8), put_number(flags, 1), put_number(node, 1))
+    return b"%c%c%b" % (PROTOCOL, purpose, b"".join(numbers))
+
+
+def _put_lives(lives: Mapping[int, int]) -> bytes:
+    pairs = (put_number(node, 1) + put_number(lives[node], 4) for node in sorted(lives))
+    return put_number(len(lives), 1) + b"".join(pairs)
+
+
+def encode(message: OrderMessage, node: int = 0) -> bytes:
+    """`node` goes into the head's Master node id: the master, candidate or node that the message is about."""
+    match message:
+        case Propose():
+            return _head(1, message.regime, message.index, 0, node) + message.body
+        case Acknowledge():
+            fields = message.hash + put_number(message.life, 4) + _put_lives(message.lives)
+            return _head(2, message.regime, message.index, 0, node) + fields
+        case Mark():
+            return _head(3, message.regime, message.index, 0, node) + message.hash
+        case Heard():
+            return _head(4, message.regime, message.index, 0, node) + put_number(message.agreed, 8)
+        case Canvass():
+            return _head(5, message.regime, message.index, 0, node) + put_number(message.ballot, 4)
+        case Canvassed():
+            return _head(6, message.regime, 0, message.granted, node) + put_number(message.promised, 4)
+        case AskVote():
+            return _head(7, message.regime, message.index, message.handover, node) + put_number(message.ballot, 4)
+        case Vote():
+            fields = put_number(message.promised, 4) + put_number(message.life, 4) + _put_lives(message.lives)
+            return _head(8, message.regime, 0, message.granted, node) + fields
+        case Fetch():
+            return _head(9, 0, message.index, message.tail, node)
+        case Supply():
+            return _encode_supply(message, node)
+        case Question():
+            return _head(11, 0, 0, 0, node) + put_number(message.nonce, 8) + put_number(message.life, 4)
+        case Answer():
+            numbers = ((message.nonce, 8), (message.ballot, 4), (message.standing, 1), (message.asker_life, 4))
+            fields = b"".join(put_number(value, size) for value, size in numbers) + _put_lives(message.lives)
+            return _head(12, message.regime, message.index, 0, node) + fields
+        case Handover():
+            return _head(13, message.regime, message.index, 0, node)
+        case _:
+            assert_never(message)
+
+
+def _encode_supply(supply: Supply, node: int) -> bytes:
+    pieces = [_head(10, supply.regime, supply.index, 0, node), put_number(supply.agreed, 8)]
+    pieces += [put_number(supply.tail_ballot, 4), put_number(len(supply.messages), 2)]
+    for message in supply.messages:
+        sizes = (len(message.body), len(message.payloads), *map(len, message.payloads))
+        pieces += [put_number(size, 4) for size in sizes]
+        pieces += [message.body, *message.payloads]
+    return b"".join(pieces)
+
+
+def decode(data: bytes) -> OrderMessage:
+    cursor = Cursor(data)
+    protocol = cursor.number(1, "protocol")
+    if protocol != PROTOCOL:
+        raise Malformed(f"order message: protocol {protocol}, this program speaks {PROTOCOL}")
+    purpose, regime = cursor.number(1, "purpose"), cursor.number(4, "regime")
+    index, flags = cursor.number(8, "index"), cursor.number(1, "flags")
+    cursor.number(1, "node")
+    if flags > 1 or (flags and purpose not in _FLAGGED):
+        raise Malformed("order message: unknown flags")
+    message = _decode_fields(cursor, purpose, regime, index, bool(flags))
+    cursor.end("order message")
+    return message
+
+
+_FLAGGED = (6, 7, 8, 9)
+
+
+def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: bool) -> OrderMessage:
+    match purpose:
+        case 1:
+            return Propose(regime, index, cursor.rest())
+        case 2:
+            digest = cursor.take(DIGEST_BYTES, "hash")
+            return Acknowledge(regime, index, digest, cursor.number(4, "life"), _lives(cursor))
+        case 3:
+            return Mark(regime, index, cursor.take(DIGEST_BYTES, "hash"))
+        case 4:
+            return Heard(regime, index, cursor.number(8, "agreed"))
+        case 5:
+            return Canvass(regime, index, cursor.number(4, "ballot"))
+        case 6:
+            return Canvassed(regime, flag, cursor.number(4, "promised"))
+        case 7:
+            return AskVote(regime, index, cursor.number(4, "ballot"), flag)
+        case 8:
+            promised, life = cursor.number(4, "promised"), cursor.number(4, "life")
+            return Vote(regime, flag, promised, life, _lives(cursor))
+        case 9:
+            return Fetch(index, flag)
+        case 10:
+            return _supply(cursor, regime, index)
+        case 11:
+            return Question(cursor.number(8, "nonce"), cursor.number(4, "life"))
+        case 12:
+            nonce, ballot = cursor.number(8, "nonce"), cursor.number(4, "ballot")
+            standing, life = cursor.number(1, "standing"), cursor.number(4, "life")
+            return Answer(nonce, regime, index, ballot, standing, life, _lives(cursor))
+        case 13:
+            return Handover(regime, index)
+        case _:
+            raise Malformed(f"order message: purpose {purpose} is not one of 1 to 13")
+
+
+def _lives(cursor: Cursor) -> Lives:
+    lives: Lives = {}
+    for _ in range(cursor.number(1, "lives")):
+        node = cursor.number(1, "node")
+        if lives and node <= max(lives):
+            raise Malformed("lives: nodes must rise")
+        lives[node] = cursor.number(4, "life")
+    return lives
+
+
+def _supply(cursor: Cursor, regime: int, index: int) -> Supply:
+    agreed, tail_ballot = cursor.number(8, "agreed"), cursor.number(4, "tail ballot")
+    messages: list[Supplied] = []
+    for _ in range(cursor.number(2, "messages")):
+        body_bytes, count = cursor.number(4, "body size"), cursor.number(4, "payloads")
+        sizes = cursor.take(4 * count, "payload sizes")
+        body = cursor.take(body_bytes, "body")
+        payloads = tuple(
+            cursor.take(int.from_bytes(sizes[at : at + 4], "big"), "payload") for at in range(0, len(sizes), 4)
+        )
+        messages.append(Supplied(body, payloads))
+    if tail_ballot and not messages:
+        raise Malformed("supply: a tail without a message")
+    return Supply(regime, index, agreed, tuple(messages), tail_ballot)

@@ -1,0 +1,63 @@
+"""Everything about the order that somebody may want to set, with its bound."""
+
+from __future__ import annotations
+
+from chaplain.core import Frozen
+
+MILLISECOND = 10**6
+SECOND = 10**9
+MIB = 1 << 20
+
+
+class OrderSettings(Frozen, frozen=True):
+    node: int
+    serializers: tuple[int, ...]
+    genesis: bytes
+    """Hash before the first message; see `cluster_message.genesis`."""
+    disk: bytes
+    """Id of the data directory we run on."""
+    founding_disk: bytes
+    """Id that the founding membership gives for this node."""
+    boot: bytes
+    """Changes with every start of the machine."""
+
+    log: str = "journal"
+    folder: str = ""
+    """Put before every file name, with its slash."""
+    segment_bytes: int = 64 * MIB
+
+    heartbeat_ns: int = 200 * MILLISECOND
+    election_ns: int = SECOND
+    """Silence of the master that begins an election is drawn between this and twice this."""
+    news_ns: int = 10 * MILLISECOND
+    """When the master's connection was closed, a canvass begins within this."""
+    mark_ns: int = 5 * MILLISECOND
+    """An idle log gets its agreed mark after this."""
+    retry_ns: int = 500 * MILLISECOND
+    """Unanswered questions and fetches are repeated after this."""
+    patience_ns: int = 5 * SECOND
+    """A node that regains its standing begins anew if it came no further for this long."""
+
+    order_entries_max: int = 4096
+    order_bytes_max: int = 4 * MIB
+    """Payload per cluster message; one larger payload goes alone."""
+    supply_bytes_max: int = MIB
+    recent_bytes_max: int = 16 * MIB
+    """Messages kept in memory for those who are a little behind."""
+    shelf_bytes_max: int = 256 * MIB
+    """Payloads waiting to be ordered; more are dropped and asked for again."""
+    gaps_max: int = 256
+    """Missing payloads asked for with one heartbeat."""
+    config_entries_max: int = 64
+    config_bytes_max: int = 8 * 1024
+    """Configuration entries waiting, and octets in each: all of them fit in one message."""
+    room_bytes_min: int = 256 * MIB
+    """With less room on the disk nothing is accepted."""
+
+    @property
+    def quorum(self) -> int:
+        return len(self.serializers) // 2 + 1
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        return tuple(node for node in self.serializers if node != self.node)

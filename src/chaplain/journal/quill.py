@@ -1,0 +1,108 @@
+"""Collects what one step of the serializer says and writes, and holds promises back until their proof has come.
+
+Decides the order of effects: what is told at once goes before what is written, so peers work while our disk does. All
+that one step writes is one `Persist`. A promise made in a step leaves with the `Persisted` of everything written
+until then.
+
+Invariant: no promise leaves while anything written before it is not on disk.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TypeAlias
+
+from chaplain.core import Frozen, Operation, Persist
+from chaplain.journal.order_events import OrderEffect, Tell
+from chaplain.journal.order_message import OrderMessage, encode
+
+
+class Stood(Frozen, frozen=True):
+    """Our own vote for ourselves is on disk."""
+
+    regime: int
+
+
+class Held(Frozen, frozen=True):
+    """Our own copy of a proposal is on disk."""
+
+    regime: int
+    index: int
+    hash: bytes
+
+
+class Written(Frozen, frozen=True):
+    """The log is on disk up to this position."""
+
+    position: int
+    index: int
+
+
+class Regained(Frozen, frozen=True):
+    """The standing that says we are sound again is on disk."""
+
+    life: int
+
+
+Proof: TypeAlias = Stood | Held | Written | Regained
+
+
+class Quill:
+    def __init__(self, node: int) -> None:
+        self._node = node
+        self._ticket = 0
+        self._effects: list[OrderEffect] = []
+        self._operations: list[Operation] = []
+        self._due: list[Tell | Proof] = []
+        self._waiting: deque[tuple[int, list[Tell | Proof]]] = deque()
+
+    def say(self, effect: OrderEffect) -> None:
+        self._effects.append(effect)
+
+    def tell(self, node: int, message: OrderMessage) -> None:
+        """Binds us to nothing: goes at once."""
+        self._effects.append(Tell(node, encode(message, self._node)))
+
+    def promise(self, node: int, message: OrderMessage) -> None:
+        """Claims that something is on disk: goes when all that was written so far is."""
+        self._owe(Tell(node, encode(message, self._node)))
+
+    def write(self, operations: tuple[Operation, ...], *proofs: Proof) -> None:
+        self._operations += operations
+        self._due += proofs
+
+    def _owe(self, promise: Tell) -> None:
+        if self._operations:
+            self._due.append(promise)
+        elif self._waiting:
+            self._waiting[-1][1].append(promise)
+        else:
+            self._effects.append(promise)
+
+    def persisted(self, ticket: int) -> list[Proof]:
+        """Everything up to the ticket is on disk: promises go, and these proofs have come."""
+        proofs: list[Proof] = []
+        while self._waiting and self._waiting[0][0] <= ticket:
+            for due in self._waiting.popleft()[1]:
+                if isinstance(due, Tell):
+                    self._effects.append(due)
+                else:
+                    proofs.append(due)
+        return proofs
+
+    def finish(self) -> list[OrderEffect]:
+        """The effects of this step."""
+        effects, self._effects = self._effects, []
+        if self._operations:
+            self._ticket += 1
+            effects.append(Persist(self._ticket, tuple(self._operations)))
+            self._waiting.append((self._ticket, self._due))
+            self._operations, self._due = [], []
+        assert not self._due, "a promise without a write must not wait for one"
+        return effects
+
+    def abandon(self) -> None:
+        """The disk failed: nothing that waited for it may ever leave."""
+        self._waiting.clear()
+        self._operations.clear()
+        self._due.clear()

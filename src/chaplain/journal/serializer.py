@@ -1,0 +1,364 @@
+"""The serializer: one agreed order of cluster messages, on disk at a quorum before anybody is told.
+
+Ties together who is master (`election`), what a master does (`office`), what a follower does (`following`), and how
+what is missing is got (`catchup`, `supplying`). Decides only which of them an input is for.
+
+What it refuses to know: what payloads mean, how peers are reached, what time it really is.
+
+Invariants, beside those of its parts: one master a regime; after the disk has failed nothing is promised any more; a
+node that is not sound answers questions and learns, and does nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import assert_never
+
+from chaplain.core import Drained, Halt, Persisted, PersistFailed, Stopping, Woken
+from chaplain.errors import Malformed
+from chaplain.journal.bench import Bench
+from chaplain.journal.catchup import Doubt, Fetcher
+from chaplain.journal.election import Election
+from chaplain.journal.following import Diverged, Following
+from chaplain.journal.log import Log, standing_name
+from chaplain.journal.log_records import body_of
+from chaplain.journal.log_recovery import Recovered, recover
+from chaplain.journal.office import Office
+from chaplain.journal.order_events import (
+    ConfigOffered,
+    Execution,
+    LogRead,
+    OrderEffect,
+    OrderInput,
+    PayloadArrived,
+    PeerDown,
+    PeerUp,
+    Received,
+    Resumed,
+    Role,
+    SpaceTold,
+    Started,
+)
+from chaplain.journal.order_message import (
+    Acknowledge,
+    Answer,
+    AskVote,
+    Canvass,
+    Canvassed,
+    Fetch,
+    Handover,
+    Heard,
+    Mark,
+    OrderMessage,
+    Propose,
+    Question,
+    Supply,
+    Vote,
+    decode,
+)
+from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.quill import Held, Proof, Quill, Regained, Stood, Written
+from chaplain.journal.standing import NOBODY, Keeper, State, found_standing
+from chaplain.journal.supplying import Supplying
+from chaplain.segment.layout import Bytes
+
+
+class SerializerCore:
+    def __init__(
+        self,
+        settings: OrderSettings,
+        chance: random.Random,
+        execution: Execution,
+        *,
+        segments: Iterable[tuple[int, Bytes]] = (),
+        jot: bytes | None = None,
+        standing: bytes | None = None,
+    ) -> None:
+        """Begin from what the disk holds: the log's segments by sequence, and the two small files next to them."""
+        assert settings.node in settings.serializers
+        recovered = recover(settings.log, segments, jot, settings.boot, settings.genesis)
+        found = found_standing(standing, settings.disk, settings.founding_disk, recovered.empty)
+        quill = Quill(settings.node)
+        keeper = Keeper(found, standing_name(settings), quill)
+        log = Log(settings, chance, recovered, execution)
+        self._recovered: Recovered | None = recovered
+        self._bench = Bench(settings, chance, quill, keeper, log)
+        self._election = Election(self._bench)
+        self._following = Following(self._bench)
+        self._fetcher = Fetcher(self._bench)
+        self._supplying = Supplying(self._bench)
+        self._doubt: Doubt | None = None
+        self._office: Office | None = None
+        self._dead = False
+
+    # What others may look at.
+
+    @property
+    def role(self) -> Role:
+        return self._election.role
+
+    @property
+    def regime(self) -> int:
+        return self._bench.keeper.regime
+
+    @property
+    def agreed(self) -> tuple[int, bytes]:
+        """The last agreed index and the chain's hash there."""
+        return self._bench.log.agreed, self._bench.log.agreed_hash
+
+    def deadline(self) -> int | None:
+        if self._dead:
+            return None
+        due = [self._bench.mark_due_ns]
+        if self._doubt is not None:
+            due.append(self._doubt.due_ns)
+        else:
+            due.append(self._fetcher.due_ns)
+            if self._office is not None:
+                due.append(self._office.beat_ns)
+            elif self.role is not Role.OUT:
+                due.append(self._election.due_ns)
+        return min((when for when in due if when is not None), default=None)
+
+    def step(self, now_ns: int, event: OrderInput) -> list[OrderEffect]:
+        if self._dead:
+            return []
+        try:
+            self._take(now_ns, event)
+            self._tidy(now_ns)
+        except Diverged as error:
+            self._die(str(error))
+        return self._bench.quill.finish()
+
+    def _take(self, now_ns: int, event: OrderInput) -> None:
+        bench = self._bench
+        match event:
+            case Received():
+                self._receive(now_ns, event)
+            case PayloadArrived():
+                self._shelve(now_ns, event)
+            case Persisted():
+                for proof in bench.quill.persisted(event.ticket):
+                    self._prove(now_ns, proof)
+            case Drained():
+                if self._office is not None:
+                    self._office.drained(now_ns)
+            case Woken():
+                self._wake(now_ns)
+            case PeerUp():
+                if event.node in bench.settings.peers and event.node not in bench.up:
+                    bench.up.append(event.node)
+            case PeerDown():
+                if event.node in bench.up:
+                    bench.up.remove(event.node)
+                self._election.lost(now_ns, event.node)
+            case ConfigOffered():
+                if self._office is None or not self._office.offer(event):
+                    bench.report("configuration entry refused", self._election.master, entry_type=event.entry_type)
+            case LogRead():
+                self._supplying.read(event)
+            case SpaceTold():
+                self._measure(event)
+            case PersistFailed():
+                self._die(f"the disk failed: {event.reason}")
+            case Stopping():
+                bench.leaving = True
+            case Started():
+                self._start(now_ns)
+            case _:
+                assert_never(event)
+
+    # Beginning and ending.
+
+    def _start(self, now_ns: int) -> None:
+        bench, found = self._bench, self._recovered
+        assert found is not None, "started twice"
+        self._recovered = None
+        bench.quill.say(Resumed(bench.log.agreed, bench.log.agreed_hash))
+        if found.regime > bench.keeper.regime:
+            bench.keeper.enter(found.regime, NOBODY)
+        for index in range(1, bench.log.agreed + 1):
+            bench.shelf.ordered(body_of(found.groups[index].first)[0].data_entries)
+        if found.missing:
+            bench.report("damaged: messages are missing and will be fetched", 0, range=found.missing)
+        if found.doubt and bench.keeper.sound:
+            bench.report("in doubt: no vote until caught up", 0, reason=found.doubt)
+            bench.keeper.doubt(State.DOUBTFUL)
+        else:
+            bench.keeper.write()
+        if bench.keeper.sound:
+            if not found.empty:
+                bench.write_mark()  # what was found may not have been synced before: now it will be
+            self._election.rest(now_ns)
+        else:
+            self._election.leave()
+            self._doubt = Doubt(bench, self._fetcher, now_ns)
+
+    def _die(self, reason: str) -> None:
+        """Nothing that we were about to promise may leave."""
+        self._office = None
+        self._dead = True
+        self._bench.quill.abandon()
+        self._election.leave()
+        self._bench.report("stopped", 0, reason=reason)
+        self._bench.quill.say(Halt(reason))
+
+    def _tidy(self, now_ns: int) -> None:
+        """What may follow from any input: an election won, a tenure over, something missing."""
+        bench, election = self._bench, self._election
+        if election.won():
+            election.take_office()
+            self._office = Office(bench, now_ns)
+            self._fetcher.stop()
+        if self._office is not None and self._office.over:
+            bench.report("tenure over", 0, regime=bench.keeper.regime, reason=self._office.over)
+            self._office = None
+            election.rest(now_ns)
+        if bench.leaving and self._office is None and self.role is not Role.OUT:
+            election.leave()
+        if self._doubt is None and self._office is None:
+            if self._following.behind > bench.log.agreed or not bench.log.whole:
+                self._fetcher.want(now_ns, election.master)
+            else:
+                self._fetcher.stop()
+
+    def _wake(self, now_ns: int) -> None:
+        bench = self._bench
+        if bench.mark_due_ns is not None and now_ns >= bench.mark_due_ns:
+            bench.write_mark()
+        if self._doubt is not None:
+            self._doubt.woken(now_ns)
+        elif self._office is not None:
+            self._office.woken(now_ns)
+        else:
+            self._election.woken(now_ns)
+
+    def _prove(self, now_ns: int, proof: Proof) -> None:
+        match proof:
+            case Stood():
+                self._election.stood(proof)
+            case Held():
+                if self._office is not None:
+                    self._office.held(now_ns, proof)
+            case Written():
+                self._bench.log.synced(proof.position, proof.index)
+                if self._doubt is not None:
+                    self._doubt.durable(now_ns)
+            case Regained():
+                self._doubt, self._fetcher.tail = None, False
+                self._bench.report("sound again", 0, life=proof.life)
+                self._election.rest(now_ns)
+            case _:
+                assert_never(proof)
+
+    # What comes in.
+
+    def _measure(self, event: SpaceTold) -> None:
+        bench = self._bench
+        room = event.free_bytes >= bench.settings.room_bytes_min
+        if room != bench.room:
+            bench.report("the disk has room again" if room else "the disk is full", 0, free_bytes=event.free_bytes)
+        bench.room = room
+        if not room and self._office is not None:
+            self._office.over = "the disk is full"
+
+    def _shelve(self, now_ns: int, event: PayloadArrived) -> None:
+        if not self._bench.shelf.put(event.reference, event.digest, event.payload):
+            self._bench.report("payload dropped: the shelf is full", event.reference.node)
+        elif self.role is Role.FOLLOWER:
+            self._following.retry(now_ns)
+
+    def _receive(self, now_ns: int, event: Received) -> None:
+        if event.node not in self._bench.settings.peers:
+            return
+        try:
+            message = decode(event.message)
+        except Malformed as wrong:
+            self._bench.report("malformed order message", event.node, reason=str(wrong))
+            return
+        if self._doubt is not None:
+            self._learn(now_ns, event.node, message)
+        else:
+            self._heed(now_ns, event.node, message)
+
+    def _learn(self, now_ns: int, node: int, message: OrderMessage) -> None:
+        """Without standing we promise nothing: whatever else is said to us goes by."""
+        assert self._doubt is not None
+        match message:
+            case Question():
+                self._supplying.questioned(node, message)
+            case Answer():
+                self._doubt.answered(now_ns, node, message)
+            case Supply():
+                self._doubt.supplied(now_ns, node, message)
+            case Fetch():
+                self._supplying.fetched(node, message)
+            case _:
+                pass
+
+    def _heed(self, now_ns: int, node: int, message: OrderMessage) -> None:
+        match message:
+            case Propose():
+                if self._follow(now_ns, node, message.regime):
+                    self._following.proposed(now_ns, node, message)
+            case Mark():
+                if self._follow(now_ns, node, message.regime):
+                    self._following.marked(now_ns, node, message)
+            case Acknowledge():
+                if self._office is not None:
+                    self._office.acknowledged(now_ns, node, message)
+            case Heard():
+                self._election.seen = max(self._election.seen, message.regime)
+                if self._office is not None:
+                    self._office.heard(now_ns, node, message)
+            case Canvass():
+                self._election.asked_canvass(now_ns, node, message)
+            case Canvassed():
+                self._election.canvassed(node, message)
+            case AskVote():
+                self._election.asked_vote(now_ns, node, message)
+                self._unseat()
+            case Vote():
+                self._election.voted(node, message)
+            case Fetch():
+                self._supplying.fetched(node, message)
+            case Supply():
+                self._supplied(now_ns, node, message)
+            case Question():
+                self._supplying.questioned(node, message)
+            case Answer():
+                pass
+            case Handover():
+                if message.regime == self.regime and node == self._election.master:
+                    self._election.called(now_ns)
+            case _:
+                assert_never(message)
+
+    def _follow(self, now_ns: int, node: int, regime: int) -> bool:
+        """Whether what a master says is for us to heed. One whose regime is over is told so."""
+        bench = self._bench
+        if regime < bench.keeper.regime:
+            bench.quill.tell(node, Heard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
+            return False
+        if regime == bench.keeper.regime and self._office is not None:
+            raise Diverged(f"node {node} and we are both master in regime {regime}")
+        if bench.leaving:
+            return False
+        self._election.follow(now_ns, node, regime)
+        self._unseat()
+        return True
+
+    def _unseat(self) -> None:
+        """A tenure ends with its regime, whatever ended that."""
+        if self._office is not None and self.role is not Role.MASTER:
+            self._office = None
+
+    def _supplied(self, now_ns: int, node: int, supply: Supply) -> None:
+        if self._office is not None:
+            return
+        if supply.regime > self.regime:
+            self._election.enter_silently(now_ns, supply.regime)
+        self._following.behind = max(self._following.behind, supply.agreed)
+        self._fetcher.supplied(now_ns, node, supply)
+        self._following.retry(now_ns)

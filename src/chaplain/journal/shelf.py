@@ -1,0 +1,108 @@
+"""Payloads that have arrived and wait to be ordered.
+
+Decides which references come next: per ingest journal in order and without gaps, journals in turn. Refuses to know
+what a payload means.
+
+Invariants: a reference is offered only if all before it in its journal are ordered or offered with it; at most
+`bytes_max` octets are kept, beside what a proposal waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chaplain.journal.cluster_message import DataEntry, Reference
+
+FIRST_INDEX = 1
+JOURNALS_MAX = 1024
+"""Journals remembered; the one that was used longest ago is forgotten first. Execution voids what is ordered twice."""
+
+PAYLOAD_OVERHEAD_BYTES = 128
+"""What a payload costs beside its octets: many empty ones must reach the bound, too."""
+
+_Journal = tuple[int, int]
+
+
+class Shelf:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._kept: dict[_Journal, dict[int, tuple[bytes, bytes]]] = {}
+        self._next: dict[_Journal, int] = {}
+        self._wanted: set[Reference] = set()
+        self.size_bytes = 0
+
+    def put(self, reference: Reference, digest: bytes, payload: bytes) -> bool:
+        """Keep a payload. False if there is no room."""
+        journal = (reference.node, reference.journal)
+        if reference.index < self._next.get(journal, FIRST_INDEX):
+            return True
+        if self.size_bytes + _cost(payload) > self._bytes_max and reference not in self._wanted:
+            return False
+        kept = self._kept.setdefault(journal, {})
+        old = kept.get(reference.index)
+        self.size_bytes += _cost(payload) - (_cost(old[1]) if old else 0)
+        kept[reference.index] = (digest, payload)
+        return True
+
+    def want(self, entries: Iterable[DataEntry]) -> list[DataEntry]:
+        """Those of the entries whose payload is not here. Room is made for them, whatever the bound."""
+        missing = [entry for entry in entries if self._find(entry) is None]
+        self._wanted = {entry.reference for entry in missing}
+        return missing
+
+    def get(self, entries: Iterable[DataEntry]) -> tuple[bytes, ...]:
+        """The payloads of entries none of which is missing."""
+        found = [self._find(entry) for entry in entries]
+        assert None not in found, "a message was taken up without its payloads"
+        return tuple(payload for payload in found if payload is not None)
+
+    def _find(self, entry: DataEntry) -> bytes | None:
+        reference = entry.reference
+        digest, payload = self._kept.get((reference.node, reference.journal), {}).get(reference.index, (b"", b""))
+        return payload if digest == entry.digest else None
+
+    def choose(self, entries_max: int, bytes_max: int) -> list[DataEntry]:
+        """What to order next. A payload larger than the bound goes alone."""
+        chosen: list[DataEntry] = []
+        size = 0
+        for journal in list(self._kept):
+            kept = self._kept[journal]
+            index = self._next.get(journal, FIRST_INDEX)
+            while index in kept and len(chosen) < entries_max:
+                digest, payload = kept[index]
+                size += len(payload)
+                if chosen and size > bytes_max:
+                    return chosen
+                chosen.append(DataEntry(Reference(*journal, index), digest))
+                index += 1
+        return chosen
+
+    def gaps(self, references_max: int) -> list[Reference]:
+        """What is missing before payloads that are here, the first of each journal first."""
+        gaps: list[Reference] = []
+        for journal, kept in self._kept.items():
+            for index in range(self._next.get(journal, FIRST_INDEX), max(kept)):
+                if len(gaps) == references_max:
+                    return gaps
+                if index not in kept:
+                    gaps.append(Reference(*journal, index))
+        return gaps
+
+    def ordered(self, entries: Iterable[DataEntry]) -> None:
+        """These are agreed: they are not offered again."""
+        for entry in entries:
+            reference = entry.reference
+            journal = (reference.node, reference.journal)
+            following = max(reference.index + 1, self._next.pop(journal, FIRST_INDEX))
+            self._next[journal] = following
+            kept = self._kept.pop(journal, {})
+            for index in [index for index in kept if index < following]:
+                self.size_bytes -= _cost(kept.pop(index)[1])
+            if kept:
+                self._kept[journal] = kept
+        while len(self._next) > JOURNALS_MAX:
+            del self._next[next(iter(self._next))]
+
+
+def _cost(payload: bytes) -> int:
+    return len(payload) + PAYLOAD_OVERHEAD_BYTES

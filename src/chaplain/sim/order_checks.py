@@ -1,0 +1,239 @@
+"""Watches the journal's order from outside: what was told, by whom, and what the disks really held then.
+
+It reads frames and disks, never a serializer's opinion of itself. What a node claims in an acknowledgement or a vote
+must be in the synced part of its disk at the moment the claim leaves. What anybody called agreed must be what
+everybody calls agreed. A node whose disk was damaged by the run is exempt from claims about its disk until the run
+ends, and from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from chaplain.core import Arrived, Send
+from chaplain.errors import Malformed
+from chaplain.journal.cluster_message import DataEntry, chain_hash, decode_body
+from chaplain.journal.log import standing_name
+from chaplain.journal.order_events import Agreed, Resumed, Role, RoleChanged
+from chaplain.journal.order_message import Acknowledge, AskVote, Propose, Vote, decode
+from chaplain.journal.standing import Standing, State, decode_standing
+from chaplain.sim.checkers import Watcher
+from chaplain.sim.host import Host
+
+if TYPE_CHECKING:
+    from chaplain.sim.workloads.order import Order
+    from chaplain.sim.world import World
+
+
+class OrderChecker(Watcher):
+    name = "order"
+
+    def __init__(self, workload: Order) -> None:
+        self._workload = workload
+        self.world: World | None = None
+        self._power_cuts = 0
+        self._agreed: dict[int, bytes] = {}
+        self._masters: dict[int, str] = {}
+        self._position: dict[str, int] = {}
+        self._votes: dict[tuple[str, int, int], int] = {}
+        self._acked: dict[str, tuple[int, int]] = {}
+        self._promised: dict[str, int] = {}
+        self._asked: dict[tuple[str, int, int], tuple[int, int]] = {}
+        self._bodies: dict[tuple[int, int], bytes] = {}
+        self._refs_through = 0
+
+    # Lives.
+
+    def born(self, time_ns: int, host: Host, /) -> None:
+        self._position[host.name] = -1
+        serializer = host.core.serializer  # type: ignore[union-attr]
+        promised = self._promised.get(host.name, 0)
+        if host.name not in self._workload.victims and serializer.regime < promised:
+            self.complain(f"{host.name} came back in regime {serializer.regime}, having promised {promised}")
+
+    def died(self, time_ns: int, host: Host, reason: str, /) -> None:
+        assert self.world is not None
+        if self.world.counts["power cut"] > self._power_cuts:
+            self._power_cuts = self.world.counts["power cut"]
+            self._workload.power_lost(host.name)
+
+    def wiped(self, name: str) -> None:
+        self._acked.pop(name, None)
+
+    # Steps.
+
+    def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
+        if isinstance(event, Arrived):
+            self._note_asked(host, event.frame)
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._said(host, effect.frame)
+                case Agreed():
+                    self._settled(host, effect)
+                case Resumed():
+                    self._resumed(host, effect)
+                case RoleChanged():
+                    if effect.role is Role.MASTER:
+                        self._elected(host, effect.regime)
+                case _:
+                    pass
+
+    def _note_asked(self, host: Host, frame: bytes) -> None:
+        try:
+            message = decode(frame[1:])
+        except Malformed:
+            return
+        if isinstance(message, AskVote):
+            self._asked[host.name, frame[0], message.regime] = (message.index, message.ballot)
+
+    def _elected(self, host: Host, regime: int) -> None:
+        former = self._masters.setdefault(regime, f"{host.name}.{host.life}")
+        if former != f"{host.name}.{host.life}":
+            self.complain(f"regime {regime} has two masters: {former} and {host.name}.{host.life}")
+
+    # What is agreed.
+
+    def _settled(self, host: Host, agreed: Agreed) -> None:
+        index = agreed.body.index
+        if index != self._position[host.name] + 1:
+            self.complain(f"{host.name} says {index} is agreed after {self._position[host.name]}")
+        self._position[host.name] = index
+        if index not in self._agreed:
+            self._first_agreed(host, agreed)
+        if self._agreed[index] != agreed.hash:
+            self.complain(f"message {index} is agreed twice, differently; the second time at {host.name}")
+
+    def _first_agreed(self, host: Host, agreed: Agreed) -> None:
+        index = agreed.body.index
+        if index != len(self._agreed) + 1:
+            self.complain(f"{host.name} says {index} is agreed, and nobody said so of {len(self._agreed) + 1}")
+        self._agreed[index] = agreed.hash
+        self._demand_copies(index, agreed.hash, "is agreed")
+        for entry in agreed.body.entries:
+            if isinstance(entry, DataEntry):
+                if entry.reference.index != self._refs_through + 1:
+                    self.complain(f"payload {entry.reference.index} was ordered after {self._refs_through}")
+                self._refs_through += 1
+
+    def _resumed(self, host: Host, resumed: Resumed) -> None:
+        self._position[host.name] = resumed.index
+        if resumed.index and self._agreed.get(resumed.index) != resumed.hash:
+            self.complain(f"{host.name} came back with {resumed.index} agreed, which nobody had agreed to")
+
+    def _demand_copies(self, index: int, digest: bytes, what: str) -> None:
+        """A quorum must hold the message on disk. A damaged disk may have held it."""
+        assert self.world is not None
+        hosts = self.world.hosts.values()
+        holders = [host.name for host in hosts if host.name in self._workload.victims or _holds(host, digest)]
+        if len(holders) <= len(self._workload.names) // 2:
+            self.complain(f"message {index} {what}, and is on disk only at {holders}")
+
+    # What is claimed.
+
+    def _said(self, host: Host, frame: bytes) -> None:
+        message = decode(frame[1:])
+        match message:
+            case Acknowledge():
+                self._acknowledged(host, message)
+            case Vote():
+                if message.granted:
+                    self._voted(host, message)
+            case Propose():
+                self._proposed(host, message)
+            case _:
+                pass
+
+    def _acknowledged(self, host: Host, message: Acknowledge) -> None:
+        self._demand_standing(host, "acknowledges", message.regime)
+        self._acked[host.name] = max(self._acked.get(host.name, (0, 0)), (message.index, message.regime))
+        if host.name not in self._workload.victims and not _holds(host, message.hash):
+            self.complain(f"{host.name} acknowledges {message.index}, which is not on its disk")
+
+    def _voted(self, host: Host, message: Vote) -> None:
+        standing = self._demand_standing(host, "votes", message.regime)
+        asked = {key: value for key, value in self._asked.items() if key[0] == host.name and key[2] == message.regime}
+        candidates = [key[1] for key in asked]
+        if standing is not None and standing.regime == message.regime:
+            if standing.vote not in candidates:
+                self.complain(f"{host.name} votes in {message.regime}; on its disk is a vote for {standing.vote}")
+            if asked[host.name, standing.vote, message.regime] < self._acked.get(host.name, (0, 0)):
+                self.complain(f"{host.name} votes for a log that is behind what it acknowledged itself")
+            former = self._votes.setdefault((host.name, message.life, message.regime), standing.vote)
+            if former != standing.vote:
+                self.complain(f"{host.name} votes twice in regime {message.regime}")
+
+    def _demand_standing(self, host: Host, what: str, regime: int) -> Standing | None:
+        self._promised[host.name] = max(regime, self._promised.get(host.name, 0))
+        if host.disk.failed:
+            self.complain(f"{host.name} {what} after its disk failed")
+        if host.name in self._workload.victims and "misdirected" in " ".join(self.world.counts if self.world else ()):
+            return None
+        try:
+            standing = _standing(host, self._workload)
+        except Malformed:
+            self.complain(f"{host.name} {what} without a standing on its disk")
+        if standing.state is not State.SOUND:
+            self.complain(f"{host.name} {what} while it is {standing.state.name.lower()}")
+        if standing.regime < regime:
+            self.complain(f"{host.name} {what} in regime {regime}, and has {standing.regime} on its disk")
+        return standing
+
+    def _proposed(self, host: Host, message: Propose) -> None:
+        body = decode_body(message.body)
+        if message.index == 1:
+            return
+        known = self._bodies.setdefault((message.regime, message.index), message.body)
+        if known != message.body:
+            self.complain(f"two bodies for {message.index} in regime {message.regime}")
+        agreed = self._agreed.get(message.index)
+        if agreed is not None and agreed != chain_hash(body.previous, message.body):
+            self.complain(f"{host.name} proposes {message.index} again, and not as it was agreed")
+        if message.index - 1 not in self._agreed:
+            self._demand_copies(message.index - 1, body.previous, "has a successor")
+
+    # The end.
+
+    def finish(self, healed: Sequence[Host], /) -> None:
+        assert self.world is not None
+        self.world.counts["agreed"] += len(self._agreed)
+        self.world.counts["regimes"] += len(self._masters)
+        if not healed:
+            return
+        sound = [host for host in healed if _is_sound(host, self._workload)]
+        if len(sound) <= len(self._workload.names) // 2:
+            self.world.counts["liveness not demanded"] += 1
+            return
+        self.world.counts["liveness demanded"] += 1
+        late = self._workload.sent_at(self.world.now_ns - 5 * 10**9)
+        for host in sound:
+            through = _payloads(host)
+            if through < late:
+                self.complain(f"{host.name} has {through} payloads after the heal, {late} were sent long ago")
+
+
+def _synced(host: Host) -> dict[str, bytearray]:
+    """What is durable there, without the copy that `contents` makes: this is asked with every acknowledgement."""
+    return host.disk._durable
+
+
+def _holds(host: Host, digest: bytes) -> bool:
+    files = _synced(host)
+    return any(digest in files[name] for name in sorted(files, reverse=True) if name.endswith(".segment"))
+
+
+def _standing(host: Host, workload: Order) -> Standing:
+    return decode_standing(bytes(_synced(host).get(standing_name(workload.settings(host.name)), b"")))
+
+
+def _is_sound(host: Host, workload: Order) -> bool:
+    try:
+        return host.up and _standing(host, workload).state is State.SOUND
+    except Malformed:
+        return False
+
+
+def _payloads(host: Host) -> int:
+    messages: Iterable[object] = host.core.execution.messages  # type: ignore[union-attr]
+    return sum(len(message.payloads) for message in messages)  # type: ignore[attr-defined]
