@@ -89,7 +89,7 @@ class NodeCore:
         self.link = LinkCore(identity, instance, settings.link, rng, ring=ring)
         self.mesh = MeshCore(settings.mesh, rng, own, _beacon_keys(ring) if settings.beacon else None)
         self.gossip = GossipCore(identity, instance, settings.link.endpoint, settings.gossip, rng, now_ns)
-        views = Views(lambda: status.of_node(self), lambda: status.of_members(self), self.node_id)
+        views = Views(lambda: status.of_node(self), lambda: status.of_members(self), self.node_id, self._identifier_of)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
         self._rng = rng
         self._ring = ring
@@ -105,6 +105,9 @@ class NodeCore:
 
     def node_id(self, identifier: int) -> int:
         return self.settings.node_ids.get(identifier, identifier)
+
+    def _identifier_of(self, node_id: int) -> int:
+        return next((identifier for identifier, known in self.settings.node_ids.items() if known == node_id), node_id)
 
     @property
     def counts(self) -> Counter[str]:

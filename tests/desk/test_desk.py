@@ -62,7 +62,12 @@ class Desk:
     """A desk with two guests; replies come back decoded, by guest."""
 
     def __init__(self, settings: DeskSettings | None = None) -> None:
-        views = Views(status=lambda: {"id": 1}, members=lambda: [{"id": 1}], node_id=lambda identifier: identifier)
+        views = Views(
+            status=lambda: {"id": 1},
+            members=lambda: [{"id": 1}],
+            node_id=lambda identifier: identifier,
+            identifier={1: 4711}.__getitem__,
+        )
         self.core = DeskCore(OWN, settings or DeskSettings(), views)
         self.step(Entered(ANN, {}))
         self.step(Entered(BOB, {}))
@@ -158,6 +163,7 @@ def test_events_reach_those_who_listen() -> None:
     desk = Desk()
     desk.ask(ANN, ListenEvents(3))
     assert desk.ask(BOB, FireEvent(1, "deployed"), b"v2")[0] == Fire("deployed", b"v2", ALL)
+    assert desk.ask(BOB, FireEvent(2, "deployed", target=1), b"v2")[0] == Fire("deployed", b"v2", 4711)
     seen = EventSeen(Event(EventId(9, 1, 2), "deployed", b"v2"))
     assert [reply(e) for e in desk.step(seen)] == [(ANN.instance, EventItem(3, "00000009-1-2", "deployed", 9), b"v2")]
     desk.ask(ANN, Cancel(3))

@@ -230,7 +230,7 @@ class AsyncClient:
         return await self._line.run(requests.ask(question, timeout, content))
 
     async def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None:  # noqa: A002
-        """Fire an event, to everyone or to the node with the identifier `target`."""
+        """Fire an event, to everyone or to the node that `target` names: its id, or its identifier."""
         await self._line.run(requests.fire(type, content, target))
 
     def events(self, timeout: float | None = None) -> AsyncListener[Event]:

@@ -47,7 +47,7 @@ class Member(Record, frozen=True):
     """`alive`, `suspect` or `left`."""
     incarnation: int
     identifier: int = 0
-    """The node's 32-bit name in messages; what `fire` takes as `target`."""
+    """The node's 32-bit name in messages."""
 
 
 class Event(Record, frozen=True):

@@ -213,7 +213,7 @@ class Client:
         return self._line.run(requests.ask(question, timeout, content))
 
     def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None:  # noqa: A002 the surface's name
-        """Fire an event, to everyone or to the node with the identifier `target`."""
+        """Fire an event, to everyone or to the node that `target` names: its id, or its identifier."""
         self._line.run(requests.fire(type, content, target))
 
     def events(self, timeout: float | None = None) -> Listener[Event]:

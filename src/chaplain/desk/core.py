@@ -86,6 +86,8 @@ class Views(Frozen, frozen=True):
     members: Callable[[], object]
     node_id: Callable[[int], int]
     """The name people know a node by, from its identifier."""
+    identifier: Callable[[int], int]
+    """The other way round; a number that names no configured node is an identifier already."""
 
 
 class DeskCore:
@@ -222,7 +224,8 @@ class DeskCore:
     def _fire(self, guest: Guest, request: FireEvent, payload: bytes) -> list[DeskEffect]:
         if problem := shapes.bad_name(request.event):
             return [self._refuse(guest, request.call, problem)]
-        return [Fire(request.event, payload, request.target or ALL), self._done(guest, request.call)]
+        target = ALL if request.target is None else self._views.identifier(request.target)
+        return [Fire(request.event, payload, target), self._done(guest, request.call)]
 
     def _shout(self, guest: Guest, request: ShoutToPool, payload: bytes) -> list[DeskEffect]:
         if problem := shapes.bad_name(request.pool):
