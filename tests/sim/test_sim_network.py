@@ -210,3 +210,32 @@ def test_the_host_contract_is_watched(effect, complaint):
     stage.connect(stage.a, stage.b)
     with pytest.raises(Violation, match=complaint):
         stage.do(stage.a, effect)
+
+
+def test_nothing_meant_for_one_life_reaches_the_next():
+    stage = Stage("a")
+    stage.world.deliver(SECOND, stage.a, stage.a.life, Heard("x", b"late"))
+    stage.world.crash(stage.a, power=False)
+    stage.world.start(stage.a)
+    stage.run(2)
+    assert stage.a.core.of(Heard) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (1, "a", 0, Heard("x", b""), [Send(1, bytes(99) + b"\1")]),
+        (1, "a", 0, Heard("y", b""), [Send(1, bytes(100))]),
+        (1, "a", 0, Heard("x", b""), [Cast(bytes(100))]),
+        (2, "a", 0, Heard("x", b""), [Send(1, bytes(100))]),
+        (1, "b", 0, Heard("x", b""), [Send(1, bytes(100))]),
+        (1, "a", 1, Heard("x", b""), [Send(1, bytes(100))]),
+    ],
+)
+def test_the_digest_covers_every_octet(other):
+    digests = set()
+    for step in ((1, "a", 0, Heard("x", b""), [Send(1, bytes(100))]), other):
+        trace = Trace()
+        trace.record(*step)
+        digests.add(trace.digest())
+    assert len(digests) == 2
