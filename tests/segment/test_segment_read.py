@@ -154,11 +154,11 @@ def test_records_larger_than_a_window_are_read(tmp_path, monkeypatch):
 
 
 def test_polling_follows_a_log_as_it_grows_at_every_single_operation(tmp_path):
-    records = chained(40, 1500)
+    records = chained(42, 1500)
     disk, writer, reader = Disk(), Writer(SMALL, random.Random(1)), LogReader(tmp_path, "log")
     shown = []
-    for first in range(0, 40, 4):
-        for operation in writer.append(records[first : first + 4]):
+    for first in range(0, 42, 3):  # four fit in a segment, so that rolls fall within appends
+        for operation in writer.append(records[first : first + 3]):
             disk.perform((operation,))
             put(disk, tmp_path)
             shown += reader.poll()

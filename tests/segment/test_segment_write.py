@@ -58,6 +58,21 @@ def test_the_new_segment_is_begun_before_the_old_one_is_sealed():
     assert kinds == [(WriteAt, name(1)), (WriteAt, name(1)), (WriteAt, name(0)), (WriteAt, name(1))]
 
 
+def test_a_segment_begun_and_never_used_leaves_the_log_clean_and_is_begun_again():
+    disk = Disk()
+    writer = Writer(SMALL, random.Random(1))
+    disk.perform(writer.append(chained(1, 5000)))
+    end = writer.written
+    disk.perform(writer.append(chained(1, 5000, first=1))[:2])
+    survey, found = disk.survey()
+    assert (survey.clean, survey.unused, found) == (True, (1,), chained(1, 5000))
+    writer = Writer(SMALL, random.Random(2), survey)
+    assert writer.written == end
+    disk.perform(writer.append(chained(2, 5000, first=1)))
+    survey, found = disk.survey()
+    assert (survey.clean, survey.unused, len(found)) == (True, (), 3)
+
+
 def test_released_files_are_recycled_by_name_up_to_a_bound():
     writer = Writer(LogSettings("log", 5, "deep/", 16 * 1024, free_max=1), random.Random(1))
     for _ in range(3):
