@@ -56,6 +56,11 @@ class Quill:
         self._due: list[Tell | Proof] = []
         self._waiting: deque[tuple[int, list[Tell | Proof]]] = deque()
 
+    @property
+    def busy(self) -> bool:
+        """The disk still owes us an answer."""
+        return bool(self._waiting)
+
     def say(self, effect: OrderEffect) -> None:
         self._effects.append(effect)
 

@@ -226,7 +226,10 @@ class SerializerCore:
     def _wake(self, now_ns: int) -> None:
         bench = self._bench
         if bench.mark_due_ns is not None and now_ns >= bench.mark_due_ns:
-            bench.write_mark()
+            if bench.quill.busy:
+                bench.mark_due_ns = now_ns + bench.settings.heartbeat_ns  # a slow disk has better things to do
+            else:
+                bench.write_mark()
         if self._doubt is not None:
             self._doubt.woken(now_ns)
         elif self._office is not None:

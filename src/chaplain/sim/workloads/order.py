@@ -73,22 +73,20 @@ class Tape:
 
     def __init__(self) -> None:
         self.settled = 0
-        self.messages: list[Settled] = []
-        self._offset = 0
+        self.count = 0
 
     def preview(self, body: Body, payloads: Sequence[bytes], /) -> Preview:
         assert body.index == self.settled + 1, "asked for a verdict out of order"
         parts = tuple(
-            Record(Kind.BATCH, payload, first_offset=self._offset + place, count=1, stream="tape")
+            Record(Kind.BATCH, payload, first_offset=self.count + place, count=1, stream="tape")
             for place, payload in enumerate(payloads)
         )
-        return Preview(b"%d" % self._offset, parts)
+        return Preview(b"%d" % self.count, parts)
 
     def settle(self, message: Settled, /) -> None:
         assert message.body.index == self.settled + 1, "settled out of order"
         self.settled += 1
-        self._offset += len(message.payloads)
-        self.messages.append(message)
+        self.count += len(message.payloads)
 
     def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
         return tuple(bytes(part.body) for part in parts)
