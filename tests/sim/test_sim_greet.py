@@ -14,7 +14,7 @@ PLANTED = [(layer, bug) for layer in planted.layers() for bug in planted.bugs(la
 
 
 def test_seeds_of_greet_hold_and_meet_every_fault():
-    outcomes = list(run_seeds("greet", range(40), MODES))
+    outcomes = list(run_seeds("greet", range(25), MODES))
     assert [(outcome.checker, outcome.reason, outcome.replay()) for outcome in outcomes if not outcome.ok] == []
     counts = total(outcomes)
     assert not set(DISK) & set(Greet.kinds)
