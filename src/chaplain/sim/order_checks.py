@@ -206,8 +206,8 @@ class OrderChecker(Watcher):
         if not healed:
             return
         # A disk that was slow may have a queue of syncs longer than the time that was given for progress.
-        since_ns = self.world.now_ns - 20 * 10**9
-        sound = [host for host in healed if _is_sound(host, self._workload) and host.disk_free_ns < since_ns + 10**10]
+        idle_ns = self.world.now_ns + 10**9
+        sound = [host for host in healed if _is_sound(host, self._workload) and host.disk_free_ns < idle_ns]
         if len(sound) <= len(self._workload.names) // 2:
             self.world.counts["liveness not demanded"] += 1
             return

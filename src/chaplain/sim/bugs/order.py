@@ -1,0 +1,210 @@
+"""One-line mutations of the journal's order; each must be caught by a checker or by an assertion in the code."""
+
+from __future__ import annotations
+
+from chaplain.sim.planted import Bug
+
+_BY = ("order", "assert", "host contract")
+
+
+def _bug(name: str, module: str, old: str, new: str, seeds: int = 300, *, mode: str = "safety") -> Bug:
+    return Bug(name, f"chaplain.journal.{module}", old, new, "order", _BY, seeds, mode)
+
+
+BUGS = [
+    _bug(
+        "acknowledge before sync",
+        "following",
+        "self._bench.quill.promise(node, acknowledge)",
+        "self._bench.quill.tell(node, acknowledge)",
+    ),
+    _bug(
+        "vote before sync",
+        "election",
+        "bench.quill.promise(node, Vote(message.regime, True, now.regime, now.life, now.lives))",
+        "bench.quill.tell(node, Vote(message.regime, True, now.regime, now.life, now.lives))",
+    ),
+    _bug(
+        "forget the vote",
+        "standing",
+        "        self._change(regime=regime, vote=vote)",
+        "        self.now = msgspec.structs.replace(self.now, regime=regime, vote=vote)",
+    ),
+    _bug(
+        "vote twice in a regime",
+        "election",
+        "            return now.vote == node",
+        "            return True",
+    ),
+    _bug(
+        "count one's own vote before it is on disk",
+        "election",
+        "        self._bench.quill.write((), Stood(self._asked))",
+        "        self.stood(Stood(self._asked))",
+    ),
+    _bug(
+        "count one's own copy before it is on disk",
+        "office",
+        "        bench.quill.write((), Held(self._regime, message.index, message.hash), bench.written())",
+        "        self._flight.tally.add(bench.settings.node, bench.keeper.now.life, {})",
+    ),
+    _bug(
+        "count an acknowledgement of an old regime",
+        "agreement",
+        "        if (message.regime, message.index, message.hash) == (self.regime, self.index, self.hash):",
+        "        if (message.index, message.hash) == (self.index, self.hash):",
+        1500,
+    ),
+    _bug(
+        "count an acknowledgement of another body",
+        "agreement",
+        "        if (message.regime, message.index, message.hash) == (self.regime, self.index, self.hash):",
+        "        if message.index == self.index:",
+        1500,
+    ),
+    _bug(
+        "count half as a quorum",
+        "agreement",
+        "        return len(self.counted(lives)) > len(self._serializers) // 2",
+        "        return len(self.counted(lives)) >= len(self._serializers) // 2",
+    ),
+    _bug(
+        "cut a record in doubt",
+        "log_recovery",
+        "    if cut is None or cut.verdict is Verdict.TORN:",
+        "    if cut is not None or cut is None:",
+        2000,
+    ),
+    _bug(
+        "accept a stale regime",
+        "serializer",
+        "        if regime < bench.keeper.regime:\n            bench.quill",
+        "        if regime < 0:\n            bench.quill",
+    ),
+    _bug(
+        "skip the proposal of an inherited tail",
+        "office",
+        "        if bench.log.tail is not None:\n            self._propose_again()",
+        "        bench.log.tail = None\n        if bench.log.tail is not None:\n            self._propose_again()",
+    ),
+    _bug(
+        "propose an inherited tail with a new body",
+        "office",
+        "        if bench.log.tail is not None:\n            self._propose_again()",
+        "        if bench.log.tail is not None:\n"
+        "            bench.log.tail = None\n"
+        "            self._propose(now_ns + 1, ())",
+    ),
+    _bug(
+        "propose the next before the last is agreed",
+        "office",
+        "        if self._flight is not None or self.over:\n            return",
+        "        if self.over:\n            return",
+    ),
+    _bug(
+        "take over an inherited tail as agreed",
+        "office",
+        "        if bench.log.tail is not None:\n            self._propose_again()",
+        "        if bench.log.tail is not None:\n"
+        "            bench.settle_tail(now_ns)\n"
+        "            self._propose(now_ns, ())",
+    ),
+    _bug(
+        "vote without comparing logs",
+        "election",
+        "        if not self._bench.keeper.sound or (message.index, message.ballot) < self._bench.log.last():",
+        "        if not self._bench.keeper.sound:",
+    ),
+    _bug(
+        "compare logs by ballot first",
+        "election",
+        "(message.index, message.ballot) < self._bench.log.last():",
+        "(message.ballot, message.index) < self._bench.log.last()[::-1]:",
+        1500,
+    ),
+    _bug(
+        "a wiped disk votes at once",
+        "standing",
+        "    wiped = Standing(disk, State.WIPED)",
+        "    wiped = Standing(disk, State.SOUND)",
+    ),
+    _bug(
+        "regain standing from a minority",
+        "catchup",
+        "        if states.count(State.SOUND) >= self._bench.settings.quorum:",
+        "        if states.count(State.SOUND) >= 1:",
+        1500,
+    ),
+    _bug(
+        "regain standing without fetching",
+        "catchup",
+        "        if log.last() < self._target or not log.whole:",
+        "        if not log.whole:",
+        1500,
+    ),
+    _bug(
+        "regain standing before the log is on disk",
+        "catchup",
+        "        elif log.durable >= log.last()[0]:",
+        "        else:",
+        2000,
+    ),
+    _bug(
+        "mark before agreement",
+        "office",
+        "        return Mark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)",
+        "        return (\n"
+        "            Mark(self._regime, tail.index, tail.hash)\n"
+        "            if (tail := self._bench.log.tail)\n"
+        "            else Mark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)\n"
+        "        )",
+    ),
+    _bug(
+        "hold a message without its predecessor",
+        "following",
+        "        if body.index > log.agreed + 1:\n            self._waiting = (node, message)\n            return",
+        "        if body.index > log.agreed + 2:\n            self._waiting = (node, message)\n            return",
+    ),
+    _bug(
+        "settle a tail of another hash",
+        "following",
+        "tail.index == index == log.agreed + 1 and tail.hash == digest:",
+        "tail.index == index == log.agreed + 1:",
+    ),
+    _bug(
+        "go on after the disk failed",
+        "serializer",
+        '                self._die(f"the disk failed: {event.reason}")',
+        "                bench.quill.persisted(event.ticket)",
+    ),
+    _bug(
+        "call the last record on disk agreed",
+        "log_recovery",
+        "            if not linked and not marked:",
+        "            if not linked and not marked and index + 2 in self.groups:",
+    ),
+    _bug(
+        "no check that a quorum is near",
+        "office",
+        "        if near + 1 < settings.quorum:",
+        "        if near + 1 < 0:",
+        300,
+        mode="liveness",
+    ),
+    _bug(
+        "never fetch what is missing",
+        "serializer",
+        "                self._fetcher.want(now_ns, election.master)",
+        "                pass",
+        100,
+        mode="liveness",
+    ),
+    _bug(
+        "campaign without asking first",
+        "election",
+        "            and not self.hears_master(now_ns)\n        )",
+        "        )",
+        300,
+        mode="liveness",
+    ),
+]
