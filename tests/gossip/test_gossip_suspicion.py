@@ -88,6 +88,26 @@ def test_anothers_word_is_believed_only_after_t_of_own_silence_and_half_of_it_as
     assert not suspicion.may_lose(X, T + T // 2)
 
 
+def test_anothers_word_is_kept_until_it_can_be_believed() -> None:
+    suspicion = watching()
+    suspicion.moves(T)
+    suspicion.accuse(X, T + 1, lost=True)
+    assert suspicion.moves(T + T // 4) == [(Move.ASK, X)]
+    assert suspicion.moves(T + T // 2) == [(Move.LOSE, X)]
+    suspicion = watching()
+    suspicion.moves(T)
+    suspicion.accuse(X, T + 1, lost=True)
+    suspicion.heard(X, T + 2)
+    assert suspicion.moves(T + T // 2 + 2) == []
+
+
+def test_a_slow_node_follows_the_others_as_soon_as_any() -> None:
+    suspicion = watching()
+    suspicion.slept(T, T)
+    assert suspicion.moves(3 * T) == [(Move.SUSPECT, X)]
+    assert suspicion.may_lose(X, 3 * T + T // 2)
+
+
 def test_a_guest_is_lost_only_if_others_say_so() -> None:
     for told, move in ((False, Move.CLEAR), (True, Move.LOSE)):
         suspicion = Suspicion(SETTINGS)

@@ -5,13 +5,13 @@ belong to others, who act on the moves that `moves` returns.
 
     silent for T, or its connection broke   → SUSPECT, and ask everybody; ask again every T/4
     known to be there since                 → CLEAR
-    silent for 2T, asked for T/2 or longer  → LOSE
+    silent for 2T, asked for T/2 or longer  → LOSE; for T, if somebody else has lost it already
 
 Restraint: time that this node itself slept through is nobody's silence. After a pause every clock is set forward by it,
 the node listens for T/2 before it judges, and its T is stretched while pauses keep coming (Lifeguard's local health).
 
 Invariants:
-- nobody is lost who was known to be there less than 2T ago, or asked about for less than T/2;
+- nobody is lost who was known to be there less than 2T ago (T, on another's word), or asked about for less than T/2;
 - only what a node heard itself is passed on, so that hearsay never feeds itself.
 """
 
@@ -140,11 +140,12 @@ class Suspicion:
         return True
 
     def may_lose(self, identifier: int, now_ns: int) -> bool:
-        """Whether somebody else's word that it is gone can be believed now: unheard for T, and asked about for T/2."""
+        """Whether somebody else's word that it is gone can be believed now: unheard for T, and asked about for T/2.
+
+        T is not stretched here: who is slow should doubt its own judgement, not that of the others.
+        """
         watch = self._watches.get(identifier)
-        if watch is None or watch.since_ns is None or now_ns < self._listen_until_ns:
-            return False
-        return now_ns - watch.known_ns >= self.timeout_ns and now_ns - watch.since_ns >= self.timeout_ns // 2
+        return watch is not None and now_ns >= self._listen_until_ns and self._would_follow(watch, now_ns)
 
     def slept(self, gap_ns: int, now_ns: int) -> None:
         """Count out time in which this node did not run: nobody else's fault."""
@@ -176,10 +177,17 @@ class Suspicion:
             return Move.SUSPECT
         if silence_ns >= 2 * self.timeout_ns and now_ns - watch.since_ns >= self.timeout_ns // 2:
             return Move.CLEAR if watch.guest and not watch.told_lost else Move.LOSE
+        if watch.told_lost and not watch.guest and self._would_follow(watch, now_ns):
+            return Move.LOSE
         if now_ns - watch.asked_ns >= self.timeout_ns // 4:
             watch.asked_ns = now_ns
             return Move.ASK
         return None
+
+    def _would_follow(self, watch: Watch, now_ns: int) -> bool:
+        silence_ns = self._settings.silence_ns
+        asked = watch.since_ns is not None and now_ns - watch.since_ns >= silence_ns // 2
+        return asked and now_ns - watch.known_ns >= silence_ns
 
     def _known(self, watch: Watch, heard_ns: int, now_ns: int) -> bool:
         watch.known_ns = max(watch.known_ns, heard_ns)

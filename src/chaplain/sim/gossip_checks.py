@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chaplain.core import Send, Stopping, Woken
+from chaplain.core import Send, Stopping
 from chaplain.gossip.events import (
     Ask,
     Decided,
@@ -61,6 +61,9 @@ class ListWatch(Watcher):
         """At which incarnation a node last said good-bye."""
         self._spoke_ns: dict[tuple[str, int, int], int] = {}
         self._shown: dict[tuple[str, int, int], int] = {}
+        self._lost: dict[tuple[int, int], None] = {}
+        """Members, at incarnations, that somebody has lost."""
+        self._lied = False
 
     def born(self, time_ns: int, host: Host, /) -> None:
         identifier, incarnation = self._who(host)
@@ -68,15 +71,14 @@ class ListWatch(Watcher):
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
         own = self._own(host)
+        self._lied = self._lied or isinstance(event, Lie)
         if isinstance(event, Stopping | LeaveCluster):
             self._left[own] = _core(host).gossip.incarnation
         for effect in effects:
             if isinstance(effect, Spoke):
                 self._spoke_ns[host.name, host.life, effect.identifier] = time_ns
             elif isinstance(effect, MemberChanged):
-                # A wake-up is the node's own clock, which waits for 2T; at other times it may follow another's word.
-                silence_ns = self._settings.silence_ns * (16 if isinstance(event, Woken) else 8) // 10
-                self._changed(time_ns, host, effect, silence_ns)
+                self._changed(time_ns, host, effect)
 
     def _who(self, host: Host) -> tuple[int, int]:
         return _core(host).peer.identifier, _core(host).gossip.incarnation
@@ -89,7 +91,7 @@ class ListWatch(Watcher):
         self._reached[identifier] = max(self._reached[identifier], incarnation)
         return identifier
 
-    def _changed(self, time_ns: int, host: Host, effect: MemberChanged, silence_ns: int) -> None:
+    def _changed(self, time_ns: int, host: Host, effect: MemberChanged) -> None:
         member = effect.member
         who = f"{host.name} of {member.identifier:08x}"
         if member.incarnation > self._reached.get(member.identifier, 0):
@@ -103,7 +105,11 @@ class ListWatch(Watcher):
         if member.graceful:
             if self._left.get(member.identifier, -1) < member.incarnation:
                 self.complain(f"{who}: a good-bye that was never said")
-        elif time_ns - self._spoke_ns.get(key, -(10**18)) < silence_ns:
+            return
+        # The first to lose a member goes by its own clock, which waits for 2T; others may follow its word after T.
+        first = not self._lied and (member.identifier, member.incarnation) not in self._lost
+        self._lost[member.identifier, member.incarnation] = None
+        if time_ns - self._spoke_ns.get(key, -(10**18)) < self._settings.silence_ns * (16 if first else 8) // 10:
             self.complain(f"{who}: lost although it spoke {time_ns - self._spoke_ns[key]} ns ago")
 
 
