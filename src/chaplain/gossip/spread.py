@@ -111,7 +111,7 @@ class Voice:
             return
         aged = _one_hop_older(body)
         encoded = codec.encode(aged)
-        if target == ALL:
+        if _is_kept(body):
             self._recent.add(body.id, encoded, self.now_ns)
         urgent = isinstance(body, Leave) or body.type not in (Type.USER, Type.QUERY, Type.ANSWER)
         self._whisper(self._towards(target, (sender, body.id.origin)), encoded, urgent=urgent)
@@ -142,7 +142,7 @@ class Voice:
     def _launch(self, body: Message | Leave, target: int, *, urgent: bool) -> None:
         encoded = codec.encode(body)
         self.counts["fired"] += 1
-        if target == ALL:
+        if _is_kept(body):
             self._recent.add(body.id, encoded, self.now_ns)
         if target != self.identifier:
             self._whisper(self._towards(target, ()), encoded, urgent=urgent)
@@ -181,6 +181,13 @@ class Voice:
             return False
         self._allowance_bytes -= size_bytes
         return True
+
+
+def _is_kept(body: Message | Leave) -> bool:
+    """Whether others may be brought this later. A rotation asks again by itself, and a node that restarts after it
+    must not be told to install a key that was retired meanwhile.
+    """
+    return isinstance(body, Leave) or (body.target == ALL and body.type != Type.KEY)
 
 
 def _one_hop_older(body: Message | Leave) -> Message | Leave:
