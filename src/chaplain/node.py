@@ -229,9 +229,9 @@ class NodeCore:
         self._work.append((self._desk if event.peer.client else self._gossip, event))
 
     def _gapped(self, event: Gapped) -> None:
-        """Losses are never silent: a client's go into its next item, a peer's into the log."""
+        """Losses are never silent: they go into the next item of the listeners concerned, and a peer's into the log."""
+        self._work.append((self._desk, event))
         if event.peer.client:
-            self._work.append((self._desk, event))
             return
         detail: dict[str, str | int] = {"count": event.count, "direction": "out" if event.outgoing else "in"}
         self._out.append(Report("commands lost", str(self.node_id(event.peer.identifier)), detail))

@@ -141,9 +141,14 @@ class DeskCore:
         return [LeavePool(topic.name) for topic in self._listeners.drop(guest) if topic.kind == "pool"]
 
     def _count_missed(self, event: Gapped) -> list[DeskEffect]:
-        """A listener's queue was full: the next pool item says how many it did not get."""
-        guest = self._guests.get(event.peer.instance)
-        if guest is not None and event.outgoing:
+        """A listener's queue was full, or what a node told us did not arrive: the next pool item says how many."""
+        if event.peer.client and event.outgoing:
+            concerned = [guest for guest in (self._guests.get(event.peer.instance),) if guest is not None]
+        elif not event.peer.client and not event.outgoing:
+            concerned = [guest for guest in self._guests.values() if guest.is_in_a_pool]
+        else:
+            return []
+        for guest in concerned:
             guest.missed += event.count
         return []
 

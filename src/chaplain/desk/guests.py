@@ -20,7 +20,11 @@ class Guest:
         """Calls of this client that another layer has yet to answer."""
         self.listening: dict[int, Topic] = {}
         self.missed = 0
-        """Messages dropped on the way to this client since its last pool item."""
+        """Messages lost on the way to this client since its last pool item."""
+
+    @property
+    def is_in_a_pool(self) -> bool:
+        return any(topic.kind == "pool" for topic in self.listening.values())
 
 
 class Listeners:
