@@ -1,0 +1,125 @@
+"""What may not happen to pool traffic. Each scene checks, and answers with numbers worth keeping."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from tests.cluster.harness import Cluster, until
+from tests.cluster.traffic import Ear, Speaker, talking
+
+from chaplain import Client
+
+PER_SECOND = 100.0
+FRAMES_WRONG = ("link_frames_rejected", "link_replays_rejected", "mesh_said_by_nobody")
+"""What would count frames that came without the greeting that has to come first."""
+
+
+def keys_rotate_under_traffic(cluster: Cluster, *, restarted: int, rotations: int) -> int:
+    """Rotate while three clients broadcast, with a restart between; all that was sent."""
+    steady = [node.number for node in cluster.others(restarted)]
+    rings = [_ring(cluster)]
+    with talking(cluster.directory, speakers=steady, ears=list(cluster.nodes), per_second=PER_SECOND / 3) as talk:
+        mouths, ears = talk
+        for rotation in range(rotations):
+            if rotation:
+                cluster[restarted].kill() if rotation % 2 else cluster[restarted].stop()
+                cluster[restarted].start()
+                cluster.wait_until_whole()
+                until(lambda marks=_marks(mouths): _has_heard(ears[-1], marks), f"{ears[-1]} hears again")
+            with Client.connect(cluster.directory, node=steady[rotation % len(steady)], timeout=60) as client:
+                assert client.rotate_keys()["rotated"] is True
+            rings.append(_ring(cluster))
+            for ear in ears:
+                until(lambda ear=ear, marks=_marks(mouths): _has_heard(ear, marks), f"{ear} goes on to hear")
+        for mouth in mouths:
+            mouth.stop()
+        names = [mouth.name for mouth in mouths]
+        for ear in ears:
+            until(lambda ear=ear: _has_heard(ear, _marks(mouths, 0)), f"{ear} hears the end")
+        for ear in ears[:-1]:
+            for mouth in mouths:
+                assert ear.heard(mouth.name) == list(range(1, mouth.sent + 1)), f"{ear}, {mouth}"
+        assert ears[-1].faults(names) == []
+        assert ears[-1].told >= rotations - 1
+    assert [len(ring) for ring in rings] == [1] * len(rings), (
+        "after each rotation there is one key, the same on every node"
+    )
+    assert len({*rings}) == rotations + 1, "and another one each time"
+    for node in cluster:
+        assert [node.count(name) for name in FRAMES_WRONG] == [0, 0, 0], node
+    return sum(mouth.sent for mouth in mouths)
+
+
+def _ring(cluster: Cluster) -> tuple[str, ...]:
+    """The cluster's keys, over all nodes."""
+    texts = [(node.folder / "keyring").read_text() for node in cluster]
+    return tuple(sorted({key for text in texts for key in re.findall(r"^key (\S+)$", text, re.MULTILINE)}))
+
+
+def _marks(mouths: list[Speaker], more: int = 10) -> dict[str, int]:
+    """Numbers that each speaker will have reached a little later."""
+    return {mouth.name: mouth.sent + more for mouth in mouths}
+
+
+def _has_heard(ear: Ear, marks: dict[str, int]) -> bool:
+    return all(any(number >= mark for number in ear.heard(name)[-1:]) for name, mark in marks.items())
+
+
+def receiver_restarts(cluster: Cluster, restarts: int) -> dict[str, int]:
+    """Node 1 sends, node 2 is killed again and again. What was lost before node 1 knew is in node 1's reports."""
+    sender, receiver = cluster[1], cluster[2]
+    unexplained = reported = 0
+    with talking(cluster.directory, speakers=[1], ears=[2], per_second=2 * PER_SECOND) as ([mouth], [ear]):
+        for _ in range(restarts):
+            until(lambda marks=_marks([mouth]): _has_heard(ear, marks), "traffic flows")
+            first, heard_before = mouth.sent, len(ear.heard(mouth.name))
+            until(lambda n=heard_before: len(ear.heard(mouth.name)) > n + 50, "and goes on")
+            killed_s = receiver.kill()
+            until(lambda s=killed_s: sender.when(2, "suspect", s) is not None, "node 1 notices")
+            noticed_s = sender.when(2, "suspect", killed_s) or 0.0
+            receiver.start()
+            told = ear.told
+            until(lambda told=told: ear.told > told, "the listener is told of the hole")
+            heard = {*ear.heard(mouth.name)}
+            sent = [number for number, at_s in enumerate(mouth.acked_s, 1) if at_s < noticed_s and number > first]
+            lost = [number for number in sent if number not in heard]
+            lines = sender.lines("commands lost", killed_s)
+            told_lost = sum(line["count"] for line in lines if line["direction"] == "out")
+            assert len(lost) <= told_lost, f"{len(lost)} lost before node 1 noticed, {told_lost} reported"
+            unexplained += len(lost)
+            reported += told_lost
+            # The greeting came first: nothing arrived that had no session.
+            for node in cluster:
+                assert [node.count(name) for name in FRAMES_WRONG] == [0, 0, 0], node
+        mouth.stop()
+        until(lambda: _has_heard(ear, _marks([mouth], 0)), "the end is heard")
+        assert ear.faults([mouth.name]) == []
+        heard_count = len(ear.heard(mouth.name))
+    assert sender.count("mesh_gapped_outgoing") >= reported
+    return {
+        "restarts": restarts,
+        "sent": mouth.sent,
+        "received": heard_count,
+        "lost before node 1 noticed": unexplained,
+        "reported lost by node 1": reported,
+    }
+
+
+def slow_receiver_is_told(cluster: Cluster) -> dict[str, int]:
+    """Node 2 stands still while node 1's queue for it overflows: node 2's listener is told."""
+    sender, receiver = cluster[1], cluster[2]
+    with talking(cluster.directory, speakers=[1], ears=[2], per_second=1e6, size_bytes=50_000) as ([mouth], [ear]):
+        receiver.signal(signal.SIGSTOP)
+        try:
+            until(lambda: sender.count("mesh_gapped_outgoing") > 10, "the queue overflows")
+        finally:
+            receiver.signal(signal.SIGCONT)
+        told = ear.told
+        until(lambda: ear.told > told, "the listener is told")
+        mouth.stop()
+        dropped = sender.count("mesh_gapped_outgoing")
+        assert ear.faults([mouth.name]) == []
+        missed = sum(note.missed for note in ear.notes)
+        heard = len(ear.heard(mouth.name))
+    return {"sent": mouth.sent, "received": heard, "dropped by node 1": dropped, "told to the listener": missed}
