@@ -11,7 +11,7 @@ import hmac
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from chaplain import core as host
 from chaplain import status
@@ -40,6 +40,10 @@ KEYRING_FILE = "keyring"
 """Where the runtime reads the ring at the next start."""
 HEARD_EVERY_NS = 10**9
 """Gossip wants to know who was heard, but not of every frame."""
+
+
+NodeInput: TypeAlias = HostInput | mesh.JoinPool | mesh.LeavePool | mesh.Shout
+"""From the host, or from a program that runs in the node's own process."""
 
 
 class NodeSettings(Frozen, frozen=True):
@@ -124,7 +128,7 @@ class NodeCore:
         deadlines = [place.deadline() for place in (self._link, self._mesh, self._gossip)]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def step(self, now_ns: int, event: HostInput) -> list[HostEffect]:
+    def step(self, now_ns: int, event: NodeInput) -> list[HostEffect]:
         self.now_ns = now_ns
         self._out = []
         if not self._begun:
@@ -133,10 +137,11 @@ class NodeCore:
             case host.Arrived() | host.Flushed() | host.Knocked() | host.Connected() | host.Disconnected():
                 self._work.append((self._link, event))
             case host.Drained():
-                pass
+                self._run()  # the link last: what the others say now is to travel in the same frames
+                self._work.append((self._link, event))
             case host.Woken():
                 self._wake()
-            case host.Heard():
+            case host.Heard() | mesh.JoinPool() | mesh.LeavePool() | mesh.Shout():
                 self._work.append((self._mesh, event))
             case Persisted():
                 self._confirm(event.ticket)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from chaplain.core import Arrived, Knocked, Report
 from chaplain.errors import Malformed
-from chaplain.link import greeting, knock
+from chaplain.link import bundle, greeting, knock
 from chaplain.link.events import Register
 from chaplain.link.identity import Identity, from_text
 from chaplain.link.keyring import KeyRing
+from chaplain.link.seal import BUNDLED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "link"))
 from link_stage import START_NS, Stage, pair
@@ -22,6 +23,7 @@ _BOB.step(Register({_CLIENT_IDENTITY.key: "client"}))
 _BETWEEN = _STAGE.between(_ALICE, _BOB)
 _ALICE.say(_BOB, b"\xaa\xa1\x06\x00\x02")
 _SEALED = _BETWEEN.there.pop()
+_BUNDLE = bundle.pack([b"one", b"two", b"three"])
 _RING = KeyRing(bytes(range(32)))
 
 
@@ -100,6 +102,25 @@ def target_sealed_frame(data: bytes) -> None:
         assert all(isinstance(effect, Report) for effect in effects)
 
 
+def target_bundle(data: bytes) -> None:
+    try:
+        commands = bundle.unpack(data)
+    except Malformed:
+        return
+    assert bundle.pack(commands) == data
+
+
+def target_sealed_bundle(data: bytes) -> None:
+    """From a peer that proved itself and writes nonsense: any counter, any bundle."""
+    session = _BOB.core._book.sessions[_ALICE.instance]
+    before = session.heard
+    counter = int.from_bytes(data[:8], "big")
+    frame = _ALICE.core._book.sessions[_BOB.instance]._closing.close(counter, 0, data[8:], BUNDLED)
+    effects = _BOB.core.step(START_NS, Arrived(_ALICE.core.route, frame))
+    assert session.heard == (before if all(isinstance(effect, Report) for effect in effects) else counter)
+    session.heard = before
+
+
 def target_raw_frame(data: bytes) -> None:
     """From a stranger's route: at most a report, or an answer to a genuine greeting."""
     route = b"\x01" + _ALICE.instance if data[:1] == b"\x11" else b"\x01" + bytes(16)
@@ -116,5 +137,7 @@ SEEDS = {
     "target_octets": [b"AAAAAAAAAAAAAAAAAAAAAA"],
     "target_identity_file": [_CLIENT_IDENTITY.text().encode(), _RING.text().encode()],
     "target_sealed_frame": [_SEALED],
+    "target_bundle": [_BUNDLE],
+    "target_sealed_bundle": [(4).to_bytes(8, "big") + _BUNDLE, b"\xff" * 8 + _BUNDLE],
     "target_raw_frame": [_GREETING, _CLIENT_GREETING, _SEALED],
 }

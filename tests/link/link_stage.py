@@ -17,6 +17,7 @@ from chaplain.core import (
     Connected,
     Dial,
     Disconnected,
+    Drained,
     Flushed,
     HangUp,
     Knocked,
@@ -70,6 +71,8 @@ class Actor:
         self.dials: list[Dial] = []
         self.hung_up: list[Channel] = []
         self.log: list[LinkEffect] = []
+        self.taken = 0
+        """Commands that the core took and did not drop."""
 
     @property
     def instance(self) -> bytes:
@@ -89,13 +92,16 @@ class Actor:
 
     def step(self, event: LinkInput) -> list[LinkEffect]:
         effects = self.core.step(self.stage.now_ns, event)
+        self.taken += isinstance(event, Say) and not any(isinstance(effect, Dropped) for effect in effects)
         for effect in effects:
             self._perform(effect)
         self.stage.check(self)
         return effects
 
     def say(self, to: Actor | bytes, command: bytes, urgent: bool = False) -> list[LinkEffect]:
-        return self.step(Say(to if isinstance(to, bytes) else to.instance, command, urgent))
+        """In a wake-up of its own."""
+        said = self.step(Say(to if isinstance(to, bytes) else to.instance, command, urgent))
+        return said + self.step(Drained())
 
     def meet(self, other: Actor) -> None:
         self.step(Meet(other.endpoint))
@@ -295,7 +301,7 @@ class Stage:
 
     def check(self, actor: Actor) -> None:
         core = actor.core
-        assert core._book.next_ns() == core.deadline()
+        assert core.deadline() in (core._book.next_ns(), 0)
         assert set(core._book.by_channel.values()) == set(core._book.sessions.values())
         assert {line.offer.nonce for line in core._book.lines.values() if line.offer} == set(core._book.offers)
         for line in core._book.lines.values():

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from chaplain.core import Connected, Send
-from chaplain.link import greeting, knock
+from chaplain.link import bundle, greeting, knock
 from chaplain.link.core import LinkCore
 from chaplain.link.events import Meet
 from chaplain.link.identity import Identity, verify
 from chaplain.link.keyring import KeyRing
 from chaplain.link.offer import Party, derive
-from chaplain.link.seal import HEADER, make_seal
+from chaplain.link.seal import BUNDLED, HEADER, make_seal
 from chaplain.link.settings import LinkSettings
 from chaplain.wire import command as commands
 
@@ -127,6 +127,17 @@ def test_the_seals(kind: str, algorithm: str) -> None:
     assert seal.close(2, 1, opened) == frame
 
 
+@pytest.mark.parametrize(("kind", "algorithm"), [("bundle-gcm", "aes-256-gcm"), ("bundle-hmac", "hmac-sha256")])
+def test_the_bundle(kind: str, algorithm: str) -> None:
+    plain, frame = octets("bundle"), octets(kind)
+    assert [commands.decode(each) for each in bundle.unpack(plain)] == [commands.Ping(2), commands.DecenAck(3)]
+    assert bundle.pack(bundle.unpack(plain)) == plain
+    seal = make_seal(algorithm, CLUSTER_KEY)
+    assert HEADER.unpack_from(frame) == (seal.octet | BUNDLED, 3, 1)
+    assert seal.open(frame) == plain
+    assert seal.close(3, 1, plain, BUNDLED) == frame
+
+
 def test_the_bounds_on_the_page_are_the_defaults() -> None:
     page = (DOCS / "connection.md").read_text().replace(",", "")
     defaults = LinkSettings("c")
@@ -134,5 +145,6 @@ def test_the_bounds_on_the_page_are_the_defaults() -> None:
         assert f"`{name}` {getattr(defaults, name)}" in page
     assert f"`queue_bytes_max` {defaults.queue_bytes_max >> 20} MiB" in page
     assert f"`reserve_bytes` {defaults.reserve_bytes >> 20} MiB" in page
+    assert f"`bundle_bytes_max` {defaults.bundle_bytes_max >> 10} KiB" in page
     assert f"`greeting_timeout_ns` ({defaults.greeting_timeout_ns // 10**9} s)" in page
     assert f"`knock_window_ns` ({defaults.knock_window_ns // 10**9} s)" in page

@@ -21,6 +21,7 @@ from chaplain.core import (
     Connected,
     Dial,
     Disconnected,
+    Drained,
     Flushed,
     HangUp,
     Knocked,
@@ -88,7 +89,7 @@ class Driver:
         return [f"lost {kind(self.wires[a, b].popleft())}"]
 
     def do_say(self, a, b, text):
-        return self._step(a, Say(self.nodes[b].instance, text.encode()))
+        return self._step(a, Say(self.nodes[b].instance, text.encode())) + self._step(a, Drained())
 
     def do_cut(self, a, b):
         self.wires[a, b].clear()

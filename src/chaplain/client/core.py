@@ -104,7 +104,9 @@ class ClientCore:
                 self._expire(now_ns)
             case Stopping():
                 self._stop(now_ns)
-            case Drained() | Knocked() | Heard() | Persisted() | PersistFailed():
+            case Drained():
+                self._keeper.drained(now_ns, event)
+            case Knocked() | Heard() | Persisted() | PersistFailed():
                 pass  # a client binds nothing, hears no beacons and writes no files
             case _:
                 assert_never(event)

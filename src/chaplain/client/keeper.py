@@ -23,6 +23,7 @@ from chaplain.core import (
     Core,
     Dial,
     Disconnected,
+    Drained,
     Flushed,
     Frozen,
     HangUp,
@@ -78,6 +79,10 @@ class Keeper:
             self._endpoints.note(endpoint, NOT_GREETED)
         if isinstance(event, Disconnected) and endpoint:
             self._gone(now_ns, channel, event.reason)
+
+    def drained(self, now_ns: int, event: Drained) -> None:
+        """All was said for now: the link sends it."""
+        self._tell(now_ns, event, "")
 
     def say(self, now_ns: int, say: Say) -> None:
         session = self.sessions[say.instance]

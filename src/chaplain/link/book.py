@@ -155,3 +155,4 @@ class Book:
         session.line.session = None
         self.counts["sessions_ended"] += 1
         self.out.append(Parted(session.peer, reason, session.unconfirmed))
+        session.pending, session.pending_bytes = [], 0

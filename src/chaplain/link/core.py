@@ -5,6 +5,7 @@ Refuses to know what a command means: it opens HELLO and nothing else.
 
 Invariants:
 - nothing is sent on a channel before its greeting, and nothing sealed before its session;
+- commands to one peer leave in the order they were said; none waits beyond the next `Drained` or `Woken`;
 - what is given upwards as `Said` was sealed by that very instance for us, comes once, and in the order it was sealed;
 - bytes queued on a channel never pass the budget and its reserve by more than greetings;
 - every rejection is counted, and reported unless a second's reports of its kind are spent.
@@ -23,6 +24,7 @@ from chaplain.core import (
     Channel,
     Connected,
     Disconnected,
+    Drained,
     Flushed,
     HangUp,
     Knocked,
@@ -55,6 +57,7 @@ from chaplain.link.judge import Judge
 from chaplain.link.keyring import KeyRing
 from chaplain.link.knock import Doorkeeper
 from chaplain.link.refusal import Refusal
+from chaplain.link.session import Session
 from chaplain.link.settings import LinkSettings, split_endpoint
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
@@ -84,6 +87,9 @@ class LinkCore:
         self._sessions = self._book.sessions
         self._queue_bytes_max = settings.queue_bytes_max
         self._reserve_bytes = settings.reserve_bytes
+        self._bundle_bytes_max = settings.bundle_bytes_max
+        self._waiting: list[Session] = []
+        """Sessions with commands that wait to be sealed together, and maybe some that have none any more."""
         self.instance = instance
         self.identity = identity
         self.ring = ring
@@ -95,8 +101,14 @@ class LinkCore:
     def __repr__(self) -> str:
         return f"LinkCore({self.identity!r}, {len(self._sessions)} sessions)"
 
+    @property
+    def longest_queue_bytes(self) -> int:
+        """What waits on the fullest channel: a sender that keeps it below the budget loses nothing there."""
+        return max((line.queued_bytes for line in self._book.lines.values()), default=0)
+
     def deadline(self) -> int | None:
-        return self._book.next_ns()
+        # A host that never says `Drained` must not keep what was said: it is overdue.
+        return 0 if self._waiting else self._book.next_ns()
 
     def step(self, now_ns: int, event: LinkInput) -> list[LinkEffect]:
         # The two that come with every command go first.
@@ -108,7 +120,10 @@ class LinkCore:
         match event:
             case Flushed():
                 self._flushed(event)
+            case Drained():
+                self._seal_all(out)
             case Woken():
+                self._seal_all(out)
                 self._woken(now_ns)
             case Knocked():
                 self._knocked(now_ns, event)
@@ -136,17 +151,34 @@ class LinkCore:
         session = self._sessions.get(event.instance)
         if session is None:
             return self._drop(event, "no session")
-        line, command = session.line, event.command
+        command = event.command
         if not command:
             raise ValueError("an empty command is the link's own nod")
         size = len(command) + session.overhead_bytes
         room = self._queue_bytes_max + self._reserve_bytes if event.urgent else self._queue_bytes_max
-        if line.queued_bytes + size > room:
+        if session.line.queued_bytes + session.pending_bytes + size > room:
             return self._drop(event, "queue is full")
         if size > FRAME_BYTES_MAX:
             return self._drop(event, "larger than a frame")
-        line.queued_bytes += size
-        return [Send(line.channel, session.close(command))]
+        out: list[LinkEffect] = []
+        if session.pending and session.pending_bytes + size > self._bundle_bytes_max:
+            out.append(self._seal(session))
+        session.hold(command)
+        if session.pending_bytes > self._bundle_bytes_max:
+            out.append(self._seal(session))
+        elif len(session.pending) == 1:
+            self._waiting.append(session)
+        return out
+
+    def _seal(self, session: Session) -> Send:
+        frame = session.close_pending()
+        session.line.queued_bytes += len(frame)
+        return Send(session.line.channel, frame)
+
+    def _seal_all(self, out: list[LinkEffect]) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            out.extend(self._seal(session) for session in waiting if session.pending)
 
     def _drop(self, event: Say, reason: str) -> list[LinkEffect]:
         self.counts["dropped"] += 1
@@ -158,13 +190,15 @@ class LinkCore:
         if session is None or frame[:1] in _GREETINGS or len(frame) > FRAME_BYTES_MAX:
             return self._arrived_unsealed(now_ns, channel, frame)
         try:
-            command, missed = session.open(frame)
+            commands, missed = session.open(frame)
         except Refusal as refusal:
             return self._reject(now_ns, channel, refusal.reason)
+        instance = session.peer.instance
+        out: list[LinkEffect] = [Said(instance, command) for command in commands if command]
         if missed:
             self.counts["missed"] += missed
-            return [Missed(session.peer.instance, missed), Said(session.peer.instance, command)]
-        return [Said(session.peer.instance, command)] if command else []
+            out.insert(0, Missed(instance, missed))
+        return out
 
     def _arrived_unsealed(self, now_ns: int, channel: Channel, frame: bytes) -> list[LinkEffect]:
         if len(frame) > FRAME_BYTES_MAX:
@@ -237,6 +271,7 @@ class LinkCore:
         call = self._book.call_of(event.endpoint)
         if call is None:
             return
+        self._seal_all(self._book.out)
         if call.line is not None and call.line.session is not None:
             self._handshake.end(now_ns, call.line.session, "forgotten")
         self._book.drop_call(call)

@@ -14,6 +14,7 @@ from chaplain.core import (
     Connected,
     Dial,
     Disconnected,
+    Drained,
     Flushed,
     Frozen,
     HangUp,
@@ -65,7 +66,10 @@ class Introduce(Frozen, frozen=True):
 
 
 class Say(Frozen, frozen=True):
-    """Seal one encoded command and send it. Ordinary traffic that would pass the byte budget is dropped and told."""
+    """Seal one encoded command and send it, at the latest with the next `Drained` or `Woken`.
+
+    Ordinary traffic that would pass the byte budget is dropped and told.
+    """
 
     instance: bytes
     command: bytes
@@ -99,6 +103,7 @@ class Register(Frozen, frozen=True):
 
 LinkInput: TypeAlias = (
     Woken
+    | Drained
     | Knocked
     | Connected
     | Disconnected

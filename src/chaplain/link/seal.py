@@ -3,7 +3,7 @@
 Decides the bytes of a sealed frame under one key. Knows no session: the counter to use and the counters that are
 acceptable come from there.
 
-    octet 1 | counter 8 | heard 8 | command, encrypted | tag
+    octet 1 | counter 8 | heard 8 | command or bundle, encrypted | tag
 
 Invariants: a key seals in one direction only; the caller never gives a counter twice; nothing of the command is looked
 at before the tag was checked. Byte table and hex examples: docs/connection.md.
@@ -27,6 +27,9 @@ HEADER_BYTES = HEADER.size
 GCM_TAG_BYTES = 16
 HMAC_TAG_BYTES = 32
 
+BUNDLED = 0x10
+"""Added to the octet if the frame holds a bundle instead of one command."""
+
 SEAL_OCTETS = {GCM: SEAL_GCM, HMAC: SEAL_HMAC}
 
 _NONCE_HEAD = b"\0\0\0\0"
@@ -41,7 +44,9 @@ class Seal(Protocol):
     @property
     def overhead_bytes(self) -> int: ...
 
-    def close(self, counter: int, heard: int, command: bytes) -> bytes: ...
+    def close(self, counter: int, heard: int, command: bytes, kind: int = 0) -> bytes:
+        """`kind` is 0, or `BUNDLED`."""
+        ...
 
     def open(self, frame: bytes) -> bytes | None:
         """The command, or None if this key did not seal the frame. The frame holds at least a header and a tag."""
@@ -60,8 +65,8 @@ class GcmSeal:
         aead = AESGCM(key)
         self._encrypt, self._decrypt = aead.encrypt, aead.decrypt
 
-    def close(self, counter: int, heard: int, command: bytes) -> bytes:
-        header = HEADER.pack(SEAL_GCM, counter, heard)
+    def close(self, counter: int, heard: int, command: bytes, kind: int = 0) -> bytes:
+        header = HEADER.pack(SEAL_GCM | kind, counter, heard)
         return header + self._encrypt(_NONCE_HEAD + header[1:9], command, header)
 
     def open(self, frame: bytes) -> bytes | None:
@@ -82,8 +87,8 @@ class HmacSeal:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def close(self, counter: int, heard: int, command: bytes) -> bytes:
-        body = HEADER.pack(SEAL_HMAC, counter, heard) + command
+    def close(self, counter: int, heard: int, command: bytes, kind: int = 0) -> bytes:
+        body = HEADER.pack(SEAL_HMAC | kind, counter, heard) + command
         return body + hmac.digest(self._key, body, "sha256")
 
     def open(self, frame: bytes) -> bytes | None:

@@ -1,21 +1,25 @@
-"""A session: two seals, two counters, and what the other side has confirmed.
+"""A session: two seals, two counters, what waits to be sealed, and what the other side has confirmed.
 
 Decides which sealed frames are accepted. Knows nothing of greetings or dials beyond the line it speaks through.
+
+Commands are counted, not frames, so that a lost frame tells how many commands are gone with it.
 
 The first frame of each direction is the *nod*: an empty command, made by the link itself, which tells the other side
 that its greeting was completed here too.
 
-Invariants: each counter seals once, going up by one; an accepted counter is higher than all accepted before;
-0 <= confirmed <= sent.
+Invariants: every command has the next counter, and a frame that of its last command, so no counter seals twice; every
+counter of an accepted frame is higher than all accepted before; 0 <= confirmed <= sent.
 """
 
 from __future__ import annotations
 
 from chaplain.core import Channel
+from chaplain.errors import Malformed
+from chaplain.link import bundle
 from chaplain.link.call import Line
 from chaplain.link.events import Peer
 from chaplain.link.refusal import Refusal
-from chaplain.link.seal import HEADER, Seal
+from chaplain.link.seal import BUNDLED, HEADER, Seal
 
 NOD = b""
 _NOD_COUNTER = 1
@@ -34,6 +38,8 @@ class Session:
         "octet",
         "overhead_bytes",
         "peer",
+        "pending",
+        "pending_bytes",
         "sent",
         "turn",
     )
@@ -52,31 +58,58 @@ class Session:
         self.sent = 0
         self.confirmed = 0
         self.heard = 0
+        self.pending: list[bytes] = []
+        """Commands that wait for the wake-up's end, to share a frame."""
+        self.pending_bytes = 0
+        """What they would take if each had its own frame, so at least what they will take."""
+
+    def hold(self, command: bytes) -> None:
+        self.pending.append(command)
+        self.pending_bytes += len(command) + self.overhead_bytes
+
+    def close_pending(self) -> bytes:
+        """Seal all that waits."""
+        commands, self.pending, self.pending_bytes = self.pending, [], 0
+        if len(commands) == 1:
+            return self.close(commands[0])
+        self.sent += len(commands)
+        return self._closing.close(self.sent, self.heard, bundle.pack(commands), BUNDLED)
 
     def close(self, command: bytes) -> bytes:
-        """Seal the next command."""
+        """Seal the next command, or the nod."""
+        assert not self.pending, "what was said before must be sealed before"
         self.sent += 1
         return self._closing.close(self.sent, self.heard, command)
 
-    def open(self, frame: bytes) -> tuple[bytes, int]:
-        """The command (or the nod), and how many before it are missing; raises `Refusal`."""
-        if len(frame) < self.overhead_bytes or frame[0] != self.octet:
+    def open(self, frame: bytes) -> tuple[list[bytes], int]:
+        """The commands (or the nod), and how many before them are missing; raises `Refusal`."""
+        if len(frame) < self.overhead_bytes or frame[0] & ~BUNDLED != self.octet:
             raise Refusal("not sealed")
         _, counter, confirmed = HEADER.unpack_from(frame)
         if counter <= self.heard:
             raise Refusal("replayed")
-        command = self._opening.open(frame)
-        if command is None:
+        opened = self._opening.open(frame)
+        if opened is None:
             raise Refusal("broken seal")
         if confirmed > self.sent:
             raise Refusal("confirms what was never said")
-        missed = counter - 1 - max(self.heard, _NOD_COUNTER) if counter > _NOD_COUNTER else 0
+        commands = self._unpack(opened, counter) if frame[0] & BUNDLED else [opened]
+        missed = max(0, counter - len(commands) - max(self.heard, _NOD_COUNTER))
         self.heard = counter
         self.confirmed = max(self.confirmed, confirmed)
-        return command, missed
+        return commands, missed
+
+    def _unpack(self, opened: bytes, counter: int) -> list[bytes]:
+        try:
+            commands = bundle.unpack(opened)
+        except Malformed as error:
+            raise Refusal("malformed bundle") from error
+        if counter - len(commands) < self.heard:
+            raise Refusal("replayed")
+        return commands
 
     @property
     def unconfirmed(self) -> int:
         assert 0 <= self.confirmed <= self.sent
         assert self.sent >= _NOD_COUNTER
-        return self.sent - max(self.confirmed, _NOD_COUNTER)
+        return self.sent - max(self.confirmed, _NOD_COUNTER) + len(self.pending)

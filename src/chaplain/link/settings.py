@@ -17,6 +17,10 @@ _CLUSTER = re.compile(r"[\x21-\x7e]{1,128}")
 _ENDPOINT = re.compile(r"tcp://([0-9A-Za-z_.:%\[\]-]{1,128}):([1-9][0-9]{0,4})")
 
 
+BUNDLE_BYTES_MAX = 60 * 1024
+"""So that a bundle is one message to ZeroMQ, and every size in it fits two octets."""
+
+
 class LinkSettings(Frozen, frozen=True):
     cluster: str
     """Only those who name the same cluster talk."""
@@ -38,6 +42,8 @@ class LinkSettings(Frozen, frozen=True):
     """Bytes waiting on one channel; ordinary commands beyond it are dropped and told."""
     reserve_bytes: int = MIB
     """What urgent commands may take on top."""
+    bundle_bytes_max: int = 48 * 1024
+    """Commands said in one wake-up share sealed frames up to this size; with 0 each goes alone, and at once."""
     sessions_max: int = 4_096
     """Greetings that would make one more are refused."""
     calls_max: int = 1_024
@@ -58,6 +64,8 @@ class LinkSettings(Frozen, frozen=True):
             raise ConfigError(f"seal: {GCM} or {HMAC}, not {self.seal!r}")
         if not 0 < self.redial_min_ns <= self.redial_max_ns:
             raise ConfigError("redial: the shortest wait must be positive and at most the longest")
+        if not 0 <= self.bundle_bytes_max <= BUNDLE_BYTES_MAX:
+            raise ConfigError(f"bundle_bytes_max: 0 to {BUNDLE_BYTES_MAX} wanted, not {self.bundle_bytes_max}")
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:

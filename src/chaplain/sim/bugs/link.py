@@ -13,8 +13,17 @@ def _bug(name: str, module: str, old: str, new: str, *expected: str, mode: str =
 
 BUGS = [
     _bug("skip the replay check", "session", "if counter <= self.heard:", "if counter < 0:", "speech"),
-    _bug("reuse a counter", "session", "self.sent += 1", "self.sent = self.sent or 1", "seal"),
-    _bug("do not tell of missed", "session", "return command, missed", "return command, 0", "speech"),
+    _bug("reuse a counter", "session", "self.sent += 1\n", "self.sent = self.sent or 1\n", "seal"),
+    _bug("do not tell of missed", "session", "return commands, missed", "return commands, 0", "speech"),
+    _bug("count frames", "session", "self.sent += len(commands)", "self.sent += 1", "speech"),
+    _bug("lose what waited", "session", "+ len(self.pending)", "", "speech"),
+    _bug(
+        "never drain",
+        "core",
+        "                self._seal_all(out)\n            case Woken():\n                self._seal_all(out)",
+        "                pass\n            case Woken():\n                pass",
+        "host",
+    ),
     _bug(
         "believe all was heard",
         "session",
@@ -76,7 +85,13 @@ BUGS = [
     _bug(
         "one key for both ways", "offer", "for party in (sender, receiver):", "for party in (first, second):", "speech"
     ),
-    _bug("ignore the budget", "core", "if line.queued_bytes + size > room:", "if size > room:", "budget"),
+    _bug(
+        "ignore the budget",
+        "core",
+        "if session.line.queued_bytes + session.pending_bytes + size > room:",
+        "if size > room:",
+        "budget",
+    ),
     _bug(
         "never dial again",
         "handshake",

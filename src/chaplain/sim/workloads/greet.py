@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar
 
-from chaplain.core import Drained, Stopping, Woken
+from chaplain.core import Stopping, Woken
 from chaplain.link.core import LinkCore
 from chaplain.link.events import Forget, InstallKey, Introduce, Meet, Met, Parted, Say, UseKey
 from chaplain.link.identity import Identity, new_instance
@@ -37,8 +37,6 @@ _GREETINGS_BYTES = 20_000
 class Greeter:
     """A link, and somebody on top of it who likes to talk."""
 
-    wants_drained = False
-
     def __init__(self, link: LinkCore, rng: Random, peers: list[str], now_ns: int, loudness: float) -> None:
         self.link = link
         self._loudness = loudness
@@ -54,7 +52,7 @@ class Greeter:
         return self._speak_ns if link_ns is None else min(link_ns, self._speak_ns)
 
     def step(self, now_ns: int, event: Any) -> list[Any]:
-        if isinstance(event, Drained | Stopping):
+        if isinstance(event, Stopping):
             return []
         effects: list[Any] = list(self.link.step(now_ns, event))
         for endpoint in self._wanted:

@@ -1,0 +1,43 @@
+"""A bundle: several commands that travel in one sealed frame, because what a frame costs is paid once for all of them.
+
+    count 2 | size 2, count times | commands
+
+Invariants: a bundle holds at least two commands and none that is empty, so that every list of commands has exactly one
+form; nothing is left over. Byte table and hex example: docs/connection.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from chaplain.errors import Malformed
+
+COMMANDS_MIN = 2
+_COUNT_BYTES = 2
+_SIZE_BYTES = 2
+
+
+def pack(commands: Sequence[bytes]) -> bytes:
+    assert len(commands) >= COMMANDS_MIN
+    assert all(commands), "an empty command is the link's own nod"
+    table = struct.pack(f">{1 + len(commands)}H", len(commands), *map(len, commands))
+    return table + b"".join(commands)
+
+
+def unpack(data: bytes) -> list[bytes]:
+    """The commands. The data passed its seal, but not even a proven peer is trusted to write it well."""
+    count = int.from_bytes(data[:_COUNT_BYTES], "big")
+    at = _COUNT_BYTES + count * _SIZE_BYTES
+    if count < COMMANDS_MIN or at > len(data):
+        raise Malformed(f"bundle: {len(data)} octets cannot hold a table of {count} commands")
+    sizes = struct.unpack_from(f">{count}H", data, _COUNT_BYTES)
+    if not all(sizes):
+        raise Malformed("bundle: no command may be empty")
+    commands = []
+    for size in sizes:
+        commands.append(data[at : at + size])
+        at += size
+    if at != len(data):
+        raise Malformed(f"bundle: commands of {at} octets announced, {len(data)} there")
+    return commands
