@@ -41,7 +41,7 @@ class Fetcher:
         if self.due_ns is not None and now_ns < self.due_ns:
             return
         peers = [peer for peer in bench.up if peer != self._asked] or bench.up
-        if not peers:
+        if not peers or not bench.room:
             self.due_ns = None
             return
         first_time = self.due_ns is None

@@ -184,10 +184,16 @@ class Election:
             return now.vote == node
         return message.regime > now.regime and (message.handover or not self.hears_master(now_ns))
 
-    def voted(self, node: int, message: Vote) -> None:
+    def voted(self, now_ns: int, node: int, message: Vote) -> None:
         self.seen = max(self.seen, message.promised)
-        if self._votes is not None and message.granted and message.regime == self._bench.keeper.regime:
+        if self._votes is None or message.regime != self._bench.keeper.regime:
+            return
+        if message.granted:
             self._votes.add(node, message.life, message.lives)
+        elif message.promised >= message.regime:
+            # Somebody else stood at the same time, and the votes may be split: try again soon, at another moment.
+            beat_ns = self._bench.settings.heartbeat_ns
+            self.due_ns = min(self.due_ns, now_ns + beat_ns // 4 + self._bench.chance.randrange(beat_ns))
 
     def won(self) -> bool:
         """A quorum has voted for us in the regime that we are in."""

@@ -323,7 +323,7 @@ class SerializerCore:
                 self._election.asked_vote(now_ns, node, message)
                 self._unseat()
             case Vote():
-                self._election.voted(node, message)
+                self._election.voted(now_ns, node, message)
             case Fetch():
                 self._supplying.fetched(node, message)
             case Supply():
@@ -358,7 +358,7 @@ class SerializerCore:
             self._office = None
 
     def _supplied(self, now_ns: int, node: int, supply: Supply) -> None:
-        if self._office is not None:
+        if self._office is not None or not self._bench.room:
             return
         if supply.regime > self.regime:
             self._election.enter_silently(now_ns, supply.regime)

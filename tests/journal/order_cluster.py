@@ -1,0 +1,204 @@
+"""A cluster of serializers under a test's own hands: nothing moves unless the test says so."""
+
+from __future__ import annotations
+
+from collections import deque
+from hashlib import sha256
+from random import Random
+
+from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
+from chaplain.journal.cluster_message import Reference, genesis
+from chaplain.journal.log import jot_name, records_between, standing_name
+from chaplain.journal.order_events import (
+    Agreed,
+    LogRead,
+    NeedPayload,
+    PayloadArrived,
+    PeerDown,
+    PeerUp,
+    ReadLog,
+    Received,
+    Role,
+    Started,
+    Tell,
+)
+from chaplain.journal.order_message import OrderMessage, decode, encode
+from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.serializer import SerializerCore
+from chaplain.sim.disk import apply
+from chaplain.sim.workloads.order import Tape, segments_of
+
+MILLISECOND = 10**6
+SECOND = 10**9
+START_NS = 1_800_000_000 * SECOND
+
+
+class Desk:
+    """One serializer, its files, and what it wants."""
+
+    def __init__(self, cluster: Cluster, node: int) -> None:
+        self.cluster = cluster
+        self.node = node
+        self.files: dict[str, bytearray] = {}
+        self.disk = self.founding = sha256(b"disk %d" % node).digest()[:16]
+        self.boot = b"boot            "
+        self.persists: deque[Persist] = deque()
+        self.core: SerializerCore
+        self.start()
+
+    @property
+    def settings(self) -> OrderSettings:
+        return OrderSettings(
+            self.node,
+            self.cluster.nodes,
+            genesis("tested"),
+            self.disk,
+            self.founding,
+            self.boot,
+            segment_bytes=64 * 1024,
+            recent_bytes_max=2048,
+            supply_bytes_max=4096,
+        )
+
+    def start(self) -> None:
+        files = {name: bytes(data) for name, data in self.files.items()}
+        self.agreed: list[Agreed] = []
+        self.needs: list[NeedPayload] = []
+        self.reports: list[Report] = []
+        self.halted = ""
+        self.persists.clear()
+        self.tape = Tape()
+        self.core = SerializerCore(
+            self.settings,
+            Random(f"{self.node}"),
+            self.tape,
+            segments=segments_of(files),
+            jot=files.get(jot_name(self.settings)),
+            standing=files.get(standing_name(self.settings)),
+        )
+
+    def step(self, event: object) -> None:
+        for effect in self.core.step(self.cluster.now_ns, event):  # type: ignore[arg-type]
+            match effect:
+                case Tell():
+                    self.cluster.wires[self.node, effect.node].append(effect.message)
+                case Persist():
+                    self.persists.append(effect)
+                case Agreed():
+                    self.agreed.append(effect)
+                case NeedPayload():
+                    self.needs.append(effect)
+                case Report():
+                    self.reports.append(effect)
+                case Halt():
+                    self.halted = effect.reason
+                case ReadLog():
+                    files = [data for _, data in segments_of(self.files)]
+                    self.step(LogRead(effect.token, records_between(files, effect.start, effect.end)))
+                case _:
+                    pass
+
+    def write(self) -> None:
+        """The disk performs the oldest ticket, and tells."""
+        persist = self.persists.popleft()
+        for operation in persist.operations:
+            apply(self.files, operation)
+        self.step(Persisted(persist.ticket))
+
+    def said(self, to: int) -> list[OrderMessage]:
+        """What is under way to another node."""
+        return [decode(message) for message in self.cluster.wires[self.node, to]]
+
+    def hear(self, sender: int, message: OrderMessage) -> None:
+        self.step(Received(sender, encode(message, sender)))
+
+
+class Cluster:
+    def __init__(self, size: int = 3) -> None:
+        self.now_ns = START_NS
+        self.nodes = tuple(range(1, size + 1))
+        self.wires: dict[tuple[int, int], deque[bytes]] = {
+            (a, b): deque() for a in self.nodes for b in self.nodes if a != b
+        }
+        self.cut: set[tuple[int, int]] = set()
+        self.desks = {node: Desk(self, node) for node in self.nodes}
+        self.down: set[int] = set()
+        self.payloads = 0
+        for desk in self.desks.values():
+            self.rise(desk)
+
+    def __getitem__(self, node: int) -> Desk:
+        return self.desks[node]
+
+    def rise(self, desk: Desk) -> None:
+        self.down.discard(desk.node)
+        desk.step(Started())
+        for other in self.nodes:
+            if other != desk.node and other not in self.down:
+                desk.step(PeerUp(other))
+                self.desks[other].step(PeerUp(desk.node))
+
+    def kill(self, node: int, told: bool = True) -> None:
+        self.down.add(node)
+        for pair in self.wires:
+            if node in pair:
+                self.wires[pair].clear()
+        for other in self.nodes:
+            if told and other not in self.down:
+                self.desks[other].step(PeerDown(node))
+
+    def restart(self, node: int) -> None:
+        self.desks[node].start()
+        self.rise(self.desks[node])
+
+    def up(self) -> list[Desk]:
+        return [desk for node, desk in self.desks.items() if node not in self.down]
+
+    def move(self) -> bool:
+        """Deliver one message on every wire, let every disk write, drain."""
+        moved = False
+        for (sender, receiver), wire in self.wires.items():
+            while wire:
+                message = wire.popleft()
+                moved = True
+                if receiver not in self.down and (sender, receiver) not in self.cut:
+                    self.desks[receiver].step(Received(sender, message))
+        for desk in self.up():
+            while desk.persists and not desk.halted:
+                desk.write()
+                moved = True
+            desk.step(Drained())
+            moved = moved or (bool(desk.persists) and not desk.halted)
+        return moved or any(self.wires.values())
+
+    def settle(self) -> None:
+        for _ in range(1000):
+            if not self.move():
+                return
+        raise AssertionError("the cluster never comes to rest")
+
+    def run(self, seconds: float) -> None:
+        """Let time pass, in steps of ten milliseconds."""
+        self.settle()
+        for _ in range(int(seconds * 100)):
+            self.now_ns += 10 * MILLISECOND
+            for desk in self.up():
+                due = desk.core.deadline()
+                if due is not None and due <= self.now_ns:
+                    desk.step(Woken())
+            self.settle()
+
+    def master(self) -> Desk:
+        masters = [desk for desk in self.up() if desk.core.role is Role.MASTER]
+        assert len(masters) == 1, masters
+        return masters[0]
+
+    def arrive(self, *nodes: int) -> PayloadArrived:
+        """A payload comes in from ingest node 9, at these nodes or all."""
+        self.payloads += 1
+        payload = b"payload %d " % self.payloads * 20
+        arrived = PayloadArrived(Reference(9, 1, self.payloads), sha256(payload).digest(), payload)
+        for desk in self.up():
+            if not nodes or desk.node in nodes:
+                desk.step(arrived)
+        return arrived

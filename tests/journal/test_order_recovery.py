@@ -1,0 +1,275 @@
+"""What a serializer makes of its disk after a restart, and how it gets back what is gone."""
+
+from __future__ import annotations
+
+import pytest
+from order_cluster import Cluster, Desk
+
+from chaplain.errors import Malformed, StorageError
+from chaplain.journal.cluster_message import genesis
+from chaplain.journal.log_records import Jot, decode_jot, encode_jot
+from chaplain.journal.log_recovery import recover
+from chaplain.journal.order_events import Role
+from chaplain.journal.order_message import KNOWN_AGREED, Acknowledge, AskVote, Question, Vote
+from chaplain.journal.standing import State, decode_standing
+from chaplain.segment.header import read_headers
+from chaplain.segment.scan import scan
+from chaplain.sim.workloads.order import segments_of
+
+SEGMENT = "journal-00000000000000000000.segment"
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster(3)
+    made.run(3)
+    for _ in range(6):
+        made.arrive()
+        made.run(0.05)
+    return made
+
+
+def follower(cluster: Cluster) -> Desk:
+    return next(desk for desk in cluster.up() if desk.core.role is Role.FOLLOWER)
+
+
+def positions(desk: Desk) -> list[tuple[int, int, int]]:
+    """Start, end and index of every message record in the first segment."""
+    data = bytes(desk.files[SEGMENT])
+    header = read_headers(data).header
+    assert header is not None
+    return [(head.position, head.end, record.index) for head, record in scan(data, header).records if record.parts]
+
+
+def state(desk: Desk) -> State:
+    return decode_standing(bytes(desk.files["journal.standing"])).state
+
+
+def damage(desk: Desk, at: int) -> None:
+    desk.files[SEGMENT][at] ^= 1
+
+
+def test_a_clean_restart_settles_the_same_prefix_and_keeps_its_regime(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    before, regime = desk.core.agreed, desk.core.regime
+    offsets = desk.tape.count
+    cluster.kill(desk.node)
+    cluster.restart(desk.node)
+    assert (desk.core.agreed, desk.core.regime, desk.tape.count) == (before, regime, offsets)
+    assert not desk.agreed, "what was agreed before is not announced again"
+    cluster.run(0.5)
+    cluster.arrive()
+    cluster.settle()
+    assert desk.core.agreed == cluster.master().core.agreed
+
+
+def test_rot_in_the_last_record_takes_the_vote_until_caught_up(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    before = desk.core.agreed
+    cluster.kill(desk.node)
+    damage(desk, positions(desk)[-1][0] + 60)
+    desk.boot = b"another boot    "
+    others = [node for node in cluster.nodes if node != desk.node]
+    cluster.cut |= {(others[0], desk.node), (others[1], desk.node)}
+    cluster.restart(desk.node)
+    cluster.settle()
+    assert desk.core.role is Role.OUT
+    assert state(desk) is State.DOUBTFUL
+    desk.hear(others[0], AskVote(50, 1000, KNOWN_AGREED, True))
+    assert not any(isinstance(message, Vote) for message in desk.said(others[0]))
+    cluster.cut.clear()
+    cluster.run(3)
+    assert state(desk) is State.SOUND
+    assert desk.core.agreed >= before
+    standing = decode_standing(bytes(desk.files["journal.standing"]))
+    assert standing.life == 1
+    assert all(
+        decode_standing(bytes(cluster[node].files["journal.standing"])).lives == {desk.node: 1} for node in others
+    )
+
+
+def test_doubt_is_not_resolved_by_one_of_two_others(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    third = next(node for node in cluster.nodes if node not in (desk.node, cluster.master().node))
+    cluster.kill(third)
+    cluster.restart(desk.node)
+    cluster.run(8)
+    assert desk.core.role is Role.OUT
+    assert any("no vote" in report.event for report in desk.reports)
+    cluster.restart(third)
+    cluster.run(3)
+    assert desk.core.role is Role.FOLLOWER
+    assert desk.core.agreed == cluster.master().core.agreed
+
+
+def test_a_wiped_disk_gets_back_a_message_that_it_had_acknowledged(cluster: Cluster) -> None:
+    """The master has counted on the copy; so the copy must be there again before its holder votes."""
+    master, desk = cluster.master(), follower(cluster)
+    cluster.kill(next(node for node in cluster.nodes if node not in (desk.node, master.node)))
+    cluster.arrive()
+    cluster.settle()
+    counted = master.core.agreed
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    for node in cluster.nodes:
+        if node in cluster.down:
+            cluster.restart(node)
+    cluster.run(5)
+    assert state(desk) is State.SOUND
+    assert desk.core.agreed >= counted
+    assert {agreed.hash for agreed in desk.agreed} >= {counted[1]}
+
+
+def test_on_the_same_boot_a_torn_end_behind_the_jot_is_cut(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    before = desk.core.agreed
+    cluster.kill(desk.node)
+    jot = decode_jot(bytes(desk.files["journal.jot"]))
+    desk.files[SEGMENT][jot.position : jot.position + 8] = b"\xff" * 8
+    cluster.restart(desk.node)
+    cluster.settle()
+    assert state(desk) is State.SOUND
+    assert desk.core.agreed[0] >= before[0] - 1
+    cluster.run(1)
+    assert desk.core.agreed == cluster.master().core.agreed
+
+
+def test_damage_in_the_middle_is_fetched_and_the_vote_stays(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    before = desk.core.agreed
+    cluster.kill(desk.node)
+    start = next(start for start, _, index in positions(desk) if index == 4)
+    damage(desk, start + 20)
+    cluster.restart(desk.node)
+    assert desk.core.agreed[0] < 4
+    assert any("missing" in report.event for report in desk.reports)
+    other = next(node for node in cluster.nodes if node != desk.node)
+    desk.hear(other, AskVote(60, 3, 9, True))
+    assert not any(isinstance(message, Vote) and message.granted for message in desk.said(other))
+    cluster.run(2)
+    assert state(desk) is State.SOUND
+    assert desk.core.agreed[0] >= before[0]
+    cluster.kill(desk.node)
+    cluster.restart(desk.node)
+    assert desk.core.agreed[0] >= before[0], "the repair is on disk"
+
+
+def test_everybody_in_doubt_about_the_last_record_resolves_it_together() -> None:
+    cluster = Cluster(3)
+    cluster.run(3)
+    cluster.arrive()
+    cluster.settle()
+    for desk in cluster.up():
+        cluster.kill(desk.node)
+        desk.boot = b"another boot    "
+        jot = decode_jot(bytes(desk.files["journal.jot"]))
+        desk.files[SEGMENT][jot.position : jot.position + 200] = b"\xee" * 200
+    agreed = max(desk.core.agreed[0] for desk in cluster.desks.values())
+    for node in cluster.nodes:
+        cluster.restart(node)
+    assert {desk.core.role for desk in cluster.up()} == {Role.OUT}
+    cluster.run(6)
+    assert cluster.master().core.agreed[0] > agreed
+    assert len({desk.core.agreed for desk in cluster.up()}) == 1
+
+
+def test_a_wiped_node_does_not_help_a_doubtful_one() -> None:
+    cluster = Cluster(3)
+    cluster.run(3)
+    for node in cluster.nodes:
+        cluster.kill(node)
+    for node in (1, 2):
+        cluster[node].files.clear()
+        cluster[node].disk = b"new directory %02d" % node
+    for node in cluster.nodes:
+        cluster.restart(node)
+    cluster.run(8)
+    assert cluster[1].core.role is Role.OUT
+    assert cluster[2].core.role is Role.OUT
+    assert not [desk for desk in cluster.up() if desk.core.role is Role.MASTER]
+
+
+def test_a_lost_vote_file_is_a_lost_memory(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files["journal.standing"][12] ^= 1
+    desk.start()
+    assert desk.core.role is Role.OUT
+    cluster.rise(desk)
+    cluster.settle()
+    assert desk.core.role is Role.FOLLOWER or state(desk) is State.WIPED
+    cluster.run(3)
+    assert state(desk) is State.SOUND
+
+
+def test_a_log_shorter_than_its_jot_is_in_doubt(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    files = {name: bytes(data) for name, data in desk.files.items()}
+    jot = decode_jot(files["journal.jot"])
+    ahead = encode_jot(Jot(jot.boot, jot.position, desk.core.agreed[0] + 5))
+    found = recover("journal", segments_of(files), ahead, desk.boot, genesis("tested"))
+    assert "were on disk" in found.doubt
+    assert not recover("journal", segments_of(files), files["journal.jot"], desk.boot, genesis("tested")).doubt
+    assert not recover("journal", segments_of(files), None, desk.boot, genesis("tested")).doubt
+
+
+def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    desk.cluster = Cluster(1)
+    settings = desk.settings
+    from random import Random
+
+    from msgspec.structs import replace
+
+    from chaplain.journal.serializer import SerializerCore
+    from chaplain.sim.workloads.order import Tape
+
+    files = {name: bytes(data) for name, data in desk.files.items()}
+    other = replace(settings, genesis=genesis("another"), serializers=(1, 2, 3))
+    with pytest.raises(StorageError, match="another cluster"):
+        SerializerCore(other, Random(1), Tape(), segments=segments_of(files))
+
+
+def test_a_follower_far_behind_reads_what_left_memory() -> None:
+    cluster = Cluster(3)
+    cluster.run(3)
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    for _ in range(40):
+        cluster.arrive()
+        cluster.run(0.02)
+    cluster.restart(desk.node)
+    cluster.run(1)
+    assert desk.core.agreed == cluster.master().core.agreed
+    assert desk.tape.count == cluster.master().tape.count == 40
+
+
+def test_who_is_in_doubt_answers_questions_but_acknowledges_nothing(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    for pair in cluster.wires:
+        if desk.node in pair:
+            cluster.cut.add(pair)
+    cluster.restart(desk.node)
+    cluster.settle()
+    other = next(node for node in cluster.nodes if node != desk.node)
+    desk.hear(other, Question(5, 0))
+    answer = desk.said(other)[-1]
+    assert answer.standing == State.WIPED  # type: ignore[union-attr]
+    cluster.arrive()
+    cluster.run(0.5)
+    assert not any(isinstance(message, Acknowledge) for message in desk.said(other))
+
+
+def test_jots_are_checked() -> None:
+    jot = encode_jot(Jot(b"b" * 16, 8192, 3))
+    assert decode_jot(jot) == Jot(b"b" * 16, 8192, 3)
+    for bad in (b"", jot[:-1], jot[:5] + b"x" + jot[6:]):
+        with pytest.raises(Malformed):
+            decode_jot(bad)

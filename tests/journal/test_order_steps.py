@@ -1,0 +1,379 @@
+"""The serializer step by step: what it says, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from order_cluster import MILLISECOND, Cluster
+
+from chaplain.core import Drained, PersistFailed, Replace, Stopping
+from chaplain.journal.cluster_message import decode_body
+from chaplain.journal.order_events import ConfigOffered, PayloadArrived, PeerDown, Role, SpaceTold
+from chaplain.journal.order_message import (
+    Acknowledge,
+    AskVote,
+    Canvass,
+    Canvassed,
+    Handover,
+    Heard,
+    Mark,
+    Propose,
+    Question,
+    Vote,
+)
+from chaplain.journal.standing import State, decode_standing
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster(3)
+    made.run(3)
+    return made
+
+
+def followers(cluster: Cluster) -> list[int]:
+    return [node for node in cluster.nodes if node != cluster.master().node]
+
+
+def test_founders_elect_one_master_who_opens_his_regime(cluster: Cluster) -> None:
+    assert [desk.core.agreed[0] for desk in cluster.up()] == [1, 1, 1]
+    assert not cluster.master().agreed[0].body.entries
+    assert {desk.core.regime for desk in cluster.up()} == {1}
+
+
+def test_a_payload_is_agreed_everywhere_with_its_bytes(cluster: Cluster) -> None:
+    arrived = cluster.arrive()
+    cluster.settle()
+    for desk in cluster.up():
+        assert desk.agreed[-1].payloads == (arrived.payload,)
+        assert desk.agreed[-1].body.entries[0].reference == arrived.reference  # type: ignore[union-attr]
+    assert len({desk.core.agreed for desk in cluster.up()}) == 1
+
+
+def test_the_proposal_leaves_before_the_masters_own_sync_and_is_one_persist(cluster: Cluster) -> None:
+    master = cluster.master()
+    cluster.arrive()
+    master.step(Drained())
+    assert isinstance(master.said(followers(cluster)[0])[-1], Propose)
+    assert len(master.persists) == 1
+    cluster.arrive()
+    master.step(Drained())
+    assert len(master.persists) == 1, "a second message was proposed while one is in flight"
+
+
+def test_no_acknowledgement_before_persisted(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    cluster.arrive()
+    master.step(Drained())
+    proposal = next(message for message in master.said(node) if isinstance(message, Propose))
+    follower = cluster[node]
+    follower.hear(master.node, proposal)
+    assert not follower.said(master.node)
+    follower.write()
+    acknowledged = follower.said(master.node)[-1]
+    assert isinstance(acknowledged, Acknowledge)
+    assert (acknowledged.regime, acknowledged.index) == (1, 2)
+
+
+def test_no_acknowledgement_while_a_payload_is_missing(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    arrived = cluster.arrive(master.node)
+    master.step(Drained())
+    follower = cluster[node]
+    follower.hear(master.node, next(m for m in master.said(node) if isinstance(m, Propose)))
+    assert follower.needs[-1].reference == arrived.reference
+    assert follower.needs[-1].master == master.node
+    assert not follower.persists
+    follower.step(PayloadArrived(arrived.reference, b"x" * 32, b"not the one"))
+    assert not follower.persists
+    follower.step(arrived)
+    assert len(follower.persists) == 1
+
+
+def test_acknowledgements_of_another_regime_or_body_do_not_count(cluster: Cluster) -> None:
+    master = cluster.master()
+    a, b = followers(cluster)
+    cluster.arrive()
+    master.step(Drained())
+    master.write()
+    proposal = next(m for m in master.said(a) if isinstance(m, Propose))
+    before = master.core.agreed[0]
+    master.hear(a, Acknowledge(7, proposal.index, b"h" * 32, 0, {}))
+    master.hear(a, Acknowledge(1, proposal.index, b"h" * 32, 0, {}))
+    assert master.core.agreed[0] == before
+    cluster[b].hear(master.node, proposal)
+    cluster[b].write()
+    master.hear(b, cluster[b].said(master.node)[-1])
+    assert master.core.agreed[0] == before + 1
+
+
+def test_an_acknowledgement_of_a_life_that_is_over_does_not_count(cluster: Cluster) -> None:
+    """Node a spoke, lost its disk, and told b. b's word makes the master forget what a said."""
+    cluster5 = Cluster(5)
+    cluster5.run(3)
+    master = cluster5.master()
+    a, b, c, _ = (node for node in cluster5.nodes if node != master.node)
+    cluster5.arrive()
+    master.step(Drained())
+    master.write()
+    digest = master.said(a)[-1]
+    assert isinstance(digest, Propose)
+    cluster5[c].hear(master.node, digest)
+    cluster5[c].write()
+    acknowledged = cluster5[c].said(master.node)[-1]
+    assert isinstance(acknowledged, Acknowledge)
+    before = master.core.agreed[0]
+    master.hear(a, acknowledged)
+    master.hear(b, Acknowledge(acknowledged.regime, acknowledged.index, acknowledged.hash, 0, {a: 1}))
+    assert master.core.agreed[0] == before
+    master.hear(c, acknowledged)
+    assert master.core.agreed[0] == before + 1
+
+
+def test_a_mark_follows_when_there_is_nothing_to_propose(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    cluster.arrive()
+    cluster.settle()
+    assert cluster[node].core.agreed == master.core.agreed
+    cluster.now_ns += 10 * MILLISECOND
+    due = master.core.deadline()
+    assert due is not None
+    assert due <= cluster.now_ns, "the mark is to be written within milliseconds"
+
+
+def test_one_vote_a_regime_on_disk_before_it_leaves(cluster: Cluster) -> None:
+    master = cluster.master()
+    a, b = followers(cluster)
+    cluster.kill(master.node)
+    voter = cluster[b]
+    index = voter.core.agreed[0]
+    voter.hear(a, AskVote(5, index, 0xFFFFFFFF, False))
+    assert not voter.said(a)
+    assert isinstance(voter.persists[-1].operations[0], Replace)
+    voter.write()
+    assert voter.said(a) == [Vote(5, True, 5, 0, {})]
+    voter.hear(master.node, AskVote(5, index, 0xFFFFFFFF, False))
+    assert voter.said(master.node)[-1] == Vote(5, False, 5, 0, {})
+    cluster.restart(b)
+    cluster[b].hear(master.node, AskVote(5, index, 0xFFFFFFFF, False))
+    assert not any(isinstance(m, Vote) and m.granted for m in cluster[b].said(master.node))
+
+
+def test_no_vote_for_a_log_behind_ones_own(cluster: Cluster) -> None:
+    master = cluster.master()
+    a, b = followers(cluster)
+    cluster.arrive()
+    cluster.settle()
+    cluster.kill(master.node)
+    index = cluster[b].core.agreed[0]
+    cluster[b].hear(a, AskVote(9, index - 1, 8, False))
+    assert cluster[b].said(a)[-1] == Vote(9, False, 1, 0, {})
+
+
+def test_who_hears_the_master_helps_nobody_unless_the_connection_closed(cluster: Cluster) -> None:
+    master = cluster.master()
+    a, b = followers(cluster)
+    ask = Canvass(2, cluster[b].core.agreed[0], 0xFFFFFFFF)
+    master.hear(a, ask)
+    assert master.said(a)[-1] == Canvassed(2, False, 1)
+    cluster[b].hear(master.node, Mark(1, *master.core.agreed))
+    cluster[b].hear(a, ask)
+    assert cluster[b].said(a)[-1] == Canvassed(2, False, 1)
+    cluster[b].step(PeerDown(master.node))
+    cluster[b].hear(a, ask)
+    assert cluster[b].said(a)[-1] == Canvassed(2, True, 1)
+
+
+def test_a_killed_master_is_replaced_within_a_fraction_of_a_second(cluster: Cluster) -> None:
+    cluster.kill(cluster.master().node)
+    cluster.run(0.6)
+    assert cluster.master().core.regime >= 2
+    cluster.arrive()
+    cluster.settle()
+    assert cluster.master().agreed[-1].payloads
+
+
+def test_a_silent_master_is_replaced_after_the_election_timeout(cluster: Cluster) -> None:
+    old = cluster.master().node
+    cluster.kill(old, told=False)
+    cluster.run(0.8)
+    assert not [desk for desk in cluster.up() if desk.core.role is Role.MASTER]
+    cluster.run(2.5)
+    assert cluster.master().core.regime == 2
+
+
+def test_a_master_alone_steps_down(cluster: Cluster) -> None:
+    master = cluster.master()
+    for node in followers(cluster):
+        cluster.cut |= {(node, master.node), (master.node, node)}
+    cluster.run(1.5)
+    assert master.core.role is not Role.MASTER
+
+
+@pytest.mark.parametrize("deaf", [True, False])
+def test_a_one_way_cut_changes_no_master(cluster: Cluster, deaf: bool) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    cluster.cut.add((master.node, node) if deaf else (node, master.node))
+    for _ in range(20):
+        cluster.arrive()
+        cluster.run(0.5)
+    assert cluster.master() is master
+    assert cluster.master().core.regime == 1
+    assert master.agreed[-1].payloads
+
+
+def test_an_inherited_tail_is_proposed_again_with_the_same_bytes(cluster: Cluster) -> None:
+    master = cluster.master()
+    a, _ = followers(cluster)
+    cluster.arrive()
+    master.step(Drained())
+    original = next(m for m in master.said(a) if isinstance(m, Propose))
+    cluster[a].hear(master.node, original)
+    cluster[a].write()
+    cluster.kill(master.node)
+    cluster.run(0.5)
+    assert cluster.master().node == a, "the longer log must win"
+    assert cluster.master().core.regime >= 2
+    again = cluster.master().agreed[original.index - 1]
+    assert again.ballot == cluster.master().core.regime
+    assert again.body == decode_body(original.body)
+    assert again.body.regime == 1
+    opening = cluster.master().agreed[original.index]
+    assert opening.body.regime == cluster.master().core.regime
+    cluster.restart(master.node)
+    cluster.run(1)
+    assert len({desk.core.agreed for desk in cluster.up()}) == 1
+
+
+def test_a_held_message_is_replaced_by_what_the_new_master_proposes(cluster: Cluster) -> None:
+    master = cluster.master()
+    cluster.arrive()
+    master.step(Drained())
+    master.write()
+    cluster.kill(master.node)
+    cluster.run(1)
+    cluster.arrive()
+    cluster.settle()
+    assert cluster.master().agreed[-1].payloads
+    cluster.restart(master.node)
+    assert master.core.agreed[0] < cluster.master().core.agreed[0]
+    cluster.run(1)
+    assert len({desk.core.agreed for desk in cluster.up()}) == 1
+    assert cluster.master().node != master.node
+
+
+def test_a_stale_master_is_told_and_steps_down(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    master.hear(node, Heard(5, 1, 1))
+    assert master.core.role is Role.FOLLOWER
+    follower = cluster[node]
+    follower.hear(master.node, Mark(3, *follower.core.agreed))
+    follower.hear(master.node, Mark(2, *follower.core.agreed))
+    answers = [m for m in follower.said(master.node) if isinstance(m, Heard)]
+    assert answers[-1].regime == 3
+
+
+def test_a_failed_disk_ends_every_promise(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    cluster.arrive()
+    master.step(Drained())
+    follower = cluster[node]
+    follower.hear(master.node, next(m for m in master.said(node) if isinstance(m, Propose)))
+    follower.step(PersistFailed(follower.persists[-1].ticket, "EIO"))
+    assert follower.halted == "the disk failed: EIO"
+    assert follower.core.role is Role.OUT
+    assert not follower.said(master.node)
+    follower.hear(master.node, Mark(1, *master.core.agreed))
+    assert not follower.said(master.node)
+    assert follower.core.deadline() is None
+
+
+def test_two_masters_in_one_regime_stop_the_node(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    master.hear(node, Mark(1, *master.core.agreed))
+    assert "both master" in master.halted
+
+
+def test_two_bodies_under_one_regime_stop_the_node(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    cluster.arrive()
+    master.step(Drained())
+    proposal = next(m for m in master.said(node) if isinstance(m, Propose))
+    follower = cluster[node]
+    follower.hear(master.node, proposal)
+    other = bytearray(proposal.body)
+    other[22] ^= 1
+    follower.hear(master.node, Propose(1, proposal.index, bytes(other)))
+    assert "two bodies" in follower.halted
+
+
+def test_a_full_disk_stops_the_master_and_room_lets_it_go_on(cluster: Cluster) -> None:
+    master = cluster.master()
+    master.step(SpaceTold(0))
+    assert master.core.role is Role.FOLLOWER
+    cluster.run(5)
+    assert cluster.master() is not master
+    cluster.arrive()
+    cluster.settle()
+    assert master.core.agreed[0] < cluster.master().core.agreed[0], "a full disk must not take more"
+    master.step(SpaceTold(1 << 40))
+    cluster.run(1)
+    assert master.core.agreed == cluster.master().core.agreed
+
+
+def test_a_master_that_leaves_hands_over(cluster: Cluster) -> None:
+    master = cluster.master()
+    master.step(Stopping())
+    cluster.settle()
+    assert master.core.role is Role.OUT
+    assert master.agreed[-1].body.final
+    successor = cluster.master()
+    assert successor.core.regime == 2
+    assert successor.agreed[-1].body.regime == 2
+
+
+def test_a_handover_by_somebody_else_is_ignored(cluster: Cluster) -> None:
+    a, b = followers(cluster)
+    cluster[a].hear(b, Handover(1, 1))
+    assert cluster[a].core.role is Role.FOLLOWER
+    assert not cluster[a].persists
+
+
+def test_configuration_entries_are_ordered_by_the_master_alone(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    master.step(ConfigOffered(3, 1, b"node 4"))
+    cluster[node].step(ConfigOffered(3, 1, b"node 5"))
+    cluster.settle()
+    assert [entry.data for entry in cluster[node].agreed[-1].body.entries] == [b"node 4"]  # type: ignore[union-attr]
+    assert cluster[node].reports[-1].event == "configuration entry refused"
+
+
+def test_a_question_is_answered_after_the_new_life_is_on_disk(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    master.hear(node, Question(77, 3))
+    assert not master.said(node)
+    master.write()
+    assert decode_standing(bytes(master.files["journal.standing"])).lives == {node: 3}
+    assert master.said(node)[-1].asker_life == 3  # type: ignore[union-attr]
+
+
+def test_one_node_alone_is_a_cluster() -> None:
+    alone = Cluster(1)
+    alone.run(3)
+    alone.arrive()
+    alone.settle()
+    assert alone.master().agreed[-1].payloads
+    state = decode_standing(bytes(alone[1].files["journal.standing"]))
+    assert (state.state, state.vote) == (State.SOUND, 1)
+
+
+def test_malformed_messages_are_reported_and_nothing_else(cluster: Cluster) -> None:
+    from chaplain.journal.order_events import Received
+
+    master, node = cluster.master(), followers(cluster)[0]
+    for message in (b"", b"\x01", b"\x02" * 40, b"\x01\x63" + bytes(14)):
+        master.step(Received(node, message))
+        assert master.reports[-1].event == "malformed order message"
+    master.step(Received(99, b"whoever"))
+    cluster[node].hear(master.node, Propose(1, 2, b"not a body"))
+    assert cluster[node].reports[-1].event == "malformed proposal"
+    assert master.core.role is Role.MASTER
