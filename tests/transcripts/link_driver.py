@@ -88,8 +88,8 @@ class Driver:
     def do_drop(self, a, b):
         return [f"lost {kind(self.wires[a, b].popleft())}"]
 
-    def do_say(self, a, b, text):
-        return self._step(a, Say(self.nodes[b].instance, text.encode())) + self._step(a, Drained())
+    def do_say(self, a, b, *texts):
+        return self._step(a, *(Say(self.nodes[b].instance, text.encode()) for text in texts))
 
     def do_cut(self, a, b):
         self.wires[a, b].clear()
@@ -105,11 +105,11 @@ class Driver:
 
     # What nodes want done.
 
-    def _step(self, name, event):
-        lines = []
-        for effect in self.nodes[name].step(self.now_ns, event):
-            lines += [f"{name}: {line}" for line in self._perform(name, effect)]
-        return lines
+    def _step(self, name, *events):
+        """One wake-up."""
+        node = self.nodes[name]
+        effects = [effect for event in (*events, Drained()) for effect in node.step(self.now_ns, event)]
+        return [f"{name}: {line}" for effect in effects for line in self._perform(name, effect)]
 
     def _perform(self, name, effect):
         match effect:
