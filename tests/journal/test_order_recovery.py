@@ -9,8 +9,8 @@ from chaplain.errors import Malformed, StorageError
 from chaplain.journal.cluster_message import genesis
 from chaplain.journal.log_records import Jot, decode_jot, encode_jot
 from chaplain.journal.log_recovery import recover
-from chaplain.journal.order_events import Role
-from chaplain.journal.order_message import KNOWN_AGREED, Acknowledge, AskVote, Question, Vote
+from chaplain.journal.order_events import PeerUp, Role
+from chaplain.journal.order_message import KNOWN_AGREED, Acknowledge, AskVote, Question, Supplied, Supply, Vote
 from chaplain.journal.standing import State, decode_standing
 from chaplain.segment.header import read_headers
 from chaplain.segment.scan import scan
@@ -156,6 +156,29 @@ def test_damage_in_the_middle_is_fetched_and_the_vote_stays(cluster: Cluster) ->
     cluster.kill(desk.node)
     cluster.restart(desk.node)
     assert desk.core.agreed[0] >= before[0], "the repair is on disk"
+
+
+def test_behind_damage_ones_own_messages_are_used_again(cluster: Cluster) -> None:
+    """Only what is missing is fetched; and it may come from one who does not know that it is agreed."""
+    desk = follower(cluster)
+    before = desk.core.agreed[0]
+    cluster.kill(desk.node)
+    start = next(start for start, _, index in positions(desk) if index == before - 1)
+    damage(desk, start + 20)
+    other = next(node for node in cluster.nodes if node != desk.node)
+    cluster.restart(desk.node)
+    desk.step(PeerUp(other))
+    written = len(desk.persists)
+    assert desk.core.agreed[0] == before - 3, "what nothing behind it names is not yet believed"
+    log = cluster[other].core._bench.log
+    wanted = log.recent(before - 2, 1)
+    missing = log.recent(before - 1, 1)
+    assert wanted is not None
+    assert missing is not None
+    supplied = tuple(Supplied(message.raw, message.payloads) for message in (wanted[0], missing[0]))
+    desk.hear(other, Supply(desk.core.regime, before - 2, before - 2, supplied, tail_ballot=1))
+    assert desk.core.agreed[0] >= before - 1
+    assert len(desk.persists) == written + 1
 
 
 def test_everybody_in_doubt_about_the_last_record_resolves_it_together() -> None:

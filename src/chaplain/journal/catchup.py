@@ -48,7 +48,8 @@ class Fetcher:
         chosen = preferred if first_time and preferred in bench.up else bench.chance.choice(peers)
         self._asked = chosen
         self.due_ns = now_ns + bench.settings.retry_ns
-        bench.quill.tell(chosen, Fetch(bench.log.agreed + 1, self.tail))
+        tail = self.tail or bench.log.named() is not None
+        bench.quill.tell(chosen, Fetch(bench.log.agreed + 1, tail))
 
     def stop(self) -> None:
         self.due_ns = None
@@ -58,13 +59,9 @@ class Fetcher:
         agreed = supply.messages[:-1] if supply.tail_ballot else supply.messages
         taken: list[Message] = []
         for supplied in agreed:
-            message = self._check(node, supplied, max(supply.regime, floor))
-            if message is None:
-                continue
-            self._bench.quill.write(self._bench.log.append_agreed(message))
-            taken.append(message)
-        if supply.tail_ballot and self.tail:
-            self._take_tail(node, supply)
+            self._take(node, supplied, max(supply.regime, floor), taken)
+        if supply.tail_ballot:
+            self._take_tail(node, supply, taken)
         if node == self._asked:
             # Who has nothing for us is not asked again at once.
             self.due_ns = None if taken else now_ns + self._bench.settings.retry_ns
@@ -72,12 +69,23 @@ class Fetcher:
             self._bench.announce(now_ns, taken)
             self._bench.quill.write((), self._bench.written())
 
-    def _take_tail(self, node: int, supply: Supply) -> None:
-        message = self._check(node, supply.messages[-1], supply.tail_ballot)
+    def _take(self, node: int, supplied: Supplied, ballot: int, taken: list[Message]) -> None:
+        message = self._check(node, supplied, ballot)
+        if message is not None:
+            self._bench.quill.write(self._bench.log.append_agreed(message))
+            taken.append(message)
+            taken += self._bench.log.reconnect()
+
+    def _take_tail(self, node: int, supply: Supply, taken: list[Message]) -> None:
+        """The sender does not know whether this is agreed. We may: if something of ours further on names it."""
         log = self._bench.log
-        if message is None or (message.index, message.ballot) <= log.last():
+        message = self._check(node, supply.messages[-1], supply.tail_ballot)
+        if message is None:
             return
-        self._bench.quill.write(log.store(message), self._bench.written())
+        if message.hash == log.named():
+            self._take(node, supply.messages[-1], max(supply.regime, supply.tail_ballot), taken)
+        elif self.tail and (message.index, message.ballot) > log.last():
+            self._bench.quill.write(log.store(message), self._bench.written())
 
     def _check(self, node: int, supplied: Supplied, ballot: int) -> Message | None:
         """The message, if it is the one that comes next here."""
@@ -123,14 +131,14 @@ class Doubt:
 
     def _ask(self, now_ns: int) -> None:
         """Ask those that have not answered."""
-        self.due_ns = now_ns + self._bench.settings.retry_ns
+        self.due_ns: int | None = now_ns + self._bench.settings.retry_ns
         for peer in self._bench.settings.peers:
             if peer not in self._answers:
                 self._bench.quill.promise(peer, Question(self._nonce, self._life))
         self._proceed(now_ns)
 
     def woken(self, now_ns: int) -> None:
-        if now_ns < self.due_ns or self._regaining:
+        if self.due_ns is None or now_ns < self.due_ns:
             return
         self.due_ns = now_ns + self._bench.settings.retry_ns
         if now_ns >= self._impatient_ns:
@@ -224,7 +232,7 @@ class Doubt:
     def _regain(self) -> None:
         keeper = self._bench.keeper
         regime = max([keeper.regime, self._regime, *(answer.regime for answer in self._counted())])
-        self._regaining = True
+        self._regaining, self.due_ns = True, None
         keeper.regain(regime, _all_lives(self._answers), Regained(self._life))
 
 

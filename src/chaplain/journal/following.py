@@ -85,8 +85,11 @@ class Following:
         reach = log.last()[0]
         if reach > body.index:
             # We hold, or held, something further on, hence this one is agreed; only its bytes were missing here.
-            bench.quill.write(log.append_agreed(held), bench.written())
-            bench.announce(now_ns, [held])
+            if log.named() not in (None, digest):
+                raise Diverged(f"message {body.index}: the master proposes another than the one we built on")
+            bench.quill.write(log.append_agreed(held))
+            bench.announce(now_ns, [held, *log.reconnect()])
+            bench.quill.write((), bench.written())
         else:
             if log.tail is not None and log.tail.ballot >= message.regime:
                 raise Diverged(f"message {body.index}: two bodies under regime {message.regime}")

@@ -24,6 +24,7 @@ import msgspec
 from chaplain.core import Operation, WriteAt
 from chaplain.errors import Malformed, StorageError
 from chaplain.journal.log_records import (
+    Group,
     Grouper,
     Jot,
     encode_jot,
@@ -72,6 +73,9 @@ class Log:
         """Timestamp of the last agreed message: the next one is later."""
         self.tail: Message | None = None
         self.floor = recovered.floor
+        self._islands: dict[int, Group] = {}
+        """Messages of ours behind damage, waiting for what is missing before them."""
+        self._mark = recovered.mark
         self.durable = 0
         """Everything held up to this index is on disk."""
         self._replay(recovered)
@@ -134,6 +138,26 @@ class Log:
         self._advance(message)
         return operations
 
+    def named(self) -> bytes | None:
+        """The hash that something of ours further on gives to the next message, if it does."""
+        following = self._islands.get(self.agreed + 2)
+        if following is not None:
+            return following.first.previous_hash
+        return self._mark[1] if self._mark[0] == self.agreed + 1 else None
+
+    def reconnect(self) -> list[Message]:
+        """What was missing has come: go on with our own copies behind it, each named by the next."""
+        found: list[Message] = []
+        while (group := self._islands.get(self.agreed + 1)) is not None and group.first.chain_hash == self.named():
+            assert group.first.previous_hash == self.agreed_hash
+            message = message_of(group, self._execution.payloads)
+            if self.tail is not None and self.tail.index == message.index:
+                self.tail = None
+            self._advance(message)
+            found.append(message)
+        self._islands = {index: group for index, group in self._islands.items() if index > self.agreed}
+        return found
+
     def mark(self, regime: int) -> tuple[Operation, ...]:
         return self._append([mark_record(self.agreed, self.agreed_hash, regime)])
 
@@ -186,7 +210,11 @@ class Log:
         if last > self.agreed:
             group = recovered.groups[last]
             self.tail = message_of(group, self._execution.payloads)
-            self._note_place(last, group.position, group.end)
+        for index, group in recovered.groups.items():
+            if index > self.agreed:
+                self._note_place(index, group.position, group.end)
+            if self.agreed < index and last > self.agreed + 1:
+                self._islands[index] = group
 
     def _catch_up(self, message: Message) -> None:
         if message.index > self._execution.settled:

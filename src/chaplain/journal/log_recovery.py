@@ -36,6 +36,8 @@ class Recovered(Frozen, frozen=True):
     """All up to here are in `groups`, chained from the first, and surely agreed."""
     floor: tuple[int, int]
     """Index and regime of the furthest message that this log ever held or knew to be agreed."""
+    mark: tuple[int, bytes]
+    """The furthest message that a mark in the log calls agreed: index and hash."""
     regime: int
     """The highest regime that any record names."""
     doubt: str
@@ -72,6 +74,7 @@ def recover(
         groups=heap.groups,
         agreed=agreed,
         floor=heap.floor(),
+        mark=(heap.mark.index, heap.mark.chain_hash),
         regime=heap.regime,
         doubt=_doubt(survey, cut, jot, boot) or _lost(jot, heap) or _damaged_end(survey.findings, heap.end),
     )
@@ -112,12 +115,12 @@ class _Heap:
         self.regime = 0
         self.end = 0
         """Position of the last record of the highest message."""
-        self._mark = Record(Kind.MARK)
+        self.mark = Record(Kind.MARK)
         grouper = Grouper()
         for head, record in found:
             self.regime = max(self.regime, record.regime)
             if record.kind == Kind.MARK:
-                self._mark = max(self._mark, record, key=lambda mark: mark.index)
+                self.mark = max(self.mark, record, key=lambda mark: mark.index)
             elif record.kind == STAMP_KIND:
                 self._stamp(head.position, record)
             elif is_message(record) and (group := grouper.feed(head.position, head.end, record)) is not None:
@@ -139,7 +142,7 @@ class _Heap:
     def floor(self) -> tuple[int, int]:
         last = max(self.groups, default=0)
         held = (last, self.groups[last].ballot if last else 0)
-        return max(held, (self._mark.index, self._mark.regime))
+        return max(held, (self.mark.index, self.mark.regime))
 
     def agreed(self, genesis: bytes) -> int:
         """How far the chain goes, each link named by its successor or by a mark."""
@@ -147,7 +150,7 @@ class _Heap:
         while (group := self.groups.get(index + 1)) is not None and group.first.previous_hash == digest:
             following = self.groups.get(index + 2)
             linked = following is not None and following.first.previous_hash == group.first.chain_hash
-            marked = (self._mark.index, self._mark.chain_hash) == (index + 1, group.first.chain_hash)
+            marked = (self.mark.index, self.mark.chain_hash) == (index + 1, group.first.chain_hash)
             if not linked and not marked:
                 break
             index, digest = index + 1, group.first.chain_hash
