@@ -6,7 +6,7 @@ connect A B                     A's dial knocks at B; if it is admitted, A is to
 deliver A B [count=N]           what A has sent to B arrives, oldest first (all of it, unless a count is given)
 keep A B                        look at the oldest frame under way from A to B, and keep a copy
 inject A B                      the kept frame arrives at B on A's channel, once more
-say A B TEXT                    A says TEXT to B
+say A B TEXT …                  A says each TEXT to B, all in one wake-up
 cut A B                         A's dial to B breaks; both lose what is under way
 drop A B                        the oldest frame under way from A to B is lost
 wait SECONDS                    time passes; nodes that want to wake do
