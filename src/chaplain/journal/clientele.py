@@ -1,0 +1,157 @@
+"""The clients of one node's journal: their sessions, who they are, and which part answers what they say.
+
+Decides who somebody is: the active identity, as executed here, of the key that the session has proven. Everything else
+is decided in the parts it hands messages to.
+
+Invariant: nobody without an active identity is served, neither at once nor later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from chaplain.journal.client_messages import (
+    AskLane,
+    AskProof,
+    ClientMessage,
+    Failed,
+    Grant,
+    ListClients,
+    ListStreams,
+    NodeMessage,
+    NotWritten,
+    Open,
+    Opened,
+    Read,
+    StopReading,
+    SubmitPetition,
+    WrapSecret,
+    Write,
+)
+from chaplain.journal.configuration import may_read
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.ingest import IngestCore
+from chaplain.journal.journal_events import PackWritten
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.peer_messages import PassPetition
+from chaplain.journal.petitions import Petitions
+from chaplain.journal.reading import Reading
+from chaplain.journal.receipts import REASONS, Attendance, kind_of
+from chaplain.journal.request import client_id_of, read_heading
+from chaplain.journal.service import Service
+from chaplain.journal.state import Client, Status
+from chaplain.journal.verdict import Executed, Reason
+from chaplain.link.events import Peer
+
+
+class Clientele:
+    def __init__(
+        self,
+        settings: JournalSettings,
+        execution: JournalExecution,
+        ingest: IngestCore,
+        *,
+        petitions: Petitions,
+        reading: Reading,
+        service: Service,
+    ) -> None:
+        self._settings = settings
+        self._execution = execution
+        self._ingest = ingest
+        self.petitions = petitions
+        self.reading = reading
+        self.service = service
+        self._attendance = Attendance()
+        self._peers: dict[bytes, Peer] = {}
+
+    def __contains__(self, instance: bytes) -> bool:
+        return instance in self._peers
+
+    def entered(self, peer: Peer) -> None:
+        self._peers[peer.instance] = peer
+
+    def exited(self, instance: bytes) -> bool:
+        if self._peers.pop(instance, None) is None:
+            return False
+        self._attendance.leave(instance)
+        self.reading.left(instance)
+        self.petitions.left(instance)
+        return True
+
+    def executed(self, executed: Executed) -> Iterator[tuple[bytes, NodeMessage]]:
+        """A message was executed: what there is to say to whom, beside what the parts say themselves."""
+        yield from self._attendance.answers(executed)
+        for instance, client_id in self.petitions.executed(executed):
+            self._attendance.attend(instance, client_id)
+        self.reading.executed(executed)
+        if executed.clients_changed:
+            self.reading.forbid(self._may_read)
+
+    def _may_read(self, instance: bytes, stream: str) -> bool:
+        client = self._identity(instance)
+        return client is not None and may_read(client, stream)
+
+    def _identity(self, instance: bytes) -> Client | None:
+        client = self._execution.client_of_key(self._peers[instance].key)
+        return client if client is not None and client.status == Status.ACTIVE else None
+
+    def said(
+        self, now_ns: int, peer: Peer, message: ClientMessage, payload: bytes
+    ) -> Iterator[PackWritten | NodeMessage]:
+        client = self._identity(peer.instance)
+        if client is None:
+            yield self._turned_away(peer, message, payload)
+            return
+        instance = peer.instance
+        match message:
+            case Write():
+                self._attend(instance, client, client_id_of(payload))
+                yield PackWritten(instance, client.acl, message.stream, payload)
+            case Open():
+                names = (self._settings.node, self._execution.cluster, client.acl, client.name)
+                yield Opened(message.call, *names, self._ingest.credit_of(instance))
+            case SubmitPetition():
+                petition = PassPetition(message.entry_type, message.stage, payload)
+                self.petitions.submit(now_ns, (instance, message.call), petition)
+            case AskLane():
+                self._attend(instance, client, message.client_id)
+                self.service.lane(instance, message)
+            case Read():
+                if may_read(client, message.stream):
+                    self.reading.begin(instance, message)
+                else:
+                    why = "this client may not read this stream: ask an admin for the right"
+                    yield Failed(message.call, kind_of(Reason.NO_RIGHT), why)
+            case Grant():
+                self.reading.grant(instance, message)
+            case StopReading():
+                self.reading.stop(instance, message.call)
+            case AskProof():
+                self.service.proof(instance, message)
+            case WrapSecret():
+                self.service.wrap(instance, message, payload, client)
+            case ListStreams():
+                self.service.streams(instance, message.call, client)
+            case ListClients():
+                self.service.clients(instance, message.call, client)
+            case _:
+                assert_never(message)
+
+    def _attend(self, instance: bytes, client: Client, client_id: int) -> None:
+        """Answers about one's own lane go to whoever used it here last, and before."""
+        lane = self._execution.state.lanes.get(client_id)
+        if lane is not None and lane.acl == client.acl:
+            self._attendance.attend(instance, client_id)
+
+    def _turned_away(self, peer: Peer, message: ClientMessage, payload: bytes) -> NodeMessage:
+        """Somebody who is nobody here any more, or not yet, as far as this node has executed."""
+        known = self._execution.client_of_key(peer.key)
+        reason = Reason.UNKNOWN_SIGNER
+        if known is not None:
+            reason = Reason.COMPROMISED if known.status == Status.COMPROMISED else Reason.REMOVED
+        if not isinstance(message, Write):
+            return Failed(message.call, kind_of(reason), REASONS[reason])
+        heading = read_heading(payload)
+        ids = (heading.client_id, heading.first_id, heading.requests)
+        return NotWritten(*ids, kind_of(reason), REASONS[reason], 0)

@@ -1,0 +1,206 @@
+"""Config messages of journal.txt about clients, signed, and the entry types of all of them.
+
+    data = fields of the type | signer 15 | nonce 16 | signature size 2 | signature
+
+Decides which octets are a configuration request and what its signature covers. Refuses to know whether it is granted.
+A signature covers cluster, entry type, stage and all data before the signature's size. Configuration is always signed
+with the Ed25519 key of an identity. Byte tables and hex examples: docs/protocol/journal-requests.md.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeAlias, assert_never
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal.signing import CONFIG_LABEL, WRAPPED_BYTES
+from chaplain.link.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, verify
+from chaplain.wire.primitives import Cursor, put_number, put_string, put_strings
+
+ACL_BYTES = 15
+NO_ACL = bytes(ACL_BYTES)
+NONCE_BYTES = 16
+STAGE = 0
+"""Messages about clients have one stage only."""
+_ADMIN = 1
+
+
+class EntryType(IntEnum):
+    """Entry types of the cluster journal. 1 is data; numbers are never reused."""
+
+    ADD_EXECUTOR_NODE = 2
+    REMOVE_EXECUTOR_NODE = 3
+    ADD_INGEST_NODE = 4
+    REMOVE_INGEST_NODE = 5
+    ADD_CONFIG_NODE = 6
+    NEW_SERIALIZER_SET = 7
+    ADD_CLIENT = 8
+    REMOVE_CLIENT = 9
+    FENCE_CLIENT = 10
+
+
+class AddIdentity(Frozen, frozen=True):
+    """Add Client without an ACL id: a new identity, whose ACL id is the full id of this entry."""
+
+    name: str
+    signature_type: int
+    key: bytes
+    """Public key; for HMAC the wrapped secret follows it."""
+    writes: tuple[str, ...]
+    """Patterns of streams it may write; `*` stands for anything."""
+    reads: tuple[str, ...]
+    admin: bool = False
+
+
+class LeaseLane(Frozen, frozen=True):
+    """Add Client under an ACL id: a lane of that identity. Its client id is set at execution."""
+
+    acl: bytes
+
+
+class RemoveIdentity(Frozen, frozen=True):
+    """Remove Client by ACL id: the identity and all its lanes are over."""
+
+    acl: bytes
+
+
+class ReleaseLane(Frozen, frozen=True):
+    """Remove Client by client id: the lane is over."""
+
+    client_id: int
+
+
+class FenceLane(Frozen, frozen=True):
+    """Nothing is applied on this lane from here on: what has not been by now never will be."""
+
+    client_id: int
+
+
+ConfigMessage: TypeAlias = AddIdentity | LeaseLane | RemoveIdentity | ReleaseLane | FenceLane
+
+
+class Petition(Frozen, frozen=True):
+    """A configuration request, signed."""
+
+    message: ConfigMessage
+    signer: bytes
+    """ACL id of who asks."""
+    nonce: bytes
+    """Drawn once for each wish; asking again with the same one gives the same answer."""
+    signature: bytes
+    covered: bytes
+    """The data that the signature covers."""
+
+
+def acl_id(regime: int, index: int, entry: int) -> bytes:
+    """The full id of a cluster journal entry."""
+    return put_number(regime, 4) + put_number(index, 8) + put_number(entry, 3)
+
+
+def entry_type_of(message: ConfigMessage) -> EntryType:
+    match message:
+        case AddIdentity() | LeaseLane():
+            return EntryType.ADD_CLIENT
+        case RemoveIdentity() | ReleaseLane():
+            return EntryType.REMOVE_CLIENT
+        case FenceLane():
+            return EntryType.FENCE_CLIENT
+        case _:
+            assert_never(message)
+
+
+def encode_fields(message: ConfigMessage) -> bytes:
+    match message:
+        case AddIdentity():
+            pieces = (
+                _client(0, NO_ACL),
+                put_number(message.signature_type, 1),
+                put_number(len(message.key), 2) + message.key,
+                put_string(message.name),
+                put_strings(message.writes),
+                put_strings(message.reads),
+                put_number(_ADMIN if message.admin else 0, 1),
+            )
+            return b"".join(pieces)
+        case LeaseLane():
+            return _client(0, message.acl) + bytes(7)
+        case RemoveIdentity():
+            return _client(0, message.acl)
+        case ReleaseLane():
+            return _client(message.client_id, NO_ACL)
+        case FenceLane():
+            return put_number(message.client_id, 4)
+        case _:
+            assert_never(message)
+
+
+def _client(client_id: int, acl: bytes) -> bytes:
+    if len(acl) != ACL_BYTES:
+        raise ValueError(f"an ACL id has {ACL_BYTES} octets, not {len(acl)}")
+    return put_number(client_id, 4) + acl
+
+
+def sign(message: ConfigMessage, cluster: str, signer: bytes, nonce: bytes, identity: Identity) -> bytes:
+    """The data of a config entry."""
+    if len(signer) != ACL_BYTES or len(nonce) != NONCE_BYTES:
+        raise ValueError(f"a signer has {ACL_BYTES} octets, a nonce {NONCE_BYTES}")
+    covered = encode_fields(message) + signer + nonce
+    signature = identity.sign(CONFIG_LABEL, _signed(cluster, entry_type_of(message), covered))
+    return covered + put_number(len(signature), 2) + signature
+
+
+def signature_holds(petition: Petition, cluster: str, key: bytes) -> bool:
+    message = _signed(cluster, entry_type_of(petition.message), petition.covered)
+    return verify(key, CONFIG_LABEL, message, petition.signature)
+
+
+def _signed(cluster: str, entry_type: int, covered: bytes) -> bytes:
+    return b"%b%c%c%b" % (put_string(cluster), entry_type, STAGE, covered)
+
+
+def decode(entry_type: int, stage: int, data: bytes) -> Petition:
+    if stage != STAGE:
+        raise Malformed(f"configuration: entry type {entry_type} has no stage {stage}")
+    cursor = Cursor(data)
+    message = _fields(cursor, entry_type)
+    signer, nonce = cursor.take(ACL_BYTES, "signer"), cursor.take(NONCE_BYTES, "nonce")
+    covered = data[: cursor.position]
+    signature = cursor.take(cursor.number(2, "signature size"), "signature")
+    cursor.end("configuration")
+    if len(signature) != SIGNATURE_BYTES:
+        raise Malformed(f"configuration: a signature has {SIGNATURE_BYTES} octets, not {len(signature)}")
+    return Petition(message, signer, nonce, signature, covered)
+
+
+def _fields(cursor: Cursor, entry_type: int) -> ConfigMessage:
+    match entry_type:
+        case EntryType.ADD_CLIENT:
+            return _add_client(cursor)
+        case EntryType.REMOVE_CLIENT:
+            client_id, acl = cursor.number(4, "client id"), cursor.take(ACL_BYTES, "ACL id")
+            if bool(client_id) == (acl != NO_ACL):
+                raise Malformed("Remove Client: either a client id or an ACL id")
+            return ReleaseLane(client_id) if client_id else RemoveIdentity(acl)
+        case EntryType.FENCE_CLIENT:
+            return FenceLane(cursor.number(4, "client id"))
+        case _:
+            raise Malformed(f"configuration: entry type {entry_type} is not known here")
+
+
+def _add_client(cursor: Cursor) -> AddIdentity | LeaseLane:
+    if cursor.number(4, "client id"):
+        raise Malformed("Add Client: the client id is set at execution")
+    acl = cursor.take(ACL_BYTES, "ACL id")
+    signature_type = cursor.number(1, "signature type")
+    key = cursor.take(cursor.number(2, "key size"), "key")
+    name = cursor.string("name")
+    writes, reads = cursor.strings("writes"), cursor.strings("reads")
+    flags = cursor.number(1, "flags")
+    if acl != NO_ACL:
+        if signature_type or key or name or writes or reads or flags:
+            raise Malformed("Add Client: a lane has nothing of its own but its ACL id")
+        return LeaseLane(acl)
+    if flags > _ADMIN or not name or len(key) not in (KEY_BYTES, KEY_BYTES + WRAPPED_BYTES):
+        raise Malformed("Add Client: a name, a key, and no unknown flags")
+    return AddIdentity(name, signature_type, key, writes, reads, flags == _ADMIN)

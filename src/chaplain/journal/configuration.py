@@ -1,0 +1,189 @@
+"""Executes the configuration stream: identities, their rights, lane leases, fences.
+
+Decides whether a petition is granted and what it changes, from the state and the petition alone. Refuses to know who
+asked over which connection: a signature by an identity of the state is all that counts.
+
+| petition | who may | asked again |
+|---|---|---|
+| Add Client, new identity | an admin | same nonce, same signer: the same ACL id, even when it has been removed since |
+| Add Client, lane | the identity | same nonce: the same lane, while there is one |
+| Remove Client, identity | an admin, or the identity | nothing more happens |
+| Remove Client, lane; Fence | an admin, or its identity | nothing more happens |
+
+Invariants: an ACL id and a client id are given once; a name and a key have at most one active identity.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from hashlib import sha256
+from typing import assert_never
+
+import msgspec
+
+from chaplain.errors import Malformed
+from chaplain.journal import config_message
+from chaplain.journal.cluster_message import ConfigEntry
+from chaplain.journal.config_message import (
+    AddIdentity,
+    FenceLane,
+    LeaseLane,
+    Petition,
+    ReleaseLane,
+    RemoveIdentity,
+    acl_id,
+)
+from chaplain.journal.lanes import make_room
+from chaplain.journal.signing import SignatureType, Wrapping
+from chaplain.journal.state import Client, Draft, Lane, Status
+from chaplain.journal.verdict import ConfigVerdict, Reason
+from chaplain.link.identity import KEY_BYTES
+
+
+def may_write(client: Client, stream: str) -> bool:
+    return _matches(client.writes, stream)
+
+
+def may_read(client: Client, stream: str) -> bool:
+    return _matches(client.reads, stream)
+
+
+@lru_cache(maxsize=65536)
+def _matches(patterns: tuple[str, ...], stream: str) -> bool:
+    return any(_expression(pattern).fullmatch(stream) for pattern in patterns)
+
+
+@lru_cache(maxsize=4096)
+def _expression(pattern: str) -> re.Pattern[str]:
+    """`*` stands for any characters, also none; everything else for itself."""
+    pieces = [re.escape(piece) for piece in re.sub(r"\*+", "*", pattern).split("*")]
+    return re.compile(".*".join(pieces))
+
+
+class Configuration:
+    def __init__(self, cluster: str, wrapping: Wrapping | None) -> None:
+        self._cluster = cluster
+        self._wrapping = wrapping
+
+    def execute(self, draft: Draft, number: int, entry: ConfigEntry) -> ConfigVerdict:
+        """Carry out the entry of this number, or say why not."""
+        verdict = self._decide(draft, number, entry)
+        return msgspec.structs.replace(verdict, entry_type=entry.entry_type, petition=sha256(entry.data).digest())
+
+    def _decide(self, draft: Draft, number: int, entry: ConfigEntry) -> ConfigVerdict:
+        try:
+            petition = config_message.decode(entry.entry_type, entry.stage, entry.data)
+        except Malformed:
+            return _refused(Reason.UNKNOWN_TYPE)
+        signer = draft.client(petition.signer)
+        if signer is None or signer.status != Status.ACTIVE:
+            return _refused(Reason.UNKNOWN_SIGNER)
+        if not config_message.signature_holds(petition, self._cluster, signer.key):
+            return _refused(Reason.SIGNATURE)
+        return self._grant(draft, number, petition, signer)
+
+    def _grant(self, draft: Draft, number: int, petition: Petition, signer: Client) -> ConfigVerdict:
+        message = petition.message
+        match message:
+            case AddIdentity():
+                return self._add(draft, number, petition, message, signer)
+            case LeaseLane():
+                return _lease(draft, petition, message, signer)
+            case RemoveIdentity():
+                return _remove(draft, message, signer)
+            case ReleaseLane():
+                return _release(draft, message, signer)
+            case FenceLane():
+                return _fence(draft, message, signer)
+            case _:
+                assert_never(message)
+
+    def _add(
+        self, draft: Draft, number: int, petition: Petition, message: AddIdentity, signer: Client
+    ) -> ConfigVerdict:
+        if not signer.admin:
+            return _refused(Reason.NOT_ALLOWED)
+        nonce = sha256(petition.signer + petition.nonce).digest()
+        clients = draft.clients()
+        for client in clients:
+            if client.nonce == nonce:
+                return ConfigVerdict(0, Reason.APPLIED, acl=client.acl)
+        reason = self._why_not(clients, message, draft.state.founding.policy.identities_max)
+        if reason is not Reason.APPLIED:
+            return _refused(reason)
+        acl = acl_id(draft.moment.regime, draft.moment.index, number)
+        key, secret = message.key[:KEY_BYTES], message.key[KEY_BYTES:]
+        rights = (message.writes, message.reads, message.admin)
+        draft.put_client(Client(acl, message.name, key, message.signature_type, secret, *rights, nonce=nonce))
+        return ConfigVerdict(0, Reason.APPLIED, acl=acl)
+
+    def _why_not(self, clients: list[Client], message: AddIdentity, identities_max: int) -> Reason:
+        active = [client for client in clients if client.status == Status.ACTIVE]
+        if any(client.name == message.name for client in active):
+            return Reason.NAME_TAKEN
+        if any(client.key == message.key[:KEY_BYTES] for client in active):
+            return Reason.KEY_TAKEN
+        if len(clients) >= identities_max:
+            return Reason.IDENTITIES_FULL
+        return Reason.APPLIED if self._key_fits(message) else Reason.BAD_SECRET
+
+    def _key_fits(self, message: AddIdentity) -> bool:
+        key, secret = message.key[:KEY_BYTES], message.key[KEY_BYTES:]
+        if message.signature_type == SignatureType.ED25519:
+            return not secret
+        if message.signature_type != SignatureType.HMAC_SHA256 or self._wrapping is None:
+            return False
+        return self._wrapping.unwrap(secret, key) is not None
+
+
+def _refused(reason: Reason) -> ConfigVerdict:
+    return ConfigVerdict(0, reason)
+
+
+def _lease(draft: Draft, petition: Petition, message: LeaseLane, signer: Client) -> ConfigVerdict:
+    if message.acl != signer.acl:
+        return _refused(Reason.NOT_ALLOWED)
+    lane = draft.leased(signer.acl, petition.nonce)
+    if lane is None:
+        if not make_room(draft, signer.acl):
+            return _refused(Reason.LANES_FULL)
+        lane = Lane(draft.next_client, signer.acl, petition.nonce, draft.moment.timestamp_ns)
+        draft.next_client += 1
+        draft.put_lane(lane)
+    return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
+
+
+def _remove(draft: Draft, message: RemoveIdentity, signer: Client) -> ConfigVerdict:
+    if not signer.admin and message.acl != signer.acl:
+        return _refused(Reason.NOT_ALLOWED)
+    client = draft.client(message.acl)
+    if client is None:
+        return _refused(Reason.UNKNOWN_CLIENT)
+    if client.status == Status.ACTIVE:
+        draft.put_client(msgspec.structs.replace(client, status=Status.REMOVED))
+    return ConfigVerdict(0, Reason.APPLIED, acl=client.acl)
+
+
+def _own_lane(draft: Draft, client_id: int, signer: Client) -> Lane | Reason:
+    lane = draft.lane(client_id)
+    if lane is None:
+        return Reason.UNKNOWN_LANE
+    return lane if signer.admin or lane.acl == signer.acl else Reason.NOT_ALLOWED
+
+
+def _release(draft: Draft, message: ReleaseLane, signer: Client) -> ConfigVerdict:
+    lane = _own_lane(draft, message.client_id, signer)
+    if isinstance(lane, Reason):
+        return _refused(lane)
+    draft.drop_lane(lane.client_id)
+    return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
+
+
+def _fence(draft: Draft, message: FenceLane, signer: Client) -> ConfigVerdict:
+    lane = _own_lane(draft, message.client_id, signer)
+    if isinstance(lane, Reason):
+        return _refused(lane)
+    if not lane.fenced:
+        draft.put_lane(msgspec.structs.replace(lane, fenced=True, active_ns=draft.moment.timestamp_ns))
+    return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)

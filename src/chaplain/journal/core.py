@@ -1,0 +1,390 @@
+"""The journal of one node: ingest, serializer, execution and what clients ask, as one core.
+
+Decides who gets what: each effect of a part is either the node's, or an input of another part. Knows sessions: which
+instance is which founding node, and which client has which identity. All else is decided in the parts.
+
+Invariants: a receipt leaves only after its message was agreed and executed here; tickets and tokens of the parts never
+meet; the first input is `Started`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from typing import assert_never
+
+from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
+from chaplain.errors import Malformed
+from chaplain.journal import client_messages, peer_messages
+from chaplain.journal.clientele import Clientele
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.founding import Founding
+from chaplain.journal.ingest import IngestCore
+from chaplain.journal.journal_events import (
+    AckCame,
+    Admitted,
+    IngestEffect,
+    IngestInput,
+    JournalEffect,
+    JournalInput,
+    Ordered,
+    PackWritten,
+    PayloadCame,
+    PayloadWanted,
+    SessionClosed,
+    SessionOpened,
+    ToClient,
+    Told,
+    ToPeer,
+    Verified,
+    Verify,
+)
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.order_events import (
+    Agreed,
+    ConfigOffered,
+    LogRead,
+    NeedPayload,
+    OrderEffect,
+    OrderInput,
+    PayloadArrived,
+    PeerDown,
+    PeerUp,
+    ReadLog,
+    Received,
+    Resumed,
+    RoleChanged,
+    SpaceTold,
+    Started,
+    Tell,
+)
+from chaplain.journal.peer_messages import Ack, AskPayload, Order, PassPetition, Payload
+from chaplain.journal.petitions import PetitionEffect, Petitions
+from chaplain.journal.reading import Reading, ReadingEffect, StreamIndex
+from chaplain.journal.serializer import SerializerCore
+from chaplain.journal.service import Service, ServiceEffect
+from chaplain.journal.signing import Wrapping, holds
+from chaplain.journal.state import Status
+from chaplain.journal.verdict import Executed
+from chaplain.link.events import Peer
+from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.segment.layout import Bytes
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
+
+
+class JournalCore:
+    def __init__(
+        self,
+        settings: JournalSettings,
+        founding: Founding,
+        chance: random.Random,
+        *,
+        identifier: int,
+        segments: Iterable[tuple[int, Bytes]] = (),
+        jot: bytes | None = None,
+        standing: bytes | None = None,
+        ingest: bytes | None = None,
+        wrapping: Wrapping | None = None,
+    ) -> None:
+        """Begin from what the disk holds; `identifier` is the name of this node in parcels."""
+        self._settings = settings
+        self._identifier = identifier
+        self._nodes = {member.key: member.node for member in founding.members}
+        self._streams = StreamIndex()
+        self._news: deque[Executed] = deque()
+        self._started = False
+        self.execution = JournalExecution(founding, wrapping=wrapping, watch=self._watch)
+        self.serializer = SerializerCore(
+            settings.order, chance, self.execution, segments=segments, jot=jot, standing=standing
+        )
+        self.ingest = IngestCore(settings, chance, self.execution, ingest)
+        self._clientele = Clientele(
+            settings,
+            self.execution,
+            self.ingest,
+            petitions=Petitions(settings, self.execution),
+            reading=Reading(settings, self._streams, self._locate),
+            service=Service(self.execution, chance, wrapping, self._locate),
+        )
+        self._petitions = self._clientele.petitions
+        self._reading = self._clientele.reading
+        self._service = self._clientele.service
+        self._instances: dict[int, bytes] = {}
+        """The session that each node is reached by."""
+        self._tickets: deque[tuple[int, bool, int]] = deque()
+        """Writes on their way: the ticket here, whether it is ingest's, the ticket there."""
+        self._ticket = 0
+        self._tokens: dict[int, tuple[str, int]] = {}
+        self._token = 0
+        self._out: list[JournalEffect] = []
+
+    def _watch(self, executed: Executed) -> None:
+        self._streams.add(executed)
+        if self._started:
+            self._news.append(executed)
+
+    def _locate(self, index: int, bytes_max: int) -> tuple[int, int] | None:
+        """Where the log has messages from an index on: only the order's own log knows."""
+        return self.serializer._bench.log.span(index, bytes_max)
+
+    def deadline(self) -> int | None:
+        due = (self.serializer.deadline(), self.ingest.deadline(), self._petitions.due_ns)
+        return min((when for when in due if when is not None), default=None)
+
+    def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
+        match event:
+            case Told():
+                self._told(now_ns, event)
+            case Drained():
+                self._drained(now_ns)
+            case Persisted():
+                self._persisted(now_ns, event)
+                self._reading.resume()
+            case Verified():
+                self._to_ingest(now_ns, event)
+            case Woken():
+                self._to_ingest(now_ns, event)
+                self._petitions.woken(now_ns)
+                self._to_order(now_ns, event)
+            case Entered():
+                self._entered(now_ns, event.peer)
+            case Exited():
+                self._exited(now_ns, event.peer)
+            case LogRead():
+                self._read(now_ns, event)
+            case Started():
+                self._start(now_ns)
+            case Stopping():
+                self._to_ingest(now_ns, event)
+                self._to_order(now_ns, event)
+            case PersistFailed() | SpaceTold():
+                self._to_order(now_ns, event)
+            case _:
+                assert_never(event)
+        self._flush(now_ns)
+        effects, self._out = self._out, []
+        return effects
+
+    def _start(self, now_ns: int) -> None:
+        assert not self._started, "started twice"
+        self._started = True
+        self._to_ingest(now_ns, Started())
+        self._to_order(now_ns, Started())
+        self._admit()
+
+    def _admit(self) -> None:
+        clients = self.execution.state.clients.values()
+        self._out.append(Admitted({one.key: one.name for one in clients if one.status == Status.ACTIVE}))
+
+    def _drained(self, now_ns: int) -> None:
+        """What was checked at once goes into the batch that is formed now."""
+        if self._to_ingest(now_ns, Drained()):
+            self._to_ingest(now_ns, Drained())
+        self._to_order(now_ns, Drained())
+
+    # Between the parts.
+
+    def _to_ingest(self, now_ns: int, event: IngestInput) -> bool:
+        """Step ingest; says whether something was checked at once."""
+        checked = False
+        for effect in self.ingest.step(now_ns, event):
+            checked |= self._of_ingest(now_ns, effect)
+        return checked
+
+    def _of_ingest(self, now_ns: int, effect: IngestEffect) -> bool:
+        match effect:
+            case PayloadArrived():
+                self._to_order(now_ns, effect)
+            case ToPeer():
+                self._to_peer(effect)
+            case ToClient():
+                self._to_client(effect)
+            case Persist():
+                self._persist(effect, ingest=True)
+            case Report():
+                self._out.append(effect)
+            case Verify():
+                if len(effect.items) > self._settings.checks_inline_max:
+                    self._out.append(effect)
+                    return False
+                self._to_ingest(now_ns, Verified(effect.ticket, tuple(map(holds, effect.items))))
+                return True
+            case _:
+                assert_never(effect)
+        return False
+
+    def _to_order(self, now_ns: int, event: OrderInput) -> None:
+        for effect in self.serializer.step(now_ns, event):
+            self._of_order(now_ns, effect)
+
+    def _of_order(self, now_ns: int, effect: OrderEffect) -> None:
+        match effect:
+            case Tell():
+                self._to_peer(ToPeer(effect.node, Order(effect.message)))
+            case Persist():
+                self._persist(effect, ingest=False)
+            case Agreed():
+                self._agreed(now_ns, effect)
+            case NeedPayload():
+                self._to_ingest(now_ns, effect)
+            case RoleChanged():
+                self._petitions.role(now_ns, effect)
+                self._out.append(effect)
+            case ReadLog():
+                self._read_log("order", effect)
+            case Report() | Halt():
+                self._out.append(effect)
+            case Resumed():
+                assert effect.index == self.execution.settled
+            case _:
+                assert_never(effect)
+
+    def _agreed(self, now_ns: int, agreed: Agreed) -> None:
+        executed = self._news.popleft()
+        assert executed.moment.index == agreed.body.index, "answered for another message than was agreed"
+        references = tuple(entry.reference for entry in agreed.body.data_entries)
+        self._to_ingest(now_ns, Ordered(references, executed))
+        for instance, message in self._clientele.executed(executed):
+            self._to_client(ToClient(instance, message))
+        if executed.clients_changed:
+            self._admit()
+
+    def _flush(self, now_ns: int) -> None:
+        """Perform what the parts without a `step` of their own want; that may make them want more."""
+        while self._petitions.effects or self._reading.effects or self._service.effects:
+            petitions, self._petitions.effects = self._petitions.effects, []
+            reading, self._reading.effects = self._reading.effects, []
+            service, self._service.effects = self._service.effects, []
+            for part, effects in ("petitions", petitions), ("reading", reading), ("service", service):
+                for effect in effects:
+                    self._of_clientele(now_ns, part, effect)
+
+    def _of_clientele(self, now_ns: int, part: str, effect: PetitionEffect | ReadingEffect | ServiceEffect) -> None:
+        match effect:
+            case ConfigOffered():
+                self._to_order(now_ns, effect)
+            case ToPeer():
+                self._to_peer(effect)
+            case ToClient():
+                self._to_client(effect)
+            case Report():
+                self._out.append(effect)
+            case ReadLog():
+                self._read_log(part, effect)
+            case _:
+                assert_never(effect)
+
+    # The host.
+
+    def _persist(self, effect: Persist, *, ingest: bool) -> None:
+        self._ticket += 1
+        self._tickets.append((self._ticket, ingest, effect.ticket))
+        self._out.append(Persist(self._ticket, effect.operations))
+
+    def _persisted(self, now_ns: int, event: Persisted) -> None:
+        while self._tickets and self._tickets[0][0] <= event.ticket:
+            _, ingest, ticket = self._tickets.popleft()
+            if ingest:
+                self._to_ingest(now_ns, Persisted(ticket))
+            else:
+                self._to_order(now_ns, Persisted(ticket))
+
+    def _read_log(self, part: str, effect: ReadLog) -> None:
+        self._token += 1
+        self._tokens[self._token] = (part, effect.token)
+        self._out.append(ReadLog(self._token, effect.start, effect.end))
+
+    def _read(self, now_ns: int, event: LogRead) -> None:
+        part, token = self._tokens.pop(event.token)
+        if part == "order":
+            self._to_order(now_ns, LogRead(token, event.records))
+        elif part == "reading":
+            self._reading.read(token, event.records)
+        else:
+            self._service.read(token, event.records)
+
+    # Sessions.
+
+    def _entered(self, now_ns: int, peer: Peer) -> None:
+        if peer.client:
+            self._clientele.entered(peer)
+            self._to_ingest(now_ns, SessionOpened(peer.instance))
+            return
+        node = self._nodes.get(peer.key, 0)
+        if not node:
+            self._out.append(Report("not a node of the journal", f"{peer.identifier:08x}"))
+            return
+        if node in self._instances:
+            self._lose(now_ns, node)
+        self._instances[node] = peer.instance
+        self._to_ingest(now_ns, PeerUp(node))
+        self._to_order(now_ns, PeerUp(node))
+
+    def _exited(self, now_ns: int, peer: Peer) -> None:
+        if peer.client:
+            if self._clientele.exited(peer.instance):
+                self._to_ingest(now_ns, SessionClosed(peer.instance))
+            return
+        node = self._nodes.get(peer.key, 0)
+        if node and self._instances.get(node) == peer.instance:
+            self._lose(now_ns, node)
+
+    def _lose(self, now_ns: int, node: int) -> None:
+        del self._instances[node]
+        self._to_ingest(now_ns, PeerDown(node))
+        self._to_order(now_ns, PeerDown(node))
+
+    def _to_peer(self, effect: ToPeer) -> None:
+        instance = self._instances.get(effect.node)
+        if instance is not None:
+            body, payload = peer_messages.encode(effect.message)
+            self._whisper(instance, body, payload, urgent=isinstance(effect.message, Order))
+
+    def _to_client(self, effect: ToClient) -> None:
+        if effect.instance in self._clientele:
+            self._whisper(effect.instance, client_messages.encode(effect.message), effect.payload, urgent=False)
+
+    def _whisper(self, instance: bytes, body: bytes, payload: bytes, *, urgent: bool) -> None:
+        content = parcel.encode(Parcel(self._identifier, Layer.JOURNAL, body, payload))
+        self._out.append(Whisper(instance, content, urgent))
+
+    # What others say.
+
+    def _told(self, now_ns: int, event: Told) -> None:
+        peer, said = event.peer, event.parcel
+        try:
+            if peer.client:
+                self._of_client(now_ns, peer, said)
+                return
+            node = self._nodes.get(peer.key, 0)
+            if self._instances.get(node) == peer.instance:
+                self._of_peer(now_ns, node, peer_messages.decode(said.body, said.payload))
+        except Malformed as wrong:
+            self._out.append(Report("malformed journal parcel", f"{peer.identifier:08x}", {"reason": str(wrong)}))
+
+    def _of_client(self, now_ns: int, peer: Peer, said: Parcel) -> None:
+        if peer.instance not in self._clientele:
+            return
+        message = client_messages.decode_client(said.body)
+        for outcome in self._clientele.said(now_ns, peer, message, said.payload):
+            if isinstance(outcome, PackWritten):
+                self._to_ingest(now_ns, outcome)
+            else:
+                self._to_client(ToClient(peer.instance, outcome))
+
+    def _of_peer(self, now_ns: int, node: int, message: peer_messages.PeerMessage) -> None:
+        match message:
+            case Order():
+                self._to_order(now_ns, Received(node, message.message))
+            case Payload():
+                self._to_ingest(now_ns, PayloadCame(node, message.message))
+            case AskPayload():
+                self._to_ingest(now_ns, PayloadWanted(node, message.reference, message.digest))
+            case Ack():
+                self._to_ingest(now_ns, AckCame(node, message.reached))
+            case PassPetition():
+                self._petitions.passed(message)
+            case _:
+                assert_never(message)

@@ -1,0 +1,327 @@
+"""Execution: what the agreed prefix means. The truth about every request is decided here and nowhere else.
+
+A pure function of the founding configuration and the agreed messages: two executors that were given the same prefix
+have the same state, whatever else happened to them. What an ingest node checked before is a courtesy and counts for
+nothing.
+
+For each pack, in order: is the lane there, its identity active, the pack whole and signed by it, may it write the
+stream? These answers never change for the same octets, so a request that was refused may be replaced. Only then its
+ids are looked at (`lanes`), and only a pack that is its lane's next takes offsets.
+
+Whether signatures hold is remembered per ingest message: an ingest node has checked its own before, and a host may
+check those of others in threads while they wait to be ordered (`learn`). What is not known is checked here.
+
+Invariants: `preview` changes nothing; messages are settled in order, each once; offsets of a stream are dense; a
+request is applied once; what is stored can be put together again to the very octets that were ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+
+import msgspec
+
+from chaplain.errors import Malformed
+from chaplain.journal import ingest_message, lanes, verdict
+from chaplain.journal.cluster_message import Body, DataEntry, chain_hash, encode_body, genesis
+from chaplain.journal.configuration import Configuration, may_write
+from chaplain.journal.filing import Filed, file, unfile
+from chaplain.journal.founding import Founding
+from chaplain.journal.ingest_message import IngestEntry, IngestMessage
+from chaplain.journal.lanes import Standing
+from chaplain.journal.order_events import Preview, Settled
+from chaplain.journal.request import Heading, check_stream, read_heading, request_digest
+from chaplain.journal.signing import Check, SignatureType, Wrapping, holds
+from chaplain.journal.state import Client, Draft, Lane, Moment, Place, Proof, Remembered, State, Status, load
+from chaplain.journal.verdict import (
+    FALSE,
+    UNCHECKED,
+    DataVerdict,
+    EntryVerdict,
+    Executed,
+    PackVerdict,
+    Reason,
+    StreamVerdict,
+    Verdict,
+)
+from chaplain.segment.record import Kind, Record
+
+CHECKED_MAX = 4096
+"""Ingest messages whose checks are remembered; the oldest are forgotten first."""
+
+
+class _Plan(msgspec.Struct):
+    """A message that was carried out on a draft, and waits to be agreed."""
+
+    body: Body
+    payloads: tuple[bytes, ...]
+    draft: Draft
+    executed: Executed
+    parts: tuple[Record, ...]
+
+
+class JournalExecution:
+    """The `Execution` that the serializer asks, and what the rest of the journal looks things up in."""
+
+    def __init__(
+        self,
+        founding: Founding,
+        *,
+        wrapping: Wrapping | None = None,
+        snapshot: bytes | None = None,
+        watch: Callable[[Executed], None] | None = None,
+    ) -> None:
+        assert (wrapping.id if wrapping else b"") == founding.wrapping_id, "founded with another wrapping key"
+        self.state = load(founding, snapshot) if snapshot else State(founding, genesis(founding.cluster))
+        self.cluster = founding.cluster
+        self._policy = founding.policy
+        self._wrapping = wrapping
+        self._configuration = Configuration(founding.cluster, wrapping)
+        self._secrets: dict[bytes, bytes] = {}
+        self._checked: dict[bytes, tuple[bool | None, ...]] = {}
+        self._plan: _Plan | None = None
+        self._watch = watch
+        self._keys = self._by_key()
+
+    # What the serializer asks.
+
+    @property
+    def settled(self) -> int:
+        return self.state.moment.index
+
+    def preview(self, body: Body, payloads: Sequence[bytes], /) -> Preview:
+        plan = self._plan_for(body, tuple(payloads))
+        return Preview(verdict.encode(plan.executed.verdict), plan.parts)
+
+    def settle(self, message: Settled, /) -> None:
+        plan = self._plan_for(message.body, message.payloads)
+        assert plan.executed.moment.hash == message.hash, "settled under another hash than it has"
+        self._plan = None
+        plan.draft.commit()
+        if plan.executed.clients_changed:
+            self._keys = self._by_key()
+        for entry in message.body.data_entries:
+            self._checked.pop(entry.digest, None)
+        if self._watch is not None:
+            self._watch(plan.executed)
+
+    def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
+        unfiled = unfile(parts)
+        entries = body.data_entries
+        if len(unfiled) != len(entries):
+            raise Malformed("filed: not as many ingest messages as the message refers to")
+        for entry, one in zip(entries, unfiled, strict=True):
+            # What we found before we wrote it need not be found again.
+            self.learn(entry.digest, (_known(reason) for reason in one.reasons))
+        return tuple(one.payload for one in unfiled)
+
+    # What others ask.
+
+    def fingerprint(self) -> bytes:
+        return sha256(self.state.export()).digest()
+
+    def client_of_key(self, key: bytes) -> Client | None:
+        """The active identity that has this key; else one that had it."""
+        return self._keys.get(key)
+
+    def _by_key(self) -> dict[bytes, Client]:
+        return {client.key: client for client in sorted(self.state.clients.values(), key=lambda one: -one.status)}
+
+    def courtesy(self, lane: Lane, stream: str, heading: Heading) -> Reason:
+        """What execution would refuse by, without its ids and unless the signature is wrong, if it came to it now."""
+        client = self.state.clients[lane.acl]
+        if client.status != Status.ACTIVE:
+            return _ended(client)
+        return self._no_right(client, stream, heading)
+
+    def check_of(self, stream: str, raw: bytes | memoryview, heading: Heading) -> Check | None:
+        """What to check so that execution need not; None if it will be refused unchecked."""
+        lane = self.state.lanes.get(heading.client_id)
+        client = self.state.clients.get(lane.acl) if lane is not None else None
+        return None if client is None else self._check(client, stream, raw)
+
+    def learn(self, digest: bytes, results: Iterable[bool | None]) -> None:
+        """The packs of the ingest message with this digest were checked against their lanes' identities."""
+        self._checked[digest] = tuple(results)
+        if len(self._checked) > CHECKED_MAX:
+            del self._checked[next(iter(self._checked))]
+
+    # Carrying out.
+
+    def _plan_for(self, body: Body, payloads: tuple[bytes, ...]) -> _Plan:
+        plan = self._plan
+        if plan is None or plan.body != body or plan.payloads != payloads:
+            plan = self._plan = self._make_plan(body, payloads)
+        return plan
+
+    def _make_plan(self, body: Body, payloads: tuple[bytes, ...]) -> _Plan:
+        before = self.state.moment
+        assert body.index == before.index + 1, "a message was looked at before its predecessor was settled"
+        assert body.previous == before.hash, "a message does not continue the chain"
+        assert body.timestamp_ns > before.timestamp_ns, "cluster time stood still"
+        digest = chain_hash(body.previous, encode_body(body))
+        draft = Draft(self.state, Moment(body.index, body.regime, body.timestamp_ns, digest))
+        lanes.reclaim(draft)
+        entries: list[EntryVerdict] = []
+        filed: list[Filed] = []
+        arrived = iter(payloads)
+        for number, entry in enumerate(body.entries):
+            if isinstance(entry, DataEntry):
+                filed.append(self._execute_data(draft, number, entry, next(arrived)))
+                entries.append(filed[-1].verdict)
+            else:
+                entries.append(self._configuration.execute(draft, number, entry))
+        assert next(arrived, None) is None, "more payloads than references"
+        parts = file(filed)
+        batches = tuple(part for part in parts if part.kind == Kind.BATCH)
+        decided = Verdict(tuple(entries), tuple(_stream_verdicts(draft)))
+        executed = Executed(draft.moment, decided, batches, draft.clients_changed)
+        return _Plan(body, payloads, draft, executed, parts)
+
+    def _execute_data(self, draft: Draft, number: int, entry: DataEntry, payload: bytes) -> Filed:
+        reference = entry.reference
+        draft.put_journal(reference.node, reference.journal, reference.index)
+        try:
+            message = ingest_message.decode(payload)
+        except Malformed:
+            return Filed(reference, payload, None, DataVerdict((), malformed=True))
+        if message.reference != reference:
+            return Filed(reference, payload, None, DataVerdict((), malformed=True))
+        packs = tuple(self._execute_packs(draft, number, entry.digest, message))
+        return Filed(reference, payload, message, DataVerdict(packs))
+
+    def _execute_packs(self, draft: Draft, number: int, digest: bytes, message: IngestMessage) -> Iterator[PackVerdict]:
+        known = self._checked.get(digest, ())
+        if len(known) != len(message.entries):
+            known = (None,) * len(message.entries)
+        for place, (entry, valid) in enumerate(zip(message.entries, known, strict=True)):
+            yield self._execute_pack(draft, (number, place), entry, valid)
+
+    def _execute_pack(
+        self, draft: Draft, place: tuple[int, int], entry: IngestEntry, valid: bool | None
+    ) -> PackVerdict:
+        try:
+            heading = read_heading(entry.raw)
+        except Malformed:
+            return PackVerdict(0, 0, 0, 0, entry.stream, Reason.MALFORMED)
+        lane = draft.lane(heading.client_id)
+        client = draft.client(lane.acl) if lane is not None else None
+        if lane is None or client is None:
+            return _void(heading, entry.stream, Reason.UNKNOWN_LANE)
+        reason = self._why_not(draft, client, entry, heading, valid)
+        if reason is not Reason.APPLIED:
+            return _void(heading, entry.stream, reason, lane)
+        return self._apply(draft, lane, place, entry.stream, heading)
+
+    def _why_not(
+        self, draft: Draft, client: Client, entry: IngestEntry, heading: Heading, valid: bool | None
+    ) -> Reason:
+        """What refuses a pack whatever its ids. In this order: each answer holds for ever."""
+        if client.status != Status.ACTIVE:
+            return _ended(client)
+        if valid is None:
+            check = self._check(client, entry.stream, entry.raw)
+            valid = check is not None and holds(check)
+        if not valid:
+            return Reason.SIGNATURE
+        reason = self._no_right(client, entry.stream, heading)
+        if reason is Reason.APPLIED and not draft.knows(entry.stream):
+            full = draft.streams_count() >= self._policy.streams_max
+            reason = Reason.STREAMS_FULL if full else Reason.APPLIED
+        return reason
+
+    def _no_right(self, client: Client, stream: str, heading: Heading) -> Reason:
+        if heading.size_bytes > self._policy.pack_bytes_max:
+            return Reason.TOO_LARGE
+        if not _named_well(stream) or not may_write(client, stream):
+            return Reason.NO_RIGHT
+        return Reason.APPLIED
+
+    def _apply(self, draft: Draft, lane: Lane, place: tuple[int, int], stream: str, heading: Heading) -> PackVerdict:
+        """Decide by its ids what becomes of a pack that may be written."""
+        digest = request_digest(self.cluster, stream, heading.digest)
+        ruling = lanes.rule(lane, heading, digest)
+        match ruling.standing:
+            case Standing.SEEN:
+                return _void(heading, stream, Reason.DUPLICATE, lane, ruling.remembered)
+            case Standing.OLD:
+                return _void(heading, stream, Reason.OLD, lane)
+            case Standing.CONFLICT:
+                assert ruling.remembered is not None
+                second = Place(draft.moment.index, *place, stream, digest)
+                _compromise(draft, lane, ruling.remembered, second)
+                return _void(heading, stream, Reason.COMPROMISED, lane)
+        if lane.fenced:
+            return _void(heading, stream, Reason.FENCED, lane)
+        if ruling.standing is Standing.GAP:
+            return _void(heading, stream, Reason.GAP, lane)
+        base = draft.write(stream, heading.messages, heading.digest)
+        remembered = Remembered(
+            heading.first_id, heading.requests, digest, stream, base, heading.messages, draft.moment, *place
+        )
+        after = lanes.applied(lane, remembered, self._policy)
+        draft.put_lane(after)
+        return msgspec.structs.replace(_void(heading, stream, Reason.APPLIED, after), base_offset=base)
+
+    # Signatures.
+
+    def _check(self, client: Client, stream: str, raw: bytes | memoryview) -> Check | None:
+        key = self._secret(client) if client.signature_type == SignatureType.HMAC_SHA256 else client.key
+        return None if key is None else Check(client.signature_type, key, self.cluster, stream, raw)
+
+    def _secret(self, client: Client) -> bytes | None:
+        secret = self._secrets.get(client.acl)
+        if secret is None and self._wrapping is not None:
+            secret = self._wrapping.unwrap(client.secret, client.key)
+            if secret is not None:
+                self._secrets[client.acl] = secret
+        return secret
+
+
+def _known(reason: Reason) -> bool | None:
+    if reason in UNCHECKED:
+        return None
+    return reason not in FALSE
+
+
+def _ended(client: Client) -> Reason:
+    return Reason.REMOVED if client.status == Status.REMOVED else Reason.COMPROMISED
+
+
+def _named_well(stream: str) -> bool:
+    try:
+        check_stream(stream)
+    except Malformed:
+        return False
+    return True
+
+
+def _void(
+    heading: Heading, stream: str, reason: Reason, lane: Lane | None = None, original: Remembered | None = None
+) -> PackVerdict:
+    return PackVerdict(
+        heading.client_id,
+        heading.first_id,
+        heading.requests,
+        heading.messages,
+        stream,
+        reason,
+        original=original,
+        expected_id=lane.last_id + 1 if lane is not None else 0,
+    )
+
+
+def _compromise(draft: Draft, lane: Lane, first: Remembered, second: Place) -> None:
+    """Somebody else has the key, or its owner lies: the identity is over, and both requests are proof of it."""
+    client = draft.client(lane.acl)
+    assert client is not None
+    draft.put_client(msgspec.structs.replace(client, status=Status.COMPROMISED))
+    place = Place(first.moment.index, first.entry, first.pack, first.stream, first.digest)
+    draft.put_proof(Proof(lane.client_id, lane.acl, place, second))
+
+
+def _stream_verdicts(draft: Draft) -> Iterator[StreamVerdict]:
+    for stream, tail in draft.tails().items():
+        writing = draft.writings[stream]
+        yield StreamVerdict(stream, writing.first_offset, writing.count, tail.chain)

@@ -1,0 +1,137 @@
+"""How the ingest messages of one cluster message lie in the log: what readers want by stream, the rest beside it.
+
+    skeleton   META   what is left of each ingest message when the packs that were applied are taken out
+    batch      BATCH  the packs that one ingest message brought for one stream and that were applied, in order
+    …
+
+    skeleton = messages 4 | message …
+    message  = malformed 1 | front size 4 | front | packs 4 | reason 1 … | void pack …
+
+The batches follow in the order of their messages, and within one in the order in which its streams first appear.
+
+Decides where octets lie, and puts them together again exactly as they came. Refuses to judge.
+
+Invariant: `unfile(file(messages)) == messages`, octet by octet, whatever they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal import ingest_message
+from chaplain.journal.cluster_message import Reference
+from chaplain.journal.ingest_message import IngestEntry, IngestMessage
+from chaplain.journal.verdict import DataVerdict, PackVerdict, Reason, take_reason
+from chaplain.segment.record import Kind, Record
+from chaplain.wire.primitives import Cursor, put_number
+
+
+class Filed(Frozen, frozen=True):
+    """One ingest message and what was decided about it; `message` is None if it is malformed."""
+
+    reference: Reference
+    payload: bytes
+    message: IngestMessage | None
+    verdict: DataVerdict
+
+
+def file(messages: Sequence[Filed]) -> tuple[Record, ...]:
+    """The skeleton and the batches; nothing at all for a message without data."""
+    if not messages:
+        return ()
+    pieces = [put_number(len(messages), 4)]
+    batches: list[Record] = []
+    for filed in messages:
+        pieces += _skeleton(filed)
+        batches += _batches(filed)
+    return (Record(Kind.META, b"".join(pieces)), *batches)
+
+
+def _skeleton(filed: Filed) -> Iterator[bytes]:
+    yield put_number(filed.message is None, 1)
+    front = filed.payload if filed.message is None else filed.message.front
+    yield put_number(len(front), 4)
+    yield front
+    packs = filed.verdict.packs
+    yield put_number(len(packs), 4)
+    yield bytes(pack.reason for pack in packs)
+    for entry, pack in _pairs(filed):
+        if pack.reason != Reason.APPLIED:
+            yield bytes(entry.raw)
+
+
+def _pairs(filed: Filed) -> Iterator[tuple[IngestEntry, PackVerdict]]:
+    entries = filed.message.entries if filed.message is not None else ()
+    return zip(entries, filed.verdict.packs, strict=True)
+
+
+def _batches(filed: Filed) -> list[Record]:
+    groups: dict[str, list[tuple[IngestEntry, PackVerdict]]] = {}
+    for entry, pack in _pairs(filed):
+        if pack.reason == Reason.APPLIED:
+            groups.setdefault(entry.stream, []).append((entry, pack))
+    return [_batch(filed, stream, group) for stream, group in groups.items()]
+
+
+def _batch(filed: Filed, stream: str, group: list[tuple[IngestEntry, PackVerdict]]) -> Record:
+    reference = filed.reference
+    return Record(
+        Kind.BATCH,
+        b"".join([entry.raw for entry, _ in group]),
+        first_offset=group[0][1].base_offset,
+        count=sum(pack.messages for _, pack in group),
+        stream=stream,
+        origin_node=reference.node,
+        origin_journal=reference.journal,
+        origin_index=reference.index,
+    )
+
+
+class Unfiled(Frozen, frozen=True):
+    payload: bytes
+    reasons: tuple[Reason, ...]
+
+
+def unfile(parts: Sequence[Record]) -> list[Unfiled]:
+    """The ingest messages again."""
+    if not parts:
+        return []
+    if parts[0].kind != Kind.META:
+        raise Malformed("filed: the skeleton is missing")
+    cursor = Cursor(bytes(parts[0].body))
+    batches = iter(parts[1:])
+    unfiled = [_unfile(cursor, batches) for _ in range(cursor.number(4, "messages"))]
+    cursor.end("skeleton")
+    if next(batches, None) is not None:
+        raise Malformed("filed: a batch too many")
+    return unfiled
+
+
+def _unfile(cursor: Cursor, batches: Iterator[Record]) -> Unfiled:
+    malformed = cursor.number(1, "malformed")
+    front = cursor.take(cursor.number(4, "front size"), "front")
+    reasons = tuple(take_reason(cursor) for _ in range(cursor.number(4, "packs")))
+    if malformed:
+        return Unfiled(front, reasons)
+    heads = ingest_message.heads_of(front)
+    if len(heads) != len(reasons):
+        raise Malformed("filed: packs and reasons differ in number")
+    filed = _opened([stream for (stream, _), reason in zip(heads, reasons, strict=True) if not reason], batches)
+    pieces = [front]
+    for (stream, size), reason in zip(heads, reasons, strict=True):
+        source = filed[stream] if reason == Reason.APPLIED else cursor
+        pieces.append(source.take(size, "pack"))
+    return Unfiled(b"".join(pieces), reasons)
+
+
+def _opened(streams: list[str], batches: Iterator[Record]) -> dict[str, Cursor]:
+    """The next batches, which must be those of these streams."""
+    opened: dict[str, Cursor] = {}
+    for stream in dict.fromkeys(streams):
+        batch = next(batches, None)
+        if batch is None or batch.kind != Kind.BATCH or batch.stream != stream:
+            raise Malformed(f"filed: the batch of {stream!r} is missing")
+        opened[stream] = Cursor(bytes(batch.body))
+    return opened

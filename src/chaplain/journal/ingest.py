@@ -1,0 +1,271 @@
+"""Ingest: takes clients' packs, checks them, and puts them into messages of its own journal, verbatim.
+
+    PackWritten → taken (`intake`) → Drained: Verify → Verified → Drained: an ingest message → sent, and to be ordered
+    PayloadCame →                    Drained: Verify → Verified → to be ordered
+
+Decides what goes into ingest messages and under which reference. Refuses to know what packs hold, who is master, and
+whether anything is agreed. Signatures are checked by an effect with an answer.
+
+Every run of a node, and every 2³² messages, has a journal id that is on disk before it is used, so that a reference is
+never used twice.
+
+Invariants: nothing is offered under a journal id that is not on disk; indexes of a journal have no gaps; a pack that
+was taken stays on its way until its verdict is known or it failed its check.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TypeAlias, assert_never
+
+from chaplain.core import Drained, Frozen, Persist, Persisted, Replace, Report, Stopping, Woken
+from chaplain.errors import Malformed
+from chaplain.journal import ingest_message
+from chaplain.journal.checking import Checking
+from chaplain.journal.client_messages import Credit
+from chaplain.journal.cluster_message import Reference
+from chaplain.journal.distribution import Distribution
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.intake import Intake, Taken, refuse
+from chaplain.journal.journal_events import (
+    AckCame,
+    IngestEffect,
+    IngestInput,
+    Ordered,
+    PackWritten,
+    PayloadCame,
+    PayloadWanted,
+    SessionClosed,
+    SessionOpened,
+    ToClient,
+    ToPeer,
+    Verified,
+)
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.order_events import NeedPayload, PeerDown, PeerUp, Started
+from chaplain.journal.peer_messages import AskPayload, Payload
+from chaplain.journal.request import read_heading
+from chaplain.journal.signing import Check
+from chaplain.journal.verdict import Reason
+
+JOURNAL_MAX = 0xFFFF
+INDEX_MAX = 0xFFFFFFFF
+WANTED_MAX = 4096
+"""Ingest messages that somebody else than their ingest node may give us; the oldest wish is forgotten first."""
+
+
+class _Arrival(Frozen, frozen=True):
+    """An ingest message of another node, on its way to the serializer."""
+
+    node: int
+    reference: Reference
+    digest: bytes
+    payload: bytes
+
+
+_Unchecked: TypeAlias = Taken | _Arrival
+
+
+class IngestCore:
+    def __init__(
+        self, settings: JournalSettings, chance: random.Random, execution: JournalExecution, stored: bytes | None
+    ) -> None:
+        """`stored` is the content of the ingest file; None on a new disk."""
+        self._settings = settings
+        self._execution = execution
+        self._journal = _next_journal(stored, chance)
+        self._index = 0
+        self._ready = False
+        """The journal's id is on disk."""
+        self._ticket = 0
+        self._intake = Intake(settings, execution)
+        self._distribution = Distribution(settings)
+        self._checking: Checking[_Unchecked] = Checking()
+        self._checked: list[Taken] = []
+        """Packs for the next ingest message."""
+        self._shipped: dict[Reference, list[Taken]] = {}
+        self._needed: dict[Reference, bytes] = {}
+        """Digests of messages that a proposal waits for."""
+        self._effects: list[IngestEffect] = self._distribution.effects
+
+    @property
+    def journal(self) -> int:
+        return self._journal
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._intake.credit.waiting_bytes
+
+    def credit_of(self, instance: bytes) -> int:
+        """How many octets a client may have written in all."""
+        return self._intake.credit.open(instance)
+
+    def deadline(self) -> int | None:
+        return self._distribution.due_ns
+
+    def step(self, now_ns: int, event: IngestInput) -> list[IngestEffect]:
+        match event:
+            case PackWritten():
+                self._written(event)
+            case Drained():
+                self._drained(now_ns)
+            case Verified():
+                self._verified(event)
+            case PayloadCame():
+                self._came(event)
+            case Ordered():
+                self._ordered(event)
+            case AckCame():
+                self._distribution.acknowledged(event)
+            case PayloadWanted():
+                self._wanted(event)
+            case NeedPayload():
+                self._need(event)
+            case Woken():
+                self._distribution.woken(now_ns)
+            case SessionOpened():
+                credit = self._intake.credit.open(event.instance)
+                self._effects.append(ToClient(event.instance, Credit(credit)))
+            case SessionClosed():
+                self._intake.credit.close(event.instance)
+            case PeerUp():
+                self._distribution.up(event.node)
+            case PeerDown():
+                self._distribution.down(event.node)
+            case Persisted():
+                self._ready = self._ready or event.ticket == self._ticket
+            case Started():
+                self._keep_journal()
+            case Stopping():
+                self._intake.stopping = True
+            case _:
+                assert_never(event)
+        effects = list(self._effects)
+        self._effects.clear()
+        return effects
+
+    # Journal ids.
+
+    def _keep_journal(self) -> None:
+        """Write down the id we use, so that no later run uses it; nothing is offered before that is on disk."""
+        self._ready = False
+        self._distribution.begin(self._journal)
+        self._ticket += 1
+        data = self._journal.to_bytes(2, "big")
+        self._effects.append(Persist(self._ticket, (Replace(self._settings.ingest_file, data),)))
+
+    # Packs of clients.
+
+    def _written(self, event: PackWritten) -> None:
+        outcome = self._intake.offer(event)
+        if isinstance(outcome, Taken):
+            check = self._execution.check_of(event.stream, event.raw, outcome.heading)
+            self._checking.add(outcome, (check,))
+        elif outcome is not None:
+            self._effects.append(ToClient(event.instance, outcome))
+
+    def _verified(self, event: Verified) -> None:
+        for thing, results in self._checking.answered(event):
+            if isinstance(thing, _Arrival):
+                self._execution.learn(thing.digest, results)
+                self._distribution.received(thing.node, thing.reference, thing.digest, thing.payload)
+            elif results[0]:
+                self._checked.append(thing)
+            else:
+                self._intake.finish(thing)
+                lane = self._execution.state.lanes.get(thing.heading.client_id)
+                answer = refuse(thing.heading, Reason.SIGNATURE, lane)
+                self._effects.append(ToClient(thing.instance, answer))
+
+    def _drained(self, now_ns: int) -> None:
+        question = self._checking.ask()
+        if question is not None:
+            self._effects.append(question)
+        while self._ready and self._checked:
+            self._ship(now_ns)
+        self._distribution.acknowledge()
+        self._effects += [ToClient(instance, Credit(total)) for instance, total in self._intake.credit.news()]
+
+    def _ship(self, now_ns: int) -> None:
+        """Put what was checked into a message of our journal."""
+        taken = self._take_batch()
+        self._index += 1
+        reference = Reference(self._settings.node, self._journal, self._index)
+        payload = ingest_message.encode(reference, [one.entry for one in taken])
+        digest = ingest_message.digest_of(payload)
+        self._execution.learn(digest, [True] * len(taken))
+        self._shipped[reference] = taken
+        self._distribution.send(now_ns, reference, digest, payload)
+        if self._index == INDEX_MAX:
+            self._journal, self._index = self._journal % JOURNAL_MAX + 1, 0
+            self._keep_journal()
+
+    def _take_batch(self) -> list[Taken]:
+        size = count = 0
+        for taken in self._checked:
+            size += taken.heading.size_bytes
+            if count and size > self._settings.batch_bytes_max:
+                break
+            count += 1
+        batch, self._checked = self._checked[:count], self._checked[count:]
+        return batch
+
+    def _ordered(self, event: Ordered) -> None:
+        self._distribution.ordered(event.references)
+        for reference in event.references:
+            self._needed.pop(reference, None)
+            for taken in self._shipped.pop(reference, ()):
+                self._intake.finish(taken)
+
+    # Messages of other ingest nodes.
+
+    def _came(self, event: PayloadCame) -> None:
+        try:
+            reference = ingest_message.reference_of(event.payload)
+        except Malformed as wrong:
+            self._effects.append(Report("malformed ingest message", str(event.node), {"reason": str(wrong)}))
+            return
+        digest = ingest_message.digest_of(event.payload)
+        if reference.node != event.node and self._needed.get(reference) != digest:
+            # Nobody speaks for another ingest node, unless the digest is what a proposal pins.
+            self._effects.append(Report("ingest message of another node refused", str(event.node)))
+            return
+        arrival = _Arrival(event.node, reference, digest, event.payload)
+        if self._distribution.cellar.get(reference, digest) is not None:
+            self._distribution.received(event.node, reference, digest, event.payload)
+        else:
+            self._checking.add(arrival, self._checks(event.payload))
+
+    def _checks(self, payload: bytes) -> list[Check | None]:
+        """What can be checked of a message before it is ordered; whatever is wrong with it, execution will say."""
+        checks: list[Check | None] = []
+        try:
+            for entry in ingest_message.decode(payload).entries:
+                checks.append(self._execution.check_of(entry.stream, entry.raw, read_heading(entry.raw)))
+        except Malformed:
+            return []
+        return checks
+
+    def _need(self, event: NeedPayload) -> None:
+        """Ask the ingest node, and the master if it is another: what is pinned by a digest may come from anybody."""
+        ask = AskPayload(event.reference, event.digest)
+        if event.digest:
+            self._needed[event.reference] = event.digest
+            if len(self._needed) > WANTED_MAX:
+                del self._needed[next(iter(self._needed))]
+        asked = [event.reference.node, *([event.master] if event.digest else [])]
+        for node in dict.fromkeys(asked):
+            if node not in (0, self._settings.node):
+                self._effects.append(ToPeer(node, ask))
+
+    def _wanted(self, event: PayloadWanted) -> None:
+        payload = self._distribution.cellar.get(event.reference, event.digest)
+        if payload is not None:
+            self._effects.append(ToPeer(event.node, Payload(payload)))
+
+
+def _next_journal(stored: bytes | None, chance: random.Random) -> int:
+    """The id after the one that the last run used. A disk that remembers none may have been wiped: draw one."""
+    if stored is None or len(stored) != 2:
+        return chance.randrange(1, JOURNAL_MAX + 1)
+    return int.from_bytes(stored, "big") % JOURNAL_MAX + 1

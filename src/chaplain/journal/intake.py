@@ -1,0 +1,119 @@
+"""What clients write, from its arrival to its verdict: which packs are taken, and who still waits for an answer.
+
+Decides which packs are worth ordering. This is a courtesy: it saves the cluster the work and the client the time, and
+`execution` decides everything again. Whatever might be proof against its signer is taken, too.
+
+Invariants: a pack that is taken waits until its ingest message has been executed, or it fails its check; the octets
+that wait are within the bounds of `credit`; the packs of a lane are taken in order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from chaplain.errors import Malformed
+from chaplain.journal.client_messages import AlreadyWritten, GoBack, NodeMessage, NotWritten, Receipts
+from chaplain.journal.credit import CreditBook
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.ingest_message import IngestEntry
+from chaplain.journal.journal_events import PackWritten
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.lanes import Standing, rule
+from chaplain.journal.receipts import REASONS, kind_of, run_of
+from chaplain.journal.request import Heading, read_heading, request_digest
+from chaplain.journal.state import Lane
+from chaplain.journal.verdict import Reason
+
+BUSY = "busy"
+NOT_YOURS = "not_yours"
+_NO_HEADING = Heading(0, 0, 0, 0, 0, b"", 0)
+
+
+class Taken(NamedTuple):
+    """A pack that was taken and has no verdict yet."""
+
+    instance: bytes
+    heading: Heading
+    entry: IngestEntry
+    digest: bytes
+
+
+class _Queue:
+    """The packs of one lane that have no verdict yet."""
+
+    __slots__ = ("highest", "taken")
+
+    def __init__(self) -> None:
+        self.taken: dict[tuple[int, bytes], Taken] = {}
+        self.highest = 0
+
+
+class Intake:
+    def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
+        self._execution = execution
+        self.credit = CreditBook(settings.window_bytes, settings.ingest_bytes_max)
+        self._queues: dict[int, _Queue] = {}
+        self.stopping = False
+
+    def offer(self, event: PackWritten) -> Taken | NodeMessage | None:
+        """The pack, taken; or what to answer at once; or nothing, if it waits already."""
+        affordable = self.credit.spend(event.instance, len(event.raw))
+        try:
+            outcome = self._consider(event, read_heading(event.raw), affordable)
+        except Malformed as wrong:
+            outcome = _not_written(_NO_HEADING, kind_of(Reason.MALFORMED), str(wrong), 0)
+        if not isinstance(outcome, Taken):
+            self.credit.answer(event.instance, len(event.raw))
+        return outcome
+
+    def _consider(self, event: PackWritten, heading: Heading, affordable: bool) -> Taken | NodeMessage | None:
+        lane = self._execution.state.lanes.get(heading.client_id)
+        if lane is None:
+            return refuse(heading, Reason.UNKNOWN_LANE)
+        if lane.acl != event.acl:
+            return _not_written(heading, NOT_YOURS, "the lane belongs to another client: lease one", 0)
+        if not affordable or self.stopping:
+            why = "too much is on its way, or this node is stopping: wait for credit, or go to another node"
+            return _not_written(heading, BUSY, why, lane.last_id + 1)
+        reason = self._execution.courtesy(lane, event.stream, heading)
+        if reason is not Reason.APPLIED:
+            return refuse(heading, reason, lane)
+        return self._place(event, heading, lane)
+
+    def _place(self, event: PackWritten, heading: Heading, lane: Lane) -> Taken | NodeMessage | None:
+        """Where the pack stands on its lane, behind what was executed and what is on its way."""
+        digest = request_digest(self._execution.cluster, event.stream, heading.digest)
+        ruling = rule(lane, heading, digest)
+        if ruling.standing is Standing.SEEN and ruling.remembered is not None:
+            return Receipts((run_of(lane.client_id, ruling.remembered),))
+        if ruling.standing is Standing.OLD:
+            return AlreadyWritten(lane.client_id, lane.last_id)
+        if lane.fenced and ruling.standing is not Standing.CONFLICT:
+            return refuse(heading, Reason.FENCED, lane)
+        queue = self._queues.setdefault(lane.client_id, _Queue())
+        if (heading.first_id, digest) in queue.taken:
+            return None
+        expected = max(lane.last_id, queue.highest) + 1
+        if heading.first_id > expected:
+            return GoBack(lane.client_id, expected)
+        taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest)
+        queue.taken[heading.first_id, digest] = taken
+        queue.highest = max(queue.highest, heading.last_id)
+        return taken
+
+    def finish(self, taken: Taken) -> None:
+        """The pack has its verdict, or failed its check."""
+        self.credit.answer(taken.instance, taken.heading.size_bytes)
+        queue = self._queues[taken.heading.client_id]
+        del queue.taken[taken.heading.first_id, taken.digest]
+        if not queue.taken:
+            del self._queues[taken.heading.client_id]
+
+
+def refuse(heading: Heading, reason: Reason, lane: Lane | None = None) -> NotWritten:
+    expected = lane.last_id + 1 if lane is not None else 0
+    return _not_written(heading, kind_of(reason), REASONS[reason], expected)
+
+
+def _not_written(heading: Heading, kind: str, reason: str, expected_id: int) -> NotWritten:
+    return NotWritten(heading.client_id, heading.first_id, heading.requests, kind, reason, expected_id)

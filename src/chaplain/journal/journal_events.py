@@ -1,0 +1,157 @@
+"""What passes between the journal and its node, and between ingest and the rest of the journal.
+
+The node gives sessions (`Entered`, `Exited`), parcels (`Told`) and what its host answers; the journal whispers back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
+from chaplain.journal.client_messages import NodeMessage
+from chaplain.journal.cluster_message import Reference
+from chaplain.journal.order_events import (
+    LogRead,
+    NeedPayload,
+    PayloadArrived,
+    PeerDown,
+    PeerUp,
+    ReadLog,
+    RoleChanged,
+    SpaceTold,
+    Started,
+)
+from chaplain.journal.peer_messages import PeerMessage
+from chaplain.journal.signing import Check
+from chaplain.journal.verdict import Executed
+from chaplain.link.events import Peer
+from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.wire.parcel import Parcel
+
+
+class Told(Frozen, frozen=True):
+    """A parcel of the journal's layer came from this node or client."""
+
+    peer: Peer
+    parcel: Parcel
+
+
+class Verify(Frozen, frozen=True):
+    """Compute `signing.holds` of each item, anywhere, and answer with `Verified`. Answers may come in any order."""
+
+    ticket: int
+    items: tuple[Check, ...]
+
+
+class Verified(Frozen, frozen=True):
+    ticket: int
+    results: tuple[bool, ...]
+
+
+class Admitted(Frozen, frozen=True):
+    """The clients that may connect from now on: their names by public key."""
+
+    clients: Mapping[bytes, str]
+
+
+JournalInput: TypeAlias = (
+    Started
+    | Woken
+    | Drained
+    | Persisted
+    | PersistFailed
+    | Stopping
+    | Entered
+    | Exited
+    | Told
+    | Verified
+    | LogRead
+    | SpaceTold
+)
+JournalEffect: TypeAlias = Whisper | Persist | Verify | ReadLog | Admitted | RoleChanged | Report | Halt
+
+
+# Between ingest and the core around it.
+
+
+class SessionOpened(Frozen, frozen=True):
+    """A client may write from now on."""
+
+    instance: bytes
+
+
+class SessionClosed(Frozen, frozen=True):
+    instance: bytes
+
+
+class PackWritten(Frozen, frozen=True):
+    """A client whose identity has this ACL id sent a request, hostile until checked."""
+
+    instance: bytes
+    acl: bytes
+    stream: str
+    raw: bytes
+
+
+class PayloadCame(Frozen, frozen=True):
+    """An ingest message came from a peer."""
+
+    node: int
+    payload: bytes
+
+
+class PayloadWanted(Frozen, frozen=True):
+    """A peer lacks an ingest message. An empty digest asks for whatever has the reference."""
+
+    node: int
+    reference: Reference
+    digest: bytes
+
+
+class AckCame(Frozen, frozen=True):
+    """How far a peer has received the journals of all ingest nodes."""
+
+    node: int
+    reached: tuple[Reference, ...]
+
+
+class Ordered(Frozen, frozen=True):
+    """A cluster message with these references was executed."""
+
+    references: tuple[Reference, ...]
+    executed: Executed
+
+
+IngestInput: TypeAlias = (
+    Started
+    | Woken
+    | Drained
+    | Persisted
+    | Stopping
+    | PeerUp
+    | PeerDown
+    | SessionOpened
+    | SessionClosed
+    | PackWritten
+    | PayloadCame
+    | PayloadWanted
+    | AckCame
+    | Ordered
+    | Verified
+    | NeedPayload
+)
+
+
+class ToPeer(Frozen, frozen=True):
+    node: int
+    message: PeerMessage
+
+
+class ToClient(Frozen, frozen=True):
+    instance: bytes
+    message: NodeMessage
+    payload: bytes = b""
+
+
+IngestEffect: TypeAlias = Verify | Persist | PayloadArrived | ToPeer | ToClient | Report

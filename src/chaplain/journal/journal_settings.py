@@ -1,0 +1,50 @@
+"""Everything about the journal's requests that somebody may want to set on one node, with its bound.
+
+What execution decides by is not here but in `founding.Policy`: there all nodes must agree.
+"""
+
+from __future__ import annotations
+
+from chaplain.core import Frozen
+from chaplain.journal.order_settings import MIB, MILLISECOND, SECOND, OrderSettings
+
+
+class JournalSettings(Frozen, frozen=True):
+    order: OrderSettings
+
+    batch_bytes_max: int = MIB
+    """Packs that go into one ingest message; one larger pack goes alone."""
+    window_bytes: int = 4 * MIB
+    """What one client may send before it is answered."""
+    ingest_bytes_max: int = 128 * MIB
+    """Packs of all clients that wait to be ordered; more are refused as busy."""
+    waiting_bytes_max: int = 256 * MIB
+    """Ingest messages kept until they are ordered; beyond it the oldest of others are dropped and fetched again."""
+    recent_bytes_max: int = 16 * MIB
+    """Ingest messages kept after they were ordered, for those who are a little behind."""
+    resend_ns: int = 200 * MILLISECOND
+    """What a peer has not acknowledged is sent again after this."""
+    resend_bytes_max: int = MIB
+    """How much is sent again to one peer at a time."""
+    checks_inline_max: int = 2
+    """So few packs are checked at once; for more a thread is worth its way."""
+
+    petitions_max: int = 1024
+    """Configuration requests that wait to be decided."""
+    petition_bytes_max: int = 64 * 1024
+    petition_retry_ns: int = 500 * MILLISECOND
+    petition_ns: int = 30 * SECOND
+    """After this a petition is given up; it may still be granted."""
+
+    reads_per_client_max: int = 64
+    read_bytes_max: int = MIB
+    """Octets of the log read at a time."""
+
+    @property
+    def node(self) -> int:
+        return self.order.node
+
+    @property
+    def ingest_file(self) -> str:
+        """Where the id of the next ingest journal is kept."""
+        return f"{self.order.folder}{self.order.log}.ingest"

@@ -1,0 +1,110 @@
+"""What the journals of two nodes say to each other: bodies of parcels of the JOURNAL layer.
+
+    body = protocol 1 | kind 1 | fields of the kind
+
+The parcel's payload is octets that nobody on the way looks at.
+
+Decides which octets are which message. Byte tables and hex examples: docs/protocol/journal-requests.md.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias, assert_never
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal.cluster_message import DIGEST_BYTES, PROTOCOL, Reference
+from chaplain.journal.ingest_message import put_reference, take_reference
+from chaplain.wire.primitives import Cursor, put_number
+
+_NO_DIGEST = bytes(DIGEST_BYTES)
+
+
+class Order(Frozen, frozen=True):
+    """A message of the serializers, see `order_message`."""
+
+    message: bytes
+
+
+class Payload(Frozen, frozen=True):
+    """An ingest message: broadcast by its ingest node, or sent to who asked."""
+
+    message: bytes
+
+
+class AskPayload(Frozen, frozen=True):
+    reference: Reference
+    digest: bytes
+    """Empty: whatever has the reference."""
+
+
+class Ack(Frozen, frozen=True):
+    """Ingest Journal Message Ack: each ingest node's journal, and the index up to which all of it was received."""
+
+    reached: tuple[Reference, ...]
+
+
+class PassPetition(Frozen, frozen=True):
+    """Order this configuration entry, master."""
+
+    entry_type: int
+    stage: int
+    data: bytes
+
+
+PeerMessage: TypeAlias = Order | Payload | AskPayload | Ack | PassPetition
+_ORDER, _PAYLOAD, _ASK, _ACK, _PETITION = range(1, 6)
+
+
+def encode(message: PeerMessage) -> tuple[bytes, bytes]:
+    """Body and payload of the parcel."""
+    match message:
+        case Order():
+            return _body(_ORDER), message.message
+        case Payload():
+            return _body(_PAYLOAD), message.message
+        case AskPayload():
+            return _body(_ASK, put_reference(message.reference), message.digest or _NO_DIGEST), b""
+        case Ack():
+            return _body(_ACK, put_number(len(message.reached), 1), *map(put_reference, message.reached)), b""
+        case PassPetition():
+            return _body(_PETITION, put_number(message.entry_type, 1), put_number(message.stage, 1)), message.data
+        case _:
+            assert_never(message)
+
+
+def _body(kind: int, *fields: bytes) -> bytes:
+    return b"%c%c%b" % (PROTOCOL, kind, b"".join(fields))
+
+
+def decode(body: bytes, payload: bytes) -> PeerMessage:
+    cursor = Cursor(body)
+    if cursor.number(1, "protocol") != PROTOCOL:
+        raise Malformed(f"peer message: this program speaks protocol {PROTOCOL}")
+    message = _fields(cursor, cursor.number(1, "kind"), payload)
+    cursor.end("peer message")
+    if payload and isinstance(message, AskPayload | Ack):
+        raise Malformed("peer message: a payload where none belongs")
+    return message
+
+
+def _fields(cursor: Cursor, kind: int, payload: bytes) -> PeerMessage:
+    match kind:
+        case 1:
+            return Order(payload)
+        case 2:
+            return Payload(payload)
+        case 3:
+            reference, digest = take_reference(cursor), cursor.take(DIGEST_BYTES, "digest")
+            return AskPayload(reference, b"" if digest == _NO_DIGEST else digest)
+        case 4:
+            return Ack(tuple(_reached(cursor) for _ in range(cursor.number(1, "count"))))
+        case 5:
+            return PassPetition(cursor.number(1, "entry type"), cursor.number(1, "stage"), payload)
+        case _:
+            raise Malformed(f"peer message: kind {kind} is not one of 1 to 5")
+
+
+def _reached(cursor: Cursor) -> Reference:
+    """Unlike a reference, an acknowledgement may stand before the first index."""
+    return Reference(cursor.number(1, "node"), cursor.number(2, "journal"), cursor.number(4, "index"))

@@ -1,0 +1,200 @@
+"""Serves streams to clients: agreed messages only, by offset, as fast as the client grants credit.
+
+What is old comes from the log, in spans of positions that the host reads; what has just been executed goes out from
+memory to those who are at the end. Decides what is sent to whom and when. Refuses to know who may read: it is told.
+
+Invariants: what a client gets of a stream is contiguous, in order, and agreed; a read has one span on its way at most;
+more than its credit is overrun by one chunk at most.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+import msgspec
+
+from chaplain.core import Report
+from chaplain.errors import Malformed
+from chaplain.journal.client_messages import LATEST, Chunk, Ended, Failed, Grant, Read
+from chaplain.journal.cluster_message import Body
+from chaplain.journal.journal_events import ToClient
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.log_records import Grouper, body_of, is_message
+from chaplain.journal.order_events import ReadLog
+from chaplain.journal.state import Moment
+from chaplain.journal.verdict import Executed
+from chaplain.segment.record import Kind, Record
+
+ReadingEffect: TypeAlias = ReadLog | ToClient | Report
+Locate: TypeAlias = Callable[[int, int], tuple[int, int] | None]
+"""Positions of the log that hold messages from an index on, in about so many octets; None if they are not on disk."""
+
+
+class StreamIndex:
+    """Which cluster messages wrote to each stream, and from which offset on."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[str, array[int]] = {}
+        self._indexes: dict[str, array[int]] = {}
+        self._nexts: dict[str, int] = {}
+
+    def add(self, executed: Executed) -> None:
+        for written in executed.verdict.streams:
+            self._firsts.setdefault(written.stream, array("Q")).append(written.first_offset)
+            self._indexes.setdefault(written.stream, array("Q")).append(executed.moment.index)
+            self._nexts[written.stream] = written.first_offset + written.count
+
+    def next_offset(self, stream: str) -> int:
+        return self._nexts.get(stream, 0)
+
+    def find(self, stream: str, offset: int) -> int:
+        """The cluster message that wrote this offset, which must have been written."""
+        assert offset < self.next_offset(stream)
+        return self._indexes[stream][bisect_right(self._firsts[stream], offset) - 1]
+
+
+class _Reader(msgspec.Struct):
+    instance: bytes
+    call: int
+    stream: str
+    next_offset: int
+    end_offset: int | None
+    follow: bool
+    credit_bytes: int
+    reading: bool = False
+    """A span of the log is on its way."""
+
+    @property
+    def done(self) -> bool:
+        return self.end_offset is not None and self.next_offset >= self.end_offset
+
+
+_Key = tuple[bytes, int]
+
+
+class Reading:
+    def __init__(self, settings: JournalSettings, index: StreamIndex, locate: Locate) -> None:
+        self._settings = settings
+        self._index = index
+        self._locate = locate
+        self._readers: dict[_Key, _Reader] = {}
+        self._reads: dict[int, tuple[_Key, int]] = {}
+        """Spans on their way: who wants them, and from which index."""
+        self._token = 0
+        self.effects: list[ReadingEffect] = []
+
+    def begin(self, instance: bytes, read: Read) -> None:
+        mine = sum(key[0] == instance for key in self._readers)
+        if (instance, read.call) in self._readers or mine >= self._settings.reads_per_client_max:
+            failed = Failed(read.call, "busy", "this call is in use, or too many reads are open: end one first")
+            self.effects.append(ToClient(instance, failed))
+            return
+        offset = self._index.next_offset(read.stream) if read.offset == LATEST else read.offset
+        reader = _Reader(
+            instance, read.call, read.stream, offset, read.end_offset, read.follow, max(0, read.credit_bytes)
+        )
+        self._readers[instance, read.call] = reader
+        self._pump(reader)
+
+    def grant(self, instance: bytes, grant: Grant) -> None:
+        reader = self._readers.get((instance, grant.call))
+        if reader is not None:
+            reader.credit_bytes += max(0, grant.credit_bytes)
+            self._pump(reader)
+
+    def stop(self, instance: bytes, call: int) -> None:
+        self._readers.pop((instance, call), None)
+
+    def left(self, instance: bytes) -> None:
+        for key in [key for key in self._readers if key[0] == instance]:
+            del self._readers[key]
+
+    def forbid(self, allowed: Callable[[bytes, str], bool]) -> None:
+        """Rights have changed: end what is not allowed any more."""
+        for reader in list(self._readers.values()):
+            if not allowed(reader.instance, reader.stream):
+                self._end(reader, "no_right", "this client may no longer read this stream")
+
+    def executed(self, executed: Executed) -> None:
+        """Those who wait at the end of a stream get what is new from memory."""
+        for reader in list(self._readers.values()):
+            if not reader.reading:
+                self._give(reader, executed.moment, executed.batches)
+
+    def resume(self) -> None:
+        """More of the log may be on disk now."""
+        for reader in list(self._readers.values()):
+            self._pump(reader)
+
+    def read(self, token: int, records: Sequence[Record]) -> bool:
+        """The host has read a span; False if it was not for us."""
+        key, index = self._reads.pop(token, ((b"", 0), 0))
+        reader = self._readers.get(key)
+        if reader is None:
+            return index > 0
+        reader.reading = False
+        before = reader.next_offset
+        for body, message in _messages(records, index):
+            self._give(reader, Moment(body.index, body.regime, body.timestamp_ns, message[0].chain_hash), message)
+        if reader.next_offset == before and key in self._readers and reader.credit_bytes > 0:
+            self.effects.append(Report("damaged: a stream cannot be read back", "", {"stream": reader.stream}))
+            self._end(reader, "damaged", "this node's log is damaged here: read from another node")
+            return True
+        self._pump(reader)
+        return True
+
+    # One reader.
+
+    def _pump(self, reader: _Reader) -> None:
+        """Ask for the next span of the log, if there is something to send and credit for it."""
+        if reader.reading or (reader.instance, reader.call) not in self._readers:
+            return
+        if reader.done or (not reader.follow and reader.next_offset >= self._index.next_offset(reader.stream)):
+            self._end(reader, "end", "")
+            return
+        if reader.credit_bytes <= 0 or reader.next_offset >= self._index.next_offset(reader.stream):
+            return
+        index = self._index.find(reader.stream, reader.next_offset)
+        span = self._locate(index, min(self._settings.read_bytes_max, reader.credit_bytes))
+        if span is None:
+            return  # agreed, but not yet on this disk: `resume` follows
+        self._token += 1
+        self._reads[self._token] = ((reader.instance, reader.call), index)
+        reader.reading = True
+        self.effects.append(ReadLog(self._token, *span))
+
+    def _give(self, reader: _Reader, moment: Moment, records: Iterable[Record]) -> None:
+        """Send what a message wrote to the stream, as far as it goes on from where the reader is."""
+        for record in records:
+            if record.kind != Kind.BATCH or record.stream != reader.stream or reader.done:
+                continue
+            goes_on = record.first_offset <= reader.next_offset < record.first_offset + record.count
+            if not goes_on or reader.credit_bytes <= 0:
+                continue
+            body = bytes(record.body)
+            when = (moment.index, moment.regime, moment.timestamp_ns)
+            chunk = Chunk(reader.call, record.first_offset, record.count, *when, record.origin_node)
+            self.effects.append(ToClient(reader.instance, chunk, body))
+            reader.credit_bytes -= len(body)
+            reader.next_offset = record.first_offset + record.count
+        if reader.done:
+            self._end(reader, "end", "")
+
+    def _end(self, reader: _Reader, kind: str, reason: str) -> None:
+        self._readers.pop((reader.instance, reader.call), None)
+        self.effects.append(ToClient(reader.instance, Ended(reader.call, kind, reason, reader.next_offset)))
+
+
+def _messages(records: Iterable[Record], index: int) -> list[tuple[Body, tuple[Record, ...]]]:
+    """Whole messages from this index on, in order. Of two copies the later holds, as at recovery."""
+    grouper = Grouper()
+    found: dict[int, tuple[Body, tuple[Record, ...]]] = {}
+    for record in records:
+        if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
+            with suppress(Malformed):
+                found[record.index] = (body_of(group.first)[0], group.records)
+    return [found[at] for at in sorted(found) if at >= index]

@@ -1,0 +1,154 @@
+"""Answers to writers: in runs, to whoever attends the lane at this node, after the message was executed here.
+
+Decides what a client is told about each verdict and to whom. Refuses to decide verdicts. A client attends a lane when
+it writes on it or asks for it; whichever node ordered the request, the answer comes from here.
+
+Invariants: a receipt is given for what was applied and for nothing else; requests in one run are contiguous in ids and
+in offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from chaplain.journal.client_messages import AlreadyWritten, GoBack, NodeMessage, NotWritten, Receipts, Run
+from chaplain.journal.state import Moment, Remembered
+from chaplain.journal.verdict import DataVerdict, Executed, PackVerdict, Reason
+
+REASONS = {
+    Reason.UNKNOWN_LANE: "no such lane: lease a new one",
+    Reason.REMOVED: "this client was removed: ask an admin to add it again under a new key",
+    Reason.COMPROMISED: "two different requests were signed for one id: the key is in other hands; make a new identity",
+    Reason.FENCED: "the lane is fenced: nothing more is written on it; lease a new one",
+    Reason.MALFORMED: "the request does not follow its format",
+    Reason.SIGNATURE: "the pack is damaged or its signature is not that of the lane's identity",
+    Reason.NO_RIGHT: "this client may not write to this stream: ask an admin for the right",
+    Reason.STREAMS_FULL: "the cluster has as many streams as it may have: write to one that is there",
+    Reason.TOO_LARGE: "the pack is larger than the cluster takes: make smaller ones",
+    Reason.UNKNOWN_TYPE: "the petition does not follow its format",
+    Reason.UNKNOWN_SIGNER: "nobody active has this ACL id: is the client added, and not removed?",
+    Reason.NOT_ALLOWED: "only an admin may do this to others",
+    Reason.NAME_TAKEN: "another client has this name: choose another, or remove it first",
+    Reason.KEY_TAKEN: "another client has this key: each needs its own",
+    Reason.LANES_FULL: "too many lanes are in use: release some, or wait",
+    Reason.IDENTITIES_FULL: "the cluster has as many identities as it may have",
+    Reason.UNKNOWN_CLIENT: "there is no such client",
+    Reason.BAD_SECRET: "the key or the wrapped secret does not fit the signature type",
+}
+
+
+def kind_of(reason: Reason) -> str:
+    """For programs."""
+    return reason.name.lower()
+
+
+def run_of(client_id: int, remembered: Remembered) -> Run:
+    """The receipt of something that was applied before."""
+    moment = remembered.moment
+    return Run(
+        client_id,
+        remembered.first_id,
+        remembered.requests,
+        remembered.stream,
+        remembered.base_offset,
+        remembered.messages,
+        moment.index,
+        moment.regime,
+        moment.timestamp_ns,
+        moment.hash,
+    )
+
+
+def refusal(pack: PackVerdict) -> NotWritten:
+    kind, why = kind_of(pack.reason), REASONS[pack.reason]
+    return NotWritten(pack.client_id, pack.first_id, pack.requests, kind, why, pack.expected_id)
+
+
+def _fresh_run(moment: Moment, pack: PackVerdict) -> Run:
+    return Run(
+        pack.client_id,
+        pack.first_id,
+        pack.requests,
+        pack.stream,
+        pack.base_offset,
+        pack.messages,
+        moment.index,
+        moment.regime,
+        moment.timestamp_ns,
+        moment.hash,
+    )
+
+
+class Attendance:
+    """Who wants to hear about which lane."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, list[bytes]] = {}
+        self._instances: dict[bytes, list[int]] = {}
+
+    def attend(self, instance: bytes, client_id: int) -> None:
+        attending = self._lanes.setdefault(client_id, [])
+        if instance not in attending:
+            attending.append(instance)
+            self._instances.setdefault(instance, []).append(client_id)
+
+    def leave(self, instance: bytes) -> None:
+        for client_id in self._instances.pop(instance, []):
+            self._lanes[client_id].remove(instance)
+            if not self._lanes[client_id]:
+                del self._lanes[client_id]
+
+    def answers(self, executed: Executed) -> Iterator[tuple[bytes, NodeMessage]]:
+        """Everything there is to say about one cluster message, in order for each client."""
+        waiting: dict[bytes, list[Run]] = {}
+        for pack in _packs(executed):
+            for instance in self._lanes.get(pack.client_id, ()):
+                runs = waiting.setdefault(instance, [])
+                if pack.reason in (Reason.APPLIED, Reason.DUPLICATE):
+                    _extend(runs, _run(executed.moment, pack))
+                    continue
+                if runs:
+                    yield instance, Receipts(tuple(runs))
+                    runs.clear()
+                yield instance, _void_answer(pack)
+        for instance, runs in waiting.items():
+            if runs:
+                yield instance, Receipts(tuple(runs))
+
+
+def _packs(executed: Executed) -> Iterable[PackVerdict]:
+    for entry in executed.verdict.entries:
+        if isinstance(entry, DataVerdict):
+            yield from entry.packs
+
+
+def _run(moment: Moment, pack: PackVerdict) -> Run:
+    if pack.original is not None:
+        return run_of(pack.client_id, pack.original)
+    assert pack.reason is Reason.APPLIED, "a receipt for something that was not applied"
+    return _fresh_run(moment, pack)
+
+
+def _extend(runs: list[Run], run: Run) -> None:
+    """Add a run, as a part of the last one if it goes on from there."""
+    last = runs[-1] if runs else None
+    if (
+        last is not None
+        and (last.client_id, last.stream, last.index) == (run.client_id, run.stream, run.index)
+        and last.first_id + last.requests == run.first_id
+        and last.base_offset + last.messages == run.base_offset
+    ):
+        requests, messages = last.requests + run.requests, last.messages + run.messages
+        runs[-1] = msgspec.structs.replace(last, requests=requests, messages=messages)
+    else:
+        runs.append(run)
+
+
+def _void_answer(pack: PackVerdict) -> NodeMessage:
+    if pack.reason is Reason.OLD:
+        return AlreadyWritten(pack.client_id, pack.expected_id - 1)
+    if pack.reason is Reason.GAP:
+        return GoBack(pack.client_id, pack.expected_id)
+    return refusal(pack)

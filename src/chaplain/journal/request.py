@@ -1,0 +1,111 @@
+"""A client's write request: a stream's name and a pack of `segment/`, signed as one.
+
+Decides which octets are a request that readers of the log will be able to take apart, and what a signature covers.
+Refuses to know who may write: that is `execution`'s business. How the fields of journal.txt lie in a pack, and byte
+tables: docs/protocol/journal-requests.md.
+
+Invariants: a pack that passes `check_pack` is read by `segment.arrow` without complaint; no message is looked at alone.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import numpy as np
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.segment.layout import HASH_BYTES, Bytes, octets, padded
+from chaplain.segment.pack import NOTHING, PACK_HEAD_BYTES, PackHead, column_count, digest_of, read_head, stated_digest
+from chaplain.wire.limits import STRING_BYTES_MAX
+from chaplain.wire.primitives import VCHAR, put_string
+
+REQUEST_LABEL = b"chaplain request 1"
+REQUEST_ID_MAX = 0xFFFFFFFF
+_CLIENT_ID_AT = 8
+RESERVED = "_"
+"""Streams whose name begins like this are the cluster's own."""
+
+
+class Heading(Frozen, frozen=True):
+    """What the first octets of a pack say, before anything is proven."""
+
+    client_id: int
+    first_id: int
+    requests: int
+    messages: int
+    signature_type: int
+    digest: bytes
+    """Of the pack, as stated in it."""
+    size_bytes: int
+
+    @property
+    def last_id(self) -> int:
+        return self.first_id + self.requests - 1
+
+
+def client_id_of(raw: bytes) -> int:
+    """Whose pack this claims to be."""
+    return int.from_bytes(raw[_CLIENT_ID_AT : _CLIENT_ID_AT + 4], "little")
+
+
+def read_heading(raw: Bytes) -> Heading:
+    """The heading of one pack, cheaply: enough to say whose it is and which requests it holds."""
+    view = octets(raw)
+    head = read_head(view, 0)
+    if head.end != len(view):
+        raise Malformed(f"request: {len(view) - head.end} octets too many")
+    if not head.client_id or not head.first_id or head.first_id + head.requests - 1 > REQUEST_ID_MAX:
+        raise Malformed(f"request: lane {head.client_id}, first id {head.first_id}: both count from 1, in 32 bits")
+    return Heading(
+        client_id=head.client_id,
+        first_id=head.first_id,
+        requests=head.requests,
+        messages=head.count,
+        signature_type=head.signature_type,
+        digest=stated_digest(view),
+        size_bytes=head.end,
+    )
+
+
+def check_pack(raw: Bytes) -> PackHead:
+    """The pack's head, if its tables add up and its digest is right: numpy does the sums, whatever the count."""
+    view = octets(raw)
+    head = read_head(view, 0)
+    tables = view[head.tables_at : head.data_at].view("<u4")
+    requests = tables[: head.tabled_requests]
+    if len(requests) and (int(requests.min()) < 1 or int(requests.sum(dtype=np.uint64)) != head.count):
+        raise Malformed("request: the request table does not add up")
+    used = head.tabled_requests + head.count * column_count(head.columns)
+    sizes = tables[head.tabled_requests : used]
+    if int(sizes[: head.count].max()) == NOTHING:
+        raise Malformed("request: a value must be there")
+    end = head.data_at + int(sizes[sizes != NOTHING].sum(dtype=np.uint64))
+    if padded(end) != head.end:
+        raise Malformed("request: sizes do not add up")
+    signature_end = PACK_HEAD_BYTES + head.signature_bytes
+    if tables[used:].any() or view[end:].any() or view[signature_end : head.tables_at].any():
+        raise Malformed("request: padding that is not zero")
+    if digest_of(view) != stated_digest(view):
+        raise Malformed("request: the digest is not that of the pack")
+    return head
+
+
+def check_stream(stream: str) -> None:
+    """Whether a stream may be called so."""
+    encoded = stream.encode()
+    if not encoded or len(encoded) > STRING_BYTES_MAX or encoded.translate(None, VCHAR):
+        raise Malformed(f"stream: 1 to {STRING_BYTES_MAX} visible ASCII characters, not {stream!r}")
+    if stream.startswith(RESERVED):
+        raise Malformed(f"stream: names beginning with {RESERVED!r} are the cluster's own, not {stream!r}")
+
+
+def signed_octets(cluster: str, stream: str, digest: bytes) -> bytes:
+    """What a request's signature covers, after the label: the same pack means nothing elsewhere."""
+    assert len(digest) == HASH_BYTES
+    return put_string(cluster) + put_string(stream) + digest
+
+
+def request_digest(cluster: str, stream: str, digest: bytes) -> bytes:
+    """Names the request for ever: two requests are the same if and only if the same octets were to be signed."""
+    return sha256(b"%b\0%b" % (REQUEST_LABEL, signed_octets(cluster, stream, digest))).digest()

@@ -1,0 +1,163 @@
+"""Answers what clients ask of one node: who am I, how far is a lane, what is there, and proof against a compromised
+one.
+
+Decides from the executed state and the asker's identity, nothing else. Writing, reading and petitions are elsewhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from chaplain.errors import Malformed
+from chaplain.journal import ingest_message
+from chaplain.journal.client_messages import AskLane, AskProof, Failed, LaneIs, Listed, ProofIs, Wrapped, WrapSecret
+from chaplain.journal.cluster_message import DataEntry
+from chaplain.journal.configuration import may_read
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.journal_events import ToClient
+from chaplain.journal.log_records import Grouper, body_of, is_message
+from chaplain.journal.order_events import ReadLog
+from chaplain.journal.reading import Locate
+from chaplain.journal.signing import SECRET_BYTES, WRAP_NONCE_BYTES, Wrapping
+from chaplain.journal.state import Client, Place, Status
+from chaplain.link.identity import KEY_BYTES
+from chaplain.segment.record import Record
+
+ServiceEffect: TypeAlias = ToClient | ReadLog
+PROOFS_MAX = 64
+"""Proofs that are being read from the log."""
+
+
+class _Search(msgspec.Struct):
+    """A proof on its way from the log."""
+
+    instance: bytes
+    call: int
+    client: Client
+    places: tuple[Place, ...]
+    packs: list[bytes]
+
+
+class Service:
+    def __init__(
+        self, execution: JournalExecution, chance: random.Random, wrapping: Wrapping | None, locate: Locate
+    ) -> None:
+        self._execution = execution
+        self._chance = chance
+        self._wrapping = wrapping
+        self._locate = locate
+        self._searches: dict[int, _Search] = {}
+        self._token = 0
+        self.effects: list[ServiceEffect] = []
+
+    def lane(self, instance: bytes, ask: AskLane) -> None:
+        lane = self._execution.state.lanes.get(ask.client_id)
+        index = self._execution.settled
+        if lane is None:
+            answer = LaneIs(ask.call, ask.client_id, False, 0, False, index)
+        else:
+            answer = LaneIs(ask.call, ask.client_id, True, lane.last_id, lane.fenced, index)
+        self.effects.append(ToClient(instance, answer))
+
+    def streams(self, instance: bytes, call: int, client: Client) -> None:
+        listed = [
+            {"stream": name, "next_offset": tail.next_offset, "chain": tail.chain.hex()}
+            for name, tail in sorted(self._execution.state.streams.items())
+            if may_read(client, name)
+        ]
+        self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(listed)))
+
+    def clients(self, instance: bytes, call: int, client: Client) -> None:
+        if not client.admin:
+            self._fail(instance, call, "not_allowed", "only an admin may see who there is")
+            return
+        listed = [
+            {
+                "name": one.name,
+                "acl": one.acl.hex(),
+                "key": one.key.hex(),
+                "status": Status(one.status).name.lower(),
+                "admin": one.admin,
+                "writes": one.writes,
+                "reads": one.reads,
+                "lanes": self._execution.state.lane_counts.get(one.acl, 0),
+            }
+            for one in self._execution.state.clients.values()
+        ]
+        self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(listed)))
+
+    def wrap(self, instance: bytes, wish: WrapSecret, secret: bytes, client: Client) -> None:
+        if not client.admin or self._wrapping is None:
+            why = "only an admin may, and the cluster must have been founded with a wrapping key"
+            self._fail(instance, wish.call, "not_allowed", why)
+        elif len(secret) != SECRET_BYTES or len(wish.key) != KEY_BYTES:
+            why = f"a secret has {SECRET_BYTES} octets and a key {KEY_BYTES}"
+            self._fail(instance, wish.call, "malformed", why)
+        else:
+            wrapped = self._wrapping.wrap(secret, wish.key, self._chance.randbytes(WRAP_NONCE_BYTES))
+            self.effects.append(ToClient(instance, Wrapped(wish.call), wrapped))
+
+    # Proof.
+
+    def proof(self, instance: bytes, ask: AskProof) -> None:
+        """Find both requests in the log. Anybody with a session may ask: proof is there to be seen."""
+        proof = self._execution.state.proofs.get(ask.acl)
+        client = self._execution.state.clients.get(ask.acl)
+        if proof is None or client is None:
+            self._fail(instance, ask.call, "unknown", "nothing is proven against this identity")
+        elif len(self._searches) >= PROOFS_MAX:
+            self._fail(instance, ask.call, "busy", "too many proofs are being read: ask again later")
+        else:
+            self._search(_Search(instance, ask.call, client, (proof.first, proof.second), []))
+
+    def _search(self, search: _Search) -> None:
+        place = search.places[len(search.packs)]
+        span = self._locate(place.index, 1)
+        if span is None:
+            self._fail(search.instance, search.call, "busy", "not on this disk yet: ask again later, or another node")
+            return
+        self._token += 1
+        self._searches[self._token] = search
+        self.effects.append(ReadLog(self._token, *span))
+
+    def read(self, token: int, records: Sequence[Record]) -> None:
+        search = self._searches.pop(token, None)
+        if search is None:
+            return
+        try:
+            search.packs.append(self._find(search.places[len(search.packs)], records))
+        except Malformed as wrong:
+            self._fail(search.instance, search.call, "damaged", f"{wrong}: ask another node")
+            return
+        if len(search.packs) < len(search.places):
+            self._search(search)
+        else:
+            self._prove(search)
+
+    def _find(self, place: Place, records: Sequence[Record]) -> bytes:
+        grouper = Grouper()
+        for record in records:
+            group = grouper.feed(0, 0, record) if is_message(record) and record.index == place.index else None
+            if group is None:
+                continue
+            body, _ = body_of(group.first)
+            payloads = self._execution.payloads(body, group.records[1:])
+            number = sum(isinstance(entry, DataEntry) for entry in body.entries[: place.entry])
+            if number < len(payloads):
+                entries = ingest_message.decode(payloads[number]).entries
+                if place.pack < len(entries):
+                    return bytes(entries[place.pack].raw)
+        raise Malformed(f"message {place.index} is not in the log")
+
+    def _prove(self, search: _Search) -> None:
+        first, second = search.places
+        streams = (first.stream, len(search.packs[0]), second.stream)
+        answer = ProofIs(search.call, self._execution.cluster, search.client.key, *streams)
+        self.effects.append(ToClient(search.instance, answer, b"".join(search.packs)))
+
+    def _fail(self, instance: bytes, call: int, kind: str, reason: str) -> None:
+        self.effects.append(ToClient(instance, Failed(call, kind, reason)))

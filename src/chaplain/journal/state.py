@@ -1,0 +1,321 @@
+"""The state that the agreed prefix adds up to, as values; a draft of what one message would change; and its octets.
+
+    identities  who there is, by ACL id       streams  the next offset and the chain of each
+    lanes       by client id                  proofs   of those who signed two things for one id
+
+Decides nothing: rules are in `lanes`, `configuration` and `execution`. A `Draft` lies over the state, so that a
+message can be tried without being agreed; `commit` lays it down. Whatever is in `export` is compared between nodes;
+whatever can be derived from it (who has which name, which nonce got which lane) is not.
+
+Invariants: client ids rise and are never given twice; `export` has one form for one state, and `load` gives that state
+back.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from hashlib import sha256
+
+import msgspec
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal.config_message import acl_id
+from chaplain.journal.founding import Founding
+
+_STREAM_CHAIN = b"chaplain stream chain\0"
+STATE_VERSION = 1
+
+
+class Moment(Frozen, frozen=True, array_like=True):
+    """When something was decided: the cluster message that decided it."""
+
+    index: int
+    regime: int
+    timestamp_ns: int
+    hash: bytes
+    """The cluster chain up to and with the message."""
+
+
+class Remembered(Frozen, frozen=True, array_like=True):
+    """A pack that was applied: enough to give its receipt again, to know it again, and to find it in the log."""
+
+    first_id: int
+    requests: int
+    digest: bytes
+    """What names the request: see `request.request_digest`."""
+    stream: str
+    base_offset: int
+    messages: int
+    moment: Moment
+    entry: int
+    pack: int
+
+    @property
+    def last_id(self) -> int:
+        return self.first_id + self.requests - 1
+
+
+class Lane(Frozen, frozen=True, array_like=True):
+    client_id: int
+    acl: bytes
+    nonce: bytes
+    active_ns: int
+    """Cluster time of the lease or of the last pack that was applied."""
+    last_id: int = 0
+    fenced: bool = False
+    recent: tuple[Remembered, ...] = ()
+
+
+class Status(IntEnum):
+    ACTIVE = 1
+    REMOVED = 2
+    COMPROMISED = 3
+
+
+class Client(Frozen, frozen=True, array_like=True):
+    """An identity that may write or read. Lanes are leased under it."""
+
+    acl: bytes
+    name: str
+    key: bytes
+    signature_type: int
+    secret: bytes
+    """Wrapped; empty unless it signs with HMAC."""
+    writes: tuple[str, ...]
+    reads: tuple[str, ...]
+    admin: bool
+    nonce: bytes
+    status: int = Status.ACTIVE
+
+
+class Tail(Frozen, frozen=True, array_like=True):
+    """Where a stream goes on."""
+
+    next_offset: int
+    chain: bytes
+
+
+class Place(Frozen, frozen=True, array_like=True):
+    """Where the log has a request: the message, its entry, the pack in it."""
+
+    index: int
+    entry: int
+    pack: int
+    stream: str
+    digest: bytes
+
+
+class Proof(Frozen, frozen=True, array_like=True):
+    """Two requests for one id, both validly signed, not the same."""
+
+    client_id: int
+    acl: bytes
+    first: Place
+    second: Place
+
+
+class _Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
+    version: int
+    founding: bytes
+    moment: Moment
+    next_client: int
+    clients: tuple[Client, ...]
+    lanes: tuple[Lane, ...]
+    streams: tuple[tuple[str, Tail], ...]
+    proofs: tuple[Proof, ...]
+    journals: tuple[tuple[int, int, int], ...]
+
+
+def stream_genesis(cluster: str, stream: str) -> bytes:
+    return sha256(b"%bgenesis\0%b\0%b" % (_STREAM_CHAIN, cluster.encode(), stream.encode())).digest()
+
+
+def stream_hash(previous: bytes, first_offset: int, count: int, digests: list[bytes]) -> bytes:
+    """The stream's chain after one cluster message that wrote to it."""
+    place = first_offset.to_bytes(8, "big") + count.to_bytes(8, "big")
+    return sha256(b"".join((_STREAM_CHAIN, previous, place, *digests))).digest()
+
+
+class State:
+    """The whole of it. Changed by `Draft.commit` alone."""
+
+    def __init__(self, founding: Founding, genesis: bytes) -> None:
+        self.founding = founding
+        self.moment = Moment(0, 0, 0, genesis)
+        self.next_client = 1
+        self.clients: dict[bytes, Client] = {}
+        self.lanes: dict[int, Lane] = {}
+        """In the order of their last use."""
+        self.streams: dict[str, Tail] = {}
+        self.proofs: dict[bytes, Proof] = {}
+        self.journals: dict[int, tuple[int, int]] = {}
+        """The journal and index of each ingest node's message that was ordered last."""
+        self.leases: dict[tuple[bytes, bytes], int] = {}
+        self.lane_counts: dict[bytes, int] = {}
+        for number, seed in enumerate(founding.clients):
+            acl = acl_id(0, 0, number + 1)
+            rights = (seed.writes, seed.reads, seed.admin)
+            self.clients[acl] = Client(acl, seed.name, seed.key, seed.signature_type, b"", *rights, nonce=b"")
+
+    def put_lane(self, lane: Lane) -> None:
+        if self.lanes.pop(lane.client_id, None) is None:
+            self.leases[lane.acl, lane.nonce] = lane.client_id
+            self.lane_counts[lane.acl] = self.lane_counts.get(lane.acl, 0) + 1
+        self.lanes[lane.client_id] = lane
+
+    def drop_lane(self, client_id: int) -> None:
+        lane = self.lanes.pop(client_id)
+        if self.leases[lane.acl, lane.nonce] == client_id:
+            del self.leases[lane.acl, lane.nonce]
+        self.lane_counts[lane.acl] -= 1
+        if not self.lane_counts[lane.acl]:
+            del self.lane_counts[lane.acl]
+
+    def export(self) -> bytes:
+        """The one form of this state."""
+        exported = _Export(
+            STATE_VERSION,
+            self.founding.digest(),
+            self.moment,
+            self.next_client,
+            tuple(self.clients[acl] for acl in sorted(self.clients)),
+            tuple(self.lanes[client_id] for client_id in sorted(self.lanes)),
+            tuple((name, self.streams[name]) for name in sorted(self.streams)),
+            tuple(self.proofs[acl] for acl in sorted(self.proofs)),
+            tuple((node, *self.journals[node]) for node in sorted(self.journals)),
+        )
+        return msgspec.msgpack.encode(exported)
+
+
+def load(founding: Founding, data: bytes) -> State:
+    """The state again. Only what `export` wrote, for the same founding, is taken."""
+    try:
+        exported = msgspec.msgpack.decode(data, type=_Export)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"state: {error}") from None
+    if exported.version != STATE_VERSION or exported.founding != founding.digest():
+        raise Malformed("state: of another version, or of a cluster founded otherwise")
+    state = State(founding, exported.moment.hash)
+    state.moment, state.next_client = exported.moment, exported.next_client
+    state.clients = {client.acl: client for client in exported.clients}
+    for lane in sorted(exported.lanes, key=lambda lane: lane.active_ns):
+        state.put_lane(lane)
+    state.streams = dict(exported.streams)
+    state.proofs = {proof.acl: proof for proof in exported.proofs}
+    state.journals = {node: (journal, index) for node, journal, index in exported.journals}
+    if state.export() != data:
+        raise Malformed("state: not in its one form")
+    return state
+
+
+class Writing:
+    """What one message writes to one stream, so far."""
+
+    __slots__ = ("chain", "digests", "first_offset", "next_offset")
+
+    def __init__(self, tail: Tail) -> None:
+        self.first_offset = self.next_offset = tail.next_offset
+        self.chain = tail.chain
+        self.digests: list[bytes] = []
+
+    @property
+    def count(self) -> int:
+        return self.next_offset - self.first_offset
+
+    def tail(self) -> Tail:
+        return Tail(self.next_offset, stream_hash(self.chain, self.first_offset, self.count, self.digests))
+
+
+class Draft:
+    """What one message would change."""
+
+    def __init__(self, state: State, moment: Moment) -> None:
+        self.state = state
+        self.moment = moment
+        self.next_client = state.next_client
+        self._clients: dict[bytes, Client] = {}
+        self._lanes: dict[int, Lane | None] = {}
+        self._leases: dict[tuple[bytes, bytes], int] = {}
+        self._proofs: dict[bytes, Proof] = {}
+        self._journals: dict[int, tuple[int, int]] = {}
+        self.writings: dict[str, Writing] = {}
+
+    def lane(self, client_id: int) -> Lane | None:
+        if client_id in self._lanes:
+            return self._lanes[client_id]
+        return self.state.lanes.get(client_id)
+
+    def put_lane(self, lane: Lane) -> None:
+        assert lane.active_ns == self.moment.timestamp_ns, "a lane that is touched is used: their order is that of use"
+        self._lanes.pop(lane.client_id, None)
+        self._lanes[lane.client_id] = lane
+        self._leases[lane.acl, lane.nonce] = lane.client_id
+
+    def drop_lane(self, client_id: int) -> None:
+        self._lanes[client_id] = None
+
+    def leased(self, acl: bytes, nonce: bytes) -> Lane | None:
+        """The lane that this wish was granted before."""
+        client_id = self._leases.get((acl, nonce)) or self.state.leases.get((acl, nonce))
+        return self.lane(client_id) if client_id else None
+
+    def lanes_by_use(self) -> list[Lane]:
+        """All lanes, the longest unused first."""
+        old = [lane for client_id, lane in self.state.lanes.items() if client_id not in self._lanes]
+        return old + [lane for lane in self._lanes.values() if lane is not None]
+
+    def client(self, acl: bytes) -> Client | None:
+        return self._clients.get(acl) or self.state.clients.get(acl)
+
+    def clients(self) -> list[Client]:
+        return [*({**self.state.clients, **self._clients}).values()]
+
+    def put_client(self, client: Client) -> None:
+        self._clients[client.acl] = client
+
+    def put_proof(self, proof: Proof) -> None:
+        self._proofs.setdefault(proof.acl, proof)
+
+    def put_journal(self, node: int, journal: int, index: int) -> None:
+        self._journals[node] = (journal, index)
+
+    def knows(self, stream: str) -> bool:
+        return stream in self.writings or stream in self.state.streams
+
+    def streams_count(self) -> int:
+        return len(self.state.streams) + sum(stream not in self.state.streams for stream in self.writings)
+
+    def write(self, stream: str, count: int, digest: bytes) -> int:
+        """Append so many messages; gives the offset of the first."""
+        writing = self.writings.get(stream)
+        if writing is None:
+            tail = self.state.streams.get(stream)
+            writing = Writing(tail or Tail(0, stream_genesis(self.state.founding.cluster, stream)))
+            self.writings[stream] = writing
+        base = writing.next_offset
+        writing.next_offset += count
+        writing.digests.append(digest)
+        return base
+
+    def tails(self) -> dict[str, Tail]:
+        """Where the streams that were written to go on."""
+        return {stream: writing.tail() for stream, writing in self.writings.items()}
+
+    @property
+    def clients_changed(self) -> bool:
+        return bool(self._clients)
+
+    def commit(self) -> None:
+        state = self.state
+        assert self.moment.index == state.moment.index + 1, "a message was applied out of order"
+        for client_id, lane in self._lanes.items():
+            if lane is not None:
+                state.put_lane(lane)
+            elif client_id in state.lanes:
+                state.drop_lane(client_id)
+        state.clients.update(self._clients)
+        state.streams.update(self.tails())
+        state.proofs = {**self._proofs, **state.proofs}
+        state.journals.update(self._journals)
+        state.moment, state.next_client = self.moment, self.next_client

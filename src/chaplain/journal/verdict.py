@@ -1,0 +1,184 @@
+"""What execution decides about each entry, and the verdict that is stored next to the message for readers of files.
+
+    verdict = protocol 1 | entries 3 | entry verdict … | streams 3 | stream verdict …
+
+Decides how verdicts are written down, not what they are. Byte tables and hex example: docs/protocol/journal-
+requests.md.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeAlias
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal.cluster_message import DATA_ENTRY, PROTOCOL
+from chaplain.journal.config_message import ACL_BYTES, NO_ACL
+from chaplain.journal.state import Moment, Remembered
+from chaplain.segment.layout import HASH_BYTES, NO_OFFSET
+from chaplain.segment.record import Record
+from chaplain.wire.primitives import Cursor, put_number, put_string
+
+
+class Reason(IntEnum):
+    """Why something was applied or not. Numbers are on disk and never reused."""
+
+    APPLIED = 0
+    DUPLICATE = 1
+    OLD = 2
+    GAP = 3
+    UNKNOWN_LANE = 4
+    REMOVED = 5
+    COMPROMISED = 6
+    FENCED = 7
+    MALFORMED = 8
+    SIGNATURE = 9
+    NO_RIGHT = 10
+    STREAMS_FULL = 11
+    TOO_LARGE = 12
+    UNKNOWN_TYPE = 20
+    UNKNOWN_SIGNER = 21
+    NOT_ALLOWED = 22
+    NAME_TAKEN = 23
+    KEY_TAKEN = 24
+    LANES_FULL = 25
+    IDENTITIES_FULL = 26
+    UNKNOWN_CLIENT = 27
+    BAD_SECRET = 28
+
+
+UNCHECKED = (Reason.UNKNOWN_LANE, Reason.REMOVED, Reason.COMPROMISED)
+"""Decided without looking at the signature, or after it held: they say nothing about it."""
+FALSE = (Reason.MALFORMED, Reason.SIGNATURE)
+"""Decided because the pack is not whole or not signed by whom it should be."""
+
+
+class PackVerdict(Frozen, frozen=True):
+    client_id: int
+    first_id: int
+    requests: int
+    messages: int
+    stream: str
+    reason: Reason
+    base_offset: int = NO_OFFSET
+    """Of the first message, if it was applied."""
+    original: Remembered | None = None
+    """DUPLICATE: what was applied before. Not on disk."""
+    expected_id: int = 0
+    """The id that the lane waits for. Not on disk."""
+
+
+class DataVerdict(Frozen, frozen=True):
+    """One data entry. An ingest message that is malformed has no packs."""
+
+    packs: tuple[PackVerdict, ...]
+    malformed: bool = False
+
+
+class ConfigVerdict(Frozen, frozen=True):
+    entry_type: int
+    reason: Reason
+    client_id: int = 0
+    """The lane that was leased, released or fenced."""
+    acl: bytes = NO_ACL
+    """The identity that was added or removed, or whose lane it is."""
+    last_id: int = 0
+    """The last request that was applied on the lane."""
+    petition: bytes = b""
+    """SHA-256 of the entry's data, by which who asked knows it again. Not on disk."""
+
+
+EntryVerdict: TypeAlias = DataVerdict | ConfigVerdict
+
+
+class StreamVerdict(Frozen, frozen=True):
+    """What the message wrote to one stream, and the stream's chain after it."""
+
+    stream: str
+    first_offset: int
+    count: int
+    chain: bytes
+
+
+class Verdict(Frozen, frozen=True):
+    entries: tuple[EntryVerdict, ...]
+    streams: tuple[StreamVerdict, ...]
+
+
+class Executed(Frozen, frozen=True):
+    """One agreed message, carried out: for those who answer clients and readers."""
+
+    moment: Moment
+    verdict: Verdict
+    batches: tuple[Record, ...]
+    """What it wrote, one record for each ingest message and stream."""
+    clients_changed: bool
+
+
+def encode(verdict: Verdict) -> bytes:
+    pieces = [put_number(PROTOCOL, 1), put_number(len(verdict.entries), 3)]
+    for entry in verdict.entries:
+        pieces.append(_encode_data(entry) if isinstance(entry, DataVerdict) else _encode_config(entry))
+    pieces.append(put_number(len(verdict.streams), 3))
+    for stream in verdict.streams:
+        pieces += (put_string(stream.stream), put_number(stream.first_offset, 8), put_number(stream.count, 8))
+        pieces.append(stream.chain)
+    return b"".join(pieces)
+
+
+def _encode_data(data: DataVerdict) -> bytes:
+    head = put_number(DATA_ENTRY, 1) + put_number(Reason.MALFORMED if data.malformed else 0, 1)
+    return b"".join((head, put_number(len(data.packs), 4), *map(_encode_pack, data.packs)))
+
+
+def _encode_pack(pack: PackVerdict) -> bytes:
+    numbers = ((pack.reason, 1), (pack.client_id, 4), (pack.first_id, 4), (pack.requests, 4), (pack.messages, 4))
+    fields = b"".join(put_number(value, size) for value, size in numbers)
+    return fields + put_number(pack.base_offset, 8) + put_string(pack.stream)
+
+
+def _encode_config(config: ConfigVerdict) -> bytes:
+    head = put_number(config.entry_type, 1) + put_number(config.reason, 1)
+    return head + put_number(config.client_id, 4) + config.acl + put_number(config.last_id, 4)
+
+
+def decode(data: bytes) -> Verdict:
+    cursor = Cursor(data)
+    if cursor.number(1, "protocol") != PROTOCOL:
+        raise Malformed("verdict: another protocol")
+    entries = tuple(_entry(cursor) for _ in range(cursor.number(3, "entries")))
+    streams = tuple(_stream(cursor) for _ in range(cursor.number(3, "streams")))
+    cursor.end("verdict")
+    return Verdict(entries, streams)
+
+
+def _entry(cursor: Cursor) -> EntryVerdict:
+    entry_type, reason = cursor.number(1, "entry type"), take_reason(cursor)
+    if entry_type == DATA_ENTRY:
+        if reason not in (Reason.APPLIED, Reason.MALFORMED):
+            raise Malformed("verdict: a data entry is malformed or not")
+        packs = tuple(_pack(cursor) for _ in range(cursor.number(4, "packs")))
+        return DataVerdict(packs, reason == Reason.MALFORMED)
+    client_id, acl = cursor.number(4, "client id"), cursor.take(ACL_BYTES, "ACL id")
+    return ConfigVerdict(entry_type, reason, client_id, acl, cursor.number(4, "last id"))
+
+
+def _pack(cursor: Cursor) -> PackVerdict:
+    reason, client_id, first_id = take_reason(cursor), cursor.number(4, "client id"), cursor.number(4, "first id")
+    requests, messages = cursor.number(4, "requests"), cursor.number(4, "messages")
+    base_offset, stream = cursor.number(8, "base offset"), cursor.string("stream")
+    return PackVerdict(client_id, first_id, requests, messages, stream, reason, base_offset)
+
+
+def _stream(cursor: Cursor) -> StreamVerdict:
+    name, first_offset = cursor.string("stream"), cursor.number(8, "first offset")
+    return StreamVerdict(name, first_offset, cursor.number(8, "count"), cursor.take(HASH_BYTES, "chain"))
+
+
+def take_reason(cursor: Cursor) -> Reason:
+    number = cursor.number(1, "reason")
+    try:
+        return Reason(number)
+    except ValueError:
+        raise Malformed(f"verdict: reason {number} is not known") from None

@@ -1,0 +1,195 @@
+"""What tests of the journal's requests share: people with keys, packs they sign, and a prefix that grows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from hashlib import sha512
+
+from nacl import bindings
+
+from chaplain.journal import config_message, ingest_message
+from chaplain.journal.client_messages import Run
+from chaplain.journal.cluster_message import (
+    Body,
+    ConfigEntry,
+    DataEntry,
+    Entry,
+    Reference,
+    chain_hash,
+    encode_body,
+    genesis,
+)
+from chaplain.journal.config_message import ConfigMessage, LeaseLane, acl_id, entry_type_of
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.founding import Founding, FoundingClient, Member, Policy
+from chaplain.journal.ingest_message import IngestEntry
+from chaplain.journal.order_events import Settled
+from chaplain.journal.request import REQUEST_LABEL, signed_octets
+from chaplain.journal.signing import SLOT_BYTES, SignatureType, Wrapping, seal_pack, sign_pack
+from chaplain.journal.verdict import ConfigVerdict, Executed, PackVerdict
+from chaplain.link.identity import Identity
+from chaplain.segment.pack import Pack, encode_pack, stated_digest, with_signature
+
+CLUSTER = "stage"
+ADMIN = Identity(b"a" * 32)
+ADMIN_ACL = acl_id(0, 0, 1)
+BOB = Identity(b"b" * 32)
+NODES = {node: Identity(bytes((node,)) * 32) for node in (1, 2, 3)}
+WRAPPING = Wrapping(b"w" * 32, CLUSTER)
+SECOND = 10**9
+
+
+def founding(policy: Policy | None = None, wrapping_id: bytes = b"") -> Founding:
+    members = tuple(
+        Member(node, identity.key, f"tcp://127.0.0.1:{7000 + node}", bytes((node,)) * 16)
+        for node, identity in NODES.items()
+    )
+    client = FoundingClient("default", ADMIN.key)
+    return Founding(CLUSTER, members, (client,), policy or Policy(), wrapping_id)
+
+
+def pack(
+    lane: int,
+    first_id: int,
+    values: Sequence[bytes] = (b"value",),
+    *,
+    stream: str = "orders",
+    signer: Identity = ADMIN,
+    counts: tuple[int, ...] | None = None,
+    cluster: str = CLUSTER,
+) -> IngestEntry:
+    raw = encode_pack(
+        Pack(
+            lane,
+            first_id,
+            tuple(values),
+            request_counts=counts,
+            signature_type=SignatureType.ED25519,
+            signature=bytes(SLOT_BYTES[SignatureType.ED25519]),
+        )
+    )
+    return IngestEntry(stream, sign_pack(raw, cluster, stream, signer))
+
+
+def resigned(entry: IngestEntry, seed: bytes = b"a" * 32) -> IngestEntry:
+    """The same request under another valid signature: Ed25519 with a nonce of our own choice."""
+    raw = bytes(entry.raw)
+    message = b"%b\0%b" % (REQUEST_LABEL, signed_octets(CLUSTER, entry.stream, stated_digest(raw)))
+    scalar = bytearray(sha512(seed).digest()[:32])
+    scalar[0] &= 248
+    scalar[31] = scalar[31] & 127 | 64
+    secret = bindings.crypto_core_ed25519_scalar_reduce(bytes(scalar) + bytes(32))
+    nonce = bindings.crypto_core_ed25519_scalar_reduce(b"another nonce".ljust(64, b"!"))
+    point = bindings.crypto_scalarmult_ed25519_base_noclamp(nonce)
+    key = Identity(seed).key
+    challenge = bindings.crypto_core_ed25519_scalar_reduce(sha512(point + key + message).digest())
+    product = bindings.crypto_core_ed25519_scalar_mul(challenge, secret)
+    signature = point + bindings.crypto_core_ed25519_scalar_add(nonce, product)
+    return IngestEntry(entry.stream, with_signature(raw, signature))
+
+
+def sealed_pack(lane: int, first_id: int, secret: bytes, stream: str = "orders") -> IngestEntry:
+    raw = encode_pack(Pack(lane, first_id, (b"value",), signature_type=SignatureType.HMAC_SHA256, signature=bytes(32)))
+    return IngestEntry(stream, seal_pack(raw, CLUSTER, stream, secret))
+
+
+def petition(
+    message: ConfigMessage, signer: Identity = ADMIN, acl: bytes = ADMIN_ACL, nonce: bytes = b"n" * 16
+) -> ConfigEntry:
+    data = config_message.sign(message, CLUSTER, acl, nonce, signer)
+    return ConfigEntry(entry_type_of(message), 0, data)
+
+
+def lease(signer: Identity = ADMIN, acl: bytes = ADMIN_ACL, nonce: bytes = b"n" * 16) -> ConfigEntry:
+    return petition(LeaseLane(acl), signer, acl, nonce)
+
+
+class Prefix:
+    """An agreed prefix that grows, and executors that are given it."""
+
+    def __init__(self, *executors: JournalExecution) -> None:
+        self.executors = list(executors)
+        self.messages: list[Settled] = []
+        self.executed: list[Executed] = []
+        self._indexes: dict[int, int] = {}
+
+    def ingest(self, entries: Sequence[IngestEntry], node: int = 1) -> tuple[DataEntry, bytes]:
+        index = self._indexes[node] = self._indexes.get(node, 0) + 1
+        reference = Reference(node, 1, index)
+        payload = ingest_message.encode(reference, entries)
+        return DataEntry(reference, ingest_message.digest_of(payload)), payload
+
+    def order(
+        self,
+        entries: Sequence[Entry | tuple[DataEntry, bytes]],
+        *,
+        time_ns: int | None = None,
+        regime: int = 1,
+    ) -> Settled:
+        """Agree on one message and give it to everybody."""
+        message = self.propose(entries, time_ns=time_ns, regime=regime)
+        self.messages.append(message)
+        for executor in self.executors:
+            give(executor, message)
+        return message
+
+    def propose(
+        self,
+        entries: Sequence[Entry | tuple[DataEntry, bytes]],
+        *,
+        time_ns: int | None = None,
+        regime: int = 1,
+    ) -> Settled:
+        last = self.messages[-1] if self.messages else None
+        previous = last.hash if last else genesis(CLUSTER)
+        index = len(self.messages) + 1
+        time_ns = time_ns if time_ns is not None else (last.body.timestamp_ns if last else 0) + SECOND
+        listed = tuple(entry[0] if isinstance(entry, tuple) else entry for entry in entries)
+        body = Body(regime, index, 1, time_ns, previous, listed)
+        payloads = tuple(entry[1] for entry in entries if isinstance(entry, tuple))
+        return Settled(body, chain_hash(previous, encode_body(body)), payloads)
+
+    def write(self, *entries: IngestEntry, node: int = 1, time_ns: int | None = None) -> Settled:
+        return self.order([self.ingest(entries, node)], time_ns=time_ns)
+
+
+def give(executor: JournalExecution, message: Settled) -> None:
+    """As the serializer does: look, then settle."""
+    executor.preview(message.body, message.payloads)
+    executor.settle(message)
+
+
+class Stage:
+    """One executor, a prefix, and what came out of it."""
+
+    def __init__(self, policy: Policy | None = None, *, wrapping: Wrapping | None = None) -> None:
+        self.founding = founding(policy, wrapping.id if wrapping else b"")
+        self.executed: list[Executed] = []
+        self.execution = JournalExecution(self.founding, wrapping=wrapping, watch=self.executed.append)
+        self.prefix = Prefix(self.execution)
+
+    def config(self, *entries: ConfigEntry, time_ns: int | None = None) -> tuple[ConfigVerdict, ...]:
+        self.prefix.order(entries, time_ns=time_ns)
+        return tuple(one for one in self.executed[-1].verdict.entries if isinstance(one, ConfigVerdict))
+
+    def lane(self, nonce: int = 0, signer: Identity = ADMIN, acl: bytes = ADMIN_ACL) -> int:
+        (verdict,) = self.config(lease(signer, acl, b"%16d" % nonce))
+        assert verdict.client_id
+        return verdict.client_id
+
+    def write(self, *entries: IngestEntry, node: int = 1, time_ns: int | None = None) -> tuple[PackVerdict, ...]:
+        self.prefix.write(*entries, node=node, time_ns=time_ns)
+        return packs_of(self.executed[-1])
+
+
+def packs_of(executed: Executed) -> tuple[PackVerdict, ...]:
+    return tuple(pack for entry in executed.verdict.entries for pack in getattr(entry, "packs", ()))
+
+
+def fresh_nonce(rng: random.Random) -> bytes:
+    return rng.randbytes(16)
+
+
+def ids_of(run: Run) -> range:
+    return range(run.first_id, run.first_id + run.requests)
