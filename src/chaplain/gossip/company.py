@@ -127,7 +127,9 @@ class Company:
         me = self._voice.identifier
         if len(self._members) <= self._voice.settings.sessions_max + 1:
             return {identifier: None for identifier in self._members.present if identifier != me}
-        return dict.fromkeys(self._members.neighbours(me))
+        kept = self._voice.settings.always_met
+        configured = [identifier for identifier in self._members.present if identifier in kept and identifier != me]
+        return dict.fromkeys([*configured, *self._members.neighbours(me)])
 
     def _is_at(self, identifier: int, uri: str) -> bool:
         record = self._members.get(identifier)

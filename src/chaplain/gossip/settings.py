@@ -20,6 +20,9 @@ class GossipSettings(Frozen, frozen=True):
     """A message forwarded more often than this is dropped: a loop, or a liar."""
     sessions_max: int = 64
     """Up to so many members every member is met; above, only ring neighbours at distances 1, 2, 4 …"""
+    always_met: frozenset[int] = frozenset()
+    """Members that are met in a cluster of any size: the configured ones. Whoever invents members by the thousand must
+    not part those that do exist."""
     members_max: int = 16_384
     """Members present. At the bound newcomers are refused and reported."""
     hearsay_max: int = 4_096

@@ -108,7 +108,7 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
             gone_after_ns=config.span_ns("mesh.gone_after_seconds"),
             beacon_ns=config.span_ns("beacon.every_seconds"),
         ),
-        gossip=GossipSettings(silence_ns=config.span_ns("gossip.silence_seconds")),
+        gossip=GossipSettings(silence_ns=config.span_ns("gossip.silence_seconds"), always_met=frozenset(node_ids)),
         desk=DeskSettings(),
         beacon=bool(config.text("beacon.address")),
         neighbours=tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint),
