@@ -174,3 +174,12 @@ def _all_greeted(mouths: Sequence[Speaker], listeners: Sequence[Ear]) -> bool:
     for mouth in waiting:
         mouth.say(READY)
     return not waiting
+
+
+def wait_to_hear(ear: Ear, mouths: list[Speaker], more: int = 10) -> None:
+    """Until it has heard what each speaker has said by now, and so many beyond that."""
+    marks = {mouth.name: mouth.sent + more for mouth in mouths}
+    until(
+        lambda: all(number >= marks[mouth.name] for mouth in mouths for number in ear.heard(mouth.name)[-1:] or [-1]),
+        f"{ear} goes on to hear",
+    )

@@ -6,7 +6,7 @@ import re
 import signal
 
 from tests.cluster.harness import Cluster, until
-from tests.cluster.traffic import Ear, Speaker, talking
+from tests.cluster.traffic import talking, wait_to_hear
 
 from chaplain import Client
 
@@ -26,17 +26,17 @@ def keys_rotate_under_traffic(cluster: Cluster, *, restarted: int, rotations: in
                 cluster[restarted].kill() if rotation % 2 else cluster[restarted].stop()
                 cluster[restarted].start()
                 cluster.wait_until_whole()
-                until(lambda marks=_marks(mouths): _has_heard(ears[-1], marks), f"{ears[-1]} hears again")
+                wait_to_hear(ears[-1], mouths)
             with Client.connect(cluster.directory, node=steady[rotation % len(steady)], timeout=60) as client:
                 assert client.rotate_keys()["rotated"] is True
             rings.append(_ring(cluster))
             for ear in ears:
-                until(lambda ear=ear, marks=_marks(mouths): _has_heard(ear, marks), f"{ear} goes on to hear")
+                wait_to_hear(ear, mouths)
         for mouth in mouths:
             mouth.stop()
         names = [mouth.name for mouth in mouths]
         for ear in ears:
-            until(lambda ear=ear: _has_heard(ear, _marks(mouths, 0)), f"{ear} hears the end")
+            wait_to_hear(ear, mouths, more=0)
         for ear in ears[:-1]:
             for mouth in mouths:
                 assert ear.heard(mouth.name) == list(range(1, mouth.sent + 1)), f"{ear}, {mouth}"
@@ -57,22 +57,13 @@ def _ring(cluster: Cluster) -> tuple[str, ...]:
     return tuple(sorted({key for text in texts for key in re.findall(r"^key (\S+)$", text, re.MULTILINE)}))
 
 
-def _marks(mouths: list[Speaker], more: int = 10) -> dict[str, int]:
-    """Numbers that each speaker will have reached a little later."""
-    return {mouth.name: mouth.sent + more for mouth in mouths}
-
-
-def _has_heard(ear: Ear, marks: dict[str, int]) -> bool:
-    return all(any(number >= mark for number in ear.heard(name)[-1:]) for name, mark in marks.items())
-
-
 def receiver_restarts(cluster: Cluster, restarts: int) -> dict[str, int]:
     """Node 1 sends, node 2 is killed again and again. What was lost before node 1 knew is in node 1's reports."""
     sender, receiver = cluster[1], cluster[2]
     unexplained = reported = 0
     with talking(cluster.directory, speakers=[1], ears=[2], per_second=2 * PER_SECOND) as ([mouth], [ear]):
         for _ in range(restarts):
-            until(lambda marks=_marks([mouth]): _has_heard(ear, marks), "traffic flows")
+            wait_to_hear(ear, [mouth])
             first, heard_before = mouth.sent, len(ear.heard(mouth.name))
             until(lambda n=heard_before: len(ear.heard(mouth.name)) > n + 50, "and goes on")
             killed_s = receiver.kill()
@@ -93,7 +84,7 @@ def receiver_restarts(cluster: Cluster, restarts: int) -> dict[str, int]:
             for node in cluster:
                 assert [node.count(name) for name in FRAMES_WRONG] == [0, 0, 0], node
         mouth.stop()
-        until(lambda: _has_heard(ear, _marks([mouth], 0)), "the end is heard")
+        wait_to_hear(ear, [mouth], more=0)
         assert ear.faults([mouth.name]) == []
         heard_count = len(ear.heard(mouth.name))
     assert sender.count("mesh_gapped_outgoing") >= reported

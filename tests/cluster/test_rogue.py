@@ -1,0 +1,19 @@
+"""A holder of the cluster's key who lies to real nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cluster.harness import running
+from tests.cluster.rogue_scenes import impostor_is_refused, liar_evicts_nobody
+
+pytestmark = pytest.mark.timeout(240)
+
+SILENCE_S = 2.0
+
+
+def test_a_rogue_with_the_key_evicts_nobody_and_is_nobody_else(tmp_path: Path) -> None:
+    with running(tmp_path / "three", 3, settings=f"[gossip]\nsilence_seconds = {SILENCE_S}\n") as cluster:
+        print(impostor_is_refused(cluster, 2, seconds=2))
+        print(liar_evicts_nobody(cluster, seconds=5 * SILENCE_S))
