@@ -50,7 +50,7 @@ class PlainLink:
             case Arrived(int() as dial, frame) if dial in self.met:
                 lost, self.lost = self.lost, 0
                 missed = [Missed(self.met[dial], lost)] if lost else []
-                return [*missed, Said(self.met[dial], frame)]
+                return [*missed, Said(self.met[dial], (frame,))]
             case Say(instance, spoken):
                 return self._say(instance, spoken)
         return []

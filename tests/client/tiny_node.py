@@ -90,8 +90,9 @@ class TinyNode:
                 case Met(peer):
                     self._clients[peer.instance] = peer.client
                     self._sequences[peer.instance] = 1
-                case Said(instance, spoken):
-                    self._said(instance, command.decode(spoken))
+                case Said(instance, commands):
+                    for spoken in commands:
+                        self._said(instance, command.decode(spoken))
 
     def _said(self, instance: bytes, spoken: command.Command) -> None:
         self.commands += 1

@@ -63,7 +63,7 @@ class _OpenLink:
                 peer = Peer(_INSTANCE, 1, b"k" * 32, _ENDPOINT)
                 return [Met(peer, Hello(1, "127.0.0.1", 9, (), 0, {}))]
             case Arrived(_, frame):
-                return [Said(_INSTANCE, frame)]
+                return [Said(_INSTANCE, (frame,))]
         return []
 
     def deadline(self) -> int | None:

@@ -64,7 +64,8 @@ def target_said(data: bytes) -> None:
     """Whatever a peer says, what we say remains readable and nobody hears what was not for its pool."""
     core = _core()
     for peer in (NODE, CLIENT):
-        effects = core.step(NOW_NS, Said(peer.instance, data)) + core.step(NOW_NS + 10**9, Said(peer.instance, data))
+        said = Said(peer.instance, (data, data))
+        effects = core.step(NOW_NS, said) + core.step(NOW_NS + 10**9, said)
         for effect in effects:
             if isinstance(effect, Say):
                 command.decode(effect.command)

@@ -107,7 +107,7 @@ class Actor:
         self.step(Meet(other.endpoint))
 
     def heard(self) -> list[bytes]:
-        return [said.command for said in self.said]
+        return [command for said in self.said for command in said.commands]
 
     def reasons(self, event: str) -> list[str]:
         return [str(report.detail["reason"]) for report in self.reports if report.event == event]

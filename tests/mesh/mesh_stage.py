@@ -44,7 +44,7 @@ def make_with(*peers: Peer, pools: tuple[str, ...] = (), **settings: int) -> Mes
 
 
 def said(who: Peer, what: command.Command) -> Said:
-    return Said(who.instance, command.encode(what))
+    return Said(who.instance, (command.encode(what),))
 
 
 def spoken(effects: Iterable[MeshEffect]) -> list[tuple[bytes, command.Command, bool]]:
@@ -144,7 +144,7 @@ class World:
             self.step(receiver, Missed(instance, missed))
         decoded = command.decode(frame)
         inside = isinstance(decoded, Broadcast) and decoded.pool in self.cores[receiver].pools
-        effects = self.step(receiver, Said(instance, frame))
+        effects = self.step(receiver, Said(instance, (frame,)))
         assert len(only(Shouted, effects)) == inside
         if isinstance(decoded, Broadcast):
             self.ended["delivered" if inside else "outside"] += 1

@@ -6,7 +6,7 @@ import pytest
 from mesh_stage import OWN, SECOND, hello, make, make_with, only, peer, said, spoken
 
 from chaplain.core import Report, Stopping
-from chaplain.link.events import Introduce, Met, Say
+from chaplain.link.events import Introduce, Met, Said, Say
 from chaplain.mesh import notes
 from chaplain.mesh.events import Gapped, Joined, JoinPool, LeavePool, Left, Shout, Shouted, Whispered
 from chaplain.wire.command import Alive, Broadcast, Join, Leave
@@ -158,7 +158,7 @@ def test_a_broadcast_is_heard_in_our_pools_alone() -> None:
 def test_a_broadcast_cut_short_is_malformed(fields: bytes) -> None:
     core = make_with(ANNA)
     core.step(0, JoinPool("red"))
-    [report] = core.step(0, type(said(ANNA, Leave(0, "x", 0)))(ANNA.instance, b"\xaa\xa1\x03\x00\x02" + fields))
+    [report] = core.step(0, Said(ANNA.instance, (b"\xaa\xa1\x03\x00\x02" + fields,)))
     assert isinstance(report, Report)
     assert report.event == "malformed command"
 

@@ -7,7 +7,7 @@ from mesh_stage import OWN, SECOND, hello, make, make_with, only, peer, said, sp
 
 from chaplain.core import Report
 from chaplain.errors import ConfigError
-from chaplain.link.events import Dropped, Forget, Meet, Met, Missed, Parted, Say
+from chaplain.link.events import Dropped, Forget, Meet, Met, Missed, Parted, Said, Say
 from chaplain.mesh.events import Entered, Exited, Gapped, Joined, JoinPool, Left, Whisper, Whispered
 from chaplain.mesh.settings import MeshSettings
 from chaplain.wire.command import Alive, Hello, encode
@@ -173,6 +173,19 @@ def test_content_over_the_bound_is_not_sent() -> None:
     assert spoken(core.step(0, Whisper(ANNA.instance, b"3 3")))[0][1].sequence == 2
 
 
+def test_the_commands_of_one_frame_are_heard_in_order_and_a_bad_one_spoils_no_other() -> None:
+    core = make_with(ANNA)
+    frame = tuple(encode(Alive(number, b"%d" % number)) for number in (2, 3, 5))
+    effects = core.step(0, Said(ANNA.instance, (*frame[:2], b"nonsense", frame[2])))
+    assert [effect for effect in effects if isinstance(effect, Whispered | Gapped)] == [
+        Whispered(ANNA, b"2"),
+        Whispered(ANNA, b"3"),
+        Gapped(ANNA, 1, outgoing=False),
+        Whispered(ANNA, b"5"),
+    ]
+    assert [effect.event for effect in effects if isinstance(effect, Report)] == ["malformed command"]
+
+
 def test_malformed_commands_are_reported_and_keep_the_count() -> None:
     core = make_with(ANNA)
     for command in (
@@ -182,7 +195,7 @@ def test_malformed_commands_are_reported_and_keep_the_count() -> None:
         b"\xaa\xa1\x08\x00\x02",
         b"\xaa\xa1\x06\x00\x03!",
     ):
-        [report] = core.step(0, type(said(ANNA, Alive(0, b"")))(ANNA.instance, command))
+        [report] = core.step(0, Said(ANNA.instance, (command,)))
         assert isinstance(report, Report)
         assert (report.event, report.peer) == ("malformed command", "00000001")
     assert core.step(0, said(ANNA, Alive(4, b"x"))) == [Whispered(ANNA, b"x")]

@@ -133,7 +133,8 @@ class Driver:
             case Met():
                 return [f"Met {self.instances[effect.peer.instance]}"]
             case Said():
-                return [f"Said {effect.command.decode()!r} by {self.instances[effect.instance]}"]
+                speaker = self.instances[effect.instance]
+                return [f"Said {command.decode()!r} by {speaker}" for command in effect.commands]
             case Missed():
                 return [f"Missed {effect.count} of {self.instances[effect.instance]}"]
             case Dropped():

@@ -234,7 +234,8 @@ class ClientCore:
                 for pending in [pending for pending in self._calls.values() if pending.instance == news.instance]:
                     self._displaced(now_ns, pending, f"the connection to {news.endpoint} was lost ({news.reason})")
             case Said():
-                self._said(now_ns, news)
+                for spoken in news.commands:
+                    self._said(now_ns, news.instance, spoken)
             case Missed():
                 self._missed(news)
             case Dropped():
@@ -264,15 +265,15 @@ class ClientCore:
             reason = f"{pending.name}: not sent ({dropped.reason}); slow down and do it again"
             self._fail(pending, Failure.BUSY, reason)
 
-    def _said(self, now_ns: int, said: Said) -> None:
-        session = self._keeper.sessions.get(said.instance)
+    def _said(self, now_ns: int, instance: bytes, encoded: bytes) -> None:
+        session = self._keeper.sessions.get(instance)
         if session is None:
             return
         try:
-            spoken = command.decode(said.command)
+            spoken = command.decode(encoded)
             match spoken:
                 case Alive():
-                    self._alive(said.instance, spoken.content)
+                    self._alive(instance, spoken.content)
                 case Ping():
                     self._keeper.say(now_ns, session.acknowledge())
                 case DecenAck():

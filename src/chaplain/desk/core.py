@@ -271,6 +271,9 @@ class DeskCore:
 
     def _pass_on(self, pool: str, content: bytes) -> list[DeskEffect]:
         """Give a broadcast, of a peer or of one of our own clients, to every client that joined here."""
+        listeners = self._listeners.of(Topic("pool", pool))
+        if not listeners:
+            return []
         try:
             opened = parcel.decode(content)
             client = opened.body.decode()
@@ -278,7 +281,7 @@ class DeskCore:
             return [Report("broadcast malformed", pool, {"reason": str(error)})]
         effects: list[DeskEffect] = []
         sender = self._views.node_id(opened.node)
-        for guest, call in self._listeners.of(Topic("pool", pool)):
+        for guest, call in listeners:
             item = PoolItem(call, pool, sender, client, guest.missed)
             guest.missed = 0
             effects.append(self._reply(guest, item, opened.payload))

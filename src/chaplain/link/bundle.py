@@ -22,10 +22,10 @@ def pack(commands: Sequence[bytes]) -> bytes:
     assert len(commands) >= COMMANDS_MIN
     assert all(commands), "an empty command is the link's own nod"
     table = struct.pack(f">{1 + len(commands)}H", len(commands), *map(len, commands))
-    return table + b"".join(commands)
+    return b"".join((table, *commands))
 
 
-def unpack(data: bytes) -> list[bytes]:
+def unpack(data: bytes) -> tuple[bytes, ...]:
     """The commands. The data passed its seal, but not even a proven peer is trusted to write it well."""
     count = int.from_bytes(data[:_COUNT_BYTES], "big")
     at = _COUNT_BYTES + count * _SIZE_BYTES
@@ -40,4 +40,4 @@ def unpack(data: bytes) -> list[bytes]:
         at += size
     if at != len(data):
         raise Malformed(f"bundle: commands of {at} octets announced, {len(data)} there")
-    return commands
+    return tuple(commands)

@@ -57,7 +57,7 @@ from chaplain.link.judge import Judge
 from chaplain.link.keyring import KeyRing
 from chaplain.link.knock import Doorkeeper
 from chaplain.link.refusal import Refusal
-from chaplain.link.session import Session
+from chaplain.link.session import NOD, Session
 from chaplain.link.settings import LinkSettings, split_endpoint
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
@@ -112,10 +112,10 @@ class LinkCore:
 
     def step(self, now_ns: int, event: LinkInput) -> list[LinkEffect]:
         # The two that come with every command go first.
-        if isinstance(event, Arrived):
-            return self._arrived(now_ns, event)
         if isinstance(event, Say):
             return self._say(event)
+        if isinstance(event, Arrived):
+            return self._arrived(now_ns, event)
         out = self._book.begin_step()
         match event:
             case Flushed():
@@ -155,18 +155,28 @@ class LinkCore:
         if not command:
             raise ValueError("an empty command is the link's own nod")
         size = len(command) + session.overhead_bytes
+        together = session.pending_bytes + size
         room = self._queue_bytes_max + self._reserve_bytes if event.urgent else self._queue_bytes_max
-        if session.line.queued_bytes + session.pending_bytes + size > room:
+        if session.line.queued_bytes + together > room:
             return self._drop(event, "queue is full")
+        if together > self._bundle_bytes_max:
+            return self._say_apart(session, event, size)
+        if not session.pending:
+            self._waiting.append(session)
+        session.pending.append(command)
+        session.pending_bytes = together
+        return []
+
+    def _say_apart(self, session: Session, event: Say, size: int) -> list[LinkEffect]:
+        """It does not fit into the bundle at hand: that one leaves first, so that the order is kept."""
         if size > FRAME_BYTES_MAX:
             return self._drop(event, "larger than a frame")
-        out: list[LinkEffect] = []
-        if session.pending and session.pending_bytes + size > self._bundle_bytes_max:
+        out: list[LinkEffect] = [self._seal(session)] if session.pending else []
+        session.pending.append(event.command)
+        session.pending_bytes = size
+        if size > self._bundle_bytes_max:
             out.append(self._seal(session))
-        session.hold(command)
-        if session.pending_bytes > self._bundle_bytes_max:
-            out.append(self._seal(session))
-        elif len(session.pending) == 1:
+        else:
             self._waiting.append(session)
         return out
 
@@ -194,10 +204,12 @@ class LinkCore:
         except Refusal as refusal:
             return self._reject(now_ns, channel, refusal.reason)
         instance = session.peer.instance
-        out: list[LinkEffect] = [Said(instance, command) for command in commands if command]
+        out: list[LinkEffect] = []
         if missed:
             self.counts["missed"] += missed
-            out.insert(0, Missed(instance, missed))
+            out.append(Missed(instance, missed))
+        if commands != NOTHING:
+            out.append(Said(instance, commands))
         return out
 
     def _arrived_unsealed(self, now_ns: int, channel: Channel, frame: bytes) -> list[LinkEffect]:
@@ -366,4 +378,5 @@ class LinkCore:
                 self._handshake.end(now_ns, session, "client removed")
 
 
+NOTHING = (NOD,)
 _GREETINGS = (bytes((GREETING_NODE,)), bytes((GREETING_CLIENT,)))

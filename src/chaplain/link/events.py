@@ -131,10 +131,10 @@ class Met(Frozen, frozen=True):
 
 
 class Said(Frozen, frozen=True):
-    """One command, opened: these are exactly the bytes that the other side sealed."""
+    """The commands of one frame, opened: each is exactly the bytes that the other side was given to say."""
 
     instance: bytes
-    command: bytes
+    commands: tuple[bytes, ...]
 
 
 class Missed(Frozen, frozen=True):

@@ -63,10 +63,6 @@ class Session:
         self.pending_bytes = 0
         """What they would take if each had its own frame, so at least what they will take."""
 
-    def hold(self, command: bytes) -> None:
-        self.pending.append(command)
-        self.pending_bytes += len(command) + self.overhead_bytes
-
     def close_pending(self) -> bytes:
         """Seal all that waits."""
         commands, self.pending, self.pending_bytes = self.pending, [], 0
@@ -81,7 +77,7 @@ class Session:
         self.sent += 1
         return self._closing.close(self.sent, self.heard, command)
 
-    def open(self, frame: bytes) -> tuple[list[bytes], int]:
+    def open(self, frame: bytes) -> tuple[tuple[bytes, ...], int]:
         """The commands (or the nod), and how many before them are missing; raises `Refusal`."""
         if len(frame) < self.overhead_bytes or frame[0] & ~BUNDLED != self.octet:
             raise Refusal("not sealed")
@@ -93,13 +89,13 @@ class Session:
             raise Refusal("broken seal")
         if confirmed > self.sent:
             raise Refusal("confirms what was never said")
-        commands = self._unpack(opened, counter) if frame[0] & BUNDLED else [opened]
+        commands = self._unpack(opened, counter) if frame[0] & BUNDLED else (opened,)
         missed = max(0, counter - len(commands) - max(self.heard, _NOD_COUNTER))
         self.heard = counter
         self.confirmed = max(self.confirmed, confirmed)
         return commands, missed
 
-    def _unpack(self, opened: bytes, counter: int) -> list[bytes]:
+    def _unpack(self, opened: bytes, counter: int) -> tuple[bytes, ...]:
         try:
             commands = bundle.unpack(opened)
         except Malformed as error:

@@ -217,9 +217,10 @@ class MeshCore:
         if session is None:
             self.counts["said_by_nobody"] += 1
             return []
-        effects = self._return(now_ns, session)
+        effects = self._return(now_ns, session) if session.away else []
         self._vigil.heard(now_ns, session)
-        self._ear.hear(now_ns, session, said.command, effects)
+        for command in said.commands:
+            self._ear.hear(now_ns, session, command, effects)
         return effects
 
     def _missed(self, now_ns: int, missed: Missed) -> list[MeshEffect]:

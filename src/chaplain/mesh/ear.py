@@ -82,7 +82,7 @@ class Ear:
             else:
                 effects.append(Whispered(session.peer, content))
         elif octet == BROADCAST:
-            effects += self._broadcast(session, command)
+            self._broadcast(session, command, effects)
         elif octet == PING:
             decode(command)
             effects.append(self._voice.answer(now_ns, session))
@@ -92,15 +92,15 @@ class Ear:
         else:
             effects += self._membership(session, command)
 
-    def _broadcast(self, session: Session, command: bytes) -> list[MeshEffect]:
+    def _broadcast(self, session: Session, command: bytes, effects: list[MeshEffect]) -> None:
         size = command[_FIELDS_AT] if len(command) > _FIELDS_AT else 0
         content_at = _FIELDS_AT + 1 + size
         pool = self._pools.name_of(command[_FIELDS_AT:content_at])
-        if pool is None or not session.is_node:
+        if pool is None or session.peer.client:
             decode(command)
             self._counts["broadcasts_outside"] += 1
-            return []
-        return [Shouted(session.peer, pool, command[content_at:])]
+        else:
+            effects.append(Shouted(session.peer, pool, command[content_at:]))
 
     def _note(self, now_ns: int, session: Session, content: bytes) -> list[MeshEffect]:
         match notes.decode(content, session.peer.identifier):

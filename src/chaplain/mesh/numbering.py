@@ -56,6 +56,10 @@ class Numbering:
     def accept(self, sequence: int) -> int | None:
         """How many commands were lost before this one and not told yet; None if it is not new."""
         ahead = (sequence - self.heard - 1) & _MASK
+        if not ahead:
+            self._forgiven = 0
+            self.heard = sequence
+            return 0
         if ahead >= AHEAD_MAX:
             return None
         untold = max(0, ahead - self._forgiven)

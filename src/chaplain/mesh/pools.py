@@ -11,12 +11,14 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 
 from chaplain.mesh.session import Session
 from chaplain.wire.command import STATUS_MODULUS
 from chaplain.wire.primitives import put_string
 
 
+@lru_cache(maxsize=1024)
 def name_octets(pool: str) -> bytes:
     """The name as it stands in a command, its size first. ValueError says what is wrong with it."""
     if not pool:

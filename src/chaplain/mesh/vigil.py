@@ -44,6 +44,8 @@ class Vigil:
             queue.pop(session.peer.instance, None)
 
     def heard(self, now_ns: int, session: Session) -> None:
+        if session.heard_ns == now_ns:
+            return  # many commands come in one frame
         session.heard_ns = session.attended_ns = now_ns
         instance = session.peer.instance
         self._heard.move_to_end(instance)
@@ -51,6 +53,8 @@ class Vigil:
 
     def spoke(self, now_ns: int, session: Session) -> None:
         """Only of nodes: clients get no heartbeats."""
+        if session.spoke_ns == now_ns:
+            return
         session.spoke_ns = now_ns
         self._spoke.move_to_end(session.peer.instance)
 

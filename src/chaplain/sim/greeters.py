@@ -200,7 +200,8 @@ class SpeechWatch(Watcher):
                 case Missed():
                     self._way(effect.instance, us).missed += effect.count
                 case Said():
-                    self._hear(host, self._way(effect.instance, us), effect.command)
+                    for command in effect.commands:
+                        self._hear(host, self._way(effect.instance, us), command)
                 case Parted():
                     self._part(host, effect, self._way(us, effect.peer.instance))
                     self._way(effect.peer.instance, us).open = False

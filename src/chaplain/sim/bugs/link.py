@@ -88,7 +88,7 @@ BUGS = [
     _bug(
         "ignore the budget",
         "core",
-        "if session.line.queued_bytes + session.pending_bytes + size > room:",
+        "if session.line.queued_bytes + together > room:",
         "if size > room:",
         "budget",
     ),
