@@ -107,6 +107,11 @@ class SerializerCore:
         """The last agreed index and the chain's hash there."""
         return self._bench.log.agreed, self._bench.log.agreed_hash
 
+    @property
+    def whole(self) -> bool:
+        """Nothing that we once held is missing here."""
+        return self._bench.log.whole
+
     def deadline(self) -> int | None:
         if self._dead:
             return None

@@ -44,6 +44,10 @@ class OrderChecker(Watcher):
         self._asked: dict[tuple[str, int, int], tuple[int, int]] = {}
         self._bodies: dict[tuple[int, int], bytes] = {}
         self._refs_through = 0
+        self._speakers: dict[tuple[int, int, bytes], set[str]] = {}
+        """Who acknowledged or proposed a message, by regime, index and hash."""
+        self._owed: dict[str, bytes] = {}
+        """What a damaged node must hold again before it speaks: the last message it may have been counted on for."""
 
     # Lives.
 
@@ -61,7 +65,16 @@ class OrderChecker(Watcher):
             self._workload.power_lost(host.name)
 
     def wiped(self, name: str) -> None:
+        """All that is agreed now may have been agreed with its help."""
         self._acked.pop(name, None)
+        if self._agreed:
+            self._owed[name] = self._agreed[len(self._agreed)]
+
+    def rotten(self, name: str) -> None:
+        """What it acknowledged and was agreed may have been agreed with its help."""
+        through = min(self._acked.get(name, (0, 0))[0], len(self._agreed))
+        if through and name not in self._owed:
+            self._owed[name] = self._agreed[through]
 
     # Steps.
 
@@ -111,6 +124,10 @@ class OrderChecker(Watcher):
         index = agreed.body.index
         if index != len(self._agreed) + 1:
             self.complain(f"{host.name} says {index} is agreed, and nobody said so of {len(self._agreed) + 1}")
+        speakers = [who for key, who in self._speakers.items() if key[1:] == (index, agreed.hash)]
+        alone = len(self._workload.names) == 1
+        if not alone and max(map(len, speakers), default=0) <= len(self._workload.names) // 2:
+            self.complain(f"{host.name} says {index} is agreed; no quorum acknowledged it in one regime: {speakers}")
         self._agreed[index] = agreed.hash
         self._ballots[index] = agreed.ballot
         self._demand_copies(index, agreed.hash, "is agreed")
@@ -150,6 +167,7 @@ class OrderChecker(Watcher):
 
     def _acknowledged(self, host: Host, message: Acknowledge) -> None:
         self._demand_standing(host, "acknowledges", message.regime)
+        self._speakers.setdefault((message.regime, message.index, message.hash), set()).add(host.name)
         self._acked[host.name] = max(self._acked.get(host.name, (0, 0)), (message.index, message.regime))
         if host.name not in self._workload.victims and not _holds(host, message.hash):
             self.complain(f"{host.name} acknowledges {message.index}, which is not on its disk")
@@ -171,6 +189,7 @@ class OrderChecker(Watcher):
         self._promised[host.name] = max(regime, self._promised.get(host.name, 0))
         if host.disk.failed:
             self.complain(f"{host.name} {what} after its disk failed")
+        self._demand_owed(host, what)
         if host.name in self._workload.victims and "misdirected" in " ".join(self.world.counts if self.world else ()):
             return None
         try:
@@ -183,8 +202,15 @@ class OrderChecker(Watcher):
             self.complain(f"{host.name} {what} in regime {regime}, and has {standing.regime} on its disk")
         return standing
 
+    def _demand_owed(self, host: Host, what: str) -> None:
+        owed = self._owed.pop(host.name, None)
+        if owed is not None and not _holds(host, owed):
+            self.complain(f"{host.name} {what}, and does not hold again what it held before its disk was damaged")
+
     def _proposed(self, host: Host, message: Propose) -> None:
         body = decode_body(message.body)
+        digest = chain_hash(body.previous, message.body)
+        self._speakers.setdefault((message.regime, message.index, digest), set()).add(host.name)
         if message.index == 1:
             return
         known = self._bodies.setdefault((message.regime, message.index), message.body)
@@ -192,7 +218,7 @@ class OrderChecker(Watcher):
             self.complain(f"two bodies for {message.index} in regime {message.regime}")
         agreed = self._agreed.get(message.index)
         later = message.regime > self._ballots.get(message.index, message.regime)
-        if later and agreed != chain_hash(body.previous, message.body):
+        if later and agreed != digest:
             self.complain(f"{host.name} proposes {message.index} again, and not as it was agreed")
         if message.index - 1 not in self._agreed:
             self._demand_copies(message.index - 1, body.previous, "has a successor")
@@ -207,7 +233,7 @@ class OrderChecker(Watcher):
             return
         # A disk that was slow may have a queue of syncs longer than the time that was given for progress.
         idle_ns = self.world.now_ns + 10**9
-        sound = [host for host in healed if _is_sound(host, self._workload) and host.disk_free_ns < idle_ns]
+        sound = [host for host in healed if _can_serve(host, self._workload) and host.disk_free_ns < idle_ns]
         if len(sound) <= len(self._workload.names) // 2:
             self.world.counts["liveness not demanded"] += 1
             return
@@ -233,9 +259,11 @@ def _standing(host: Host, workload: Order) -> Standing:
     return decode_standing(bytes(_synced(host).get(standing_name(workload.settings(host.name)), b"")))
 
 
-def _is_sound(host: Host, workload: Order) -> bool:
+def _can_serve(host: Host, workload: Order) -> bool:
     try:
-        return host.up and _standing(host, workload).state is State.SOUND
+        # One whose only copy of something rotted may have to wait for a node that was not healed.
+        whole = host.core is not None and host.core.serializer.whole  # type: ignore[attr-defined]
+        return whole and _standing(host, workload).state is State.SOUND
     except Malformed:
         return False
 

@@ -347,6 +347,7 @@ class Order(Workload):
         match kind:
             case "disk rotten":
                 world.crash(host, power=False, reason=kind)
+                self._checker.rotten(host.name)
                 if self.rng.random() < 0.5:
                     host.disk.flip_bit()
                 else:

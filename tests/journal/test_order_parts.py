@@ -1,0 +1,136 @@
+"""The small pieces: who counts, what is offered, and when a promise may leave."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaplain.core import Persist, Replace
+from chaplain.journal.agreement import Tally
+from chaplain.journal.cluster_message import DataEntry, Reference
+from chaplain.journal.order_events import Tell
+from chaplain.journal.order_message import Fetch
+from chaplain.journal.quill import Quill, Stood
+from chaplain.journal.shelf import PAYLOAD_OVERHEAD_BYTES, Shelf
+
+
+def entry(index: int, journal: int = 1) -> DataEntry:
+    return DataEntry(Reference(9, journal, index), sha256(b"%d" % index).digest())
+
+
+def put(shelf: Shelf, index: int, journal: int = 1) -> bool:
+    return shelf.put(Reference(9, journal, index), sha256(b"%d" % index).digest(), b"%d" % index)
+
+
+def test_a_quorum_is_more_than_half_and_counts_members_once() -> None:
+    tally = Tally((1, 2, 3, 4))
+    for node in (1, 1, 2, 99):
+        tally.add(node, 0, {})
+    assert not tally.reached({})
+    tally.add(3, 0, {})
+    assert tally.reached({})
+
+
+def test_a_life_that_somebody_knows_to_be_over_does_not_count() -> None:
+    tally = Tally((1, 2, 3))
+    tally.add(1, 0, {})
+    tally.add(2, 0, {})
+    assert tally.reached({})
+    assert not tally.reached({2: 1}), "we know it ourselves"
+    tally.add(1, 0, {2: 1})
+    assert not tally.reached({}), "another one counted knows it"
+    tally.add(2, 1, {})
+    assert tally.reached({2: 1})
+
+
+def test_an_old_word_does_not_replace_a_newer_one() -> None:
+    tally = Tally((1, 2, 3))
+    tally.add(2, 2, {})
+    tally.add(2, 1, {})
+    tally.add(1, 0, {2: 2})
+    assert tally.reached({})
+
+
+@given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 5))
+def test_references_are_offered_in_order_without_gaps(arrivals: list[int], entries_max: int) -> None:
+    shelf = Shelf(1 << 20)
+    ordered: list[int] = []
+    for index in arrivals:
+        put(shelf, index)
+        chosen = shelf.choose(entries_max, 1 << 20)
+        assert len(chosen) <= entries_max
+        ordered += [one.reference.index for one in chosen]
+        shelf.ordered(chosen)
+    assert ordered == list(range(1, len(ordered) + 1))
+    assert set(ordered) <= set(arrivals)
+
+
+def test_a_large_payload_goes_alone_and_others_wait() -> None:
+    shelf = Shelf(1 << 20)
+    shelf.put(Reference(9, 1, 1), b"d" * 32, bytes(500))
+    put(shelf, 2)
+    assert [one.reference.index for one in shelf.choose(10, 100)] == [1]
+
+
+def test_the_shelf_is_bounded_but_takes_what_a_proposal_waits_for() -> None:
+    shelf = Shelf(2 * PAYLOAD_OVERHEAD_BYTES + 10)
+    assert put(shelf, 1)
+    assert put(shelf, 2)
+    assert not put(shelf, 3)
+    assert shelf.want([entry(1), entry(3)]) == [entry(3)]
+    assert put(shelf, 3)
+    assert shelf.want([entry(1), entry(3)]) == []
+    assert shelf.get([entry(1), entry(3)]) == (b"1", b"3")
+    shelf.ordered([entry(1), entry(2), entry(3)])
+    assert shelf.size_bytes == 0
+    assert put(shelf, 2), "what is ordered needs no room"
+    assert shelf.size_bytes == 0
+
+
+def test_gaps_are_named_up_to_a_bound() -> None:
+    shelf = Shelf(1 << 20)
+    put(shelf, 2)
+    put(shelf, 5)
+    assert [gap.index for gap in shelf.gaps(10)] == [1, 3, 4]
+    assert [gap.index for gap in shelf.gaps(2)] == [1, 3]
+
+
+def test_a_digest_that_differs_is_as_good_as_missing() -> None:
+    shelf = Shelf(1 << 20)
+    put(shelf, 1)
+    other = DataEntry(Reference(9, 1, 1), b"x" * 32)
+    assert shelf.want([other]) == [other]
+
+
+def test_a_promise_waits_for_all_that_was_written_before_it() -> None:
+    quill = Quill(1)
+    quill.promise(2, Fetch(1, False))
+    assert [type(effect) for effect in quill.finish()] == [Tell], "nothing was written: nothing to wait for"
+    quill.write((Replace("a", b""),), Stood(1))
+    quill.promise(2, Fetch(2, False))
+    quill.tell(3, Fetch(3, False))
+    effects = quill.finish()
+    assert [type(effect) for effect in effects] == [Tell, Persist]
+    assert isinstance(effects[0], Tell)
+    assert effects[0].node == 3
+    quill.write((Replace("b", b""),))
+    quill.finish()
+    quill.promise(2, Fetch(4, False))
+    assert quill.finish() == []
+    assert quill.persisted(1) == [Stood(1)]
+    assert len(quill.finish()) == 1
+    quill.persisted(2)
+    assert len(quill.finish()) == 1
+    assert not quill.busy
+
+
+def test_after_a_failed_disk_nothing_waits_any_more() -> None:
+    quill = Quill(1)
+    quill.write((Replace("a", b""),))
+    quill.promise(2, Fetch(2, False))
+    quill.finish()
+    quill.abandon()
+    assert quill.persisted(1) == []
+    assert quill.finish() == []
