@@ -89,7 +89,7 @@ class JournalCore:
         wrapping: Wrapping | None = None,
     ) -> None:
         """Begin from what the disk holds; `identifier` is the name of this node in parcels."""
-        self._settings = settings
+        self.settings = settings
         self._identifier = identifier
         self._nodes = {member.key: member.node for member in founding.members}
         self._streams = StreamIndex()
@@ -206,7 +206,7 @@ class JournalCore:
             case Report():
                 self._out.append(effect)
             case Verify():
-                if len(effect.items) > self._settings.checks_inline_max:
+                if len(effect.items) > self.settings.checks_inline_max:
                     self._out.append(effect)
                     return False
                 self._to_ingest(now_ns, Verified(effect.ticket, tuple(map(holds, effect.items))))

@@ -1,0 +1,275 @@
+"""Three journals in memory, joined by queues that a test may cut, and clients that keep what they are told."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from hashlib import sha256
+
+from requests_stage import ADMIN, ADMIN_ACL, CLUSTER, NODES, founding, lease
+
+from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
+from chaplain.journal import client_messages
+from chaplain.journal.client_messages import ClientMessage, Decided, NodeMessage, Receipts, Run, SubmitPetition, Write
+from chaplain.journal.cluster_message import ConfigEntry, genesis
+from chaplain.journal.core import JournalCore
+from chaplain.journal.founding import Policy
+from chaplain.journal.ingest_message import IngestEntry
+from chaplain.journal.journal_events import Admitted, Told, Verified, Verify
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.log import jot_name, records_between, standing_name
+from chaplain.journal.order_events import LogRead, ReadLog, Role, RoleChanged, Started
+from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.signing import Wrapping, holds
+from chaplain.link.events import Peer
+from chaplain.link.identity import Identity
+from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.segment.layout import parse_name
+from chaplain.sim.disk import apply
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
+
+MILLISECOND = 10**6
+SEGMENT_BYTES = 64 * 1024
+
+
+class Node:
+    """One process: a core, and the host that performs its effects."""
+
+    def __init__(self, cluster: Cluster, number: int, life: int) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.files = cluster.disks[number]
+        self.peer = Peer(bytes((number, life)) * 8, number, NODES[number].key, f"tcp://127.0.0.1:{7000 + number}")
+        settings = cluster.settings(number)
+        order = settings.order
+        self.core = JournalCore(
+            settings,
+            cluster.founding,
+            random.Random(number * 1000 + life),
+            identifier=number,
+            segments=segments_of(self.files),
+            jot=_read(self.files, jot_name(order)),
+            standing=_read(self.files, standing_name(order)),
+            ingest=_read(self.files, settings.ingest_file),
+            wrapping=cluster.wrapping,
+        )
+        self.reports: list[Report] = []
+        self.admitted: Admitted | None = None
+        self.role = Role.OUT
+        self.verifies = 0
+        self.inbox: deque = deque([Started()])
+
+    def take(self, event) -> None:
+        for effect in self.core.step(self.cluster.now_ns, event):
+            self._perform(effect)
+
+    def _perform(self, effect) -> None:
+        match effect:
+            case Whisper():
+                self.cluster.carry(self, effect)
+            case Persist():
+                for operation in effect.operations:
+                    apply(self.files, operation)
+                self.inbox.append(Persisted(effect.ticket))
+            case Verify():
+                self.verifies += 1
+                self.inbox.append(Verified(effect.ticket, tuple(map(holds, effect.items))))
+            case ReadLog():
+                files = [data for _, data in segments_of(self.files)]
+                self.inbox.append(LogRead(effect.token, records_between(files, effect.start, effect.end)))
+            case Admitted():
+                self.admitted = effect
+            case RoleChanged():
+                self.role = effect.role
+            case Report():
+                self.reports.append(effect)
+            case Halt():
+                raise AssertionError(effect.reason)
+
+    def work(self) -> bool:
+        """Everything that waits, then one tick."""
+        if not self.inbox:
+            return False
+        for _ in range(len(self.inbox)):
+            self.take(self.inbox.popleft())
+        self.take(Drained())
+        return True
+
+
+class Client:
+    def __init__(self, cluster: Cluster, identity: Identity = ADMIN, acl: bytes = ADMIN_ACL, name: str = "default"):
+        self.cluster = cluster
+        self.identity = identity
+        self.acl = acl
+        cluster.clients_made += 1
+        instance = b"client %9d" % cluster.clients_made
+        self.peer = Peer(instance, identity.identifier, identity.key, client=name)
+        self.node: int = 0
+        self.inbox: list[tuple[NodeMessage, bytes]] = []
+        self.calls = 0
+
+    def connect(self, number: int) -> Client:
+        self.disconnect()
+        self.node = number
+        self.cluster.clients[self.peer.instance] = self
+        self.cluster.nodes[number].inbox.append(Entered(self.peer, {}))
+        return self
+
+    def disconnect(self) -> None:
+        if self.node in self.cluster.nodes:
+            self.cluster.nodes[self.node].inbox.append(Exited(self.peer, "done"))
+        self.node = 0
+
+    def say(self, message: ClientMessage, payload: bytes = b"") -> None:
+        said = Parcel(self.identity.identifier, Layer.JOURNAL, client_messages.encode(message), payload)
+        self.cluster.nodes[self.node].inbox.append(Told(self.peer, said))
+
+    def ask(self, message: ClientMessage, payload: bytes = b"") -> tuple[NodeMessage, bytes]:
+        """Say it, and wait for what comes back with the call."""
+        self.say(message, payload)
+        self.cluster.settle()
+        found = [one for one in self.inbox if getattr(one[0], "call", None) == message.call]  # type: ignore[union-attr]
+        assert found, f"no answer to {message}"
+        return found[-1]
+
+    def petition(self, entry: ConfigEntry) -> Decided:
+        self.calls += 1
+        self.say(SubmitPetition(self.calls, entry.entry_type, entry.stage), entry.data)
+        self.cluster.until(lambda: self.told(Decided) and self.told(Decided)[-1].call == self.calls)
+        return self.told(Decided)[-1]
+
+    def lease(self, nonce: bytes = b"n" * 16) -> int:
+        decided = self.petition(lease(self.identity, self.acl, nonce))
+        assert decided.kind == "applied", decided
+        return decided.client_id
+
+    def write(self, *entries: IngestEntry) -> None:
+        for entry in entries:
+            self.say(Write(entry.stream), bytes(entry.raw))
+
+    def told(self, kind: type) -> list:
+        return [message for message, _ in self.inbox if isinstance(message, kind)]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for receipts in self.told(Receipts) for run in receipts.runs]
+
+
+class Cluster:
+    def __init__(
+        self, count: int = 3, policy: Policy | None = None, *, wrapping: Wrapping | None = None, **settings: int
+    ) -> None:
+        self.now_ns = 1_000_000_000_000
+        self.numbers = tuple(range(1, count + 1))
+        self.wrapping = wrapping
+        self.founding = founding(policy, wrapping.id if wrapping else b"")
+        self._settings = settings
+        self.disks: dict[int, dict[str, bytearray]] = {number: {} for number in self.numbers}
+        self.nodes: dict[int, Node] = {}
+        self.lives = dict.fromkeys(self.numbers, 0)
+        self.clients: dict[bytes, Client] = {}
+        self.clients_made = 0
+        self.cut: set[tuple[int, int]] = set()
+        """Directions in which nothing arrives."""
+        self.spoil = None
+        """Called with (from, to, parcel); what it says is true of is lost."""
+        for number in self.numbers:
+            self.start(number)
+
+    def settings(self, number: int) -> JournalSettings:
+        order = OrderSettings(
+            node=number,
+            serializers=self.numbers,
+            genesis=genesis(CLUSTER),
+            disk=bytes((number,)) * 16,
+            founding_disk=bytes((number,)) * 16,
+            boot=b"boot".ljust(16),
+            segment_bytes=SEGMENT_BYTES,
+        )
+        return JournalSettings(order, **self._settings)
+
+    def start(self, number: int) -> Node:
+        self.lives[number] += 1
+        node = self.nodes[number] = Node(self, number, self.lives[number])
+        for other in self.nodes.values():
+            if other is not node:
+                other.inbox.append(Entered(node.peer, {}))
+                node.inbox.append(Entered(other.peer, {}))
+        return node
+
+    def kill(self, number: int) -> None:
+        dead = self.nodes.pop(number)
+        for other in self.nodes.values():
+            other.inbox.append(Exited(dead.peer, "gone"))
+
+    def carry(self, sender: Node, effect: Whisper) -> None:
+        said = parcel.decode(effect.content)
+        assert said.layer == Layer.JOURNAL
+        client = self.clients.get(effect.instance)
+        if client is not None:
+            if client.node == sender.number:
+                client.inbox.append((client_messages.decode_node(said.body), said.payload))
+            return
+        for node in self.nodes.values():
+            way = (sender.number, node.number)
+            if node.peer.instance != effect.instance or way in self.cut:
+                continue
+            if self.spoil is None or not self.spoil(*way, said):
+                node.inbox.append(Told(sender.peer, said))
+
+    def settle(self, rounds: int = 10_000) -> None:
+        """Until nobody has anything to do at this moment."""
+        for _ in range(rounds):
+            worked = [node.work() for node in list(self.nodes.values())]
+            if not any(worked):
+                return
+        raise AssertionError("never came to rest")
+
+    def until(self, condition, limit_ns: int = 60 * 10**9) -> None:
+        """Let time pass until the condition holds."""
+        end_ns = self.now_ns + limit_ns
+        self.settle()
+        while not condition():
+            due = [when for node in self.nodes.values() if (when := node.core.deadline()) is not None]
+            assert due, "nobody wants to do anything"
+            assert self.now_ns < end_ns, "the condition never held"
+            self.now_ns = max(self.now_ns + 1, min(due))
+            for node in self.nodes.values():
+                when = node.core.deadline()
+                if when is not None and when <= self.now_ns:
+                    node.take(Woken())
+                    node.take(Drained())
+            self.settle()
+
+    def rest(self, time_ns: int) -> None:
+        """Let so much time pass."""
+        end_ns = self.now_ns + time_ns
+        self.until(lambda: self.now_ns >= end_ns)
+
+    @property
+    def master(self) -> int:
+        return next((number for number, node in self.nodes.items() if node.role is Role.MASTER), 0)
+
+    def elect(self) -> int:
+        self.until(lambda: self.master != 0)
+        self.until(lambda: len({node.core.execution.settled for node in self.nodes.values()}) == 1)
+        return self.master
+
+    def agree(self) -> None:
+        """Until all have executed the same."""
+        self.until(lambda: len({node.core.execution.settled for node in self.nodes.values()}) == 1)
+        assert len({node.core.execution.fingerprint() for node in self.nodes.values()}) == 1
+
+
+def segments_of(files: dict[str, bytearray]) -> list[tuple[int, bytes]]:
+    names = sorted(name for name in files if name.endswith(".segment"))
+    return [(parse_name(name)[1], bytes(files[name])) for name in names]
+
+
+def _read(files: dict[str, bytearray], name: str) -> bytes | None:
+    return bytes(files[name]) if name in files else None
+
+
+def digest(data: bytes) -> bytes:
+    return sha256(data).digest()

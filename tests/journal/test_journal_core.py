@@ -1,0 +1,570 @@
+"""Three journals and their clients: what is written is answered once, whoever dies in between."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from journal_stage import MILLISECOND, Client, Cluster
+from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, WRAPPING, lease, pack, petition
+
+from chaplain.core import Stopping
+from chaplain.journal.client_messages import (
+    LATEST,
+    AlreadyWritten,
+    AskLane,
+    AskProof,
+    Chunk,
+    Credit,
+    Ended,
+    Failed,
+    GoBack,
+    Grant,
+    LaneIs,
+    ListClients,
+    ListStreams,
+    NotWritten,
+    Open,
+    Opened,
+    ProofIs,
+    Read,
+    StopReading,
+    SubmitPetition,
+    Wrapped,
+    WrapSecret,
+)
+from chaplain.journal.config_message import AddIdentity, FenceLane, RemoveIdentity
+from chaplain.journal.founding import Policy
+from chaplain.journal.peer_messages import Order, Payload, decode
+from chaplain.journal.signing import Check, SignatureType, holds
+from chaplain.segment.pack import decode_pack, heads_of
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.elect()
+    return made
+
+
+@pytest.fixture
+def client(cluster) -> Client:
+    return Client(cluster).connect(1)
+
+
+def values_of(body: bytes) -> list[bytes]:
+    return [value for head in heads_of(body) for value in decode_pack(body[head.start : head.end]).values]
+
+
+def others(cluster: Cluster, number: int) -> list[int]:
+    return [node for node in cluster.numbers if node != number]
+
+
+def test_a_write_is_answered_with_a_receipt_and_executed_everywhere(cluster, client):
+    lane = client.lease()
+    client.write(pack(lane, 1, (b"a", b"b")), pack(lane, 3, (b"c",)), pack(lane, 4, stream="other"))
+    cluster.until(lambda: len(client.runs) == 2)
+    first, second = client.runs
+    assert (first.client_id, first.first_id, first.requests, first.stream, first.base_offset, first.messages) == (
+        lane,
+        1,
+        3,
+        "orders",
+        0,
+        3,
+    )
+    assert (second.first_id, second.stream, second.base_offset) == (4, "other", 0)
+    cluster.agree()
+    moment = cluster.nodes[2].core.execution.state.lanes[lane].recent[0].moment
+    assert (first.index, first.regime, first.timestamp_ns, first.hash) == (
+        moment.index,
+        moment.regime,
+        moment.timestamp_ns,
+        moment.hash,
+    )
+
+
+def test_a_receipt_never_comes_before_a_quorum_has_it():
+    cluster = Cluster()
+    master = cluster.elect()
+    client = Client(cluster).connect(master)
+    lane = client.lease()
+    for other in others(cluster, master):
+        cluster.cut |= {(other, master)}
+    client.write(pack(lane, 1))
+    cluster.settle()
+    assert not client.runs
+
+
+@pytest.mark.parametrize("at_master", [True, False])
+def test_the_ingest_node_dies_and_the_same_octets_elsewhere_get_the_same_receipt(at_master):
+    cluster = Cluster()
+    master = cluster.elect()
+    first = master if at_master else others(cluster, master)[0]
+    client = Client(cluster).connect(first)
+    lane = client.lease()
+    entry = pack(lane, 1, (b"once",))
+    client.write(entry)
+    client.node = 0  # answers no longer reach it
+    cluster.agree()
+    cluster.kill(first)
+    cluster.elect()
+    client.connect(others(cluster, first)[0]).write(entry)
+    cluster.until(lambda: client.runs)
+    cluster.agree()
+    state = next(iter(cluster.nodes.values())).core.execution.state
+    assert state.streams["orders"].next_offset == 1
+    remembered = state.lanes[lane].recent[0]
+    run = client.runs[0]
+    assert (run.base_offset, run.index, run.hash) == (0, remembered.moment.index, remembered.moment.hash)
+
+
+def test_the_ingest_node_dies_before_anything_was_ordered():
+    """Sent to two nodes, ordered twice or once: applied once."""
+    cluster = Cluster()
+    master = cluster.elect()
+    first, second = others(cluster, master)
+    client = Client(cluster).connect(first)
+    lane = client.lease()
+    cluster.cut = {(first, master), (first, second)}
+    entry = pack(lane, 1)
+    client.write(entry)
+    cluster.settle()
+    assert not client.runs
+    client.node = 0
+    client.connect(second).write(entry)
+    cluster.until(lambda: client.runs)
+    cluster.cut = set()
+    cluster.until(lambda: cluster.nodes[first].core.ingest.waiting_bytes == 0)
+    cluster.agree()
+    assert cluster.nodes[master].core.execution.state.streams["orders"].next_offset == 1
+    assert {run.base_offset for run in client.runs} == {0}
+
+
+def test_the_master_dies_with_writes_on_their_way():
+    cluster = Cluster()
+    master = cluster.elect()
+    ingest = others(cluster, master)[0]
+    client = Client(cluster).connect(ingest)
+    lane = client.lease()
+    client.write(*(pack(lane, number) for number in range(1, 4)))
+    cluster.nodes[ingest].work()
+    cluster.kill(master)
+    client.write(*(pack(lane, number) for number in range(4, 7)))
+    cluster.until(lambda: sum(run.requests for run in client.runs) == 6)
+    assert [run.base_offset + at for run in client.runs for at in range(run.requests)] == list(range(6))
+    cluster.agree()
+
+
+def test_everybody_restarts_and_remembers():
+    cluster = Cluster()
+    cluster.elect()
+    client = Client(cluster).connect(1)
+    lane = client.lease()
+    entries = [pack(lane, number) for number in range(1, 6)]
+    client.write(*entries)
+    cluster.until(lambda: client.runs)
+    cluster.agree()
+    cluster.rest(20 * MILLISECOND)  # the agreed mark is written
+    before = cluster.nodes[1].core.execution.fingerprint()
+    journals = {number: node.core.ingest.journal for number, node in cluster.nodes.items()}
+    for number in cluster.numbers:
+        cluster.kill(number)
+    for number in cluster.numbers:
+        cluster.start(number)
+    assert cluster.nodes[1].core.execution.fingerprint() == before
+    cluster.elect()
+    again = Client(cluster).connect(2)
+    again.write(*entries, pack(lane, 6))
+    cluster.until(lambda: any(run.first_id == 6 for run in again.runs))
+    assert {run.base_offset for run in again.runs} == set(range(6))
+    assert cluster.nodes[2].core.ingest.journal == journals[2] % 0xFFFF + 1
+
+
+def test_a_lease_asked_for_again_elsewhere_gives_the_same_lane(cluster, client):
+    lane = client.lease()
+    other = Client(cluster).connect(3)
+    assert other.lease() == lane
+    assert other.lease(b"another one 0000") == lane + 1
+
+
+def test_petitions_reach_the_next_master():
+    cluster = Cluster()
+    master = cluster.elect()
+    client = Client(cluster).connect(others(cluster, master)[0])
+    cluster.settle()
+    cluster.kill(master)
+    assert client.lease() == 1
+
+
+def test_a_petition_that_nobody_decides_is_given_up():
+    cluster = Cluster(petition_ns=10**9)
+    client = Client(cluster).connect(1)
+    for number in (2, 3):
+        cluster.kill(number)
+    entry = lease()
+    client.say(SubmitPetition(9, entry.entry_type, 0), entry.data)
+    cluster.until(lambda: client.told(Failed))
+    assert client.told(Failed)[0].kind == "unknown"
+
+
+# Courtesy: what is refused early.
+
+
+def refused(client: Client, *entries) -> list[tuple[str, int]]:
+    before = len(client.told(NotWritten))
+    client.write(*entries)
+    client.cluster.settle()
+    return [(one.kind, one.first_id) for one in client.told(NotWritten)[before:]]
+
+
+def test_early_refusals_say_what_is_wrong(cluster, client):
+    lane = client.lease()
+    settled = cluster.nodes[1].core.execution.settled
+    assert refused(client, pack(77, 1)) == [("unknown_lane", 1)]
+    assert refused(client, pack(lane, 1, signer=BOB)) == [("signature", 1)]
+    assert refused(client, pack(lane, 1, stream="_x")) == [("no_right", 1)]
+    client.write(pack(lane, 3))
+    cluster.settle()
+    assert client.told(GoBack)[-1].expected_id == 1
+    assert cluster.nodes[1].core.execution.settled == settled, "nothing of this was worth ordering"
+    assert cluster.nodes[1].core.ingest.waiting_bytes == 0
+
+
+def test_octets_that_are_no_pack_are_refused(cluster, client):
+    client.lease()
+    entry = pack(1, 1)
+    broken = bytearray(entry.raw)
+    broken[0] ^= 8
+    assert refused(client, type(entry)("orders", bytes(broken))) == [("malformed", 0)]
+
+
+def test_a_lane_of_somebody_else_is_not_ones_own(cluster, client):
+    lane = client.lease()
+    added = client.petition(petition(AddIdentity("bob", 1, BOB.key, ("*",), ("*",)), nonce=b"b" * 16))
+    other = Client(cluster, BOB, added.acl, "bob").connect(2)
+    assert refused(other, pack(lane, 1)) == [("not_yours", 1)]
+    client.write(pack(lane, 1))
+    cluster.until(lambda: client.runs)
+    assert not other.runs
+
+
+def test_a_stranger_and_a_removed_client_are_turned_away(cluster, client):
+    stranger = Client(cluster, BOB, ADMIN_ACL, "bob").connect(2)
+    assert stranger.ask(Open(1))[0].kind == "unknown_signer"
+    added = client.petition(petition(AddIdentity("bob", 1, BOB.key, ("*",), ("*",)), nonce=b"b" * 16))
+    assert isinstance(stranger.ask(Open(2))[0], Opened)
+    assert BOB.key in cluster.nodes[3].admitted.clients
+    client.petition(petition(RemoveIdentity(added.acl)))
+    assert stranger.ask(Open(3))[0].kind == "removed"
+    assert refused(stranger, pack(1, 1)) == [("removed", 1)]
+    assert BOB.key not in cluster.nodes[3].admitted.clients
+
+
+def test_packs_checked_elsewhere_stay_in_order(cluster, client):
+    lane = client.lease()
+    client.write(*(pack(lane, number) for number in range(1, 11)))
+    cluster.until(lambda: sum(run.requests for run in client.runs) == 10)
+    assert cluster.nodes[1].verifies == 1
+    assert client.runs[0].requests == 10
+
+
+def test_answers_of_checkers_out_of_order_do_not_reorder_packs(cluster, client):
+    lane = client.lease()
+    node = cluster.nodes[1]
+    held = []
+    real = node._perform
+    node._perform = lambda effect: held.append(effect) if type(effect).__name__ == "Verify" else real(effect)
+    for start in (1, 4):
+        client.write(*(pack(lane, number) for number in range(start, start + 3)))
+        cluster.settle()
+    for effect in reversed(held):
+        real(effect)
+    cluster.until(lambda: sum(run.requests for run in client.runs) == 6)
+    assert not client.told(GoBack)
+
+
+def test_what_waits_already_is_not_taken_twice(cluster, client):
+    lane = client.lease()
+    entry = pack(lane, 1)
+    client.write(entry, entry, entry)
+    cluster.until(lambda: client.runs)
+    cluster.settle()
+    assert len(client.runs) == 1
+    client.write(entry)
+    cluster.settle()
+    assert client.runs[1] == client.runs[0]
+    assert cluster.nodes[1].core.ingest.waiting_bytes == 0
+
+
+def test_what_is_long_written_is_said_to_be():
+    cluster = Cluster(policy=Policy(remembered_packs=1))
+    cluster.elect()
+    client = Client(cluster).connect(1)
+    lane = client.lease()
+    client.write(pack(lane, 1), pack(lane, 2))
+    cluster.until(lambda: client.runs)
+    client.write(pack(lane, 1))
+    cluster.settle()
+    assert client.told(AlreadyWritten) == [AlreadyWritten(lane, 2)]
+
+
+def test_credit_bounds_what_waits_and_comes_back():
+    cluster = Cluster(window_bytes=2000)
+    master = cluster.elect()
+    client = Client(cluster).connect(master)
+    lane = client.lease()
+    for other in others(cluster, master):
+        cluster.cut |= {(other, master)}
+    assert client.told(Credit)[0].credit_bytes == 2000
+    client.write(*(pack(lane, number, (b"x" * 500,)) for number in range(1, 6)))
+    cluster.settle()
+    assert [one.kind for one in client.told(NotWritten)] == ["busy", "busy"]
+    cluster.cut = set()
+    cluster.until(lambda: sum(run.requests for run in client.runs) == 3)
+    cluster.settle()
+    spent = 5 * len(pack(lane, 1, (b"x" * 500,)).raw)
+    assert client.told(Credit)[-1].credit_bytes == 2000 + spent
+    client.write(*(pack(lane, number, (b"x" * 500,)) for number in range(4, 6)))
+    cluster.until(lambda: sum(run.requests for run in client.runs) == 5)
+
+
+def test_a_stopping_node_takes_nothing_new(cluster, client):
+    lane = client.lease()
+    cluster.nodes[1].take(Stopping())
+    assert refused(client, pack(lane, 1))[0][0] == "busy"
+
+
+# Getting messages to everybody.
+
+
+def test_a_payload_that_was_lost_is_sent_again():
+    cluster = Cluster()
+    master = cluster.elect()
+    ingest = others(cluster, master)[0]
+    client = Client(cluster).connect(ingest)
+    lane = client.lease()
+    lost = []
+
+    def spoil(sender, to, said):
+        message = decode(said.body, said.payload)
+        if isinstance(message, Payload) and to == master and len(lost) < 2:
+            lost.append(1)
+            return True
+        return False
+
+    cluster.spoil = spoil
+    client.write(pack(lane, 1))
+    cluster.until(lambda: client.runs)
+    assert len(lost) == 2
+
+
+def test_a_follower_that_lacks_a_payload_fetches_it():
+    cluster = Cluster()
+    master = cluster.elect()
+    one, two = others(cluster, master)
+    client = Client(cluster).connect(master)
+    lane = client.lease()
+    lost = []
+
+    def spoil(sender, to, said):
+        if isinstance(decode(said.body, said.payload), Payload) and not any(node == to for node in lost):
+            lost.append(to)
+            return True
+        return False
+
+    cluster.spoil = spoil
+    client.write(pack(lane, 1))
+    cluster.until(lambda: client.runs)
+    assert sorted(lost) == sorted((one, two))
+    cluster.agree()
+
+
+def test_nobody_speaks_for_another_ingest_node(cluster, client):
+    lane = client.lease()
+    client.write(pack(lane, 1))
+    cluster.until(lambda: client.runs)
+    from chaplain.journal import ingest_message, peer_messages
+    from chaplain.journal.cluster_message import Reference
+    from chaplain.journal.journal_events import Told
+    from chaplain.wire.parcel import Layer, Parcel
+
+    forged = ingest_message.encode(Reference(3, 1, 1), [pack(lane, 2)])
+    body, payload = peer_messages.encode(Payload(forged))
+    cluster.nodes[1].take(Told(cluster.nodes[2].peer, Parcel(2, Layer.JOURNAL, body, payload)))
+    assert cluster.nodes[1].reports[-1].event == "ingest message of another node refused"
+
+
+# Fences, proof, lists.
+
+
+def test_a_fence_is_definite(cluster, client):
+    lane = client.lease()
+    client.write(pack(lane, 1))
+    cluster.until(lambda: client.runs)
+    decided = Client(cluster).connect(2).petition(petition(FenceLane(lane)))
+    assert (decided.kind, decided.last_id) == ("applied", 1)
+    assert refused(client, pack(lane, 2)) == [("fenced", 2)]
+    assert client.ask(AskLane(50, lane))[0] == LaneIs(50, lane, True, 1, True, cluster.nodes[1].core.execution.settled)
+    assert client.ask(AskLane(51, 99))[0].known is False
+
+
+def test_a_compromised_identity_is_told_and_both_requests_are_proof(cluster, client):
+    added = client.petition(petition(AddIdentity("bob", 1, BOB.key, ("*",), ("*",)), nonce=b"b" * 16))
+    owner = Client(cluster, BOB, added.acl, "bob").connect(1)
+    thief = Client(cluster, BOB, added.acl, "bob").connect(2)
+    lane = owner.lease()
+    first, second = pack(lane, 1, (b"mine",), signer=BOB), pack(lane, 1, (b"stolen",), signer=BOB, stream="other")
+    owner.write(first)
+    cluster.until(lambda: owner.runs)
+    cluster.agree()
+    thief.write(second)
+    cluster.until(lambda: thief.told(NotWritten))
+    assert thief.told(NotWritten)[0].kind == "compromised"
+    cluster.agree()
+    assert refused(owner, pack(lane, 2, signer=BOB)) == [("compromised", 2)]
+    proof, packs = client.ask(AskProof(60, added.acl))
+    assert isinstance(proof, ProofIs)
+    shown = packs[: proof.first_bytes], packs[proof.first_bytes :]
+    assert shown == (first.raw, second.raw)
+    for raw, stream in zip(shown, (proof.first_stream, proof.second_stream), strict=True):
+        assert holds(Check(SignatureType.ED25519, proof.key, proof.cluster, stream, raw))
+    assert client.ask(AskProof(61, ADMIN_ACL))[0].kind == "unknown"
+
+
+def test_lists(cluster, client):
+    lane = client.lease()
+    client.write(pack(lane, 1), pack(lane, 2, stream="b"))
+    cluster.until(lambda: sum(run.requests for run in client.runs) == 2)
+    streams = json.loads(client.ask(ListStreams(70))[1])
+    assert [(one["stream"], one["next_offset"]) for one in streams] == [("b", 1), ("orders", 1)]
+    (listed,) = json.loads(client.ask(ListClients(71))[1])
+    assert (listed["name"], listed["lanes"], listed["status"]) == ("default", 1, "active")
+
+
+def test_wrapped_secrets_come_from_a_node():
+    cluster = Cluster(wrapping=WRAPPING)
+    cluster.elect()
+    client = Client(cluster).connect(1)
+    answer, wrapped = client.ask(WrapSecret(80, BOB.key), b"s" * 32)
+    assert isinstance(answer, Wrapped)
+    assert WRAPPING.unwrap(wrapped, BOB.key) == b"s" * 32
+    assert client.ask(WrapSecret(81, BOB.key), b"short")[0].kind == "malformed"
+
+
+# Reading.
+
+
+def written(cluster: Cluster, client: Client, count: int) -> list[bytes]:
+    lane = client.lease()
+    made = [b"value %d" % number for number in range(1, count + 1)]
+    for number, value in enumerate(made, 1):
+        client.write(pack(lane, number, (value,)))
+        cluster.settle()
+    cluster.until(lambda: sum(run.requests for run in client.runs) == count)
+    cluster.agree()
+    return made
+
+
+def chunks(client: Client, call: int) -> list[tuple[Chunk, bytes]]:
+    return [(one, body) for one, body in client.inbox if isinstance(one, Chunk) and one.call == call]
+
+
+def test_a_stream_is_read_from_any_node(cluster, client):
+    made = written(cluster, client, 20)
+    for number in cluster.numbers:
+        reader = Client(cluster).connect(number)
+        ended, _ = reader.ask(Read(1, "orders", 0, 1 << 20))
+        assert ended == Ended(1, "end", "", 20)
+        got = chunks(reader, 1)
+        assert [value for _, body in got for value in values_of(body)] == made
+        offset = 0
+        for chunk, _ in got:
+            assert chunk.first_offset == offset
+            offset += chunk.count
+        assert [chunk.index for chunk, _ in got] == sorted(chunk.index for chunk, _ in got)
+        run = client.runs[0]
+        assert (got[0][0].regime, got[0][0].timestamp_ns) == (run.regime, run.timestamp_ns)
+
+
+def test_ranges_and_credit(cluster, client):
+    made = written(cluster, client, 20)
+    reader = Client(cluster).connect(2)
+    size = len(pack(1, 1, (made[0],)).raw)
+    reader.say(Read(1, "orders", 5, size + 1, end_offset=9))
+    cluster.settle()
+    assert 1 <= len(chunks(reader, 1)) <= 2
+    assert not reader.told(Ended)
+    cluster.settle()
+    reader.say(Grant(1, 10 * size))
+    cluster.settle()
+    assert [value for _, body in chunks(reader, 1) for value in values_of(body)] == made[5:9]
+    assert reader.told(Ended) == [Ended(1, "end", "", 9)]
+
+
+def test_followers_get_what_is_new(cluster, client):
+    written(cluster, client, 3)
+    reader = Client(cluster).connect(3)
+    reader.say(Read(1, "orders", LATEST, 1 << 20, follow=True))
+    reader.say(Read(2, "orders", 0, 1 << 20, follow=True))
+    cluster.settle()
+    client.write(pack(1, 4, (b"new",)))
+    cluster.until(lambda: chunks(reader, 1))
+    assert [value for _, body in chunks(reader, 1) for value in values_of(body)] == [b"new"]
+    cluster.until(lambda: sum(chunk.count for chunk, _ in chunks(reader, 2)) == 4)
+    reader.say(StopReading(1))
+    client.write(pack(1, 5, (b"newer",)))
+    cluster.until(lambda: sum(chunk.count for chunk, _ in chunks(reader, 2)) == 5)
+    assert len(chunks(reader, 1)) == 1
+
+
+def test_reading_needs_the_right_and_ends_with_it(cluster, client):
+    written(cluster, client, 1)
+    added = client.petition(petition(AddIdentity("bob", 1, BOB.key, (), ("orders",)), nonce=b"b" * 16))
+    reader = Client(cluster, BOB, added.acl, "bob").connect(2)
+    cluster.agree()
+    assert reader.ask(Read(1, "secret", 0, 1 << 20))[0].kind == "no_right"
+    reader.say(Read(2, "orders", 0, 1 << 20, follow=True))
+    cluster.settle()
+    assert len(chunks(reader, 2)) == 1
+    client.petition(petition(RemoveIdentity(added.acl)))
+    cluster.until(lambda: reader.told(Ended))
+    assert reader.told(Ended)[0].kind == "no_right"
+
+
+def test_nothing_is_shown_that_is_not_agreed():
+    cluster = Cluster()
+    master = cluster.elect()
+    client = Client(cluster).connect(master)
+    lane = client.lease()
+    reader = Client(cluster).connect(master)
+    reader.say(Read(1, "orders", 0, 1 << 20, follow=True))
+    cluster.settle()
+    for other in others(cluster, master):
+        cluster.cut |= {(other, master)}
+    client.write(pack(lane, 1))
+    cluster.settle()
+    assert not chunks(reader, 1)
+    assert reader.ask(Read(2, "orders", 0, 1 << 20))[0] == Ended(2, "end", "", 0)
+
+
+def test_malformed_parcels_are_reported(cluster, client):
+    from chaplain.journal.journal_events import Told
+    from chaplain.wire.parcel import Layer, Parcel
+
+    cluster.settle()
+    for peer in (client.peer, cluster.nodes[2].peer):
+        cluster.nodes[1].take(Told(peer, Parcel(1, Layer.JOURNAL, b"\xff\xff")))
+        assert cluster.nodes[1].reports[-1].event == "malformed journal parcel"
+
+
+def test_one_cluster_of_one():
+    cluster = Cluster(1)
+    cluster.elect()
+    client = Client(cluster).connect(1)
+    lane = client.lease()
+    client.write(pack(lane, 1))
+    cluster.until(lambda: client.runs)
+    assert ADMIN.key in cluster.nodes[1].admitted.clients
+    assert client.ask(Open(90))[0].cluster == CLUSTER
+    assert Order(b"x") == decode(b"\x01\x01", b"x")
