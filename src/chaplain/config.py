@@ -59,6 +59,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "gossip.silence_seconds", 5.0, "T: silent so long, a member is asked about; twice that, it left.", 0.05, 600
     ),
+    Setting("journal.segment_bytes", 64 << 20, "Size of the journal's files.", 1 << 16, 1 << 30),
+    Setting("journal.election_seconds", 1.0, "Silence of the master that begins an election.", 0.05, 60),
+    Setting("journal.room_bytes_min", 256 << 20, "With less room on the disk nothing is accepted.", 0, 1 << 40),
     Setting("beacon.address", "", "Broadcast address for finding neighbours, such as 127.255.255.255; empty: off."),
     Setting("beacon.port", 7401, "UDP port of the beacon; nodes on one machine share it.", 1, 65535),
     Setting("beacon.interface", "", "Network interface the beacon is bound to; empty: any."),
@@ -72,7 +75,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
-_TABLES = ("clients", "nodes")
+_TABLES = ("clients", "nodes", "uris", "disks")
 _PATHS = ("data", "identity", "keyring", "log")
 
 
@@ -86,6 +89,10 @@ class NodeConfig(Frozen, frozen=True):
     """Public keys, as text, of the clients that may connect, by name."""
     nodes: dict[int, str]
     """Public keys, as text, of the nodes of the cluster, by id."""
+    uris: dict[int, str]
+    """Where each of them was founded."""
+    disks: dict[int, str]
+    """The disk id, in hex, that each of them was founded with. Without disks there is no journal."""
 
     def text(self, name: str) -> str:
         value = self.values[name]
@@ -117,7 +124,10 @@ def load_node(
     """Read a node's file, and what the environment and flags say over it. ConfigError names the first mistake."""
     found = _flatten(_read_toml(file), file)
     clients = _keys(found.pop("clients", {}), "clients", file)
-    nodes = _keys(found.pop("nodes", {}), "nodes", file)
+    by_node = {
+        table: {_node_id(name, file): value for name, value in _keys(found.pop(table, {}), table, file).items()}
+        for table in ("nodes", "uris", "disks")
+    }
     values: dict[str, Value] = {}
     origins: dict[str, str] = {}
     for setting in SETTINGS:
@@ -130,7 +140,9 @@ def load_node(
     for name in _PATHS:
         if values[name]:
             values[name] = str((file.parent / str(values[name])).resolve())
-    return NodeConfig(values, origins, clients, {_node_id(name, file): key for name, key in nodes.items()})
+    if by_node["disks"] and not by_node["disks"].keys() == by_node["uris"].keys() == by_node["nodes"].keys():
+        raise ConfigError(f"{file}: [nodes], [uris] and [disks] must name the same nodes")
+    return NodeConfig(values, origins, clients, by_node["nodes"], by_node["uris"], by_node["disks"])
 
 
 def variable_of(name: str) -> str:

@@ -3,6 +3,8 @@
 It decides only who gets what: each effect of a layer is either the host's, or an input of another layer. Effects are
 passed on first in, first out, so that what a layer said first is done first. It also keeps the key ring on disk,
 because a key may be confirmed to others only when a restart would not forget it.
+
+A node without a journal is one that was founded without disks: it meshes and gossips.
 """
 
 from __future__ import annotations
@@ -15,13 +17,28 @@ from typing import Any, NamedTuple, TypeAlias
 
 from chaplain import core as host
 from chaplain import status
-from chaplain.core import Frozen, Halt, HostEffect, HostInput, Persist, Persisted, PersistFailed, Replace, Report
+from chaplain.core import (
+    Frozen,
+    Halt,
+    HostEffect,
+    HostInput,
+    Operation,
+    Persist,
+    Persisted,
+    PersistFailed,
+    Replace,
+    Report,
+)
 from chaplain.desk.core import DeskCore, DeskSettings, RotationWanted, Views
 from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import HeardFrom, JoinThrough, KeyConfirmed, KeyStep, MemberChanged, RotateKey, Told
 from chaplain.gossip.settings import GossipSettings
+from chaplain.journal import journal_events
+from chaplain.journal.core import JournalCore
+from chaplain.journal.journal_events import Admitted, Verified, Verify
+from chaplain.journal.order_events import LogRead, ReadLog, Role, RoleChanged, SpaceTold, Started
 from chaplain.link import events as link
 from chaplain.link.core import LinkCore
 from chaplain.link.events import InstallKey, Peer, Register, RemoveKey, Said, UseKey
@@ -84,6 +101,7 @@ class NodeCore:
         rng: random.Random,
         instance: bytes,
         now_ns: int,
+        journal: JournalCore | None = None,
     ) -> None:
         self.settings = settings
         self.identifier = identity.identifier
@@ -95,17 +113,29 @@ class NodeCore:
         self.gossip = GossipCore(identity, instance, settings.link.endpoint, settings.gossip, rng, now_ns)
         views = Views(lambda: status.of_node(self), lambda: status.of_members(self), self.node_id, self._identifier_of)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
+        self.journal = journal
+        self.role = RoleChanged(Role.OUT, 0, 0)
+        """What this node is in the journal's order."""
         self._rng = rng
         self._ring = ring
         self._clients = dict(clients)
         self._heard: dict[bytes, tuple[int, int]] = {}
         """Node peers by instance: identifier, and when gossip was last told that it was heard."""
-        self._confirming: dict[int, KeyConfirmed] = {}
+        self._writing: dict[int, KeyConfirmed | Persisted] = {}
+        """By ticket: what to say, and to whom, when it is on disk."""
         self._last_ticket = 0
         self._begun = False
         self._work: deque[tuple[_Place, Any]] = deque()
         self._out: list[HostEffect] = []
         self._link, self._mesh, self._gossip, self._desk = self._places()
+        self._journal = None if journal is None else self._place_of(journal)
+        self._layers = [self._link, self._mesh, self._gossip, *([] if self._journal is None else [self._journal])]
+        self._takers: dict[type, _Place] = {
+            **dict.fromkeys((host.Arrived, host.Flushed, host.Knocked, host.Connected, host.Disconnected), self._link),
+            **dict.fromkeys((host.Heard, mesh.JoinPool, mesh.LeavePool, mesh.Shout), self._mesh),
+            **({} if self._journal is None else dict.fromkeys((Verified, LogRead, SpaceTold), self._journal)),
+        }
+        """Who takes an input as it is."""
 
     def node_id(self, identifier: int) -> int:
         return self.settings.node_ids.get(identifier, identifier)
@@ -125,7 +155,7 @@ class NodeCore:
     def deadline(self) -> int | None:
         if not self._begun:
             return self.started_ns
-        deadlines = [place.deadline() for place in (self._link, self._mesh, self._gossip)]
+        deadlines = [place.deadline() for place in self._layers]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def step(self, now_ns: int, event: NodeInput) -> list[HostEffect]:
@@ -133,35 +163,41 @@ class NodeCore:
         self._out = []
         if not self._begun:
             self._begin()
+        place = self._takers.get(type(event))
+        if place is not None:
+            self._work.append((place, event))
+            self._run()
+            return self._out
         match event:
-            case host.Arrived() | host.Flushed() | host.Knocked() | host.Connected() | host.Disconnected():
-                self._work.append((self._link, event))
             case host.Drained():
+                if self._journal is not None:
+                    self._work.append((self._journal, event))
                 self._run()  # the link last: what the others say now is to travel in the same frames
                 self._work.append((self._link, event))
             case host.Woken():
                 self._wake()
-            case host.Heard() | mesh.JoinPool() | mesh.LeavePool() | mesh.Shout():
-                self._work.append((self._mesh, event))
             case Persisted():
-                self._confirm(event.ticket)
+                self._written(event.ticket)
             case PersistFailed():
-                self._out.append(Halt(f"the disk failed: {event.reason}"))
+                self._failed(event)
             case host.Stopping():
-                self._work.extend(((self._gossip, event), (self._mesh, event)))
+                self._work.extend((place, event) for place in reversed(self._layers[1:]))
         self._run()
         return self._out
 
     def _begin(self) -> None:
         self._begun = True
         self._work.append((self._link, self.mesh.introduction()))
-        self._work.append((self._link, Register(self._clients)))
+        if self._journal is None:
+            self._work.append((self._link, Register(self._clients)))
+        else:
+            self._work.append((self._journal, Started()))
         for neighbour in self.settings.neighbours:
             self._work.append((self._gossip, JoinThrough(neighbour)))
         self._wake()
 
     def _wake(self) -> None:
-        for place in (self._link, self._mesh, self._gossip):
+        for place in self._layers:
             deadline = place.deadline()
             if deadline is not None and deadline <= self.now_ns:
                 self._work.append((place, host.Woken()))
@@ -189,7 +225,8 @@ class NodeCore:
         to_link.send(self._said, Said)
 
         to_mesh.send(self._emit, host.Cast, Report)
-        to_mesh.send(give(to_link), link.Say, link.Meet, link.Forget, link.Introduce)
+        to_mesh.send(give(to_link), link.Meet, link.Forget, link.Introduce)
+        to_mesh.send(self._say, link.Say)
         to_mesh.send(give(to_desk), mesh.Shouted)
         to_mesh.send(self._entered, Entered)
         to_mesh.send(self._exited, Exited)
@@ -209,8 +246,25 @@ class NodeCore:
         to_desk.send(self._rotate, RotationWanted)
         return to_link, to_mesh, to_gossip, to_desk
 
+    def _place_of(self, journal: JournalCore) -> _Place:
+        place = _Place(journal.step, journal.deadline, {})
+        place.send(self._emit, Report, Halt, Verify, ReadLog)
+        place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
+        place.send(lambda admitted: self._work.append((self._link, Register(dict(admitted.clients)))), Admitted)
+        place.send(self._write_for_journal, Persist)
+        place.send(self._role_changed, RoleChanged)
+        return place
+
     def _emit(self, effect: HostEffect) -> None:
         self._out.append(effect)
+
+    def _say(self, say: link.Say) -> None:
+        """Straight to the link while nothing else waits: the order is the same, and of nothing there is more."""
+        if self._work:
+            self._work.append((self._link, say))
+            return
+        for effect in self.link.step(self.now_ns, say):
+            self._link.routes[type(effect)](effect)
 
     # News of peers.
 
@@ -223,6 +277,8 @@ class NodeCore:
 
     def _entered(self, event: Entered) -> None:
         peer = event.peer
+        if self._journal is not None:
+            self._work.append((self._journal, event))
         if peer.client:
             self._work.append((self._desk, event))
             return
@@ -231,6 +287,8 @@ class NodeCore:
 
     def _exited(self, event: Exited) -> None:
         self._heard.pop(event.peer.instance, None)
+        if self._journal is not None:
+            self._work.append((self._journal, event))
         self._work.append((self._desk if event.peer.client else self._gossip, event))
 
     def _gapped(self, event: Gapped) -> None:
@@ -242,15 +300,16 @@ class NodeCore:
         self._out.append(Report("commands lost", str(self.node_id(event.peer.identifier)), detail))
 
     def _whispered(self, event: Whispered) -> None:
-        if event.peer.client:
-            self._work.append((self._desk, event))
-            return
         try:
             opened = parcel.decode(event.content)
         except Malformed as error:
             self._report_peer("parcel malformed", event.peer, str(error))
             return
-        if opened.layer == Layer.GOSSIP:
+        if opened.layer == Layer.JOURNAL and self._journal is not None:
+            self._work.append((self._journal, journal_events.Told(event.peer, opened)))
+        elif event.peer.client:
+            self._work.append((self._desk, event))
+        elif opened.layer == Layer.GOSSIP:
             self._work.append((self._gossip, Told(event.peer, opened)))
         else:
             self._report_peer("parcel refused", event.peer, f"nobody here speaks layer {opened.layer}")
@@ -285,15 +344,37 @@ class NodeCore:
                 confirmed = KeyConfirmed(KeyStep.USE, change.key_id)
             case RemoveKey():
                 confirmed = KeyConfirmed(KeyStep.REMOVE, change.key_id)
-        self._last_ticket += 1
-        self._confirming[self._last_ticket] = confirmed
-        ring = Replace(KEYRING_FILE, self._ring.text().encode())
-        self._out.append(Persist(self._last_ticket, (ring,)))
+        self._write(confirmed, (Replace(KEYRING_FILE, self._ring.text().encode()),))
 
-    def _confirm(self, ticket: int) -> None:
-        confirmed = self._confirming.pop(ticket, None)
-        if confirmed is not None:
-            self._work.append((self._gossip, confirmed))
+    # The disk.
+
+    def _write(self, then: KeyConfirmed | Persisted, operations: tuple[Operation, ...]) -> None:
+        self._last_ticket += 1
+        self._writing[self._last_ticket] = then
+        self._out.append(Persist(self._last_ticket, operations))
+
+    def _write_for_journal(self, persist: Persist) -> None:
+        self._write(Persisted(persist.ticket), persist.operations)
+
+    def _written(self, ticket: int) -> None:
+        then = self._writing.pop(ticket)
+        if isinstance(then, KeyConfirmed):
+            self._work.append((self._gossip, then))
+        else:
+            assert self._journal is not None
+            self._work.append((self._journal, then))
+
+    def _failed(self, event: PersistFailed) -> None:
+        """The journal says what it can no longer promise before the node stops."""
+        if self._journal is not None:
+            self._work.append((self._journal, event))
+        else:
+            self._out.append(Halt(f"the disk failed: {event.reason}"))
+
+    def _role_changed(self, event: RoleChanged) -> None:
+        self.role = event
+        detail: dict[str, str | int] = {"role": str(event.role), "regime": event.regime, "master": event.master}
+        self._out.append(Report("journal role", detail=detail))
 
 
 def _beacon_keys(ring: KeyRing) -> BeaconKeys:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chaplain import __version__
+from chaplain.journal.core import JournalCore
+from chaplain.journal.order_events import Role
 
 if TYPE_CHECKING:
     from chaplain.node import NodeCore
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 
 def of_node(node: NodeCore) -> dict[str, object]:
     members = of_members(node)
+    journal = {} if node.journal is None else of_journal(node, node.journal)
     return {
         "id": node.node_id(node.identifier),
         "identifier": node.identifier,
@@ -24,6 +27,25 @@ def of_node(node: NodeCore) -> dict[str, object]:
         "peers": sorted(node.node_id(identifier) for identifier in node.mesh.peers()),
         "pools": list(node.mesh.pools),
         "uptime_ns": node.now_ns - node.started_ns,
+        **journal,
+    }
+
+
+def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
+    """The node's part in the order, and what it has executed of it."""
+    role = node.role
+    state = journal.execution.state
+    index, chain = journal.serializer.agreed
+    return {
+        "roles": ["ingest", "serializer", "executor", "config"],
+        "order": str(role.role),
+        "master": role.role is Role.MASTER,
+        "master_id": role.master or None,
+        "regime": journal.serializer.regime,
+        "agreed": index,
+        "chain": chain.hex(),
+        "fingerprint": journal.execution.fingerprint().hex(),
+        "streams": {name: {"head": tail.next_offset} for name, tail in sorted(state.streams.items())},
     }
 
 

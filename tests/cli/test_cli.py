@@ -229,4 +229,5 @@ def test_bad_input_is_one_clear_sentence(arguments, code, sentence, capsys):
 def test_starting_loads_nothing_heavy():
     code = "import chaplain.cli.main, chaplain.runtime.assemble, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"pyarrow", "pyspark", "numpy", "pandas", "rich", "prometheus_client", "apsw"} & set(loaded)
+    # numpy is there to read packs without a loop; nothing else heavy is.
+    assert not {"pyarrow", "pyspark", "pandas", "rich", "prometheus_client", "apsw"} & set(loaded)

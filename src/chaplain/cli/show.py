@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+PIPE_COLUMNS = 200
+"""Where nobody watches, lines are not broken to fit a window."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -55,7 +58,7 @@ def put_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], capt
     table = Table(*columns, caption=caption or None, caption_justify="left")
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
-    Console(file=sys.stdout, soft_wrap=not sys.stdout.isatty()).print(table)
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
 
 
 def _cell(value: object) -> str:

@@ -20,6 +20,9 @@ from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
 from chaplain.desk.core import DeskSettings
 from chaplain.errors import ConfigError
 from chaplain.gossip.settings import GossipSettings
+from chaplain.journal.journal_events import Verified, Verify
+from chaplain.journal.order_events import LogRead, ReadLog, SpaceTold
+from chaplain.journal.signing import holds
 from chaplain.link.door import split_endpoint
 from chaplain.link.identity import identifier_of, new_instance
 from chaplain.link.settings import LinkSettings
@@ -28,8 +31,9 @@ from chaplain.mesh.settings import MeshSettings
 from chaplain.node import KEYRING_FILE, NodeCore, NodeSettings
 from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.disk import Disk
-from chaplain.runtime.host import Clock, Host
+from chaplain.runtime.host import Clock, Errands, Host
 from chaplain.runtime.http import HttpServer, Views
+from chaplain.runtime.journal import free_bytes, make_journal, read_log
 from chaplain.runtime.log import Log
 from chaplain.runtime.secrets import read_identity, read_keyring, read_public_key
 from chaplain.runtime.storage import Storage
@@ -55,7 +59,7 @@ def run_node(config: NodeConfig) -> int:
             sockets.close()
             raise
         storage = Storage(Disk(config.text("data")), config.number("bounds.write_bytes_max"))
-        host = Host(node, sockets, storage, log, beacon=beacon, clock=clock)
+        host = Host(node, sockets, storage, log, beacon=beacon, clock=clock, errands=make_errands(config, node))
         host.stop_on_signals()
         return _serve(config, host, node, log)
 
@@ -89,7 +93,23 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         rng=SystemRandom(),
         instance=instance,
         now_ns=now_ns,
+        journal=make_journal(config, identity.identifier) if config.disks else None,
     )
+
+
+def make_errands(config: NodeConfig, node: NodeCore) -> Errands | None:
+    """What the journal wants done beside the loop, and what it wants to know about its disk."""
+    if node.journal is None:
+        return None
+    segments, log = config.path("data") / SEGMENTS, node.journal.settings.order.log
+
+    def verify(wanted: Verify) -> Verified:
+        return Verified(wanted.ticket, tuple(map(holds, wanted.items)))
+
+    def read(wanted: ReadLog) -> LogRead:
+        return read_log(segments, log, wanted)
+
+    return Errands({Verify: verify, ReadLog: read}, lambda: [SpaceTold(free_bytes(segments))])
 
 
 def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -> NodeSettings:

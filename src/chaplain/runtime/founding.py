@@ -2,7 +2,7 @@
 
 DIR/cluster.toml                 endpoints, node keys, the default client's identity file; never a secret
 DIR/client.identity              the default client's key
-DIR/node-1/node.toml, identity, keyring, pid, log, segments/
+DIR/node-1/node.toml, identity, keyring, wrapping, disk, pid, log, segments/
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from pathlib import Path
 
 from chaplain.config import CLUSTER_FILE, NODE_FILE, NODE_IDS_MAX, SEGMENTS
 from chaplain.errors import ConfigError
+from chaplain.journal.standing import DISK_BYTES
 from chaplain.link.identity import Identity, to_text
 from chaplain.link.keyring import CLUSTER_KEY_BYTES, KeyRing
+from chaplain.runtime.journal import DISK_FILE, WRAPPING_FILE
 from chaplain.runtime.secrets import write_secret
 
 PORTS = range(12_000, 30_000)
@@ -50,12 +52,16 @@ def _fill(directory: Path, ports: list[int], http_ports: list[int], database: st
     ring = KeyRing(chance.randbytes(CLUSTER_KEY_BYTES)).text()
     endpoints = [f"tcp://127.0.0.1:{port}" for port in ports]
     keys = [to_text(identity.key) for identity in identities]
+    disks = [chance.randbytes(DISK_BYTES).hex() for _ in ports]
+    wrapping = KeyRing(chance.randbytes(CLUSTER_KEY_BYTES)).text()
     for number, identity in enumerate(identities, 1):
         folder = directory / f"node-{number}"
         (folder / SEGMENTS).mkdir(mode=0o700, parents=True)
         folder.chmod(0o700)
         write_secret(folder / "identity", identity.text())
         write_secret(folder / "keyring", ring)
+        write_secret(folder / WRAPPING_FILE, wrapping)
+        _write(folder / DISK_FILE, disks[number - 1] + "\n")
         settings = {
             "cluster": cluster,
             "id": number,
@@ -65,7 +71,12 @@ def _fill(directory: Path, ports: list[int], http_ports: list[int], database: st
             "neighbours": [endpoint for endpoint in endpoints if endpoint != endpoints[number - 1]],
         }
         nodes = {str(other): key for other, key in enumerate(keys, 1)}
-        tables = {"clients": {"default": to_text(client.key)}, "nodes": nodes}
+        tables = {
+            "clients": {"default": to_text(client.key)},
+            "nodes": nodes,
+            "uris": {str(other): endpoint for other, endpoint in enumerate(endpoints, 1)},
+            "disks": {str(other): disk for other, disk in enumerate(disks, 1)},
+        }
         _write(folder / NODE_FILE, to_toml(settings, tables))
     write_secret(directory / "client.identity", client.text())
     top = {"cluster": cluster, "seal": "aes-256-gcm", "identity": "client.identity"}

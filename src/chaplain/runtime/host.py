@@ -16,7 +16,8 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Protocol, TypeVar, assert_never
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from chaplain.core import (
     Admit,
@@ -25,8 +26,6 @@ from chaplain.core import (
     Drained,
     Halt,
     HangUp,
-    HostEffect,
-    HostInput,
     Persist,
     Refuse,
     Report,
@@ -36,6 +35,7 @@ from chaplain.core import (
 )
 from chaplain.link.sockets import Sockets
 from chaplain.runtime.beacon import BeaconSocket
+from chaplain.runtime.labour import Labour
 from chaplain.runtime.log import Log
 from chaplain.runtime.storage import Storage
 
@@ -56,9 +56,28 @@ class HostedCore(Protocol):
     @property
     def counts(self) -> Counter[str]: ...
 
-    def step(self, now_ns: int, event: HostInput, /) -> list[HostEffect]: ...
+    def step(self, now_ns: int, event: Any, /) -> list[Any]:
+        """Takes `HostInput`s and answers of its errands; gives `HostEffect`s and errands."""
+        ...
 
     def deadline(self) -> int | None: ...
+
+
+class Errands:
+    """What a core wants done beside the host's own effects: by type of effect, who does it.
+
+    Done by other threads; what comes of it is the core's input. `round` is asked for inputs about once a second.
+    """
+
+    def __init__(
+        self, doers: Mapping[type, Callable[[Any], Any]] | None = None, round_: Callable[[], list[Any]] = list
+    ) -> None:
+        self.doers = doers or {}
+        self.round = round_
+        self.labour: Labour[Any] = Labour()
+
+    def run(self, effect: object) -> None:
+        self.labour.submit(partial(self.doers[type(effect)], effect))
 
 
 class Clock:
@@ -83,12 +102,15 @@ class Host:
         *,
         beacon: BeaconSocket | None = None,
         clock: Clock | None = None,
+        errands: Errands | None = None,
     ) -> None:
         self.core = core
         self._clock = clock or Clock()
         self._sockets, self._storage, self._log, self._beacon = sockets, storage, log, beacon
         self._counts: Counter[str] = Counter()
-        self._others: list[HostInput] = []
+        self._errands = errands
+        self._round_ns = 0
+        self._others: list[Any] = []
         self._questions: deque[Callable[[], None]] = deque()
         self._stop = threading.Event()
         self._good_bye_ns: int | None = None
@@ -97,6 +119,8 @@ class Host:
         sockets.watch(storage.fd, self._take_completed)
         if beacon is not None:
             sockets.watch(beacon.fd, lambda: self._others.extend(beacon.heard()))
+        if errands is not None:
+            sockets.watch(errands.labour.fd, lambda: self._others.extend(errands.labour.completed()))
 
     # From other threads.
 
@@ -157,12 +181,17 @@ class Host:
         if self._beacon is not None:
             self._beacon.close()
         self._storage.close()
+        if self._errands is not None:
+            self._errands.labour.close()
 
     def _turn(self) -> None:
-        inputs: list[HostInput] = [*self._sockets.wait(self._timeout_ns())]
+        inputs: list[Any] = [*self._sockets.wait(self._timeout_ns())]
         others, self._others = self._others, []
         inputs += others
         now_ns = self._clock.now_ns()
+        if self._errands is not None and now_ns >= self._round_ns:
+            self._round_ns = now_ns + IDLE_NS
+            inputs += self._errands.round()
         if self._stop.is_set() and self._good_bye_ns is None:
             self._good_bye_ns = now_ns + GOODBYE_NS
             inputs.append(Stopping())
@@ -184,9 +213,9 @@ class Host:
             return 0
         return wait_ns if self._good_bye_ns is None else min(wait_ns, 20_000_000)
 
-    def _step(self, inputs: list[HostInput], now_ns: int) -> None:
+    def _step(self, inputs: list[Any], now_ns: int) -> None:
         step = self.core.step
-        effects: list[HostEffect] = []
+        effects: list[Any] = []
         for event in inputs:
             effects += step(now_ns, event)
         persists = [effect for effect in effects if isinstance(effect, Persist)]
@@ -197,7 +226,7 @@ class Host:
             self._storage.submit(persists)
         self._counts["host_busy_microseconds"] += (self._clock.now_ns() - now_ns) // 1000
 
-    def _perform(self, effect: HostEffect) -> None:
+    def _perform(self, effect: Any) -> None:
         match effect:
             case Send() | Dial() | HangUp() | Admit() | Refuse():
                 self._sockets.perform(effect)
@@ -211,7 +240,8 @@ class Host:
             case Halt():
                 self._halted = self._halted or effect.reason
             case _:
-                assert_never(effect)
+                assert self._errands is not None, f"nobody here can {type(effect).__name__}"
+                self._errands.run(effect)
 
     def _take_completed(self) -> None:
         completed = self._storage.completed()

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
 from chaplain.config import (
@@ -101,10 +101,14 @@ def _wait_until_ready(
 def _wait_until_met(cluster: ClusterFile, tell: Tell) -> None:
     """Nodes that serve but cannot find each other are said, not hidden; they go on trying."""
     for _ in _moments(MEET_S):
-        statuses = [get_status(node.http) for node in cluster.nodes]
-        if all(status is not None and status.get("members") == len(cluster.nodes) for status in statuses):
+        if all(_has_met(get_status(node.http), len(cluster.nodes)) for node in cluster.nodes):
             return
     tell(f"the nodes serve, but have not all met within {MEET_S:.0f} s; see `chaplain cluster status`")
+
+
+def _has_met(status: Mapping[str, object] | None, count: int) -> bool:
+    """Whether a node knows all others, and, if it has a journal, who its master is."""
+    return status is not None and status.get("members") == count and status.get("master_id", 0) is not None
 
 
 def _why_ended(directory: Path, node: ClusterNode, code: int) -> str:

@@ -1,0 +1,137 @@
+"""Puts a node's journal together from its configuration and what its disk holds, and reads its log for it.
+
+A cluster's founding (members, their disks, first clients) stands in every node's file. A data directory has a disk id,
+written when it was made; one that lost its id is given a new one, and has no vote until it has caught up.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import SystemRandom
+
+from chaplain.config import SEGMENTS, NodeConfig
+from chaplain.errors import ConfigError
+from chaplain.journal.cluster_message import genesis
+from chaplain.journal.core import JournalCore
+from chaplain.journal.founding import Founding, FoundingClient, Member
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.log import jot_name, records_between, standing_name
+from chaplain.journal.order_events import LogRead, ReadLog
+from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.signing import Wrapping
+from chaplain.journal.standing import DISK_BYTES
+from chaplain.link.keyring import KeyRing
+from chaplain.runtime.secrets import read_keyring, read_public_key
+from chaplain.segment.files import list_segments
+from chaplain.segment.layout import Bytes
+
+DISK_FILE = "disk"
+WRAPPING_FILE = "wrapping"
+BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+def make_journal(config: NodeConfig, identifier: int) -> JournalCore:
+    data = config.path("data")
+    wrapping = read_wrapping(data / WRAPPING_FILE, config.text("cluster"))
+    founding = make_founding(config, wrapping)
+    settings = make_settings(config, founding)
+    order = settings.order
+    return JournalCore(
+        settings,
+        founding,
+        SystemRandom(),
+        identifier=identifier,
+        segments=segments_of(data / SEGMENTS, order.log),
+        jot=_content(data / jot_name(order)),
+        standing=_content(data / standing_name(order)),
+        ingest=_content(data / settings.ingest_file),
+        wrapping=wrapping,
+    )
+
+
+def make_founding(config: NodeConfig, wrapping: Wrapping | None) -> Founding:
+    members = tuple(
+        Member(node, read_public_key(key, f"[nodes] {node}"), config.uris[node], bytes.fromhex(config.disks[node]))
+        for node, key in sorted(config.nodes.items())
+    )
+    clients = tuple(
+        FoundingClient(name, read_public_key(key, f"[clients] {name}")) for name, key in sorted(config.clients.items())
+    )
+    return Founding(config.text("cluster"), members, clients, wrapping_id=b"" if wrapping is None else wrapping.id)
+
+
+def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
+    node = config.number("id")
+    mine = [member for member in founding.members if member.node == node]
+    if not mine:
+        raise ConfigError(f"[nodes] does not name node {node}, which this file is for")
+    return JournalSettings(
+        OrderSettings(
+            node,
+            tuple(member.node for member in founding.members),
+            genesis(founding.cluster),
+            disk=disk_id(config.path("data")),
+            founding_disk=mine[0].disk,
+            boot=BOOT_FILE.read_bytes().strip() if BOOT_FILE.exists() else SystemRandom().randbytes(16),
+            folder=f"{SEGMENTS}/",
+            segment_bytes=config.number("journal.segment_bytes"),
+            election_ns=config.span_ns("journal.election_seconds"),
+            room_bytes_min=config.number("journal.room_bytes_min"),
+        )
+    )
+
+
+def disk_id(data: Path) -> bytes:
+    """The directory's own name; a directory without one gets one, and with it a past that nobody knows."""
+    file = data / DISK_FILE
+    try:
+        found = bytes.fromhex(file.read_text().strip())
+    except FileNotFoundError:
+        found = SystemRandom().randbytes(DISK_BYTES)
+        file.write_text(found.hex() + "\n")
+    except ValueError:
+        raise ConfigError(f"{file} does not hold a disk id; remove it, and the node catches up as a new disk") from None
+    if len(found) != DISK_BYTES:
+        raise ConfigError(f"{file} must hold {DISK_BYTES} octets in hex; remove it, and the node catches up")
+    return found
+
+
+def read_wrapping(file: Path, cluster: str) -> Wrapping | None:
+    """The key that HMAC secrets are wrapped with; it stays when the cluster's key is replaced."""
+    if not file.exists():
+        return None
+    ring: KeyRing = read_keyring(file)
+    return Wrapping(ring.used, cluster)
+
+
+def segments_of(folder: Path, log: str) -> Iterator[tuple[int, Bytes]]:
+    for segment in list_segments(folder, log):
+        yield segment.sequence, _mapped(segment.path)
+
+
+def read_log(folder: Path, log: str, wanted: ReadLog) -> LogRead:
+    """What stands between two positions. A file that was recycled meanwhile shows as nothing."""
+    files = (_mapped(segment.path) for segment in list_segments(folder, log))
+    return LogRead(wanted.token, records_between(files, wanted.start, wanted.end))
+
+
+def free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _mapped(path: Path) -> Bytes:
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return b""
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
