@@ -45,6 +45,8 @@ class Book:
         self.half_greeted: dict[Channel, Line] = {}
         self.offers: dict[bytes, Line] = {}
         self.clients: dict[bytes, str] = {}
+        self.former: dict[Channel, str] = {}
+        """Where the nodes are whose sessions ended, by the channel they spoke on."""
         self._timers: list[tuple[int, int, Call | Line]] = []
         self._serial = 0
         self._turn = 0
@@ -140,6 +142,7 @@ class Book:
         assert session.peer.instance not in self.sessions
         self.sessions[session.peer.instance] = session
         self.by_channel[session.inward] = session
+        self.former.pop(session.inward, None)
         if not session.peer.client:
             self.by_node_key[session.peer.key] = session
         session.line.session = session
@@ -151,6 +154,9 @@ class Book:
         del self.by_channel[session.inward]
         if not session.peer.client:
             del self.by_node_key[session.peer.key]
+            self.former[session.inward] = session.peer.endpoint
+            if len(self.former) > self.settings.bindings_max:
+                del self.former[next(iter(self.former))]
         assert session.line.session is session
         session.line.session = None
         self.counts["sessions_ended"] += 1

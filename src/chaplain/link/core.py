@@ -216,12 +216,23 @@ class LinkCore:
         if len(frame) > FRAME_BYTES_MAX:
             return self._reject(now_ns, channel, "oversized")
         if frame[:1] not in _GREETINGS:
-            return self._reject(now_ns, channel, "no session")
+            out = self._reject(now_ns, channel, "no session")
+            self._call_back(now_ns, channel)
+            return out
         if not self._may_greet_on(channel):
             return self._reject(now_ns, channel, "not a channel for greetings")
         out = self._book.begin_step()
         self._handshake.hear(now_ns, channel, frame)
         return out
+
+    def _call_back(self, now_ns: int, channel: Channel) -> None:
+        """Somebody speaks as if our session had not ended, so it was not told: our greeting tells it."""
+        book = self._book
+        endpoint = book.former.get(channel, "")
+        if endpoint and book.call_of(endpoint) is None and len(book.calls) < book.settings.calls_max:
+            call = book.calls[endpoint] = Call(endpoint, wanted=False)
+            call.give_up_ns = now_ns + book.settings.greeting_timeout_ns
+            self._handshake.dial(now_ns, call)
 
     def _may_greet_on(self, channel: Channel) -> bool:
         """Nodes are greeted on routes of instances, clients on their own dials."""
