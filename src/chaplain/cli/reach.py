@@ -26,4 +26,7 @@ def reach(cluster: str, node: int | None) -> Iterator[Client]:
     from chaplain.client.sync import Client  # noqa: PLC0415
 
     with Client.connect(cluster, node=node) as client:
-        yield client
+        try:
+            yield client
+        except ValueError as error:  # a name or a size that no call takes
+            raise click.UsageError(str(error)) from None
