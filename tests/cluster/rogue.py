@@ -22,7 +22,7 @@ from chaplain.gossip.events import ALL, EventId, Member
 from chaplain.link.events import Forget, Meet
 from chaplain.link.identity import Identity, from_text, identifier_of
 from chaplain.mesh.events import Whisper
-from chaplain.node import NodeCore, NodeInput
+from chaplain.node.core import NodeCore, NodeInput
 from chaplain.runtime import assemble
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel

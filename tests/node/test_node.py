@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import get_args
 
+from chaplain.core import Drained, Send
 from chaplain.desk.core import DeskEffect, RotationWanted
 from chaplain.gossip.events import GossipEffect, State
 from chaplain.gossip.settings import GossipSettings
@@ -13,9 +14,10 @@ from chaplain.link.events import LinkEffect
 from chaplain.link.identity import Identity, new_instance
 from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
-from chaplain.mesh.events import MeshEffect
+from chaplain.mesh.events import JoinPool, MeshEffect, Shout, Shouted
 from chaplain.mesh.settings import MeshSettings
-from chaplain.node import KEYRING_FILE, NodeCore, NodeSettings
+from chaplain.node.core import NodeCore, NodeSettings
+from chaplain.node.rings import KEYRING_FILE
 from chaplain.sim.trace import Trace
 from chaplain.sim.world import World
 
@@ -81,6 +83,29 @@ def test_all_know_all_soon_after_joining_through_one() -> None:
     assert cluster.all_know_all(), "and it stays so while nothing happens"
 
 
+def test_what_is_shouted_in_one_wake_up_leaves_in_one_frame_to_each_and_arrives_in_order() -> None:
+    cluster = Cluster()
+    for name in NAMES[1:]:
+        cluster.world.tell(cluster.world.hosts[name], JoinPool("red"))
+    cluster.world.run(5 * SECOND)
+    speaker, listener = cluster.node("one"), cluster.node("two")
+    heard: list[bytes] = []
+    listener._mesh.send(lambda shouted: heard.append(shouted.content), Shouted)
+    host = cluster.world.hosts["one"]
+    now_ns = host.clock.read(cluster.world.now_ns)
+    said = [b"%d" % number for number in range(50)]
+    for content in said:
+        assert speaker.step(now_ns, Shout("red", content)) == []
+    sends = speaker.step(now_ns, Drained())
+    assert [type(send) for send in sends] == [Send] * 4
+    assert len({send.channel for send in sends}) == 4
+    for send in sends:
+        cluster.world.network.send(host, send)
+    cluster.world.run(cluster.world.now_ns + SECOND)
+    assert heard == said
+    assert not listener.mesh.counts["gapped_incoming"]
+
+
 def test_beacons_alone_bring_nodes_together() -> None:
     cluster = Cluster(beacon=True)
     cluster.world.run(5 * SECOND, cluster.all_know_all)
@@ -108,13 +133,13 @@ def test_a_rotation_changes_every_ring_and_the_rings_outlive_a_restart() -> None
     node = cluster.node("two")
     node._rotate(RotationWanted(1))
     cluster.world.run(cluster.world.now_ns + 20 * SECOND)
-    rings = {name: cluster.node(name)._ring.ids for name in NAMES}
+    rings = {name: cluster.node(name)._rings.ring.ids for name in NAMES}
     assert len(set(rings.values())) == 1
     assert len(rings["one"]) == 1
     assert rings["one"] != KeyRing(b"k" * 32).ids
     host = cluster.world.hosts["four"]
     cluster.world.crash(host, power=True)
     cluster.world.start(host)
-    assert cluster.node("four")._ring.ids == rings["one"]
+    assert cluster.node("four")._rings.ring.ids == rings["one"]
     cluster.world.run(cluster.world.now_ns + 15 * SECOND, cluster.all_know_all)
     assert cluster.all_know_all()

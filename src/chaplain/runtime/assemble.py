@@ -15,7 +15,6 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TextIO
 
-from chaplain import status
 from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
 from chaplain.desk.core import DeskSettings
 from chaplain.errors import ConfigError
@@ -28,7 +27,9 @@ from chaplain.link.identity import identifier_of, new_instance
 from chaplain.link.settings import LinkSettings
 from chaplain.link.sockets import Sockets
 from chaplain.mesh.settings import MeshSettings
-from chaplain.node import KEYRING_FILE, NodeCore, NodeSettings
+from chaplain.node import status
+from chaplain.node.core import NodeCore, NodeSettings
+from chaplain.node.rings import KEYRING_FILE
 from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.host import Clock, Errands, Host

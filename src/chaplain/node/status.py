@@ -9,7 +9,7 @@ from chaplain.journal.core import JournalCore
 from chaplain.journal.order_events import Role
 
 if TYPE_CHECKING:
-    from chaplain.node import NodeCore
+    from chaplain.node.core import NodeCore
 
 
 def of_node(node: NodeCore) -> dict[str, object]:

@@ -9,14 +9,12 @@ A node without a journal is one that was founded without disks: it meshes and go
 
 from __future__ import annotations
 
-import hmac
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from chaplain import core as host
-from chaplain import status
 from chaplain.core import (
     Frozen,
     Halt,
@@ -26,14 +24,13 @@ from chaplain.core import (
     Persist,
     Persisted,
     PersistFailed,
-    Replace,
     Report,
 )
 from chaplain.desk.core import DeskCore, DeskSettings, RotationWanted, Views
 from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
-from chaplain.gossip.events import HeardFrom, JoinThrough, KeyConfirmed, KeyStep, MemberChanged, RotateKey, Told
+from chaplain.gossip.events import HeardFrom, JoinThrough, KeyConfirmed, MemberChanged, Told
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal import journal_events
 from chaplain.journal.core import JournalCore
@@ -43,18 +40,18 @@ from chaplain.link import events as link
 from chaplain.link.core import LinkCore
 from chaplain.link.events import InstallKey, Peer, Register, RemoveKey, Said, UseKey
 from chaplain.link.identity import Identity, route_of
-from chaplain.link.keyring import CLUSTER_KEY_BYTES, KeyRing, key_id_of
+from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh import events as mesh
-from chaplain.mesh.beacon import BeaconKeys
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Entered, Exited, Gapped, Whispered
 from chaplain.mesh.settings import MeshSettings
+from chaplain.node import status
+from chaplain.node.place import Place
+from chaplain.node.rings import RingKeeper, beacon_keys, confirmation
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer
 
-KEYRING_FILE = "keyring"
-"""Where the runtime reads the ring at the next start."""
 HEARD_EVERY_NS = 10**9
 """Gossip wants to know who was heard, but not of every frame."""
 
@@ -75,17 +72,6 @@ class NodeSettings(Frozen, frozen=True):
     node_ids: Mapping[int, int] = {}
     """The names people know nodes by, from their identifiers; others go by their identifier."""
     rotation_timeout_ns: int = 30 * 10**9
-
-
-class _Place(NamedTuple):
-    """A layer, and where each of its effects goes."""
-
-    step: Callable[[int, Any], list[Any]]
-    deadline: Callable[[], int | None]
-    routes: dict[type, Callable[[Any], None]]
-
-    def send(self, hand: Callable[[Any], None], *kinds: type) -> None:
-        self.routes.update(dict.fromkeys(kinds, hand))
 
 
 class NodeCore:
@@ -109,15 +95,14 @@ class NodeCore:
         self.started_ns = self.now_ns = now_ns
         own = Peer(instance, identity.identifier, identity.key, settings.link.endpoint)
         self.link = LinkCore(identity, instance, settings.link, rng, ring=ring)
-        self.mesh = MeshCore(settings.mesh, rng, own, _beacon_keys(ring) if settings.beacon else None)
+        self.mesh = MeshCore(settings.mesh, rng, own, beacon_keys(ring) if settings.beacon else None)
         self.gossip = GossipCore(identity, instance, settings.link.endpoint, settings.gossip, rng, now_ns)
         views = Views(lambda: status.of_node(self), lambda: status.of_members(self), self.node_id, self._identifier_of)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
         self.journal = journal
         self.role = RoleChanged(Role.OUT, 0, 0)
         """What this node is in the journal's order."""
-        self._rng = rng
-        self._ring = ring
+        self._rings = RingKeeper(ring, rng)
         self._clients = dict(clients)
         self._heard: dict[bytes, tuple[int, int]] = {}
         """Node peers by instance: identifier, and when gossip was last told that it was heard."""
@@ -125,12 +110,12 @@ class NodeCore:
         """By ticket: what to say, and to whom, when it is on disk."""
         self._last_ticket = 0
         self._begun = False
-        self._work: deque[tuple[_Place, Any]] = deque()
+        self._work: deque[tuple[Place, Any]] = deque()
         self._out: list[HostEffect] = []
         self._link, self._mesh, self._gossip, self._desk = self._places()
         self._journal = None if journal is None else self._place_of(journal)
         self._layers = [self._link, self._mesh, self._gossip, *([] if self._journal is None else [self._journal])]
-        self._takers: dict[type, _Place] = {
+        self._takers: dict[type, Place] = {
             **dict.fromkeys((host.Arrived, host.Flushed, host.Knocked, host.Connected, host.Disconnected), self._link),
             **dict.fromkeys((host.Heard, mesh.JoinPool, mesh.LeavePool, mesh.Shout), self._mesh),
             **({} if self._journal is None else dict.fromkeys((Verified, LogRead, SpaceTold), self._journal)),
@@ -211,13 +196,13 @@ class NodeCore:
 
     # Who gets what.
 
-    def _places(self) -> tuple[_Place, _Place, _Place, _Place]:
-        to_link = _Place(self.link.step, self.link.deadline, {})
-        to_mesh = _Place(self.mesh.step, self.mesh.deadline, {})
-        to_gossip = _Place(self.gossip.step, self.gossip.deadline, {})
-        to_desk = _Place(self.desk.step, self.desk.deadline, {})
+    def _places(self) -> tuple[Place, Place, Place, Place]:
+        to_link = Place(self.link.step, self.link.deadline, {})
+        to_mesh = Place(self.mesh.step, self.mesh.deadline, {})
+        to_gossip = Place(self.gossip.step, self.gossip.deadline, {})
+        to_desk = Place(self.desk.step, self.desk.deadline, {})
 
-        def give(place: _Place) -> Callable[[Any], None]:
+        def give(place: Place) -> Callable[[Any], None]:
             return lambda effect: self._work.append((place, effect))
 
         to_link.send(self._emit, host.Admit, host.Refuse, host.Dial, host.HangUp, host.Send, Report)
@@ -236,7 +221,8 @@ class NodeCore:
 
         to_gossip.send(self._emit, Report)
         to_gossip.send(give(to_mesh), mesh.Whisper, link.Meet, link.Forget)
-        to_gossip.send(give(to_desk), gossip.EventSeen, gossip.Questioned, gossip.Decided, gossip.Rotated)
+        to_gossip.send(give(to_desk), gossip.EventSeen, gossip.Questioned, gossip.Decided)
+        to_gossip.send(self._rotated, gossip.Rotated)
         to_gossip.send(self._change_ring, InstallKey, UseKey, RemoveKey)
         to_gossip.send(self._member_changed, MemberChanged)
 
@@ -246,8 +232,8 @@ class NodeCore:
         to_desk.send(self._rotate, RotationWanted)
         return to_link, to_mesh, to_gossip, to_desk
 
-    def _place_of(self, journal: JournalCore) -> _Place:
-        place = _Place(journal.step, journal.deadline, {})
+    def _place_of(self, journal: JournalCore) -> Place:
+        place = Place(journal.step, journal.deadline, {})
         place.send(self._emit, Report, Halt, Verify, ReadLog)
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
         place.send(lambda admitted: self._work.append((self._link, Register(dict(admitted.clients)))), Admitted)
@@ -326,25 +312,20 @@ class NodeCore:
     # The key ring.
 
     def _rotate(self, wanted: RotationWanted) -> None:
-        key = self._rng.randbytes(CLUSTER_KEY_BYTES)
-        required = tuple(sorted(identifier for identifier in self.settings.node_ids if identifier != self.identifier))
-        rotation = RotateKey(
-            wanted.call, key, key_id_of(key), self._ring.used_id, self.settings.rotation_timeout_ns, required
-        )
+        configured = tuple(sorted(identifier for identifier in self.settings.node_ids if identifier != self.identifier))
+        rotation = self._rings.rotation(wanted.call, self.settings.rotation_timeout_ns, configured)
         self._work.append((self._gossip, rotation))
+
+    def _rotated(self, event: gossip.Rotated) -> None:
+        if event.done:
+            self._rings.done()
+        self._work.append((self._desk, event))
 
     def _change_ring(self, change: InstallKey | UseKey | RemoveKey) -> None:
         """The link takes the step at once; others hear of it when the ring is on disk."""
         for effect in self.link.step(self.now_ns, change):
             self._link.routes[type(effect)](effect)
-        match change:
-            case InstallKey():
-                confirmed = KeyConfirmed(KeyStep.INSTALL, key_id_of(change.key))
-            case UseKey():
-                confirmed = KeyConfirmed(KeyStep.USE, change.key_id)
-            case RemoveKey():
-                confirmed = KeyConfirmed(KeyStep.REMOVE, change.key_id)
-        self._write(confirmed, (Replace(KEYRING_FILE, self._ring.text().encode()),))
+        self._write(confirmation(change), (self._rings.file(),))
 
     # The disk.
 
@@ -375,19 +356,6 @@ class NodeCore:
         self.role = event
         detail: dict[str, str | int] = {"role": str(event.role), "regime": event.regime, "master": event.master}
         self._out.append(Report("journal role", detail=detail))
-
-
-def _beacon_keys(ring: KeyRing) -> BeaconKeys:
-    """Beacons are made with the used key and believed under any installed one."""
-
-    def mac(key: bytes, data: bytes) -> bytes:
-        return hmac.digest(key, b"chaplain beacon" + data, "sha256")
-
-    def verify(data: bytes, given: bytes) -> bool:
-        keys = [ring.get(key_id) for key_id in ring.ids]
-        return any(hmac.compare_digest(mac(key, data), given) for key in keys if key is not None)
-
-    return BeaconKeys(lambda data: mac(ring.used, data), verify)
 
 
 def _ignore(effect: object) -> None:
