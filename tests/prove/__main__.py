@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -15,7 +16,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from hashlib import blake2b
 from pathlib import Path
 
-from tests.prove.campaigns import CAMPAIGNS, Campaign, Report
+from tests.prove.campaign import Campaign, Report
+from tests.prove.campaigns import CAMPAIGNS
 
 ROOT = Path(__file__).parents[2]
 STATE = ROOT / ".prove"
@@ -83,15 +85,18 @@ class Notes:
         self.totals: Counter[str] = Counter(held.get("totals", {}))
         self.findings: list[str] = held.get("findings", [])
         self.seconds: float = held.get("seconds", 0.0)
+        self.times_s: dict[str, list[float]] = held.get("times_s", {})
 
     def add(self, piece: str, report: Report, seconds: float) -> None:
         self.done.append(piece)
         self.totals.update(report.done)
         self.findings += report.findings
         self.seconds += seconds
+        for name, times_s in report.times_s.items():
+            self.times_s.setdefault(name, []).extend(times_s)
         held = {"code": self._code, "done": self.done, "totals": self.totals, "findings": self.findings}
         fresh = self._path.with_suffix(".new")
-        fresh.write_text(json.dumps({**held, "seconds": self.seconds}))
+        fresh.write_text(json.dumps({**held, "seconds": self.seconds, "times_s": self.times_s}))
         fresh.replace(self._path)
 
     def publish(self, campaign: Campaign, pieces: int) -> None:
@@ -105,7 +110,17 @@ class Notes:
             "findings": self.findings,
             "totals": dict(sorted(self.totals.items())),
         }
+        if self.times_s:
+            result["times"] = {name: spread(times_s) for name, times_s in sorted(self.times_s.items())}
         (RESULTS / f"{campaign.name}.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+def spread(times_s: list[float]) -> dict[str, float]:
+    """How long something took, by rank."""
+    ranked = sorted(times_s)
+    rank = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    found = {f"{name} seconds": round(ranked[math.ceil(share * len(ranked)) - 1], 3) for name, share in rank.items()}
+    return {"count": len(ranked), **found}
 
 
 def fingerprint() -> str:

@@ -1,37 +1,18 @@
-"""The long campaigns, one line each at the bottom: add yours there.
-
-A campaign is a list of pieces, each worth some seconds to minutes, that can be done in any process and any order. A
-piece answers with what it did (numbers, which are added up) and what it found (lines of text; none is good).
-"""
+"""The long campaigns, one line each at the bottom: add yours there. What a campaign is: `campaign`."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from tests.fuzz import runner as fuzz
+from tests.prove.campaign import Campaign, Report
+from tests.prove.clusters import ON_REAL_CLUSTERS
 
 from chaplain.sim import planted
 from chaplain.sim.runner import MODES, run_seeds
 
 SEEDS_A_PIECE = 100
 INPUTS_A_PIECE = 100_000
-
-
-@dataclass
-class Report:
-    done: dict[str, int] = field(default_factory=dict)
-    findings: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Campaign:
-    name: str
-    about: str
-    pieces: Callable[[bool], list[str]]
-    """The names of all pieces; of a quick slice if asked."""
-    run: Callable[[str], Report]
 
 
 # Seeds of the simulator.
@@ -99,4 +80,5 @@ CAMPAIGNS = [
     simulate("greet", seeds=10_000),
     fuzz_all(inputs=1_000_000),
     planted_all(),
+    *ON_REAL_CLUSTERS,
 ]
