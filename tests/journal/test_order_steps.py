@@ -6,7 +6,7 @@ import pytest
 from order_cluster import MILLISECOND, Cluster
 
 from chaplain.core import Drained, PersistFailed, Replace, Stopping
-from chaplain.journal.cluster_message import decode_body
+from chaplain.journal.cluster_message import Reference, decode_body
 from chaplain.journal.order_events import ConfigOffered, PayloadArrived, PeerDown, Role, SpaceTold
 from chaplain.journal.order_message import (
     Acknowledge,
@@ -364,6 +364,14 @@ def test_one_node_alone_is_a_cluster() -> None:
     assert alone.master().agreed[-1].payloads
     state = decode_standing(bytes(alone[1].files["journal.standing"]))
     assert (state.state, state.vote) == (State.SOUND, 1)
+
+
+def test_a_payload_that_fits_in_no_record_is_refused(cluster: Cluster) -> None:
+    master = cluster.master()
+    master.step(PayloadArrived(Reference(9, 1, 1), b"d" * 32, bytes(60_000)))
+    assert master.reports[-1].event == "payload refused: too large"
+    master.step(Drained())
+    assert not master.persists
 
 
 def test_malformed_messages_are_reported_and_nothing_else(cluster: Cluster) -> None:

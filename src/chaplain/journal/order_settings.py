@@ -41,6 +41,8 @@ class OrderSettings(Frozen, frozen=True):
     order_entries_max: int = 4096
     order_bytes_max: int = 4 * MIB
     """Payload per cluster message; one larger payload goes alone."""
+    payload_bytes_max: int = 4 * MIB
+    """A larger payload is refused: it must fit in a record, and in a frame."""
     supply_bytes_max: int = MIB
     recent_bytes_max: int = 16 * MIB
     """Messages kept in memory for those who are a little behind."""
@@ -53,6 +55,11 @@ class OrderSettings(Frozen, frozen=True):
     """Configuration entries waiting, and octets in each: all of them fit in one message."""
     room_bytes_min: int = 256 * MIB
     """With less room on the disk nothing is accepted."""
+
+    @property
+    def payload_bytes_bound(self) -> int:
+        """What one payload may have, given the size of segments."""
+        return min(self.payload_bytes_max, self.segment_bytes // 2)
 
     @property
     def quorum(self) -> int:

@@ -272,7 +272,9 @@ class SerializerCore:
             self._office.over = "the disk is full"
 
     def _shelve(self, now_ns: int, event: PayloadArrived) -> None:
-        if not self._bench.shelf.put(event.reference, event.digest, event.payload):
+        if len(event.payload) > self._bench.settings.payload_bytes_bound:
+            self._bench.report("payload refused: too large", event.reference.node, size_bytes=len(event.payload))
+        elif not self._bench.shelf.put(event.reference, event.digest, event.payload):
             self._bench.report("payload dropped: the shelf is full", event.reference.node)
         elif self.role is Role.FOLLOWER:
             self._following.retry(now_ns)

@@ -27,8 +27,9 @@ BUGS = [
     _bug(
         "forget the vote",
         "standing",
-        "        self._change(regime=regime, vote=vote)",
-        "        self.now = msgspec.structs.replace(self.now, regime=regime, vote=vote)",
+        "        self._quill.write((Replace(self._file, encode_standing(self.now)),), *proofs)",
+        "        kept = msgspec.structs.replace(self.now, regime=0, vote=0)\n"
+        "        self._quill.write((Replace(self._file, encode_standing(kept)),), *proofs)",
     ),
     _bug(
         "vote twice in a regime",

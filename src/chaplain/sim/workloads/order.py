@@ -8,6 +8,7 @@ hits at most a minority in one run: more than that no protocol survives, and the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from random import Random
@@ -39,6 +40,8 @@ from chaplain.journal.order_events import (
     Preview,
     ReadLog,
     Received,
+    Role,
+    RoleChanged,
     Settled,
     Started,
     Tell,
@@ -64,6 +67,8 @@ from chaplain.sim.world import World
 
 INGEST = 9
 REDIAL_NS = 300 * MILLISECOND
+_ECHOED = (2, 8)
+"""Purposes of acknowledgements and votes."""
 _SEGMENT_BYTES = 32 * 1024
 _PAYLOAD_NS = 300 * MILLISECOND
 
@@ -129,6 +134,9 @@ class OrderNode:
         self._comers: dict[bytes, int] = {}
         self._next_dial = 0
         self._redial_ns: dict[int, int] = {peer: now_ns for peer in workload.numbers if peer != self.number}
+        self._echoes: deque[bytes] = deque(maxlen=64)
+        """Acknowledgements and votes heard before: a network may bring them once more, at the worst moment."""
+        self._echo_due = False
         self._parcels: list[tuple[int, Reference]] = []
         """Payloads that were asked for, and when they come."""
 
@@ -142,6 +150,10 @@ class OrderNode:
         if not self._started:
             self._started = True
             self._feed(now_ns, Started(), effects)
+        if self._echo_due:
+            self._echo_due = False
+            for frame in list(self._echoes):
+                self._feed(now_ns, Received(frame[0], frame[1:]), effects)
         match event:
             case Knocked():
                 effects.append(Admit(event.request, "node"))
@@ -154,6 +166,8 @@ class OrderNode:
             case Arrived():
                 if isinstance(event.channel, bytes):
                     self._comers[event.channel] = event.frame[0]
+                if event.frame[2] in _ECHOED:
+                    self._echoes.append(event.frame)
                 self._feed(now_ns, Received(event.frame[0], event.frame[1:]), effects)
             case Woken():
                 self._wake(now_ns, effects)
@@ -206,6 +220,9 @@ class OrderNode:
                     if effect.reference.index <= self._workload.sent and len(self._parcels) < 1024:
                         self._parcels.append((now_ns + self._rng.randrange(50 * MILLISECOND), effect.reference))
                         self._parcels.sort(key=lambda parcel: parcel[0])
+                case RoleChanged():
+                    self._echo_due = self._workload.echoes and effect.role is not Role.FOLLOWER
+                    effects.append(effect)
                 case Persist():
                     for operation in effect.operations:
                         apply(self._files, operation)
@@ -257,6 +274,7 @@ class Order(Workload):
         self.victims: list[str] = []
         self.sent = 0
         self._sent_at: list[tuple[int, int]] = []
+        self.echoes = rng.random() < 0.4
         self._sizes = rng.choice((10, 100, 2000))
         self._disks = {name: sha256(f"disk of {name}".encode()).digest()[:16] for name in self.names}
         self._founding = dict(self._disks)
