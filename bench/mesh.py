@@ -7,42 +7,17 @@ take turns and the ratio of their medians is what counts. `bench/README.md` says
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
-import logging
 import multiprocessing as mp
 import os
-import random
-import resource
 import socket
 import statistics
-import sys
-import tempfile
-import threading
 import time
-import uuid
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import zmq
-from pyre import Pyre, zbeacon
-
-from chaplain.core import Drained, HostEffect
-from chaplain.gossip.settings import GossipSettings
-from chaplain.link.identity import Identity, new_instance
-from chaplain.link.keyring import KeyRing
-from chaplain.link.settings import LinkSettings
-from chaplain.link.sockets import Sockets
-from chaplain.mesh.events import JoinPool, Shout, Shouted
-from chaplain.mesh.settings import MeshSettings
-from chaplain.node.core import NodeCore, NodeInput, NodeSettings
-from chaplain.runtime.assemble import SWITCH_INTERVAL_S
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.host import Clock, Host
-from chaplain.runtime.log import Log
-from chaplain.runtime.storage import Storage
+from mesh_programs import PATIENCE_S, QUEUE_BYTES, REPORT_EVERY, WINDOW, Progress, run_node, run_pyre
 
 COMPARED = """\
 Five processes on loopback, fully meshed: one shouts to a pool, four have joined it and check each number they hear.
@@ -52,29 +27,16 @@ pyre      zeromq-pyre's shout() and recv(), nothing encrypted. It silently drops
           sender stays at most {window} messages ahead of the slowest receiver, which reports every {report} by WHISPER.
 rate      messages that all four have / seconds from the first shout to the last arrival; median of the rounds
 per CPU s the same messages / processor seconds of all five processes
-lost      over all receivers and rounds; reported: of these, how many the receivers were told of
+lost      over all receivers and rounds; reported: what receivers were told is missing; dropped: what the sender was
+flood     chaplain once more, in bursts larger than its byte budget: every loss must be told, on both sides
 """
 HEARERS = 4
-POOL = "bench"
-QUEUE_BYTES = 1024 * 1024
-BATCH = 128
-"""Shouts in one wake-up of the sending node."""
-WINDOW = 2000
-REPORT_EVERY = 250
-PATIENCE_S = 60.0
 STALLED_S = 5.0
-NUMBER_BYTES = 8
-
-
-class Progress(NamedTuple):
-    said: int
-    """Messages shouted, or -1 while shouting."""
-    heard: int
-    reported: int
-    """Losses that this process was told of since the round began."""
-    first_s: float
-    last_s: float
-    cpu_s: float
+FLOOD_SECONDS = 0.5
+HEADINGS = (
+    f"{'bytes':>6} {'system':<9} {'rate':>9} {'per CPU s':>10} {'sent':>10} {'lost':>8} "
+    f"{'reported':>8} {'dropped':>8}  rate of each round"
+)
 
 
 class Round(NamedTuple):
@@ -83,208 +45,7 @@ class Round(NamedTuple):
     sent: int
     lost: int
     reported: int
-
-
-def cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def message(number: int, filler: bytes) -> bytes:
-    return number.to_bytes(NUMBER_BYTES, "big") + filler
-
-
-# chaplain.
-
-
-class BenchNode(NodeCore):
-    """A node with a program in its own process: it shouts when told to, and counts what it hears in the pool."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._mesh.send(self._hear, Shouted)
-        self._joined = False
-        self._filler = b""
-        self._until_ns = 0
-        self.begin(0, 0.0)
-
-    def begin(self, size_bytes: int, seconds: float) -> None:
-        self._said = self._heard_count = self._seen = self._next = 0
-        self._first_s = self._last_s = time.monotonic()
-        self._filler = bytes(max(0, size_bytes - NUMBER_BYTES))
-        self._until_ns = self.now_ns + int(seconds * 1e9) if seconds else 0
-        self._reported = self._told()
-
-    def progress(self) -> Progress:
-        said = -1 if self._until_ns else self._said
-        return Progress(said, self._heard_count, self._told() - self._reported, self._first_s, self._last_s, cpu_s())
-
-    def _told(self) -> int:
-        return self.mesh.counts["gapped_incoming"]
-
-    def _hear(self, event: Shouted) -> None:
-        number = int.from_bytes(event.content[:NUMBER_BYTES], "big")
-        assert number >= self._next, "heard twice or out of order"
-        self._next = number + 1
-        self._heard_count += 1
-
-    def _may_shout(self) -> bool:
-        return bool(self._until_ns) and self.link.longest_queue_bytes < QUEUE_BYTES
-
-    def deadline(self) -> int | None:
-        return 0 if self._may_shout() else super().deadline()
-
-    def step(self, now_ns: int, event: NodeInput) -> list[HostEffect]:
-        effects = super().step(now_ns, event) if self._joined else super().step(now_ns, JoinPool(POOL))
-        self._joined = True
-        if not isinstance(event, Drained):
-            return effects
-        if self._heard_count != self._seen:
-            self._seen, self._last_s = self._heard_count, time.monotonic()
-        if now_ns >= self._until_ns:
-            self._until_ns = 0
-        if self._may_shout():
-            for number in range(self._said, self._said + BATCH):
-                effects += super().step(now_ns, Shout(POOL, message(number, self._filler)))
-            self._said += BATCH
-            effects += super().step(now_ns, event)
-        return effects
-
-
-def run_node(index: int, ports: list[int], control: Connection, profile: str) -> None:
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    identities = [Identity.generate(random.Random(number)) for number in range(len(ports))]
-    endpoints = [f"tcp://127.0.0.1:{port}" for port in ports]
-    chance = random.SystemRandom()
-    instance = new_instance(chance)
-    sockets = Sockets(instance, endpoints[index])
-    clock = Clock()
-    settings = NodeSettings(
-        LinkSettings("bench", endpoints[index]),
-        MeshSettings(cluster="bench"),
-        GossipSettings(),
-        neighbours=tuple(endpoints[:index]),
-        node_ids={identity.identifier: number for number, identity in enumerate(identities)},
-    )
-    ring = KeyRing(b"k" * 32)
-    node = BenchNode(
-        settings, identities[index], ring, clients={}, rng=chance, instance=instance, now_ns=clock.now_ns()
-    )
-    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
-        host = Host(node, sockets, Storage(Disk(folder)), Log(str(index), nowhere), clock=clock)
-        threading.Thread(target=serve_node, args=(host, node, control), daemon=True).start()
-        if profile:
-            import cProfile  # noqa: PLC0415  only when asked for
-
-            cProfile.runctx("host.run()", {}, {"host": host}, f"{profile}.{index}")
-        else:
-            host.run()
-        host.close()
-
-
-def serve_node(host: Host, node: BenchNode, control: Connection) -> None:
-    answers: dict[str, Callable[..., object]] = {
-        "peers": lambda: len(node.mesh.members(POOL)),
-        "begin": node.begin,
-        "progress": node.progress,
-    }
-    while (order := control.recv())[0] != "stop":
-        control.send(host.ask(lambda: answers[order[0]](*order[1:]), PATIENCE_S))
-    host.stop()
-
-
-# pyre.
-
-
-def beacon_on_loopback(beacon: Any) -> None:
-    """Where pyre looks for others: it would take the first real network card otherwise."""
-    beacon.address = ipaddress.IPv4Address("127.0.0.1")
-    beacon.network_address = ipaddress.IPv4Address("127.0.0.0")
-    beacon.broadcast_address = ipaddress.IPv4Address("127.255.255.255")
-    beacon.interface_name = "lo"
-
-
-class PyreProgram:
-    def __init__(self) -> None:
-        zbeacon.ZBeacon._prepare_socket = beacon_on_loopback
-        logging.disable(logging.CRITICAL)
-        self._node = Pyre()
-        self._node.join(POOL)
-        self._node.start()
-        self._acks: dict[uuid.UUID, int] = {}
-        self._stop = False
-        self._until_s = 0.0
-        self._filler = b""
-        self._begin(0, 0.0)
-
-    def _begin(self, size_bytes: int, seconds: float) -> None:
-        self._said = self._heard = 0
-        self._acks = dict.fromkeys(self._node.peers(), 0) if seconds else {}
-        self._filler = bytes(max(0, size_bytes - NUMBER_BYTES))
-        self._first_s = self._last_s = time.monotonic()
-        self._until_s = self._first_s + seconds if seconds else 0.0
-
-    def _progress(self) -> Progress:
-        return Progress(-1 if self._until_s else self._said, self._heard, 0, self._first_s, self._last_s, cpu_s())
-
-    def run(self, control: Connection) -> None:
-        """One thread: orders, what came in, and as many shouts as the window allows."""
-        inbox = self._node.inbox
-        poller = zmq.Poller()
-        poller.register(inbox, zmq.POLLIN)
-        poller.register(control.fileno(), zmq.POLLIN)
-        while not self._stop:
-            ready = dict(poller.poll(0 if self._may_shout() else 200))
-            if control.fileno() in ready:
-                self._obey(control)
-            if inbox in ready:
-                self._drain(inbox)
-            if self._until_s and time.monotonic() >= self._until_s:
-                self._until_s = 0.0
-            if self._may_shout():
-                for number in range(self._said, self._said + 50):
-                    self._node.shout(POOL, message(number, self._filler))
-                self._said += 50
-        self._node.stop()
-
-    def _may_shout(self) -> bool:
-        return bool(self._until_s) and self._said - min(self._acks.values()) < WINDOW
-
-    def _drain(self, inbox: zmq.Socket[bytes]) -> None:
-        for _ in range(1000):
-            try:
-                parts = inbox.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            if parts[0] == b"SHOUT":
-                self._hear(parts)
-            elif parts[0] == b"WHISPER":
-                self._acks[uuid.UUID(bytes=parts[1])] = int(parts[3])
-
-    def _hear(self, parts: list[bytes]) -> None:
-        number = int.from_bytes(parts[4][:NUMBER_BYTES], "big")
-        self._heard += 1
-        self._last_s = time.monotonic()
-        if number % REPORT_EVERY == 0:
-            self._node.whisper(uuid.UUID(bytes=parts[1]), b"%d" % number)
-
-    def _obey(self, control: Connection) -> None:
-        word, *arguments = control.recv()
-        if word == "stop":
-            self._stop = True
-        elif word == "peers":
-            control.send(len(self._node.peers_by_group(POOL)))
-        elif word == "begin":
-            control.send(self._begin(*arguments))
-        elif word == "progress":
-            control.send(self._progress())
-
-
-def run_pyre(index: int, ports: list[int], control: Connection, profile: str) -> None:
-    PyreProgram().run(control)
-
-
-# Both.
+    dropped: int
 
 
 class Cluster:
@@ -315,13 +76,13 @@ class Cluster:
                 raise SystemExit(complaint)
             time.sleep(0.05)
 
-    def round(self, size_bytes: int, seconds: float) -> Round:
+    def round(self, size_bytes: int, seconds: float, flood: bool = False) -> Round:
         """The first process shouts for so long; ends when all have heard it, or nothing comes any more."""
         for control in self._controls[1:]:
             control.send(("begin", size_bytes, 0.0))
             control.recv()
         before = sum(each.cpu_s for each in self._ask("progress"))
-        self._controls[0].send(("begin", size_bytes, seconds))
+        self._controls[0].send(("begin", size_bytes, seconds, flood))
         self._controls[0].recv()
         time.sleep(seconds)
         sender, hearers = self._settle()
@@ -330,7 +91,7 @@ class Cluster:
         took_s = max(each.last_s for each in hearers) - sender.first_s
         lost = sum(sender.said - each.heard for each in hearers)
         reported = sum(each.reported for each in hearers)
-        return Round(whole / took_s, whole / used_s, sender.said, lost, reported)
+        return Round(whole / took_s, whole / used_s, sender.said, lost, reported, sender.dropped)
 
     def _settle(self) -> tuple[Progress, list[Progress]]:
         heard, since_s = -1, time.monotonic()
@@ -369,7 +130,24 @@ def summary(rounds: list[Round]) -> dict[str, float]:
         "sent": sum(each.sent for each in rounds),
         "lost": sum(each.lost for each in rounds),
         "reported": sum(each.reported for each in rounds),
+        "dropped": sum(each.dropped for each in rounds),
     }
+
+
+def show(size_bytes: int, rounds: dict[str, list[Round]]) -> dict[str, dict[str, float]]:
+    found = {name: summary(each) for name, each in rounds.items()}
+    for name, each in found.items():
+        rates = " ".join(f"{one.rate:.0f}" for one in rounds[name])
+        print(
+            f"{size_bytes:>6} {name:<9} {each['rate']:>9,} {each['per_cpu_s']:>10,} {each['sent']:>10,} "
+            f"{each['lost']:>8} {each['reported']:>8} {each['dropped']:>8}  {rates}"
+        )
+    if "pyre" in found:
+        ours, theirs = found["chaplain"], found["pyre"]
+        for key in ("rate", "per_cpu_s"):
+            ours[f"{key}_ratio"] = round(ours[key] / max(1, theirs[key]), 1)
+        print(f"{size_bytes:>6} ratio     {ours['rate_ratio']:>8}x {ours['per_cpu_s_ratio']:>9}x")
+    return found
 
 
 def main() -> None:
@@ -385,29 +163,22 @@ def main() -> None:
     if not options.alone:
         systems["pyre"] = Cluster(run_pyre)
     results: dict[str, Any] = {"load": [round(each, 1) for each in os.getloadavg()], "sizes": {}}
-    print(f"{'bytes':>6} {'system':<9} {'rate':>9} {'per CPU s':>10} {'sent':>9} {'lost':>6} {'reported':>8}  rounds")
+    print(HEADINGS)
     for size_bytes in options.sizes:
         rounds: dict[str, list[Round]] = {name: [] for name in systems}
         for _ in range(options.rounds):
             for name, cluster in systems.items():
                 rounds[name].append(cluster.round(size_bytes, options.seconds))
-        found = {name: summary(each) for name, each in rounds.items()}
-        results["sizes"][str(size_bytes)] = found
-        for name, each in found.items():
-            rates = " ".join(f"{one.rate:.0f}" for one in rounds[name])
-            print(
-                f"{size_bytes:>6} {name:<9} {each['rate']:>9,} {each['per_cpu_s']:>10,} {each['sent']:>9,} "
-                f"{each['lost']:>6} {each['reported']:>8}  {rates}"
-            )
-        if len(found) == 2:
-            for key in ("rate", "per_cpu_s"):
-                found["chaplain"][f"{key}_ratio"] = round(found["chaplain"][key] / max(1, found["pyre"][key]), 1)
-            ours = found["chaplain"]
-            print(f"{size_bytes:>6} ratio     {ours['rate_ratio']:>8}x {ours['per_cpu_s_ratio']:>9}x")
+        rounds["flood"] = [systems["chaplain"].round(size_bytes, FLOOD_SECONDS, flood=True)]
+        results["sizes"][str(size_bytes)] = show(size_bytes, rounds)
     for cluster in systems.values():
         cluster.stop()
+    ours = [found[name] for found in results["sizes"].values() for name in ("chaplain", "flood")]
+    results["every_loss_told"] = all(each["lost"] == each["reported"] for each in ours)
     results["load_after"] = [round(each, 1) for each in os.getloadavg()]
     print(json.dumps(results))
+    if not results["every_loss_told"]:
+        raise SystemExit("something was lost and not told")
 
 
 if __name__ == "__main__":
