@@ -7,7 +7,7 @@ from random import Random
 
 from chaplain.client.core import ClientCore
 from chaplain.client.events import Began, Call, Cancelled, ClientEffect, Outcome, Raised, Returned, Settings, Yielded
-from chaplain.core import Arrived, Connected, Dial, Disconnected, HangUp, Report, Send, Woken
+from chaplain.core import Arrived, Connected, Dial, Disconnected, Drained, HangUp, Report, Send, Woken
 from chaplain.desk import messages
 from chaplain.desk.messages import ClientRequest, Done, EventItem, Failed, NodeReply, PoolItem, Started
 from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Peer, Said, Say
@@ -27,6 +27,7 @@ class PlainLink:
         self.last = 0
         self.full = False
         self.lost = 0
+        self.drained = 0
 
     def step(self, now_ns: int, event: LinkInput) -> list[LinkEffect]:
         match event:
@@ -53,6 +54,8 @@ class PlainLink:
                 return [*missed, Said(self.met[dial], (frame,))]
             case Say(instance, spoken):
                 return self._say(instance, spoken)
+            case Drained():
+                self.drained += 1
         return []
 
     def deadline(self) -> int | None:

@@ -16,7 +16,7 @@ from chaplain.client.events import (
     Settings,
     Yielded,
 )
-from chaplain.core import Stopping
+from chaplain.core import Drained, Stopping
 from chaplain.desk.messages import (
     AskQuestion,
     Cancel,
@@ -526,3 +526,11 @@ def test_every_call_ends_exactly_once(script: list[tuple[str]]) -> None:
     for call in asked:
         ends = [outcome for outcome in stage.of(call) if isinstance(outcome, Returned | Raised)]
         assert len(ends) == 1 or (call in cancelled and not ends)
+
+
+def test_the_link_hears_that_a_wake_up_ends() -> None:
+    """It seals what was said then; without it every call would wait for one more wake-up."""
+    stage = Stage()
+    before = stage.link.drained
+    stage.core.step(stage.now_ns, Drained())
+    assert stage.link.drained == before + 1

@@ -192,6 +192,14 @@ def test_the_highest_counter_does_no_harm() -> None:
     assert alice.reasons("frame rejected") == ["confirms what was never said"]
 
 
+def test_a_seal_of_another_kind_is_refused_even_from_the_peer_itself() -> None:
+    _, alice, bob = pair()
+    session = alice.core._book.sessions[bob.instance]
+    bob.step(Arrived(alice.core.route, session._closing.close(2, 0, b"of a later version", 0x40)))
+    assert bob.reasons("frame rejected") == ["not sealed"]
+    assert bob.heard() == []
+
+
 def test_a_command_does_not_pass_for_a_bundle() -> None:
     _, alice, bob = pair()
     (frame,) = frames_of(alice, bundle.pack([b"a", b"b"]), to=bob)

@@ -10,7 +10,7 @@ from chaplain.core import Drained, Send
 from chaplain.desk.core import DeskEffect, RotationWanted
 from chaplain.gossip.events import GossipEffect, State
 from chaplain.gossip.settings import GossipSettings
-from chaplain.link.events import LinkEffect
+from chaplain.link.events import LinkEffect, Meet, Say
 from chaplain.link.identity import Identity, new_instance
 from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
@@ -104,6 +104,23 @@ def test_what_is_shouted_in_one_wake_up_leaves_in_one_frame_to_each_and_arrives_
     cluster.world.run(cluster.world.now_ns + SECOND)
     assert heard == said
     assert not listener.mesh.counts["gapped_incoming"]
+
+
+def test_what_a_layer_says_when_the_wake_up_ends_leaves_with_it() -> None:
+    cluster = Cluster()
+    cluster.world.tell(cluster.world.hosts["two"], JoinPool("red"))
+    cluster.world.run(5 * SECOND)
+    node = cluster.node("one")
+    node._work.append((node._mesh, Shout("red", b"last words")))
+    assert [type(effect) for effect in node.step(node.now_ns, Drained())] == [Send]
+
+
+def test_nothing_is_said_before_what_waits_for_the_link() -> None:
+    node = Cluster().node("one")
+    node._work.append((node._link, Meet("tcp://10.0.0.9:7171")))
+    say = Say(bytes(16), b"later")
+    node._say(say)
+    assert node._work[-1] == (node._link, say)
 
 
 def test_beacons_alone_bring_nodes_together() -> None:
