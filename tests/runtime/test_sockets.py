@@ -18,6 +18,14 @@ ANY = "tcp://127.0.0.1:*"
 ROUTE = b"\x01" + CALLER
 
 
+def route_to(caller_at: Side) -> bytes:
+    """The name of the one connection that this side was spoken to on."""
+    [route] = {arrived.channel for arrived in caller_at.of(Arrived)}
+    assert route.startswith(ROUTE)
+    assert len(route) == len(ROUTE) + 8
+    return route
+
+
 def test_frames_pass_both_ways_in_order():
     with Side(SERVER, ANY) as server, Side(CALLER) as caller:
         caller.dial(7, server.sockets.endpoint)
@@ -26,9 +34,10 @@ def test_frames_pass_both_ways_in_order():
         for frame in sent:
             caller.sockets.perform(Send(7, frame))
         until(lambda: len(server.of(Arrived)) == len(sent), server, caller)
-        assert server.of(Arrived) == [Arrived(ROUTE, frame) for frame in sent]
+        route = route_to(server)
+        assert server.of(Arrived) == [Arrived(route, frame) for frame in sent]
         for frame in sent:
-            server.sockets.perform(Send(ROUTE, frame))
+            server.sockets.perform(Send(route, frame))
         until(lambda: len(caller.of(Arrived)) == len(sent), server, caller)
         assert caller.of(Arrived) == [Arrived(7, frame) for frame in sent]
         until(lambda: sum(e.size for e in caller.of(Flushed)) == sum(map(len, sent)), server, caller)
@@ -111,7 +120,7 @@ def test_the_end_of_the_server_is_told_and_nothing_reconnects():
             until(lambda: len(caller.of(Connected)) == 2, again, caller)
             caller.sockets.perform(Send(2, b"fresh"))
             until(lambda: again.of(Arrived), again, caller)
-            assert again.of(Arrived) == [Arrived(ROUTE, b"fresh")]
+            assert again.of(Arrived) == [Arrived(route_to(again), b"fresh")]
             assert len(again.of(Knocked)) == 1
 
 
@@ -124,7 +133,7 @@ def test_what_arrived_before_the_end_is_told_before_it():
             until(lambda: server.of(Arrived), server, caller)
             line = caller.sockets._lines[1]
             assert line.dealer.get(zmq.RECONNECT_IVL) == -1
-            server.sockets.perform(Send(ROUTE, b"last words"))
+            server.sockets.perform(Send(route_to(server), b"last words"))
             assert line.dealer.poll(PATIENCE_S * 1000)
         assert line.monitor.poll(PATIENCE_S * 1000)
         caller.sockets._drain_monitor(1)  # as if the news of the end had been noticed first
@@ -155,11 +164,35 @@ def test_a_route_that_went_away_is_told_on_sending():
             until(lambda: server.of(Arrived), server, caller)
 
         def told() -> bool:
-            server.sockets.perform(Send(ROUTE, b"are you there"))
+            server.sockets.perform(Send(route_to(server), b"are you there"))
             return bool(server.of(Disconnected))
 
         until(told, server)
-        assert server.of(Disconnected)[0].channel == ROUTE
+        assert server.of(Disconnected)[0].channel == route_to(server)
+
+
+def test_nobody_can_take_over_the_name_of_anothers_connection():
+    """Even who knows the whole name, and was let in: the first who had it keeps it."""
+    with Side(SERVER, ANY) as server, Side(CALLER) as caller:
+        caller.dial(1, server.sockets.endpoint)
+        until(lambda: caller.of(Connected), server, caller)
+        caller.sockets.perform(Send(1, b"hello"))
+        until(lambda: server.of(Arrived), server, caller)
+        with zmq.Context() as context, context.socket(zmq.DEALER) as thief:
+            thief.setsockopt(zmq.LINGER, 0)
+            thief.setsockopt(zmq.ROUTING_ID, route_to(server))
+            thief.setsockopt(zmq.PLAIN_USERNAME, b"n")
+            thief.setsockopt(zmq.PLAIN_PASSWORD, b"open")
+            thief.connect(server.sockets.endpoint)
+            thief.send(b"it is me")
+            until(lambda: len(server.of(Knocked)) == 2, server, caller)
+            for number in range(100):
+                caller.sockets.perform(Send(1, b"still me %d" % number))
+            until(lambda: len(server.of(Arrived)) >= 101, server, caller)
+            server.sockets.perform(Send(route_to(server), b"for you"))
+            until(lambda: caller.of(Arrived), server, caller)
+        assert [each.frame for each in server.of(Arrived)][-1] == b"still me 99"
+        assert b"it is me" not in [each.frame for each in server.of(Arrived)]
 
 
 def test_long_frames_travel_in_pieces_and_arrive_whole():

@@ -52,7 +52,7 @@ from chaplain.link.events import (
 )
 from chaplain.link.greeting import GREETING_CLIENT, GREETING_NODE
 from chaplain.link.handshake import Handshake, describe
-from chaplain.link.identity import INSTANCE_BYTES, ROUTE_MARK, Identity, route_of
+from chaplain.link.identity import INSTANCE_BYTES, Identity, is_route_of, route_of
 from chaplain.link.judge import Judge
 from chaplain.link.keyring import KeyRing
 from chaplain.link.knock import Doorkeeper
@@ -94,7 +94,7 @@ class LinkCore:
         self.identity = identity
         self.ring = ring
         self.route = route_of(instance)
-        """The routing id the host sets on every DEALER it dials for us."""
+        """What the routing id of every DEALER begins with that the host dials for us."""
         self.counts = self._book.counts
         """What was done and refused so far, by name, for the host's metrics."""
 
@@ -238,7 +238,7 @@ class LinkCore:
         """Nodes are greeted on routes of instances, clients on their own dials."""
         if isinstance(channel, int):
             return self.ring is None and channel in self._book.lines
-        return self.ring is not None and len(channel) == 1 + INSTANCE_BYTES and channel[:1] == ROUTE_MARK
+        return self.ring is not None and is_route_of(channel, channel[1 : 1 + INSTANCE_BYTES])
 
     def _reject(self, now_ns: int, channel: Channel, reason: str) -> list[LinkEffect]:
         self.counts["frames_rejected"] += 1

@@ -27,6 +27,10 @@ SIGNATURE_BYTES = 64
 INSTANCE_BYTES = 16
 ROUTE_MARK = b"\x01"
 """First octet of every routing id; ZeroMQ keeps ids beginning with zero for itself."""
+DIAL_BYTES = 8
+"""Random octets that end the routing id of each dial: an instance is no secret, and who knows the whole routing id of
+another's connection could stand in its way."""
+ROUTE_BYTES_MAX = 1 + INSTANCE_BYTES + DIAL_BYTES
 
 _FIRST_LINE = "chaplain identity 1"
 
@@ -41,8 +45,12 @@ def new_instance(rng: Random) -> bytes:
 
 
 def route_of(instance: bytes) -> bytes:
-    """The ZeroMQ routing id under which this instance dials others."""
+    """What the ZeroMQ routing id begins with under which this instance dials others."""
     return ROUTE_MARK + instance
+
+
+def is_route_of(route: bytes, instance: bytes) -> bool:
+    return route.startswith(route_of(instance)) and 1 + INSTANCE_BYTES <= len(route) <= ROUTE_BYTES_MAX
 
 
 def verify(key: bytes, label: bytes, message: bytes, signature: bytes) -> bool:

@@ -19,7 +19,7 @@ from chaplain.link import greeting as codec
 from chaplain.link.book import Book
 from chaplain.link.events import Peer
 from chaplain.link.greeting import GREETING_CLIENT, GREETING_NODE, Claim, Envelope
-from chaplain.link.identity import identifier_of, route_of
+from chaplain.link.identity import identifier_of, is_route_of
 from chaplain.link.refusal import Refusal
 from chaplain.link.settings import is_endpoint
 from chaplain.wire.command import Hello
@@ -105,7 +105,7 @@ class Judge:
             raise Refusal("other cluster", ours=settings.cluster, theirs=claim.cluster)
         if claim.seal != settings.seal:
             raise Refusal("other seal", ours=settings.seal, theirs=claim.seal)
-        if isinstance(channel, bytes) and channel != route_of(claim.instance):
+        if isinstance(channel, bytes) and not is_route_of(channel, claim.instance):
             raise Refusal("instance is not the route's", claimed=claim.instance.hex())
         if claim.identifier != identifier_of(claim.key):
             raise Refusal("identifier is not the key's", claimed=f"{claim.identifier:08x}")

@@ -14,6 +14,7 @@ core hung up first; `Connected` follows only a finished handshake; no queue pass
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -37,6 +38,7 @@ from chaplain.core import (
 )
 from chaplain.link.door import STRANGERS_MAX, Door
 from chaplain.link.fragments import Joiner
+from chaplain.link.identity import DIAL_BYTES, route_of
 from chaplain.link.lines import DIAL_TIMEOUT_NS, UP, Line, make_socket
 from chaplain.link.outbox import OUTBOX_BYTES_MAX, Outbox
 from chaplain.link.poll import Poll
@@ -60,7 +62,7 @@ class Sockets:
     def __init__(self, instance: bytes, bind: str | None = None, strangers_max: int = STRANGERS_MAX) -> None:
         self.counts: Counter[str] = Counter()
         self.endpoint = ""
-        self._routing_id = b"\x01" + instance
+        self._routing_id = route_of(instance)
         self._inputs: list[SocketInput] = []
         self._flushed: dict[Channel, int] = {}
         self._outboxes: dict[Channel, Outbox] = {}
@@ -92,7 +94,6 @@ class Sockets:
         router = make_socket(self._context, zmq.ROUTER)
         router.setsockopt(zmq.PLAIN_SERVER, 1)
         router.setsockopt(zmq.ZAP_DOMAIN, b"chaplain")
-        router.setsockopt(zmq.ROUTER_HANDOVER, 1)
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router, self._door, self.endpoint = router, door, door.endpoint
         door.attach(router)
@@ -222,7 +223,8 @@ class Sockets:
     def _dial(self, effect: Dial) -> None:
         dial = effect.dial
         assert dial not in self._lines, f"dial {dial} is in use"
-        line = Line(self._context, self._routing_id, effect, partial(self._drain_dealer, dial))
+        routing_id = self._routing_id + os.urandom(DIAL_BYTES)
+        line = Line(self._context, routing_id, effect, partial(self._drain_dealer, dial))
         self._lines[dial] = line
         self._dialling[dial] = time.monotonic_ns() + DIAL_TIMEOUT_NS
         self._watch_zmq(line.dealer, line.drain)
