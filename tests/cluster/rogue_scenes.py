@@ -93,7 +93,13 @@ def twin_takes_nothing_over(cluster: Cluster, victim: int, seconds: float) -> No
     """Under the victim's instance it may disturb its connections, but neither be it nor have it thrown out."""
     instance = _instance(cluster, victim)
     config = str(rogue_config(cluster, "twin"))
+    others = cluster.others(victim)
+    refused = [node.count("link_greetings_refused") for node in others]
     with process("tests.cluster.rogue", config, "twin", "", instance):
+        until(
+            lambda: all(node.count("link_greetings_refused") > old for node, old in zip(others, refused, strict=True)),
+            "everybody refuses it",
+        )
         throughout(seconds, lambda: honest_stand(cluster), "the twin had somebody evicted")
     wait_until_well(cluster)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.harness import running
-from tests.cluster.rogue_scenes import impostor_is_refused, liar_evicts_nobody
+from tests.cluster.rogue_scenes import impostor_is_refused, liar_evicts_nobody, twin_takes_nothing_over
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -16,4 +16,5 @@ SILENCE_S = 2.0
 def test_a_rogue_with_the_key_evicts_nobody_and_is_nobody_else(tmp_path: Path) -> None:
     with running(tmp_path / "three", 3, settings=f"[gossip]\nsilence_seconds = {SILENCE_S}\n") as cluster:
         print(impostor_is_refused(cluster, 2, seconds=2))
+        twin_takes_nothing_over(cluster, 3, seconds=3 * SILENCE_S)
         print(liar_evicts_nobody(cluster, seconds=5 * SILENCE_S))
