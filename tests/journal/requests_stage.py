@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from hashlib import sha512
-
-from nacl import bindings
 
 from chaplain.journal import config_message, ingest_message
 from chaplain.journal.client_messages import Run
@@ -25,11 +22,11 @@ from chaplain.journal.execution import JournalExecution
 from chaplain.journal.founding import Founding, FoundingClient, Member, Policy
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.order_events import Settled
-from chaplain.journal.request import REQUEST_LABEL, signed_octets
 from chaplain.journal.signing import SLOT_BYTES, SignatureType, Wrapping, seal_pack, sign_pack
 from chaplain.journal.verdict import ConfigVerdict, Executed, PackVerdict
 from chaplain.link.identity import Identity
-from chaplain.segment.pack import Pack, encode_pack, stated_digest, with_signature
+from chaplain.segment.pack import Pack, encode_pack
+from chaplain.sim import journal_clients
 
 CLUSTER = "stage"
 ADMIN = Identity(b"a" * 32)
@@ -72,21 +69,9 @@ def pack(
     return IngestEntry(stream, sign_pack(raw, cluster, stream, signer))
 
 
-def resigned(entry: IngestEntry, seed: bytes = b"a" * 32) -> IngestEntry:
-    """The same request under another valid signature: Ed25519 with a nonce of our own choice."""
-    raw = bytes(entry.raw)
-    message = b"%b\0%b" % (REQUEST_LABEL, signed_octets(CLUSTER, entry.stream, stated_digest(raw)))
-    scalar = bytearray(sha512(seed).digest()[:32])
-    scalar[0] &= 248
-    scalar[31] = scalar[31] & 127 | 64
-    secret = bindings.crypto_core_ed25519_scalar_reduce(bytes(scalar) + bytes(32))
-    nonce = bindings.crypto_core_ed25519_scalar_reduce(b"another nonce".ljust(64, b"!"))
-    point = bindings.crypto_scalarmult_ed25519_base_noclamp(nonce)
-    key = Identity(seed).key
-    challenge = bindings.crypto_core_ed25519_scalar_reduce(sha512(point + key + message).digest())
-    product = bindings.crypto_core_ed25519_scalar_mul(challenge, secret)
-    signature = point + bindings.crypto_core_ed25519_scalar_add(nonce, product)
-    return IngestEntry(entry.stream, with_signature(raw, signature))
+def resigned(entry: IngestEntry) -> IngestEntry:
+    """The admin's request under another valid signature of the admin."""
+    return journal_clients.resigned(entry, CLUSTER, b"a" * 32)
 
 
 def sealed_pack(lane: int, first_id: int, secret: bytes, stream: str = "orders") -> IngestEntry:

@@ -24,7 +24,7 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal import ingest_message, lanes, verdict
-from chaplain.journal.cluster_message import Body, DataEntry, chain_hash, encode_body, genesis
+from chaplain.journal.cluster_message import Body, DataEntry, Reference, chain_hash, encode_body, genesis
 from chaplain.journal.configuration import Configuration, may_write
 from chaplain.journal.filing import Filed, file, unfile
 from chaplain.journal.founding import Founding
@@ -81,6 +81,8 @@ class JournalExecution:
         self._secrets: dict[bytes, bytes] = {}
         self._checked: dict[bytes, tuple[bool | None, ...]] = {}
         self._plan: _Plan | None = None
+        self._latest: tuple[Body, tuple[bytes, ...]] | None = None
+        """The furthest message that was read back from the log: after a restart, what is held and not agreed."""
         self._watch = watch
         self._keys = self._by_key()
 
@@ -114,12 +116,24 @@ class JournalExecution:
         for entry, one in zip(entries, unfiled, strict=True):
             # What we found before we wrote it need not be found again.
             self.learn(entry.digest, (_known(reason) for reason in one.reasons))
-        return tuple(one.payload for one in unfiled)
+        payloads = tuple(one.payload for one in unfiled)
+        if self._latest is None or body.index >= self._latest[0].index:
+            self._latest = (body, payloads)
+        return payloads
 
     # What others ask.
 
     def fingerprint(self) -> bytes:
         return sha256(self.state.export()).digest()
+
+    def held(self, reference: Reference, digest: bytes) -> bytes | None:
+        """An ingest message of the cluster message that waits to be agreed: whoever proposes it again must have it."""
+        plan = self._plan
+        for held in (plan and (plan.body, plan.payloads), self._latest):
+            for entry, payload in zip(held[0].data_entries, held[1], strict=True) if held else ():
+                if (entry.reference, entry.digest) == (reference, digest):
+                    return payload
+        return None
 
     def client_of_key(self, key: bytes) -> Client | None:
         """The active identity that has this key; else one that had it."""

@@ -260,6 +260,8 @@ class IngestCore:
 
     def _wanted(self, event: PayloadWanted) -> None:
         payload = self._distribution.cellar.get(event.reference, event.digest)
+        if payload is None:
+            payload = self._execution.held(event.reference, event.digest)
         if payload is not None:
             self._effects.append(ToPeer(event.node, Payload(payload)))
 

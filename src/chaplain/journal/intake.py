@@ -90,13 +90,14 @@ class Intake:
             return AlreadyWritten(lane.client_id, lane.last_id)
         if lane.fenced and ruling.standing is not Standing.CONFLICT:
             return refuse(heading, Reason.FENCED, lane)
-        queue = self._queues.setdefault(lane.client_id, _Queue())
+        queue = self._queues.get(lane.client_id) or _Queue()
         if (heading.first_id, digest) in queue.taken:
             return None
         expected = max(lane.last_id, queue.highest) + 1
         if heading.first_id > expected:
             return GoBack(lane.client_id, expected)
         taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest)
+        self._queues[lane.client_id] = queue
         queue.taken[heading.first_id, digest] = taken
         queue.highest = max(queue.highest, heading.last_id)
         return taken

@@ -1,0 +1,216 @@
+"""Watches a journal's requests from outside: what was agreed, what was decided about it, and what clients were told.
+
+Every agreed message is judged again by an `Oracle`; every node must have decided the same. Receipts must be true for
+ever. A reference must never stand for two messages. At the end the files of every node are read as a reader of files
+would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from chaplain.core import Frozen, Send
+from chaplain.errors import Malformed
+from chaplain.journal import client_messages, ingest_message, peer_messages
+from chaplain.journal.client_messages import Receipts, Run
+from chaplain.journal.cluster_message import Reference
+from chaplain.journal.order_events import Settled
+from chaplain.journal.verdict import DataVerdict, Executed, Reason
+from chaplain.segment.pack import decode_pack, heads_of
+from chaplain.segment.read import agreed
+from chaplain.segment.record import Kind, Record
+from chaplain.segment.survey import Surveyor
+from chaplain.sim.checkers import Watcher
+from chaplain.sim.host import Host
+from chaplain.sim.journal_clients import Rogue
+from chaplain.sim.journal_oracle import Oracle
+from chaplain.sim.workloads.order import segments_of
+from chaplain.wire import parcel
+
+if TYPE_CHECKING:
+    from chaplain.sim.workloads.requests import Requests
+    from chaplain.sim.world import World
+
+_REFUSED = "refused"
+_BROKEN = ("malformed", "signature")
+
+
+class Settling(Frozen, frozen=True):
+    """An effect for this checker alone: a node settled an agreed message, and made this of it."""
+
+    message: Settled
+    executed: Executed
+    fingerprint: bytes
+
+
+class Spoke(Frozen, frozen=True):
+    """An effect for this checker alone: a node spoke to a client, or to the rogue."""
+
+    instance: bytes
+    content: bytes
+
+
+class RequestChecker(Watcher):
+    name = "requests"
+
+    def __init__(self, workload: Requests) -> None:
+        self._workload = workload
+        self.world: World | None = None
+        self._oracle = Oracle(workload.founding)
+        self._decided: dict[int, list[Any]] = {}
+        self._fingerprints: dict[int, bytes] = {}
+        self._hashes: dict[int, bytes] = {}
+        self._references: dict[Reference, bytes] = {}
+        self._receipts: dict[tuple[int, int], Run] = {}
+        self._power_cuts = 0
+
+    def died(self, time_ns: int, host: Host, reason: str, /) -> None:
+        assert self.world is not None
+        if self.world.counts["power cut"] > self._power_cuts:
+            self._power_cuts = self.world.counts["power cut"]
+            self._workload.power_lost(host.name)
+
+    def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
+        for effect in effects:
+            match effect:
+                case Settling():
+                    self._settled(host, effect)
+                case Spoke():
+                    self._spoke(host, effect)
+                case Send():
+                    self._sent(host, effect.frame)
+                case _:
+                    pass
+
+    # What is decided.
+
+    def _settled(self, host: Host, effect: Settling) -> None:
+        body = effect.message.body
+        if body.index not in self._decided:
+            if body.index != len(self._decided) + 1:
+                self.complain(f"{host.name} settled {body.index} before anybody settled its predecessor")
+            self._decided[body.index] = self._oracle.judge(body, effect.message.payloads)
+            self._hashes[body.index] = effect.message.hash
+            for written in effect.executed.verdict.streams:
+                if self._oracle.chains[written.stream] != written.chain:
+                    self.complain(f"{host.name} has another chain of {written.stream} after message {body.index}")
+        for number, entry in enumerate(effect.executed.verdict.entries):
+            self._compare(host, body.index, entry, self._decided[body.index][number])
+        if self._fingerprints.setdefault(body.index, effect.fingerprint) != effect.fingerprint:
+            self.complain(f"{host.name} has another state than others after message {body.index}")
+
+    def _compare(self, host: Host, index: int, entry: Any, expected: Any) -> None:
+        if not isinstance(entry, DataVerdict):
+            kind, client_id = expected
+            same = entry.reason.name.lower() == kind or (kind == _REFUSED and entry.reason is not Reason.APPLIED)
+            if not same or (client_id and entry.client_id != client_id):
+                self.complain(f"{host.name} decided {entry} in message {index}, and ought to have decided {expected}")
+            return
+        if len(entry.packs) != len(expected):
+            self.complain(f"{host.name} decided about {len(entry.packs)} packs in message {index} of {len(expected)}")
+        for pack, (kind, base) in zip(entry.packs, expected, strict=True):
+            found = pack.reason.name.lower()
+            same = found == kind or (kind == "broken" and found in (*_BROKEN, "unknown_lane", "compromised"))
+            if not same or (base >= 0 and pack.base_offset != base):
+                self.complain(f"{host.name} decided {pack} in message {index}, and ought to have: {kind} at {base}")
+
+    # What is told.
+
+    def _spoke(self, host: Host, effect: Spoke) -> None:
+        assert self.world is not None
+        said = parcel.decode(effect.content)
+        if effect.instance == self._workload.rogue.peer.instance:
+            self.world.after(
+                0, self._workload.rogue.hear, self.world, host.name, peer_messages.decode(said.body, said.payload)
+            )
+            return
+        message = client_messages.decode_node(said.body)
+        if isinstance(message, Receipts):
+            for run in message.runs:
+                self._receipt(host, run)
+        for client in self._workload.clients:
+            if client.instance == effect.instance:
+                self.world.after(client.rng.randrange(10**7), client.hear, self.world, message)
+
+    def _receipt(self, host: Host, run: Run) -> None:
+        if self._hashes.get(run.index) != run.hash:
+            self.complain(f"{host.name} gives a receipt of message {run.index}, which was not agreed so: {run}")
+        rows = self._oracle.rows.get(run.stream, [])
+        written = rows[run.base_offset : run.base_offset + run.messages]
+        ids = sorted({row[1] for row in written})
+        if {row[0] for row in written} != {run.client_id} or ids != list(
+            range(run.first_id, run.first_id + run.requests)
+        ):
+            self.complain(f"{host.name} gives a receipt for what is not there: {run}")
+
+    def _sent(self, host: Host, frame: bytes) -> None:
+        said = parcel.decode(frame[1:])
+        message = peer_messages.decode(said.body, said.payload)
+        if isinstance(message, peer_messages.Payload):
+            reference = ingest_message.reference_of(message.message)
+            if reference.node != self._workload.number(host.name):
+                return
+            digest = ingest_message.digest_of(message.message)
+            if self._references.setdefault(reference, digest) != digest:
+                self.complain(f"{host.name} uses the reference {reference} for two messages")
+
+    # The end.
+
+    def finish(self, healed: Sequence[Host], /) -> None:
+        assert self.world is not None
+        counts = self.world.counts
+        counts["agreed"] += len(self._decided)
+        counts["rows"] += sum(map(len, self._oracle.rows.values()))
+        for decided in self._decided.values():
+            for entry in decided:
+                for kind, _ in entry if isinstance(entry, list) else [entry]:
+                    counts[f"decided {kind}"] += 1
+        for host in self.world.hosts.values():
+            self._read_files(host)
+        if healed:
+            self._demand_progress(healed)
+
+    def _read_files(self, host: Host) -> None:
+        """What a reader of files sees must be the beginning of what is written, all of it from the first offset on."""
+        seen: dict[str, int] = {}
+        for record in agreed(_records(host)):
+            if record.kind != Kind.BATCH:
+                continue
+            body = bytes(record.body)
+            rows = self._oracle.rows.get(record.stream, [])
+            offset = record.first_offset
+            if offset != seen.get(record.stream, 0):
+                self.complain(f"the files of {host.name} jump to offset {offset} of {record.stream}")
+            for head in heads_of(body):
+                pack = decode_pack(body[head.start : head.end])
+                for value in pack.values:
+                    if offset >= len(rows) or rows[offset][0::2] != (pack.client_id, value):
+                        self.complain(f"the files of {host.name} hold something else at {record.stream}/{offset}")
+                    offset += 1
+            seen[record.stream] = offset
+
+    def _demand_progress(self, healed: Sequence[Host]) -> None:
+        assert self.world is not None
+        late_ns = self.world.now_ns - 15 * 10**9
+        for client in self._workload.clients:
+            stuck = [entry for _, entry, made_ns in client.outbox.values() if made_ns < late_ns]
+            if stuck and client.lane:
+                self.complain(f"{client.name} waits for an answer since before the heal: {len(stuck)} packs")
+        settled = {host.core.journal.execution.settled for host in healed if host.core}  # type: ignore[attr-defined]
+        self.world.counts["progress"] += len(settled)
+
+
+def _records(host: Host) -> list[Record]:
+    surveyor = Surveyor("journal")
+    found: list[Record] = []
+    for sequence, data in segments_of(host.disk.contents()):
+        try:
+            scan = surveyor.add(sequence, data)
+        except Malformed:
+            continue
+        found += [record for _, record in scan.records] if scan is not None else []
+    return found
+
+
+__all__ = ["RequestChecker", "Rogue", "Settling", "Spoke"]

@@ -1,0 +1,206 @@
+"""What execution ought to decide, worked out again in the plainest way: one message after the other, one loop, no
+caches.
+
+Shares formats with the journal and none of its rules: packs are taken apart message by message, signatures are always
+checked, lanes are lists. The journal's executors must come to the same decisions about every agreed message.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import Any
+
+from nacl.exceptions import BadSignatureError
+from nacl.signing import VerifyKey
+
+from chaplain.errors import Malformed
+from chaplain.journal import config_message, ingest_message
+from chaplain.journal.cluster_message import Body, ConfigEntry
+from chaplain.journal.config_message import AddIdentity, FenceLane, LeaseLane, ReleaseLane, RemoveIdentity, acl_id
+from chaplain.journal.founding import Founding
+from chaplain.segment.pack import Pack, decode_pack, digest_of, stated_digest
+
+
+class OracleLane:
+    def __init__(self, acl: bytes, nonce: bytes, used_ns: int) -> None:
+        self.acl = acl
+        self.nonce = nonce
+        self.used_ns = used_ns
+        self.last = 0
+        self.fenced = False
+        self.written: list[tuple[int, int, bytes]] = []
+        """First id, last id and signed octets of every pack ever applied."""
+
+
+class OracleClient:
+    def __init__(self, key: bytes, name: str, writes: tuple[str, ...], admin: bool) -> None:
+        self.key = key
+        self.name = name
+        self.writes = writes
+        self.admin = admin
+        self.end = ""
+        self.wish = b""
+
+
+class Oracle:
+    def __init__(self, founding: Founding) -> None:
+        self._founding = founding
+        self._clients: dict[bytes, OracleClient] = {}
+        for number, seed in enumerate(founding.clients):
+            self._clients[acl_id(0, 0, number + 1)] = OracleClient(seed.key, seed.name, seed.writes, seed.admin)
+        self._lanes: dict[int, OracleLane] = {}
+        self._leases = 0
+        self.rows: dict[str, list[tuple[int, int, bytes]]] = {}
+        """Every message of each stream: lane, request id, value."""
+        self.chains: dict[str, bytes] = {}
+        self._links: dict[str, tuple[int, bytes]] = {}
+        """What the current message wrote to each stream: from which offset, and the digests of the packs."""
+
+    def judge(self, body: Body, payloads: tuple[bytes, ...]) -> list[Any]:
+        """For each entry what must be decided: a list of (reason, base offset) for data, (reason, lane) otherwise."""
+        for client_id, lane in list(self._lanes.items()):
+            if body.timestamp_ns - lane.used_ns > self._founding.policy.lane_idle_ns:
+                del self._lanes[client_id]
+        arrived = list(payloads)
+        decided: list[Any] = []
+        for number, entry in enumerate(body.entries):
+            if isinstance(entry, ConfigEntry):
+                decided.append(self._configure(body, number, entry))
+            else:
+                payload = arrived.pop(0)
+                assert sha256(payload).digest() == entry.digest
+                decided.append(self._write_all(body, payload, entry.reference))
+        self._link()
+        return decided
+
+    def _link(self) -> None:
+        label = b"chaplain stream chain\0"
+        for stream, (first, digests) in self._links.items():
+            begin = sha256(label + b"genesis\0" + self._founding.cluster.encode() + b"\0" + stream.encode()).digest()
+            count = len(self.rows[stream]) - first
+            place = first.to_bytes(8, "big") + count.to_bytes(8, "big")
+            self.chains[stream] = sha256(label + self.chains.get(stream, begin) + place + digests).digest()
+        self._links.clear()
+
+    # Data.
+
+    def _write_all(self, body: Body, payload: bytes, reference: object) -> list[tuple[str, int]]:
+        try:
+            message = ingest_message.decode(payload)
+        except Malformed:
+            return []
+        if message.reference != reference:
+            return []
+        return [self._write(body, entry.stream, bytes(entry.raw)) for entry in message.entries]
+
+    def _write(self, body: Body, stream: str, raw: bytes) -> tuple[str, int]:
+        try:
+            pack = decode_pack(raw)
+        except Malformed:
+            return "broken", -1
+        lane = self._lanes.get(pack.client_id)
+        if lane is None:
+            return "unknown_lane", -1
+        client = self._clients[lane.acl]
+        if client.end:
+            return client.end, -1
+        if not self._signed(client, stream, pack, raw):
+            return "signature", -1
+        if stream.startswith("_") or not any(fnmatchcase(stream, pattern) for pattern in client.writes):
+            return "no_right", -1
+        return self._apply(body, stream, pack, lane, stream.encode() + b"\0" + stated_digest(raw))
+
+    def _signed(self, client: OracleClient, stream: str, pack: Pack, raw: bytes) -> bool:
+        if digest_of(raw) != stated_digest(raw) or pack.signature_type != 1 or not pack.first_id:
+            return False
+        cluster = self._founding.cluster.encode()
+        names = bytes((len(cluster),)) + cluster + bytes((len(stream),)) + stream.encode()
+        try:
+            VerifyKey(client.key).verify(b"chaplain request 1\0" + names + stated_digest(raw), pack.signature)
+        except (BadSignatureError, ValueError):
+            return False
+        return True
+
+    def _apply(self, body: Body, stream: str, pack: Pack, lane: OracleLane, signed: bytes) -> tuple[str, int]:
+        counts = pack.request_counts or (1,) * len(pack.values)
+        first, last = pack.first_id, pack.first_id + len(counts) - 1
+        remembered = lane.written[-self._founding.policy.remembered_packs :]
+        if first <= lane.last:
+            met = [known for known in remembered if known[0] <= last and first <= known[1]]
+            if not met:
+                return "old", -1
+            if met[-1] == (first, last, signed):
+                return "duplicate", -1
+            self._clients[lane.acl].end = "compromised"
+            return "compromised", -1
+        if lane.fenced:
+            return "fenced", -1
+        if first > lane.last + 1:
+            return "gap", -1
+        rows = self.rows.setdefault(stream, [])
+        base = len(rows)
+        begun, digests = self._links.get(stream, (base, b""))
+        self._links[stream] = (begun, digests + signed[-32:])
+        values = list(pack.values)
+        for place, count in enumerate(counts):
+            rows += [(pack.client_id, first + place, values.pop(0)) for _ in range(count)]
+        lane.last, lane.used_ns = last, body.timestamp_ns
+        lane.written.append((first, last, signed))
+        return "applied", base
+
+    # Configuration.
+
+    def _configure(self, body: Body, number: int, entry: ConfigEntry) -> tuple[str, int]:
+        try:
+            petition = config_message.decode(entry.entry_type, entry.stage, entry.data)
+        except Malformed:
+            return "unknown_type", 0
+        signer = self._clients.get(petition.signer)
+        if signer is None or signer.end:
+            return "unknown_signer", 0
+        if not config_message.signature_holds(petition, self._founding.cluster, signer.key):
+            return "signature", 0
+        message = petition.message
+        match message:
+            case LeaseLane():
+                return self._lease(body, petition.signer, petition.nonce, message)
+            case AddIdentity():
+                acl = acl_id(body.regime, body.index, number)
+                return self._add(acl, message, petition.signer + petition.nonce, signer)
+            case RemoveIdentity():
+                if message.acl in self._clients and (signer.admin or message.acl == petition.signer):
+                    self._clients[message.acl].end = self._clients[message.acl].end or "removed"
+                    return "applied", 0
+                return "refused", 0
+            case FenceLane() | ReleaseLane():
+                lane = self._lanes.get(message.client_id)
+                if lane is None or not (signer.admin or lane.acl == petition.signer):
+                    return "refused", 0
+                if isinstance(message, ReleaseLane):
+                    del self._lanes[message.client_id]
+                elif not lane.fenced:
+                    lane.fenced, lane.used_ns = True, body.timestamp_ns
+                return "applied", message.client_id
+
+    def _lease(self, body: Body, signer: bytes, nonce: bytes, message: LeaseLane) -> tuple[str, int]:
+        if message.acl != signer:
+            return "refused", 0
+        for client_id, lane in self._lanes.items():
+            if (lane.acl, lane.nonce) == (signer, nonce):
+                return "applied", client_id
+        self._leases += 1
+        self._lanes[self._leases] = OracleLane(signer, nonce, body.timestamp_ns)
+        return "applied", self._leases
+
+    def _add(self, acl: bytes, message: AddIdentity, wish: bytes, signer: OracleClient) -> tuple[str, int]:
+        if not signer.admin:
+            return "refused", 0
+        if any(client.wish == wish for client in self._clients.values()):
+            return "applied", 0
+        active = [client for client in self._clients.values() if not client.end]
+        if any(client.name == message.name or client.key == message.key[:32] for client in active):
+            return "refused", 0
+        self._clients[acl] = OracleClient(message.key, message.name, message.writes, message.admin)
+        self._clients[acl].wish = wish
+        return "applied", 0

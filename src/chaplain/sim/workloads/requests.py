@@ -1,0 +1,307 @@
+"""The journal whole: three nodes over plain connections, clients who write and retry, and a member that brings
+nonsense.
+
+The node here is a `JournalCore` in the simplest possible coat: it dials every peer and says its number in the first
+octet of each frame. Clients are no processes of the world; what they say reaches a node late, twice or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from random import Random
+from typing import Any, ClassVar
+
+from chaplain.core import (
+    Admit,
+    Arrived,
+    Connected,
+    Dial,
+    Disconnected,
+    Flushed,
+    HangUp,
+    Knocked,
+    Persist,
+    Send,
+    Woken,
+)
+from chaplain.journal.cluster_message import genesis
+from chaplain.journal.config_message import acl_id
+from chaplain.journal.core import JournalCore
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.founding import ALL_STREAMS, Founding, FoundingClient, Member, Policy
+from chaplain.journal.ingest_message import IngestEntry
+from chaplain.journal.journal_events import Admitted, Told, Verified, Verify
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.log import jot_name, records_between, standing_name
+from chaplain.journal.order_events import LogRead, ReadLog, Settled, Started
+from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.signing import holds
+from chaplain.journal.verdict import Executed
+from chaplain.link.events import Peer
+from chaplain.link.identity import Identity
+from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.sim.disk import apply
+from chaplain.sim.faults import CLOCK, NETWORK, PROCESS
+from chaplain.sim.host import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, CrashPoint
+from chaplain.sim.journal_checks import RequestChecker, Settling, Spoke
+from chaplain.sim.journal_clients import Rogue, SimClient
+from chaplain.sim.weather import MILLISECOND, SECOND
+from chaplain.sim.workloads import Workload
+from chaplain.sim.workloads.order import REDIAL_NS, segments_of
+from chaplain.sim.world import World
+from chaplain.wire import parcel
+
+CLUSTER = "simulated"
+_SEGMENT_BYTES = 64 * 1024
+
+
+def _seed(name: str) -> bytes:
+    return sha256(name.encode()).digest()
+
+
+def _identity(name: str) -> Identity:
+    return Identity(_seed(name))
+
+
+class JournalNode:
+    """A journal that can be run by a host."""
+
+    def __init__(self, workload: Requests, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
+        self._workload = workload
+        self._rng = rng
+        self.routing_id = b"\x01" + rng.randbytes(16)
+        self.number = workload.number(name)
+        settings = workload.settings(name)
+        self._files = {file: bytearray(data) for file, data in disk.items()}
+        self._told: list[Settling] = []
+        self.journal = JournalCore(
+            settings,
+            workload.founding,
+            rng,
+            identifier=self.number,
+            segments=segments_of(disk),
+            jot=disk.get(jot_name(settings.order)),
+            standing=disk.get(standing_name(settings.order)),
+            ingest=disk.get(settings.ingest_file),
+        )
+        self._shadow: JournalExecution | None = None
+        self._listen()
+        self._started = False
+        self._dials: dict[int, int] = {}
+        self._ways: dict[int, int] = {}
+        self._comers: dict[bytes, int] = {}
+        self._next_dial = 0
+        self._redial_ns: dict[int, int] = {peer: now_ns for peer in workload.numbers if peer != self.number}
+        self._later: list[tuple[int, Any]] = []
+        """Answers of checkers, and when they come."""
+
+    def _listen(self) -> None:
+        """Show the checker what execution makes of each message."""
+        execution = self.journal.execution
+        settle, watch = execution.settle, execution._watch
+        executed: list[Executed] = []
+
+        def watched(one: Executed) -> None:
+            executed.append(one)
+            assert watch is not None
+            watch(one)
+
+        def settled(message: Settled, /) -> None:
+            settle(message)
+            self._told.append(Settling(message, executed.pop(), execution.fingerprint()))
+            self._shadowed(message)
+
+        execution._watch = watched
+        execution.settle = settled  # type: ignore[method-assign]
+
+    def _shadowed(self, message: Settled) -> None:
+        """An execution that began with a snapshot must go on like the one it was taken of."""
+        execution = self.journal.execution
+        if self._shadow is not None:
+            self._shadow.settle(message)
+            assert self._shadow.fingerprint() == execution.fingerprint(), "a snapshot does not go on alike"
+        if self._shadow is None or self._rng.random() < 0.05:
+            self._shadow = JournalExecution(self._workload.founding, snapshot=execution.state.export())
+
+    def deadline(self) -> int | None:
+        own = self.journal.deadline()
+        due = [*self._redial_ns.values(), *(when for when, _ in self._later), *([own] if own is not None else [])]
+        return min(due, default=None)
+
+    def step(self, now_ns: int, event: Any, /) -> list[Any]:
+        effects: list[Any] = []
+        if not self._started:
+            self._started = True
+            self._feed(now_ns, Started(), effects)
+        match event:
+            case Knocked():
+                effects.append(Admit(event.request, "node"))
+            case Connected():
+                peer = self._dials[event.dial]
+                self._ways[peer] = event.dial
+                self._feed(now_ns, Entered(self._workload.peer(peer), {}), effects)
+            case Disconnected():
+                self._lost(now_ns, event, effects)
+            case Arrived():
+                self._arrived(now_ns, event, effects)
+            case Woken():
+                self._wake(now_ns, effects)
+            case Flushed():
+                pass
+            case _:
+                self._feed(now_ns, event, effects)
+        told, self._told = self._told, []
+        return [*told, *effects]
+
+    def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
+        number = event.frame[0]
+        if isinstance(event.channel, bytes):
+            self._comers[event.channel] = number
+        self._feed(now_ns, Told(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
+
+    def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
+        """A session is both directions: if one is gone, so is the other."""
+        if isinstance(event.channel, bytes):
+            peer = self._comers.pop(event.channel, 0)
+            dial = self._ways.pop(peer, None)
+            if dial is None:
+                return
+            effects.append(HangUp(dial))
+            del self._dials[dial]
+        else:
+            peer = self._dials.pop(event.channel)
+            self._ways.pop(peer, None)
+        self._redial_ns[peer] = now_ns + self._rng.randrange(REDIAL_NS)
+        self._feed(now_ns, Exited(self._workload.peer(peer), event.reason), effects)
+
+    def _wake(self, now_ns: int, effects: list[Any]) -> None:
+        for peer in [peer for peer, when in self._redial_ns.items() if when <= now_ns]:
+            del self._redial_ns[peer]
+            self._next_dial += 1
+            self._dials[self._next_dial] = peer
+            effects.append(Dial(self._next_dial, self._workload.endpoint_of(peer), b"", b""))
+        due = [answer for when, answer in self._later if when <= now_ns]
+        self._later = [later for later in self._later if later[0] > now_ns]
+        for answer in due:
+            self._feed(now_ns, answer, effects)
+        own = self.journal.deadline()
+        if own is not None and own <= now_ns:
+            self._feed(now_ns, Woken(), effects)
+
+    def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
+        """Step the journal, and do for it what a host does not."""
+        for effect in self.journal.step(now_ns, event):
+            match effect:
+                case Whisper():
+                    self._whisper(effect, effects)
+                case ReadLog():
+                    files = [data for _, data in segments_of(self._files)]
+                    read = LogRead(effect.token, records_between(files, effect.start, effect.end))
+                    self._feed(now_ns, read, effects)
+                case Verify():
+                    answer = Verified(effect.ticket, tuple(map(holds, effect.items)))
+                    self._later.append((now_ns + self._rng.randrange(5 * MILLISECOND), answer))
+                case Persist():
+                    for operation in effect.operations:
+                        apply(self._files, operation)
+                    effects.append(effect)
+                case Admitted():
+                    pass  # clients here need no admission
+                case _:
+                    effects.append(effect)
+
+    def _whisper(self, effect: Whisper, effects: list[Any]) -> None:
+        for peer, dial in self._ways.items():
+            if self._workload.peer(peer).instance == effect.instance:
+                effects.append(Send(dial, bytes((self.number,)) + effect.content))
+                return
+        effects.append(Spoke(effect.instance, effect.content))
+
+
+class Requests(Workload):
+    kinds: ClassVar[Sequence[str]] = (*NETWORK, *PROCESS, *CLOCK, "slow disk")
+    points: ClassVar[Sequence[CrashPoint]] = (
+        WRITTEN_NOT_SYNCED,
+        SYNCED_NOT_TOLD,
+        BEGUN_NOT_WRITTEN,
+        CrashPoint("after an answer", lambda effect: isinstance(effect, Spoke)),
+        CrashPoint("after settling", lambda effect: isinstance(effect, Settling)),
+    )
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self.numbers = (1, 2, 3)
+        self.names = ("j1", "j2", "j3")
+        self.thief = rng.random() < 0.3
+        """Whether somebody has a copy of the clients' keys."""
+        self.made: list[IngestEntry] = []
+        """Every pack that anybody signed."""
+        self._keys = {number: _identity(f"node {number}") for number in (*self.numbers, Rogue.NODE)}
+        people = (("default", ALL_STREAMS, True), ("bob", ("bob-*",), False), ("carol", ALL_STREAMS, False))
+        self.founding = Founding(
+            CLUSTER,
+            tuple(
+                Member(number, key.key, self.endpoint_of(number), self._disk(number))
+                for number, key in self._keys.items()
+            ),
+            tuple(
+                FoundingClient(name, _identity(name).key, writes, ALL_STREAMS, admin) for name, writes, admin in people
+            ),
+            Policy(remembered_packs=3, lane_idle_ns=rng.choice((15, 60, 10_000)) * SECOND),
+        )
+        self._boots = dict.fromkeys(self.names, 0)
+        streams = {"default": ("orders", "audit"), "bob": ("bob-1", "bob-2"), "carol": ("orders", "bob-1")}
+        self.clients = [
+            SimClient(self, name, _seed(name), acl_id(0, 0, number), streams[name])
+            for number, (name, _, _) in enumerate(people, 1)
+        ]
+        self.rogue = Rogue(self, self._keys[Rogue.NODE])
+        self._checker = RequestChecker(self)
+
+    def number(self, name: str) -> int:
+        return self.numbers[self.names.index(name)]
+
+    def endpoint_of(self, number: int) -> str:
+        return f"tcp://10.0.0.{number}:7171"
+
+    @staticmethod
+    def _disk(number: int) -> bytes:
+        return b"disk of node %3d" % number
+
+    def peer(self, number: int) -> Peer:
+        key = self._keys[number]
+        return Peer(bytes((number,)) * 16, number, key.key, self.endpoint_of(number))
+
+    def settings(self, name: str) -> JournalSettings:
+        number = self.number(name)
+        order = OrderSettings(
+            node=number,
+            serializers=self.numbers,
+            genesis=genesis(CLUSTER),
+            disk=self._disk(number),
+            founding_disk=self._disk(number),
+            boot=b"%16d" % self._boots[name],
+            segment_bytes=_SEGMENT_BYTES,
+            recent_bytes_max=4096,
+            supply_bytes_max=16384,
+        )
+        return JournalSettings(order, batch_bytes_max=1024, window_bytes=8192, checks_inline_max=1)
+
+    def make_node(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> JournalNode:
+        return JournalNode(self, name, rng, disk, now_ns)
+
+    def power_lost(self, name: str) -> None:
+        self._boots[name] += 1
+
+    def checkers(self) -> list[Any]:
+        return [self._checker]
+
+    def begin(self, world: World) -> None:
+        self._checker.world = world
+        for client in self.clients:
+            client.begin(world)
+        self.rogue.begin(world)
+
+
+WORKLOAD = Requests
