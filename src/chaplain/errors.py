@@ -30,6 +30,15 @@ class StorageError(ChaplainError):
 class Unknown(ChaplainError):
     """The connection was lost between a request and its answer: it may or may not have happened."""
 
+    def __init__(self, reason: str = "", id: tuple[int, int] | None = None) -> None:  # noqa: A002 the surface's name
+        super().__init__(reason)
+        self.id = id
+        """Of a write to the journal: what `resolve` wants."""
+
+
+class Missing(ChaplainError, LookupError):
+    """There is no such stream, offset or client."""
+
 
 class Busy(ChaplainError):
     """More was asked for than the bound allows; nothing of this request was sent."""

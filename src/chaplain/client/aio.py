@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator, Generator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from chaplain.client import requests
+from chaplain.client import journal_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.engine import JOIN_S, Engine
 from chaplain.client.events import Outcome
 from chaplain.client.inbox import Inbox
+from chaplain.client.journal_aio import AsyncJournal
+from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.requests import Ask
 from chaplain.client.results import Answer, Event, Heard, Member, PoolMessage, Question
@@ -44,7 +46,7 @@ class _Line:
 
     async def run(self, ask: Ask[T]) -> T:
         timeout_s = self.timeout_s if ask.timeout_s is None else ask.timeout_s
-        future: asyncio.Future[bytes] = self.loop.create_future()
+        future: asyncio.Future[Any] = self.loop.create_future()
         call = self.board.open(lambda number: ask.build(number, int(timeout_s * 1e9)), Sink(future))
         try:
             return ask.read(await future)
@@ -247,6 +249,38 @@ class AsyncClient:
 
     def pool(self, name: str) -> AsyncPool:
         return self._pools.get(name) or self._pools.setdefault(name, AsyncPool(self._line, name))
+
+    def journal(self, stream: str) -> AsyncJournal:
+        """A stream of the journal, whether or not anything was written to it yet."""
+        return AsyncJournal(self._line, stream, self.resolve)
+
+    async def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
+        """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""
+        return await self._line.run(journal_requests.resolve(id))
+
+    async def streams(self) -> list[StreamRecord]:
+        """The journal's streams that this client may read, and how long they are."""
+        return await self._line.run(journal_requests.streams())
+
+    async def clients(self) -> list[ClientRecord]:
+        """Every client that the cluster knows or knew. For admins."""
+        return await self._line.run(journal_requests.clients())
+
+    async def add_client(
+        self,
+        name: str,
+        key: str | bytes,
+        write: Sequence[str] = ("*",),
+        read: Sequence[str] = ("*",),
+        admin: bool = False,
+    ) -> str:
+        """Let the holder of a key in, with rights by patterns of streams; gives its ACL id. For admins."""
+        return await self._line.run(journal_requests.add_client(name, key, write, read, admin))
+
+    async def remove_client(self, name: str) -> None:
+        """End a client, its lanes and its sessions, for ever. For admins."""
+        acl = journal_requests.find_client(name, await self.clients())
+        await self._line.run(journal_requests.remove_client(acl))
 
     async def rotate_keys(self) -> dict[str, Any]:
         """Give every member a new cluster key and retire the old one."""

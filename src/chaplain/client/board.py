@@ -13,9 +13,10 @@ from typing import Any, Protocol, assert_never
 
 from chaplain.client.events import Began, Cancelled, ClientInput, Failure, Outcome, Raised, Returned, Yielded
 from chaplain.client.inbox import Inbox
+from chaplain.client.journal_events import Place, Portion, Written
 from chaplain.client.results import Event, Heard, PoolMessage, Question
 from chaplain.desk.messages import CALL_MAX, EventItem, PoolItem, QuestionItem
-from chaplain.errors import Busy, ChaplainError, Closed, Refused, Unknown, Unreachable
+from chaplain.errors import Busy, ChaplainError, Closed, Missing, Refused, Unknown, Unreachable
 
 _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.UNREACHABLE: Unreachable,
@@ -24,7 +25,14 @@ _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.BUSY: Busy,
     Failure.CLOSED: Closed,
     Failure.INVALID: Refused,
+    Failure.MISSING: Missing,
 }
+
+
+def error_of(raised: Raised) -> ChaplainError:
+    if raised.failure is Failure.UNKNOWN:
+        return Unknown(raised.reason, raised.request)
+    return _ERRORS[raised.failure](raised.reason)
 
 
 class FutureLike(Protocol):
@@ -44,10 +52,12 @@ class Sink:
             case Returned():
                 self._set(outcome.payload)
             case Raised():
-                self.fail(_ERRORS[outcome.failure](outcome.reason))
+                self.fail(error_of(outcome))
+            case Written():
+                self._set(outcome.place)
             case Began():
                 self._set(b"")
-            case Yielded():
+            case Yielded() | Portion():
                 raise AssertionError("only a listening is given items")
             case _:
                 assert_never(outcome)
@@ -56,7 +66,7 @@ class Sink:
         if not self._future.done():
             self._future.set_exception(error)
 
-    def _set(self, payload: bytes) -> None:
+    def _set(self, payload: bytes | Place) -> None:
         if not self._future.done():
             self._future.set_result(payload)
 
@@ -91,6 +101,7 @@ class Board:
         self._sinks: dict[int, Sink] = {}
         self._lock = RLock()  # a listener may be collected, and cancel, wherever this thread allocates
         self._last = 0
+        self._groups = 0
 
     def open(self, build: Callable[[int], ClientInput], sink: Sink) -> int:
         with self._lock:
@@ -103,6 +114,16 @@ class Board:
             raise
         return call
 
+    def submit(self, event: ClientInput) -> None:
+        """Hand over something that no answer belongs to. Harmless if the client has ended."""
+        with suppress(Closed):
+            self._submit(event)
+
+    def new_group(self) -> int:
+        with self._lock:
+            self._groups += 1
+            return self._groups
+
     def cancel(self, call: int) -> None:
         """Nobody waits any more. Harmless if the call has ended, or the client."""
         if self._forget(call) is not None:
@@ -111,7 +132,7 @@ class Board:
 
     def deliver(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
-            ended = isinstance(outcome, Returned | Raised)
+            ended = isinstance(outcome, Returned | Raised | Written)
             sink = self._forget(outcome.call) if ended else self._sinks.get(outcome.call)
             if sink is not None:
                 sink.take(outcome)

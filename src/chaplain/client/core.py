@@ -33,8 +33,25 @@ from chaplain.client.events import (
     Settings,
     Yielded,
 )
+from chaplain.client.journal import ClientJournal
+from chaplain.client.journal_events import (
+    AskWish,
+    Barred,
+    JournalInput,
+    PetitionWish,
+    ReadWish,
+    ResolveWish,
+    SessionDown,
+    SessionHurt,
+    SessionUp,
+    Spoke,
+    TakenWish,
+    Utter,
+    WriteWish,
+)
+from chaplain.client.journal_events import Wish as JournalWish
 from chaplain.client.keeper import Keeper, Lost, News, Opened
-from chaplain.client.pending import Pending, Wish
+from chaplain.client.pending import Pending, Wish, fits
 from chaplain.client.session import Session
 from chaplain.core import (
     Arrived,
@@ -53,24 +70,21 @@ from chaplain.core import (
 )
 from chaplain.desk import messages
 from chaplain.desk.messages import (
-    AnswerQuestions,
     Cancel,
-    ClientRequest,
     Done,
     EventItem,
     Failed,
-    JoinAPool,
-    ListenEvents,
     NodeReply,
     PoolItem,
     QuestionItem,
     Started,
 )
 from chaplain.errors import Malformed
+from chaplain.journal import client_messages
 from chaplain.link.events import Dropped, LinkEffect, LinkInput, Missed, Said
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, Broadcast, DecenAck, Hello, Join, Leave, Ping
-from chaplain.wire.parcel import Layer
+from chaplain.wire.parcel import Layer, Parcel
 
 
 class ClientCore:
@@ -81,8 +95,11 @@ class ClientCore:
         endpoints: Sequence[str],
         settings: Settings,
         random: Random,
+        *,
+        journal: ClientJournal | None = None,
     ) -> None:
         self._identifier = identifier
+        self._journal = journal
         self._settings = settings
         self._endpoints = Endpoints(endpoints, settings, random)
         self._keeper = Keeper(link, self._endpoints, settings)
@@ -97,14 +114,20 @@ class ClientCore:
                 self._keeper.host(now_ns, event)
             case Call() | Connect() | Measure():
                 self._called(now_ns, event)
+            case WriteWish() | ReadWish() | AskWish() | PetitionWish() | ResolveWish():
+                self._wished(now_ns, event)
+            case TakenWish():
+                self._to_journal(now_ns, event)
             case Cancelled():
                 self._cancelled(now_ns, event.call)
             case Woken():
                 self._keeper.tick(now_ns)
                 self._expire(now_ns)
+                self._to_journal(now_ns, event)
             case Stopping():
                 self._stop(now_ns)
             case Drained():
+                self._to_journal(now_ns, event)
                 self._keeper.drained(now_ns, event)
             case Knocked() | Heard() | Persisted() | PersistFailed():
                 pass  # a client binds nothing, hears no beacons and writes no files
@@ -116,8 +139,26 @@ class ClientCore:
         return effects
 
     def deadline(self) -> int | None:
-        times = [time for time in (self._keeper.deadline(), self._deadlines.next_ns()) if time is not None]
+        journal = None if self._journal is None or self._stopped else self._journal.deadline()
+        times = [time for time in (self._keeper.deadline(), self._deadlines.next_ns(), journal) if time is not None]
         return min(times, default=None)
+
+    # The journal.
+
+    def _wished(self, now_ns: int, wish: JournalWish) -> None:
+        if self._stopped or self._journal is None:
+            self._effects.append(Raised(wish.call, Failure.CLOSED, "this client is closed: connect again"))
+        else:
+            self._to_journal(now_ns, wish)
+
+    def _to_journal(self, now_ns: int, event: JournalInput) -> None:
+        for effect in self._journal.step(now_ns, event) if self._journal is not None else ():
+            if not isinstance(effect, Utter):
+                self._effects.append(effect)
+            elif (session := self._keeper.sessions.get(effect.instance)) is not None:
+                body = client_messages.encode(effect.message)
+                content = parcel.encode(Parcel(self._identifier, Layer.JOURNAL, body, effect.payload))
+                self._keeper.say(now_ns, session.alive(content))
 
     # Calls of the program.
 
@@ -161,6 +202,8 @@ class ClientCore:
         if pending is not None:
             self._forget(call)
             self._hush(now_ns, pending)
+        else:
+            self._to_journal(now_ns, Cancelled(call))
 
     def _hush(self, now_ns: int, pending: Pending) -> None:
         """Nobody listens any more: the node need not send items."""
@@ -171,12 +214,14 @@ class ClientCore:
 
     def _stop(self, now_ns: int) -> None:
         self._stopped = True
+        self._to_journal(now_ns, Stopping())
         for pending in list(self._calls.values()):
             self._hush(now_ns, pending)
             if pending.repeatable or pending.instance is None:
                 self._fail(pending, Failure.CLOSED, f"{pending.name}: the client was closed before an answer came")
             else:
                 self._fail(pending, Failure.UNKNOWN, self._unsure(pending, "the client was closed"))
+        self._keeper.drained(now_ns, Drained())  # what was said last must leave before we hang up
         self._keeper.stop(now_ns)
 
     # What became of the calls.
@@ -224,13 +269,18 @@ class ClientCore:
         if self._calls and self._keeper.serving() is None and self._endpoints.all_refused():
             for pending in list(self._calls.values()):
                 self._fail(pending, Failure.REFUSED, self._nobody())
+        waits = self._journal is not None and self._journal.waits
+        if waits and self._keeper.serving() is None and self._endpoints.all_refused():
+            self._to_journal(now_ns, Barred(self._nobody()))
 
     def _hear(self, now_ns: int, news: News) -> None:
         match news:
             case Opened():
+                self._to_journal(now_ns, SessionUp(news.instance))
                 for pending in [pending for pending in self._calls.values() if pending.instance is None]:
                     self._place(now_ns, pending)
             case Lost():
+                self._to_journal(now_ns, SessionDown(news.instance, news.reason))
                 for pending in [pending for pending in self._calls.values() if pending.instance == news.instance]:
                     self._displaced(now_ns, pending, f"the connection to {news.endpoint} was lost ({news.reason})")
             case Said():
@@ -238,8 +288,10 @@ class ClientCore:
                     self._said(now_ns, news.instance, spoken)
             case Missed():
                 self._missed(news)
+                self._to_journal(now_ns, SessionHurt(news.instance))
             case Dropped():
                 self._dropped(news)
+                self._to_journal(now_ns, SessionHurt(news.instance))
             case _:
                 assert_never(news)
 
@@ -273,7 +325,7 @@ class ClientCore:
             spoken = command.decode(encoded)
             match spoken:
                 case Alive():
-                    self._alive(instance, spoken.content)
+                    self._alive(now_ns, instance, spoken.content)
                 case Ping():
                     self._keeper.say(now_ns, session.acknowledge())
                 case DecenAck():
@@ -291,8 +343,10 @@ class ClientCore:
         if pending is not None:
             self._finish(pending, Returned(pending.call, round_trip_ns.to_bytes(8, "big")))
 
-    def _alive(self, instance: bytes, content: bytes) -> None:
+    def _alive(self, now_ns: int, instance: bytes, content: bytes) -> None:
         carried = parcel.decode(content)
+        if carried.layer == Layer.JOURNAL:
+            self._to_journal(now_ns, Spoke(instance, client_messages.decode_node(carried.body), carried.payload))
         if carried.layer != Layer.CLIENT:
             return
         reply = messages.decode_reply(carried.body)
@@ -323,25 +377,13 @@ class ClientCore:
 
     def _yielded(self, pending: Pending, item: Item, payload: bytes) -> None:
         request = pending.wish.request if isinstance(pending.wish, Call) else None
-        if not _fits(request, item):
+        if not fits(request, item):
             raise Malformed(f"{pending.name}: an item of something else")
         if isinstance(item, EventItem) and pending.saw_before(item.id):
             return
         missed = pending.missed + (item.missed if isinstance(item, PoolItem) else 0)
         self._effects.append(Yielded(pending.call, item, payload, missed, pending.moved))
         pending.missed, pending.moved = 0, False
-
-
-def _fits(request: ClientRequest | None, item: Item) -> bool:
-    match item:
-        case EventItem():
-            return isinstance(request, ListenEvents)
-        case PoolItem():
-            return isinstance(request, JoinAPool) and item.pool == request.pool
-        case QuestionItem():
-            return isinstance(request, AnswerQuestions) and item.question == request.question
-        case _:
-            assert_never(item)
 
 
 def _failure_of(kind: str) -> Failure:
@@ -353,6 +395,7 @@ def _failure_of(kind: str) -> Failure:
 
 
 def _call_in(dropped: bytes) -> int:
-    """Which call a command of our own carries; -1 for pings."""
+    """Which call a command of our own carries; -1 for pings and for the journal's."""
     spoken = command.decode(dropped)
-    return messages.decode_request(parcel.decode(spoken.content).body).call if isinstance(spoken, Alive) else -1
+    carried = parcel.decode(spoken.content) if isinstance(spoken, Alive) else None
+    return messages.decode_request(carried.body).call if carried and carried.layer == Layer.CLIENT else -1

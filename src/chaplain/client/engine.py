@@ -19,6 +19,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from chaplain.client.events import Began, ClientEffect, ClientInput, Outcome, Raised, Returned, Yielded
+from chaplain.client.journal_events import Portion, Written
 from chaplain.core import Admit, Cast, Dial, Drained, Halt, HangUp, Persist, Refuse, Report, Send, Stopping, Woken
 from chaplain.errors import Closed
 from chaplain.link.sockets import Sockets
@@ -132,7 +133,7 @@ class Engine:
             match effect:
                 case Send() | Dial() | HangUp():
                     self._sockets.perform(effect)
-                case Returned() | Raised() | Began() | Yielded():
+                case Returned() | Raised() | Began() | Yielded() | Written() | Portion():
                     outcomes.append(effect)
                 case Report():
                     pass  # what a user must know is in the error that follows from it

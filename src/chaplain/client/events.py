@@ -7,22 +7,13 @@ before that, and ends without a word after `Cancelled`.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TypeAlias
 
+from chaplain.client.call_events import Cancelled, Failure, Raised, Returned
+from chaplain.client.journal_events import JournalOutcome, TakenWish
+from chaplain.client.journal_events import Wish as JournalWish
 from chaplain.core import Frozen, HostEffect, HostInput
 from chaplain.desk.messages import ClientRequest, EventItem, PoolItem, QuestionItem
-
-
-class Failure(Enum):
-    """Why a call failed; the faces turn each into its own error."""
-
-    UNREACHABLE = "unreachable"
-    REFUSED = "refused"
-    UNKNOWN = "unknown"
-    BUSY = "busy"
-    CLOSED = "closed"
-    INVALID = "invalid"
 
 
 class Settings(Frozen, frozen=True):
@@ -70,29 +61,12 @@ class Call(Frozen, frozen=True):
     timeout_ns: int
 
 
-class Cancelled(Frozen, frozen=True):
-    """Nobody waits for this call any more; a listening ends."""
-
-    call: int
-
-
-ClientInput: TypeAlias = HostInput | Connect | Measure | Call | Cancelled
+ClientInput: TypeAlias = HostInput | Connect | Measure | Call | Cancelled | JournalWish | TakenWish
 
 
 # Effects.
 
 Item: TypeAlias = EventItem | PoolItem | QuestionItem
-
-
-class Returned(Frozen, frozen=True):
-    call: int
-    payload: bytes
-
-
-class Raised(Frozen, frozen=True):
-    call: int
-    failure: Failure
-    reason: str
 
 
 class Began(Frozen, frozen=True):
@@ -113,5 +87,22 @@ class Yielded(Frozen, frozen=True):
     """The listening moved to another node since the item before: what happened between is lost uncounted."""
 
 
-Outcome: TypeAlias = Returned | Raised | Began | Yielded
+Outcome: TypeAlias = Returned | Raised | Began | Yielded | JournalOutcome
 ClientEffect: TypeAlias = HostEffect | Outcome
+
+__all__ = [
+    "Began",
+    "Call",
+    "Cancelled",
+    "ClientEffect",
+    "ClientInput",
+    "Connect",
+    "Failure",
+    "Item",
+    "Measure",
+    "Outcome",
+    "Raised",
+    "Returned",
+    "Settings",
+    "Yielded",
+]

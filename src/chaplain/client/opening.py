@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from chaplain.client.core import ClientCore
 from chaplain.client.events import Settings
+from chaplain.client.journal import ClientJournal
 from chaplain.client.requests import check_timeout
 from chaplain.config import ClusterNode, load_cluster
 from chaplain.core import Frozen
@@ -49,7 +50,8 @@ class Opening(Frozen, frozen=True):
         instance = new_instance(chance)
         settings = LinkSettings(self.cluster, seal=self.seal, reports_per_second_max=_REPORTS_PER_SECOND_MAX)
         link = LinkCore(self.identity, instance, settings, chance, pinned=self.node_keys)
-        core = ClientCore(link, self.identity.identifier, self.endpoints, Settings(), chance)
+        journal = ClientJournal(self.identity, chance)
+        core = ClientCore(link, self.identity.identifier, self.endpoints, Settings(), chance, journal=journal)
         return core, Sockets(instance)
 
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from typing import TypeAlias, assert_never
 
-from chaplain.client.events import Call, Connect, Measure
+from chaplain.client.events import Call, Connect, Item, Measure
 from chaplain.desk.messages import (
     AnswerQuestions,
     AskQuestion,
     Cancel,
     ClientRequest,
+    EventItem,
     FireEvent,
     GetMembers,
     GetStatus,
     GiveAnAnswer,
     JoinAPool,
     ListenEvents,
+    PoolItem,
+    QuestionItem,
     RotateKeys,
     ShoutToPool,
 )
@@ -106,3 +109,16 @@ def describe(request: ClientRequest) -> str:
             return "cancel"
         case _:
             assert_never(request)
+
+
+def fits(request: ClientRequest | None, item: Item) -> bool:
+    """Whether an item belongs to what was asked for."""
+    match item:
+        case EventItem():
+            return isinstance(request, ListenEvents)
+        case PoolItem():
+            return isinstance(request, JoinAPool) and item.pool == request.pool
+        case QuestionItem():
+            return isinstance(request, AnswerQuestions) and item.question == request.question
+        case _:
+            assert_never(item)

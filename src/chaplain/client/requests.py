@@ -46,7 +46,7 @@ class Ask(Generic[T]):
     __slots__ = ("build", "read", "timeout_s")
 
     def __init__(
-        self, build: Callable[[int, int], ClientInput], read: Callable[[bytes], T], timeout_s: float | None = None
+        self, build: Callable[[int, int], ClientInput], read: Callable[[Any], T], timeout_s: float | None = None
     ) -> None:
         self.build = build
         self.read = read
@@ -62,20 +62,18 @@ def ping() -> Ask[float]:
 
 
 def status() -> Ask[dict[str, Any]]:
-    return _request(GetStatus, _reader(dict[str, Any]))
+    return _request(GetStatus, reader(dict[str, Any]))
 
 
 def members() -> Ask[list[Member]]:
-    return _request(GetMembers, _reader(list[Member]))
+    return _request(GetMembers, reader(list[Member]))
 
 
 def ask(question: str, timeout_s: float | None, content: bytes) -> Ask[Answer]:
     check_name("a question", question)
     wait_s = ANSWER_TIMEOUT_S if timeout_s is None else check_timeout(timeout_s)
     sent = check_payload(content)
-    return _request(
-        lambda call: AskQuestion(call, question, int(wait_s * _NS)), _reader(Answer), sent, wait_s + GRACE_S
-    )
+    return _request(lambda call: AskQuestion(call, question, int(wait_s * _NS)), reader(Answer), sent, wait_s + GRACE_S)
 
 
 def fire(event: str, content: bytes, target: int | None) -> Ask[None]:
@@ -88,7 +86,7 @@ def broadcast(pool: str, value: bytes) -> Ask[None]:
 
 
 def rotate_keys() -> Ask[dict[str, Any]]:
-    return _request(RotateKeys, _reader(dict[str, Any]))
+    return _request(RotateKeys, reader(dict[str, Any]))
 
 
 def listen() -> Ask[None]:
@@ -141,7 +139,7 @@ def _request(
     return Ask(lambda call, timeout_ns: Call(make(call), payload, timeout_ns), read, timeout_s)
 
 
-def _reader(kind: type[T]) -> Callable[[bytes], T]:
+def reader(kind: type[T]) -> Callable[[bytes], T]:
     decoder = msgspec.json.Decoder(kind)
 
     def read(payload: bytes) -> T:

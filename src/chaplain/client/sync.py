@@ -11,10 +11,12 @@ from threading import Condition, Lock
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
 
-from chaplain.client import requests
+from chaplain.client import journal_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.engine import Engine
 from chaplain.client.inbox import Inbox
+from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
+from chaplain.client.journal_sync import Journal
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.requests import Ask
 from chaplain.client.results import Answer, Event, Heard, Member, PoolMessage, Question
@@ -38,11 +40,11 @@ class _Line:
 
     def run(self, ask: Ask[T]) -> T:
         timeout_s = self.timeout_s if ask.timeout_s is None else ask.timeout_s
-        future: Future[bytes] = Future()
+        future: Future[Any] = Future()
         call = self.board.open(lambda number: ask.build(number, int(timeout_s * 1e9)), Sink(future))
         return ask.read(self.wait(call, future, timeout_s))
 
-    def wait(self, call: int, future: Future[bytes], timeout_s: float) -> bytes:
+    def wait(self, call: int, future: Future[Any], timeout_s: float) -> Any:
         try:
             return future.result(timeout_s + _OVERTIME_S)
         except ChaplainError:
@@ -230,6 +232,38 @@ class Client:
 
     def pool(self, name: str) -> Pool:
         return self._pools.get(name) or self._pools.setdefault(name, Pool(self._line, name))
+
+    def journal(self, stream: str) -> Journal:
+        """A stream of the journal, whether or not anything was written to it yet."""
+        return Journal(self._line, stream, self.resolve)
+
+    def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
+        """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""
+        return self._line.run(journal_requests.resolve(id))
+
+    def streams(self) -> list[StreamRecord]:
+        """The journal's streams that this client may read, and how long they are."""
+        return self._line.run(journal_requests.streams())
+
+    def clients(self) -> list[ClientRecord]:
+        """Every client that the cluster knows or knew. For admins."""
+        return self._line.run(journal_requests.clients())
+
+    def add_client(
+        self,
+        name: str,
+        key: str | bytes,
+        write: Sequence[str] = ("*",),
+        read: Sequence[str] = ("*",),
+        admin: bool = False,
+    ) -> str:
+        """Let the holder of a key in, with rights by patterns of streams; gives its ACL id. For admins."""
+        return self._line.run(journal_requests.add_client(name, key, write, read, admin))
+
+    def remove_client(self, name: str) -> None:
+        """End a client, its lanes and its sessions, for ever. For admins."""
+        acl = journal_requests.find_client(name, self.clients())
+        self._line.run(journal_requests.remove_client(acl))
 
     def rotate_keys(self) -> dict[str, Any]:
         """Give every member a new cluster key and retire the old one."""

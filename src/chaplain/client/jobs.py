@@ -1,0 +1,203 @@
+"""What callers want written, and what each of them was told.
+
+Decides how a write ends for its caller: with its place, with a refusal that is definite, or with `UNKNOWN` and the
+request's id. Remembers what became of requests for a while, because somebody may ask. Refuses to know lanes.
+
+Invariants: a caller is told once; whoever was told `UNKNOWN` is never written under another id; only what is definitely
+not written is told as anything else than `UNKNOWN`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from chaplain.client.call_events import Failure, Raised, Returned
+from chaplain.client.deadlines import Deadlines
+from chaplain.client.journal_events import Batch, JournalEffect, Place, WriteWish, Written
+from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
+
+WAITING_BYTES_MAX = 64 * 1024 * 1024
+"""What may wait to be packed; more is refused with `BUSY`."""
+WAITING_MAX = 100_000
+FATES_MAX = 4096
+GROUPS_MAX = 1024
+
+
+class Job:
+    """The requests of one caller."""
+
+    __slots__ = ("batch", "call", "group", "id", "timeout_ns")
+
+    def __init__(self, wish: WriteWish) -> None:
+        self.batch: Batch = wish.batch
+        self.call = wish.call
+        """0 when nobody waits any more."""
+        self.group = wish.group
+        self.timeout_ns = wish.timeout_ns
+        self.id: RequestId | None = None
+        """Of its first request, once it was signed."""
+
+
+class Jobs:
+    def __init__(self, effects: list[JournalEffect]) -> None:
+        self._effects = effects
+        self._by_call: dict[int, Job] = {}
+        self._deadlines = Deadlines()
+        self._fates: dict[RequestId, Place | None] = {}
+        self._watchers: dict[RequestId, list[int]] = {}
+        self._failed_groups: dict[int, str] = {}
+        self.queue: deque[Job] = deque()
+        """Not yet signed, in order."""
+        self.queued_bytes = 0
+
+    def take(self, now_ns: int, wish: WriteWish) -> None:
+        if wish.group in self._failed_groups:
+            self._raise(wish.call, Failure.REFUSED, self._failed_groups[wish.group])
+        elif self.queued_bytes + wish.batch.size_bytes > WAITING_BYTES_MAX or len(self.queue) >= WAITING_MAX:
+            reason = f"{self.queued_bytes} bytes wait to be written, close to the bound: wait for some of them first"
+            self._raise(wish.call, Failure.BUSY, reason)
+        else:
+            job = Job(wish)
+            self._by_call[job.call] = job
+            self._deadlines.set(job.call, now_ns + job.timeout_ns)
+            self.queue.append(job)
+            self.queued_bytes += job.batch.size_bytes
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody waits to be told."""
+        return bool(self._by_call)
+
+    def waiting(self) -> Iterator[Job]:
+        """Jobs to be signed next, in order. Those that nobody waits for any more are dropped here."""
+        while self.queue and not self.queue[0].call:
+            self.pop()
+        for job in self.queue:
+            if not job.call:
+                return
+            yield job
+
+    def pop(self) -> Job:
+        job = self.queue.popleft()
+        self.queued_bytes -= job.batch.size_bytes
+        return job
+
+    def put_back(self, jobs: Iterable[Job]) -> None:
+        """These are definitely not written: sign them anew, before all others, if somebody still waits."""
+        for job in reversed(list(jobs)):
+            told = job.id
+            job.id = None
+            if job.group in self._failed_groups:
+                self.refuse(job, self._failed_groups[job.group])
+            elif job.call:
+                self.queue.appendleft(job)
+                self.queued_bytes += job.batch.size_bytes
+            if told is not None:
+                self._know(told, None)
+
+    # How jobs end.
+
+    def written(self, jobs: Iterable[Job], place: Place) -> None:
+        """The pack of these jobs is written there."""
+        first_id, offset = place.first_id, place.base_offset
+        for job in jobs:
+            requests, messages = job.batch.requests, len(job.batch.values)
+            mine = Place(
+                place.client_id,
+                first_id,
+                requests,
+                place.stream,
+                offset,
+                messages,
+                place.index,
+                place.regime,
+                place.timestamp_ns,
+                place.hash,
+            )
+            first_id += requests
+            offset = offset if offset == PLACE_UNKNOWN else offset + messages
+            self._end(job, Written(job.call, mine))
+            assert job.id is not None
+            self._know(job.id, mine)
+
+    def refuse(self, job: Job, reason: str, failure: Failure = Failure.REFUSED) -> None:
+        """Definitely not written, and it will not be."""
+        self._fail_group(job, reason)
+        self._end(job, Raised(job.call, failure, reason))
+        if job.id is not None:
+            self._know(job.id, None)
+
+    def _fail_group(self, job: Job, reason: str) -> None:
+        if job.group:
+            self._failed_groups.setdefault(job.group, reason)
+            if len(self._failed_groups) > GROUPS_MAX:
+                del self._failed_groups[next(iter(self._failed_groups))]
+
+    def lose(self, job: Job, reason: str) -> None:
+        """It was sent, and nobody can tell any more."""
+        self._end(job, Raised(job.call, Failure.UNKNOWN, reason, job.id))
+        for call in self._watchers.pop(job.id, []) if job.id is not None else []:
+            self._raise(call, Failure.UNKNOWN, reason, job.id)
+
+    def refuse_queued(self, reason: str, failure: Failure = Failure.REFUSED) -> None:
+        for job in [*self.queue]:
+            self.refuse(job, reason, failure)
+        self.queue.clear()
+        self.queued_bytes = 0
+
+    def _end(self, job: Job, effect: Written | Raised) -> None:
+        call, job.call = job.call, 0
+        if call:
+            del self._by_call[call]
+            self._deadlines.clear(call)
+            self._effects.append(effect)
+
+    def _raise(self, call: int, failure: Failure, reason: str, request: RequestId | None = None) -> None:
+        self._effects.append(Raised(call, failure, reason, request))
+
+    def cancelled(self, call: int) -> bool:
+        job = self._by_call.pop(call, None)
+        if job is not None:
+            job.call = 0
+            self._deadlines.clear(call)
+        return job is not None
+
+    # Time.
+
+    def due_ns(self) -> int | None:
+        return self._deadlines.next_ns()
+
+    def expire(self, now_ns: int, trouble: str) -> None:
+        for call in self._deadlines.pop_due(now_ns):
+            job = self._by_call[call]
+            waited = f"waited {job.timeout_ns / 1e9:g} s; {trouble}"
+            if job.id is None:
+                self.refuse(job, f"not written: {waited}", Failure.UNREACHABLE)
+            else:
+                reason = f"no receipt came, so it may or may not be written: {waited}; resolve({tuple(job.id)}) tells"
+                self._end(job, Raised(job.call, Failure.UNKNOWN, reason, job.id))
+                self._fail_group(job, reason)
+        next(self.waiting(), None)  # lets go of those at the front that nobody waits for
+
+    # What became of requests.
+
+    def fate(self, request: RequestId) -> Place | None:
+        """Where it is, or None if it is not and never will be; KeyError if that is not known."""
+        return self._fates[request]
+
+    def watch(self, request: RequestId, call: int) -> None:
+        """Tell this call as soon as the fate of the request is known."""
+        self._watchers.setdefault(request, []).append(call)
+
+    def unwatch(self, call: int) -> None:
+        for calls in self._watchers.values():
+            if call in calls:
+                calls.remove(call)
+
+    def _know(self, request: RequestId, place: Place | None) -> None:
+        self._fates[request] = place
+        if len(self._fates) > FATES_MAX:
+            del self._fates[next(iter(self._fates))]
+        for call in self._watchers.pop(request, []):
+            self._effects.append(Returned(call, b"") if place is None else Written(call, place))

@@ -1,0 +1,257 @@
+"""The client's journal: writing, reading, resolving and asking, over whichever session is open.
+
+Decides which part a wish or an answer belongs to, and that everybody hears of a new session. All else is decided in the
+parts. A pure core: `step` and `deadline`.
+
+Invariant: every wish ends in exactly one of `Written`, `Returned` and `Raised`, or is cancelled.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import assert_never
+
+from chaplain.client.call_events import Cancelled, Failure, Raised, Returned
+from chaplain.client.deadlines import Deadlines
+from chaplain.client.journal_events import (
+    AskWish,
+    Barred,
+    JournalEffect,
+    JournalInput,
+    PetitionWish,
+    ReadWish,
+    ResolveWish,
+    SessionDown,
+    SessionHurt,
+    SessionUp,
+    Spoke,
+    TakenWish,
+    WriteWish,
+    Written,
+)
+from chaplain.client.outlets import Outlets
+from chaplain.client.petitioning import Petitioning
+from chaplain.client.streaming import Streaming
+from chaplain.client.writing import APPLIED, Writing
+from chaplain.core import Drained, Stopping, Woken
+from chaplain.journal.client_messages import (
+    AlreadyWritten,
+    Credit,
+    Decided,
+    Failed,
+    GoBack,
+    Listed,
+    NodeMessage,
+    NotWritten,
+    Receipts,
+)
+from chaplain.journal.request import REQUEST_ID_MAX
+from chaplain.link.identity import Identity
+
+ASKS_MAX = 1024
+
+
+class _Ask:
+    """A question, a petition or a resolution that somebody waits for."""
+
+    __slots__ = ("petition", "wire", "wish")
+
+    def __init__(self, wish: AskWish | PetitionWish | ResolveWish) -> None:
+        self.wish = wish
+        self.wire = 0
+        self.petition = 0
+
+
+class ClientJournal:
+    def __init__(self, identity: Identity, chance: Random, ids_max: int = REQUEST_ID_MAX) -> None:
+        self._effects: list[JournalEffect] = []
+        self._outlets = Outlets(self._effects)
+        self._petitioning = Petitioning(self._outlets, identity, chance)
+        self._writing = Writing(self._effects, self._outlets, self._petitioning, identity, ids_max)
+        self._streaming = Streaming(self._effects, self._outlets)
+        self._asks: dict[int, _Ask] = {}
+        self._deadlines = Deadlines()
+        self._moves = 0
+
+    def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
+        match event:
+            case Spoke():
+                self._spoke(now_ns, event)
+            case Drained():
+                self._writing.drained(now_ns)
+            case WriteWish():
+                self._outlets.wake(now_ns)
+                self._writing.jobs.take(now_ns, event)
+            case TakenWish():
+                self._streaming.taken(event)
+            case ReadWish():
+                self._outlets.wake(now_ns)
+                self._streaming.begin(now_ns, event)
+            case AskWish() | PetitionWish() | ResolveWish():
+                self._outlets.wake(now_ns)
+                self._asked(now_ns, event)
+            case Cancelled():
+                self._cancelled(event.call)
+            case Woken():
+                self._woken(now_ns)
+            case SessionUp():
+                self._outlets.up(now_ns, event.instance)
+            case SessionDown():
+                self._outlets.down(event.instance, event.reason)
+            case SessionHurt():
+                self._hurt(now_ns, event.instance)
+            case Barred():
+                self._bar(event.reason)
+            case Stopping():
+                self._stop(now_ns)
+            case _:
+                assert_never(event)
+        self._follow(now_ns)
+        effects = list(self._effects)
+        self._effects.clear()
+        for effect in effects:
+            if isinstance(effect, Written | Returned | Raised) and effect.call in self._asks:
+                self._forget(self._asks[effect.call])
+        return effects
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody waits for something."""
+        return bool(self._asks) or self._writing.jobs.waits or self._streaming.waits
+
+    def deadline(self) -> int | None:
+        times = [part.due_ns() for part in (self._outlets, self._petitioning, self._writing, self._streaming)]
+        times.append(self._deadlines.next_ns())
+        return min((time for time in times if time is not None), default=None)
+
+    def _follow(self, now_ns: int) -> None:
+        """Everything that is not said and done goes to the session that is chosen now."""
+        while self._moves != self._outlets.moves:
+            self._moves = self._outlets.moves
+            self._petitioning.moved(now_ns)
+            self._writing.moved(now_ns)
+            self._streaming.moved()
+            for ask in self._asks.values():
+                self._send(ask)
+
+    def _woken(self, now_ns: int) -> None:
+        self._outlets.woken(now_ns)
+        self._petitioning.woken(now_ns)
+        self._writing.woken(now_ns)
+        self._streaming.woken(now_ns, self._outlets.trouble)
+        for call in self._deadlines.pop_due(now_ns):
+            self._overdue(self._asks[call])
+
+    def _hurt(self, now_ns: int, instance: bytes) -> None:
+        """Say again whatever may have been lost."""
+        if self._outlets.chosen is not None and self._outlets.chosen.instance == instance:
+            self._writing.moved(now_ns)
+            self._streaming.hurt()
+            self._petitioning.moved(now_ns)
+            for ask in self._asks.values():
+                self._send(ask)
+
+    def _bar(self, reason: str) -> None:
+        """Nobody will have us: what waits need not wait."""
+        self._writing.bar(reason)
+        self._streaming.bar(reason)
+        for ask in list(self._asks.values()):
+            self._fail(ask, Failure.REFUSED, reason)
+
+    def _stop(self, now_ns: int) -> None:
+        self._writing.stop(now_ns)
+        self._streaming.stop()
+        for ask in list(self._asks.values()):
+            self._fail(ask, Failure.CLOSED, "the client was closed before an answer came")
+
+    # What nodes say.
+
+    def _spoke(self, now_ns: int, spoke: Spoke) -> None:
+        message = spoke.message
+        match message:
+            case Receipts():
+                for run in message.runs:
+                    self._streaming.note_head(run.stream, run.base_offset + run.messages)
+                self._writing.receipts(now_ns, message)
+            case Credit():
+                self._outlets.credit(spoke.instance, message.credit_bytes)
+            case GoBack():
+                self._writing.go_back(now_ns, message)
+            case AlreadyWritten():
+                self._writing.already(now_ns, message)
+            case NotWritten():
+                self._writing.not_written(now_ns, message)
+            case _:
+                self._outlets.answered(now_ns, spoke.instance, message.call, message, spoke.payload)
+
+    # Questions.
+
+    def _asked(self, now_ns: int, wish: AskWish | PetitionWish | ResolveWish) -> None:
+        ask = _Ask(wish)
+        self._asks[wish.call] = ask
+        self._deadlines.set(wish.call, now_ns + wish.timeout_ns)
+        if len(self._asks) > ASKS_MAX or self._petitioning.full:
+            self._fail(ask, Failure.BUSY, f"{ASKS_MAX} questions are open, which is the bound: wait for some of them")
+            return
+        match wish:
+            case AskWish():
+                self._send(ask)
+            case PetitionWish():
+                ask.petition = self._petitioning.submit(now_ns, wish.message, lambda _, done: self._decided(ask, done))
+            case ResolveWish():
+                self._writing.resolve(now_ns, wish)
+
+    def _send(self, ask: _Ask) -> None:
+        if not isinstance(ask.wish, AskWish):
+            return
+        kind = type(ask.wish.question)
+        self._outlets.forget(ask.wire)
+
+        def answer(now_ns: int, message: NodeMessage, payload: bytes) -> None:
+            self._answered(ask, message, payload)
+
+        ask.wire = self._outlets.ask(kind, answer)
+
+    def _answered(self, ask: _Ask, message: NodeMessage, payload: bytes) -> None:
+        match message:
+            case Listed():
+                self._finish(ask, Returned(ask.wish.call, payload))
+            case Failed():
+                self._fail(ask, Failure.REFUSED, message.reason)
+
+    def _decided(self, ask: _Ask, decided: Decided) -> None:
+        if decided.kind == APPLIED:
+            self._finish(ask, Returned(ask.wish.call, decided.acl))
+        else:
+            self._fail(ask, Failure.REFUSED, decided.reason)
+
+    def _overdue(self, ask: _Ask) -> None:
+        waited = f"no answer within {ask.wish.timeout_ns / 1e9:g} s"
+        where = self._outlets.trouble if self._outlets.chosen is None else "the cluster is slow, or has no master"
+        if isinstance(ask.wish, PetitionWish) and self._outlets.acl:
+            self._fail(
+                ask, Failure.UNKNOWN, f"{waited}, so it may or may not happen ({where}); look before asking again"
+            )
+        else:
+            self._fail(ask, Failure.UNREACHABLE, f"{waited}: {where}")
+
+    def _finish(self, ask: _Ask, effect: Returned | Raised) -> None:
+        self._forget(ask)
+        self._effects.append(effect)
+
+    def _fail(self, ask: _Ask, failure: Failure, reason: str) -> None:
+        self._finish(ask, Raised(ask.wish.call, failure, reason))
+
+    def _forget(self, ask: _Ask) -> None:
+        call = ask.wish.call
+        del self._asks[call]
+        self._deadlines.clear(call)
+        self._outlets.forget(ask.wire)
+        self._petitioning.withdraw(ask.petition)
+        self._writing.cancel_resolve(call)
+
+    def _cancelled(self, call: int) -> None:
+        if call in self._asks:
+            self._forget(self._asks[call])
+        elif not self._writing.jobs.cancelled(call):
+            self._streaming.cancelled(call)

@@ -1,0 +1,201 @@
+"""The journal's methods as data: what to ask and how to read the answer. Both faces are made of these.
+
+What a caller got wrong is raised here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from chaplain.client.journal_events import AskWish, Batch, PetitionWish, Place, ReadWish, ResolveWish, WriteWish
+from chaplain.client.journal_results import PLACE_UNKNOWN, ClientRecord, Receipt, StreamRecord
+from chaplain.client.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
+from chaplain.client.requests import Ask, check_name, reader
+from chaplain.client.streaming import FROM_HEAD
+from chaplain.errors import Malformed, Missing
+from chaplain.journal.client_messages import ListClients, ListStreams
+from chaplain.journal.config_message import ACL_BYTES, AddIdentity, RemoveIdentity
+from chaplain.journal.request import check_stream
+from chaplain.journal.signing import SignatureType
+from chaplain.link.identity import KEY_BYTES, from_text
+from chaplain.segment.headers import encode_headers
+
+Headers: TypeAlias = Mapping[str, bytes]
+Item: TypeAlias = bytes | tuple[bytes, bytes | None] | tuple[bytes, bytes | None, Headers | None]
+"""A value, or a value with its key, or with its key and headers."""
+
+CHUNK_BYTES = PACK_BYTES // 2
+"""What a writer hands over at a time."""
+CHUNK_MESSAGES = PACK_MESSAGES // 2
+WRITER_BYTES_MAX = 8 * 1024 * 1024
+"""What a writer has handed over without a receipt before it waits."""
+
+
+def check_octets(value: bytes) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"bytes are wanted, not {type(value).__name__}: encode text with .encode()")
+    return bytes(value)
+
+
+def check_stream_name(stream: str) -> str:
+    check_name("a stream's name", stream)
+    try:
+        check_stream(stream)
+    except Malformed as wrong:
+        raise ValueError(str(wrong)) from None
+    return stream
+
+
+class Gathering:
+    """Messages on their way to a batch; keys and headers are kept only once one was given."""
+
+    __slots__ = ("_headers", "_keys", "_values", "size_bytes")
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+        self._keys: list[bytes | None] | None = None
+        self._headers: list[bytes | None] | None = None
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def full(self) -> bool:
+        return self.size_bytes >= CHUNK_BYTES or len(self._values) >= CHUNK_MESSAGES
+
+    def add(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
+        if type(value) is not bytes:
+            value = check_octets(value)
+        size = len(value)
+        if key is not None or self._keys is not None:
+            size += self._add_key(key)
+        if headers or self._headers is not None:
+            size += self._add_headers(headers)
+        self._values.append(value)
+        self.size_bytes += size
+
+    def _add_key(self, key: bytes | None) -> int:
+        taken = None if key is None else check_octets(key)
+        if self._keys is None:
+            self._keys = [None] * len(self._values)
+        self._keys.append(taken)
+        return len(taken or b"")
+
+    def _add_headers(self, headers: Headers | None) -> int:
+        taken = encode_headers(headers) if headers else None
+        if self._headers is None:
+            self._headers = [None] * len(self._values)
+        self._headers.append(taken)
+        return len(taken or b"")
+
+    def batch(self, stream: str, *, transaction: bool = False) -> Batch:
+        batch = Batch(stream, self._values, self._keys, self._headers, transaction, self.size_bytes)
+        if packed_bytes(batch) > REQUEST_BYTES_MAX:
+            raise ValueError(
+                f"{self.size_bytes} bytes in {len(self)} messages are too much for one request,"
+                f" which takes {REQUEST_BYTES_MAX}: write them in parts"
+            )
+        return batch
+
+
+def single(stream: str, value: bytes, key: bytes | None, headers: Headers | None) -> Batch:
+    gathering = Gathering()
+    gathering.add(value, key, headers)
+    return gathering.batch(stream)
+
+
+def many(stream: str, items: Iterable[Item]) -> Batch:
+    gathering = Gathering()
+    for item in items:
+        if isinstance(item, tuple):
+            gathering.add(*item)
+        else:
+            gathering.add(item)
+    if not len(gathering):
+        raise ValueError("write_many wants at least one message")
+    return gathering.batch(stream, transaction=True)
+
+
+def receipts_of(place: Place) -> list[Receipt]:
+    """One receipt a message."""
+    step = 0 if place.requests == 1 else 1
+    moment = (place.regime, place.index, place.timestamp_ns, place.hash, place.client_id)
+    return [
+        Receipt(place.stream, _offset(place, number), *moment, place.first_id + step * number)
+        for number in range(place.messages)
+    ]
+
+
+def last_of(place: Place) -> Receipt:
+    """The receipt of the last message."""
+    moment = (place.regime, place.index, place.timestamp_ns, place.hash, place.client_id)
+    return Receipt(place.stream, _offset(place, place.messages - 1), *moment, place.first_id + place.requests - 1)
+
+
+def _offset(place: Place, number: int) -> int:
+    return PLACE_UNKNOWN if place.base_offset == PLACE_UNKNOWN else place.base_offset + number
+
+
+def write(batch: Batch) -> Ask[list[Receipt]]:
+    return Ask(lambda call, timeout_ns: WriteWish(call, batch, timeout_ns), receipts_of)
+
+
+def resolve(request: Sequence[int]) -> Ask[Receipt | None]:
+    client_id, message_id = request
+    if client_id < 1 or message_id < 1:
+        raise ValueError(f"a request's id is two numbers from 1 on, not {tuple(request)!r}")
+    return Ask(
+        lambda call, timeout_ns: ResolveWish(call, client_id, message_id, timeout_ns),
+        lambda found: last_of(found) if isinstance(found, Place) else None,
+    )
+
+
+def read(stream: str, start: int | None, stop: int | None, follow: bool) -> Ask[Any]:
+    if (start is not None and start < 0) or (stop is not None and stop < 0):
+        raise ValueError(f"offsets count from 0, not {start} and {stop}")
+    begin = FROM_HEAD if start is None else start
+    return Ask(lambda call, timeout_ns: ReadWish(call, stream, begin, stop, follow, timeout_ns), _as_it_is)
+
+
+def streams() -> Ask[list[StreamRecord]]:
+    return Ask(lambda call, timeout_ns: AskWish(call, ListStreams(0), timeout_ns), reader(list[StreamRecord]))
+
+
+def clients() -> Ask[list[ClientRecord]]:
+    return Ask(lambda call, timeout_ns: AskWish(call, ListClients(0), timeout_ns), reader(list[ClientRecord]))
+
+
+def add_client(name: str, key: str | bytes, writes: Sequence[str], reads: Sequence[str], admin: bool) -> Ask[str]:
+    check_name("a client's name", name)
+    for pattern in (*writes, *reads):
+        check_name("a pattern of streams", pattern)
+    octets = key if isinstance(key, bytes) else from_text(key, KEY_BYTES, "a client's key")
+    if len(octets) != KEY_BYTES:
+        raise ValueError(f"a client's key has {KEY_BYTES} bytes, not {len(octets)}")
+    message = AddIdentity(name, SignatureType.ED25519, octets, tuple(writes), tuple(reads), admin)
+    return Ask(lambda call, timeout_ns: PetitionWish(call, message, timeout_ns), bytes.hex)
+
+
+def find_client(name: str, known: Sequence[ClientRecord]) -> bytes:
+    """The ACL id of the client that has this name now."""
+    for client in known:
+        if client.name == name and client.status == "active":
+            return bytes.fromhex(client.acl)
+    names = ", ".join(sorted(client.name for client in known if client.status == "active"))
+    raise Missing(f"there is no client {name!r}; there are {names}")
+
+
+def remove_client(acl: bytes) -> Ask[None]:
+    assert len(acl) == ACL_BYTES
+    message = RemoveIdentity(acl)
+    return Ask(lambda call, timeout_ns: PetitionWish(call, message, timeout_ns), _nothing)
+
+
+def _as_it_is(payload: Any) -> Any:
+    return payload
+
+
+def _nothing(payload: bytes) -> None:
+    return None

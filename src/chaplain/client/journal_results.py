@@ -1,0 +1,77 @@
+"""What the journal gives back to the caller."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from chaplain.client.results import Record
+
+PLACE_UNKNOWN = -1
+"""As an offset: it is written, but so long ago that nobody can say where."""
+
+
+class RequestId(NamedTuple):
+    """Names one request for ever: the lane it was written on, and its number there."""
+
+    client_id: int
+    client_message_id: int
+
+
+class Receipt(Record, frozen=True):
+    """A message is agreed, and on disk at a quorum."""
+
+    stream: str
+    offset: int
+    regime: int
+    index: int
+    """The cluster message that it is in."""
+    timestamp: int
+    """Of the cluster message, in nanoseconds since 1970."""
+    hash: bytes
+    """Of the cluster chain, up to and with the message."""
+    client_id: int
+    client_message_id: int
+
+    @property
+    def id(self) -> RequestId:
+        return RequestId(self.client_id, self.client_message_id)
+
+
+class Message(Record, frozen=True):
+    """One message of a stream."""
+
+    stream: str
+    offset: int
+    key: bytes | None
+    value: bytes
+    headers: dict[str, bytes]
+    """Octets that are no headers of ours are there under the empty name."""
+    timestamp: int
+    """Of its cluster message, in nanoseconds since 1970."""
+    client_id: int
+    client_message_id: int
+    message_no: int
+    """Which message of its request this is, from 0."""
+    regime: int
+    index: int
+    ingest_node: int
+
+
+class ClientRecord(Record, frozen=True):
+    """An identity that the cluster knows, or knew."""
+
+    name: str
+    acl: str
+    key: str
+    status: str
+    """`active`, `removed` or `compromised`."""
+    admin: bool
+    writes: tuple[str, ...]
+    reads: tuple[str, ...]
+    lanes: int = 0
+
+
+class StreamRecord(Record, frozen=True):
+    stream: str
+    next_offset: int
+    chain: str

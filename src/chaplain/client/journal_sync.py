@@ -1,0 +1,246 @@
+"""The journal for threads: `Journal`, its `Writer` and its `Reader`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import Condition
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from chaplain.client import journal_requests
+from chaplain.client.board import Board
+from chaplain.client.engine import Engine
+from chaplain.client.journal_events import Place, TakenWish, WriteWish
+from chaplain.client.journal_requests import CHUNK_BYTES, WRITER_BYTES_MAX, Gathering, Headers, Item
+from chaplain.client.journal_results import Message, Receipt
+from chaplain.client.journal_sinks import ChunkSink, PortionSink
+from chaplain.client.requests import Ask
+from chaplain.client.unpacking import messages_of
+from chaplain.errors import ChaplainError, Closed, Unreachable
+
+T = TypeVar("T")
+
+_OVERTIME_S = 5.0
+"""The engine ends every call in time; this much later we stop believing in the engine."""
+
+
+class Line(Protocol):
+    """What a client's methods are made with."""
+
+    timeout_s: float
+    engine: Engine
+    board: Board
+
+    def run(self, ask: Ask[T]) -> T: ...
+
+
+class Journal:
+    """A stream of the journal: one agreed order, on disk at a quorum before the receipt."""
+
+    def __init__(self, line: Line, stream: str, resolve: Callable[[Sequence[int]], Receipt | None]) -> None:
+        self.stream = journal_requests.check_stream_name(stream)
+        self._line = line
+        self._resolve = resolve
+
+    def __repr__(self) -> str:
+        return f"Journal({self.stream!r})"
+
+    def write(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        id: Sequence[int] | None = None,  # noqa: A002 the surface's name
+    ) -> Receipt:
+        """Append one message.
+
+        With the `id` of an `Unknown`: only if that one is not written; else gives its receipt.
+        """
+        batch = journal_requests.single(self.stream, value, key, headers)
+        known = None if id is None else self._resolve(id)
+        return known if known is not None else self._line.run(journal_requests.write(batch))[0]
+
+    def write_many(self, items: Iterable[Item]) -> list[Receipt]:
+        """Append messages as one request: all of them, one after the other, or none."""
+        return self._line.run(journal_requests.write(journal_requests.many(self.stream, items)))
+
+    def writer(self) -> Writer:
+        """The fast way for many: packs and pipelines; use it in a `with` statement."""
+        return Writer(self._line, self.stream)
+
+    def read(
+        self, start: int | None = 0, stop: int | None = None, follow: bool = False, timeout: float | None = None
+    ) -> Reader:
+        """Messages from offset `start` up to, not with, `stop`, or the head at the time; with `follow`, whatever comes.
+
+        `start=None` begins at the head. With `timeout`, following ends when nothing came for so many seconds.
+        """
+        return Reader(self._line, self.stream, journal_requests.read(self.stream, start, stop, follow), timeout)
+
+
+class Writer:
+    """Writes many messages, each its own request, in order. The first failure is raised by whatever is called next."""
+
+    def __init__(self, line: Line, stream: str) -> None:
+        self.stream = stream
+        self.count = 0
+        """Messages with a receipt."""
+        self.last: Receipt | None = None
+        """Of the last message that has one."""
+        self._line = line
+        self._group = line.board.new_group()
+        self._changed = Condition()
+        self._gathering = Gathering()
+        self._unanswered_bytes = 0
+        self._unanswered = 0
+        self._error: BaseException | None = None
+        self._closed = False
+
+    def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
+        """Hand over one message; waits only while too many have no receipt."""
+        with self._changed:
+            if self._error is not None or self._closed:
+                self._complain()
+            if len(value) > CHUNK_BYTES:
+                self._ship()
+            self._gathering.add(value, key, headers)
+            if self._gathering.full or not self._unanswered:
+                self._ship()
+                if self._unanswered_bytes > WRITER_BYTES_MAX:
+                    self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
+
+    def flush(self) -> None:
+        """Wait until everything so far has its receipt."""
+        with self._changed:
+            self._complain()
+            self._ship()
+            self._wait(lambda: not self._unanswered)
+
+    def close(self) -> None:
+        """Flush, and take no more."""
+        if not self._closed:
+            try:
+                self.flush()
+            finally:
+                self._closed = True
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        self._closed = True
+
+    def _complain(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise Closed("this writer is closed: make another")
+
+    def _ship(self) -> None:
+        if not len(self._gathering):
+            return
+        gathering, self._gathering = self._gathering, Gathering()
+        batch = gathering.batch(self.stream)
+        sink = ChunkSink(batch.size_bytes, self._written, self._failed)
+        timeout_ns = int(self._line.timeout_s * 1e9)
+        self._unanswered += 1
+        self._unanswered_bytes += batch.size_bytes
+        try:
+            self._line.board.open(lambda call: WriteWish(call, batch, timeout_ns, self._group), sink)
+        except ChaplainError as error:
+            self._error = self._error or error
+
+    def _wait(self, holds: Callable[[], bool]) -> None:
+        """The engine answers or fails every chunk in time, so that long without news means that there is none."""
+        while not holds() and self._error is None:
+            if not self._changed.wait(self._line.timeout_s + _OVERTIME_S):
+                raise Unreachable("this client's own thread does not answer; close the client and connect again")
+        self._complain()
+
+    # From the engine's thread.
+
+    def _written(self, size_bytes: int, place: Place) -> None:
+        with self._changed:
+            self._unanswered -= 1
+            self._unanswered_bytes -= size_bytes
+            self.count += place.messages
+            self.last = journal_requests.last_of(place)
+            if not self._unanswered and self._error is None:
+                self._ship()
+            self._changed.notify_all()
+
+    def _failed(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+
+class Reader:
+    """Iterates over messages. Close it, or use it in a `with` statement, to stop before the end."""
+
+    def __init__(self, line: Line, stream: str, ask: Ask[object], timeout_s: float | None) -> None:
+        self.stream = stream
+        self._line = line
+        self._timeout_s = timeout_s
+        self._changed = Condition()
+        self._sink = PortionSink(self._knock)
+        self._messages: Iterator[Message] = iter(())
+        self._size_bytes = 0
+        self._call = line.board.open(lambda number: ask.build(number, int(line.timeout_s * 1e9)), self._sink)
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        for message in self._messages:
+            return message
+        while self._fetch():
+            for message in self._messages:
+                return message
+        raise StopIteration
+
+    def _fetch(self) -> bool:
+        """Take the next portion; False at the end."""
+        self._release()
+        end_s = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+        with self._changed:
+            while not self._sink.portions:
+                if self._sink.error is not None:
+                    raise self._sink.error
+                left_s = None if end_s is None else end_s - time.monotonic()
+                if self._sink.ended or (left_s is not None and left_s <= 0):
+                    return False
+                self._changed.wait(left_s)
+            portion = self._sink.portions.popleft()
+        self._size_bytes = len(portion.packs)
+        self._messages = iter(messages_of(self.stream, portion))
+        return True
+
+    def _release(self) -> None:
+        """What was taken may be sent again."""
+        size_bytes, self._size_bytes = self._size_bytes, 0
+        if size_bytes and not self._sink.ended and self._sink.error is None:
+            self._line.board.submit(TakenWish(self._call, size_bytes))
+
+    def close(self) -> None:
+        self._line.board.cancel(self._call)
+        self._sink.error = self._sink.error or Closed("this reader is closed: read again")
+        self._messages = iter(())
+        self._sink.portions.clear()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_call"):
+            self._line.board.cancel(self._call)
+
+    def _knock(self) -> None:
+        with self._changed:
+            self._changed.notify()

@@ -1,0 +1,164 @@
+"""The sessions as the journal uses them: which one, whether it was opened, and how much may still be written on it.
+
+Decides where everything about the journal is said. All of it goes through one session at a time; the others are opened
+as well, so that one can take over at once. Refuses to know what is said.
+
+Invariants: nothing is said on a session before `Opened`, but `Open`; every question has a number that no other has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from chaplain.client.journal_events import JournalEffect, Utter
+from chaplain.core import Report
+from chaplain.journal.client_messages import CALL_MAX, ClientMessage, Failed, NodeMessage, Open, Opened
+
+OPEN_AGAIN_NS = 500_000_000
+"""A node that does not open is asked again after this."""
+
+Answer: TypeAlias = Callable[[int, NodeMessage, bytes], None]
+"""Takes the time, what was answered, and its payload."""
+
+
+class Outlet:
+    """One session."""
+
+    __slots__ = ("call", "credit_bytes", "due_ns", "instance", "ready", "used_bytes")
+
+    def __init__(self, instance: bytes) -> None:
+        self.instance = instance
+        self.ready = False
+        self.credit_bytes = 0
+        self.used_bytes = 0
+        self.call = 0
+        self.due_ns = 0
+
+    def affords(self, size_bytes: int) -> bool:
+        return self.used_bytes + size_bytes <= self.credit_bytes
+
+
+class Outlets:
+    def __init__(self, effects: list[JournalEffect]) -> None:
+        self._effects = effects
+        self._outlets: dict[bytes, Outlet] = {}
+        self._awake = False
+        self._answers: dict[int, tuple[bytes, Answer]] = {}
+        self._call = 0
+        self.chosen: Outlet | None = None
+        self.moves = 0
+        """Grows whenever another session is chosen."""
+        self.acl = b""
+        self.cluster = ""
+        self.trouble = "no node has opened its journal to us yet"
+        """Why nothing can be said, for a message to a person."""
+
+    def wake(self, now_ns: int) -> None:
+        """The journal is used: open every session."""
+        if not self._awake:
+            self._awake = True
+            for outlet in self._outlets.values():
+                self._open(now_ns, outlet)
+
+    def up(self, now_ns: int, instance: bytes) -> None:
+        outlet = self._outlets[instance] = Outlet(instance)
+        if self._awake:
+            self._open(now_ns, outlet)
+
+    def down(self, instance: bytes, reason: str) -> None:
+        self._outlets.pop(instance, None)
+        for call in [call for call, (asked, _) in self._answers.items() if asked == instance]:
+            del self._answers[call]
+        if self.chosen is not None and self.chosen.instance == instance:
+            self.trouble = f"the session was lost ({reason})"
+            self._choose(None)
+
+    def rotate(self) -> bool:
+        """Go to another session, if one is open: this one does not get us on."""
+        others = [outlet for outlet in self._outlets.values() if outlet.ready and outlet is not self.chosen]
+        if others:
+            self._choose(others[0])
+        return bool(others)
+
+    def _choose(self, outlet: Outlet | None) -> None:
+        ready = (outlet for outlet in self._outlets.values() if outlet.ready)
+        self.chosen = outlet if outlet is not None else next(ready, None)
+        self.moves += 1
+
+    # Talking.
+
+    def ask(self, message: Callable[[int], ClientMessage], answer: Answer, payload: bytes = b"") -> int:
+        """Say something that is answered by its number; 0 if there is no session to say it on."""
+        if self.chosen is None:
+            return 0
+        call = self._number(self.chosen.instance, answer)
+        self._effects.append(Utter(self.chosen.instance, message(call), payload))
+        return call
+
+    def say(self, message: ClientMessage, payload: bytes = b"") -> None:
+        assert self.chosen is not None
+        self._effects.append(Utter(self.chosen.instance, message, payload))
+
+    def forget(self, call: int) -> None:
+        """The answer is not wanted any more."""
+        self._answers.pop(call, None)
+
+    def asked_here(self, call: int) -> bool:
+        """Whether this question was asked on the session that is chosen, and is not forgotten."""
+        asked = self._answers.get(call)
+        return asked is not None and self.chosen is not None and asked[0] == self.chosen.instance
+
+    def answered(self, now_ns: int, instance: bytes, call: int, message: NodeMessage, payload: bytes) -> None:
+        asked = self._answers.get(call)
+        if asked is not None and asked[0] == instance:
+            asked[1](now_ns, message, payload)
+
+    def credit(self, instance: bytes, credit_bytes: int) -> None:
+        outlet = self._outlets.get(instance)
+        if outlet is not None:
+            outlet.credit_bytes = max(outlet.credit_bytes, credit_bytes)
+
+    def _number(self, instance: bytes, answer: Answer) -> int:
+        while True:
+            self._call = self._call % CALL_MAX + 1
+            if self._call not in self._answers:
+                self._answers[self._call] = (instance, answer)
+                return self._call
+
+    # Opening.
+
+    def _open(self, now_ns: int, outlet: Outlet) -> None:
+        self.forget(outlet.call)
+        outlet.due_ns = now_ns + OPEN_AGAIN_NS
+
+        def answer(now_ns: int, message: NodeMessage, payload: bytes) -> None:
+            self._opened(outlet, message)
+
+        outlet.call = self._number(outlet.instance, answer)
+        self._effects.append(Utter(outlet.instance, Open(outlet.call)))
+
+    def _opened(self, outlet: Outlet, message: NodeMessage) -> None:
+        if isinstance(message, Failed):
+            self.trouble = message.reason
+            return
+        if not isinstance(message, Opened):
+            self._effects.append(Report("an answer that was not asked for", "", {"message": type(message).__name__}))
+            return
+        self.forget(outlet.call)
+        outlet.ready = True
+        outlet.credit_bytes = max(outlet.credit_bytes, message.credit_bytes)
+        self.acl, self.cluster = message.acl, message.cluster
+        if self.chosen is None:
+            self._choose(outlet)
+
+    def woken(self, now_ns: int) -> None:
+        for outlet in self._closed():
+            if now_ns >= outlet.due_ns:
+                self._open(now_ns, outlet)
+
+    def due_ns(self) -> int | None:
+        return min((outlet.due_ns for outlet in self._closed()), default=None)
+
+    def _closed(self) -> list[Outlet]:
+        return [outlet for outlet in self._outlets.values() if self._awake and not outlet.ready]

@@ -1,0 +1,93 @@
+"""Batches of callers to signed packs.
+
+Decides which batches share a pack: neighbours for one stream, up to a size. Works on whole columns: nothing is done for
+single messages but taking their lengths. Refuses to know lanes beyond the number it is given.
+
+Invariant: a batch is in one pack only, and the order of batches is the order of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from chaplain.client.journal_events import Batch
+from chaplain.core import Frozen
+from chaplain.journal.request import REQUEST_ID_MAX
+from chaplain.journal.signing import SLOT_BYTES, SignatureType, sign_pack
+from chaplain.link.identity import Identity
+from chaplain.segment.pack import Pack, encode_pack
+
+PACK_BYTES = 256 * 1024
+"""Batches are put together up to this; a larger one goes alone."""
+PACK_MESSAGES = 8192
+REQUEST_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024
+"""A larger batch is refused: the cluster takes 4 MiB as one pack, and its ingest message must fit in a record, too."""
+_SLOT = bytes(SLOT_BYTES[SignatureType.ED25519])
+
+
+class Signer(Frozen, frozen=True):
+    """Who signs, and for which cluster."""
+
+    identity: Identity
+    cluster: str
+
+
+def packed_bytes(batch: Batch) -> int:
+    """No less than what a batch takes in a pack of its own."""
+    return 256 + batch.size_bytes + 16 * len(batch.values)
+
+
+def choose(waiting: Iterable[Batch], requests_max: int) -> int:
+    """How many of the batches that wait go into the next pack; none if not even the first has ids left."""
+    count = messages = size_bytes = requests = 0
+    stream = ""
+    for batch in waiting:
+        messages += len(batch.values)
+        size_bytes += packed_bytes(batch)
+        requests += batch.requests
+        stream = stream or batch.stream
+        fits = size_bytes <= PACK_BYTES and messages <= PACK_MESSAGES and batch.stream == stream
+        if (count and not fits) or requests > requests_max:
+            break
+        count += 1
+    return count
+
+
+def make_pack(client_id: int, first_id: int, batches: Sequence[Batch], signer: Signer) -> bytes:
+    """One signed pack of these batches, which are for one stream."""
+    stream = batches[0].stream
+    assert all(batch.stream == stream for batch in batches)
+    assert first_id + sum(batch.requests for batch in batches) - 1 <= REQUEST_ID_MAX
+    values = batches[0].values if len(batches) == 1 else list(chain.from_iterable(batch.values for batch in batches))
+    pack = Pack(
+        client_id=client_id,
+        first_id=first_id,
+        values=tuple(values),
+        keys=_column([batch.keys for batch in batches], batches),
+        headers=_column([batch.headers for batch in batches], batches),
+        request_counts=_counts(batches),
+        signature_type=SignatureType.ED25519,
+        signature=_SLOT,
+    )
+    return sign_pack(encode_pack(pack), signer.cluster, stream, signer.identity)
+
+
+def _column(
+    columns: Sequence[Sequence[bytes | None] | None], batches: Sequence[Batch]
+) -> tuple[bytes | None, ...] | None:
+    """One column over all batches; None if none of them has it."""
+    if all(column is None for column in columns):
+        return None
+    pairs = zip(columns, batches, strict=True)
+    return tuple(
+        chain.from_iterable([None] * len(batch.values) if column is None else column for column, batch in pairs)
+    )
+
+
+def _counts(batches: Sequence[Batch]) -> tuple[int, ...] | None:
+    """Messages of each request, if any request has not just one."""
+    if not any(batch.transaction and len(batch.values) > 1 for batch in batches):
+        return None
+    counts = ((len(batch.values),) if batch.transaction else (1,) * len(batch.values) for batch in batches)
+    return tuple(chain.from_iterable(counts))

@@ -1,0 +1,112 @@
+"""Petitions of this client: signed once, and sent verbatim until they are decided.
+
+Decides when a petition is sent again. The same octets are decided alike however often they are ordered, so a petition
+follows the session. Refuses to know what a decision means: it goes to whoever asked.
+
+Bounds: `PETITIONS_MAX` at a time for users; lanes add a handful.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TypeAlias
+
+from chaplain.client.outlets import Outlets
+from chaplain.journal.client_messages import Decided, Failed, NodeMessage, SubmitPetition
+from chaplain.journal.config_message import NO_ACL, NONCE_BYTES, STAGE, ConfigMessage, entry_type_of, sign
+from chaplain.link.identity import Identity
+
+PETITIONS_MAX = 1024
+AGAIN_NS = 1_000_000_000
+PAUSE_NS = 100_000_000
+TRANSIENT = ("busy", "unknown")
+"""Kinds of failure after which the same petition may be sent again."""
+
+Verdict: TypeAlias = Callable[[int, Decided], None]
+
+
+class Petition:
+    __slots__ = ("call", "data", "due_ns", "message", "nonce", "verdict")
+
+    def __init__(self, message: ConfigMessage, nonce: bytes, verdict: Verdict) -> None:
+        self.message = message
+        self.nonce = nonce
+        self.verdict = verdict
+        self.data = b""
+        self.call = 0
+        self.due_ns = 0
+
+
+class Petitioning:
+    def __init__(self, outlets: Outlets, identity: Identity, chance: Random) -> None:
+        self._outlets = outlets
+        self._identity = identity
+        self._chance = chance
+        self._waiting: dict[int, Petition] = {}
+        self._last = 0
+
+    def submit(self, now_ns: int, message: ConfigMessage, verdict: Verdict, nonce: bytes | None = None) -> int:
+        """Ask for something; gives the number to withdraw it by."""
+        petition = Petition(message, nonce or self.new_nonce(), verdict)
+        self._last += 1
+        self._waiting[self._last] = petition
+        self._send(now_ns, petition)
+        return self._last
+
+    @property
+    def full(self) -> bool:
+        """No more should be asked for by users; what the lanes need is not many and always goes."""
+        return len(self._waiting) >= PETITIONS_MAX
+
+    def new_nonce(self) -> bytes:
+        return self._chance.randbytes(NONCE_BYTES)
+
+    def withdraw(self, number: int) -> None:
+        """Nobody waits for the decision."""
+        petition = self._waiting.pop(number, None)
+        if petition is not None:
+            self._outlets.forget(petition.call)
+
+    def moved(self, now_ns: int) -> None:
+        """Another session: what waits has not been asked there."""
+        for petition in self._waiting.values():
+            self._send(now_ns, petition)
+
+    def woken(self, now_ns: int) -> None:
+        for petition in self._waiting.values():
+            if now_ns >= petition.due_ns:
+                self._send(now_ns, petition)
+
+    def due_ns(self) -> int | None:
+        if self._outlets.chosen is None:
+            return None
+        return min((petition.due_ns for petition in self._waiting.values()), default=None)
+
+    def _send(self, now_ns: int, petition: Petition) -> None:
+        outlets = self._outlets
+        outlets.forget(petition.call)
+        petition.due_ns = now_ns + AGAIN_NS
+        if outlets.chosen is None:
+            return
+        if not petition.data:
+            acl = outlets.acl or NO_ACL
+            petition.data = sign(petition.message, outlets.cluster, acl, petition.nonce, self._identity)
+        entry_type = entry_type_of(petition.message)
+
+        def answer(now_ns: int, message: NodeMessage, payload: bytes) -> None:
+            self._answered(now_ns, petition, message)
+
+        petition.call = outlets.ask(lambda call: SubmitPetition(call, entry_type, STAGE), answer, petition.data)
+
+    def _answered(self, now_ns: int, petition: Petition, message: NodeMessage) -> None:
+        if isinstance(message, Failed):
+            if message.kind in TRANSIENT:
+                petition.due_ns = min(petition.due_ns, now_ns + PAUSE_NS)
+                return
+            message = Decided(message.call, message.kind, message.reason, 0, NO_ACL, 0)
+        if isinstance(message, Decided):
+            self._outlets.forget(petition.call)
+            for number in [number for number, one in self._waiting.items() if one is petition]:
+                del self._waiting[number]
+            petition.verdict(now_ns, message)

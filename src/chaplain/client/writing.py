@@ -1,0 +1,435 @@
+"""Writing: signs what waits, keeps it until it is answered, and sends it again, octet by octet, wherever it must.
+
+    none ──lease──▶ leasing ──▶ open ──refused, resolved, fenced by others──▶ fencing ──▶ none
+                       ▲          │ unknown to the node
+                       └──────────┘
+
+Decides which lane requests go under and what to do when one cannot go on. An id is never signed twice, not even after a
+refusal: then the lane is fenced, which tells for certain what of it is written, and the rest is signed under a new one.
+Refuses to know callers (`jobs`), answers by id (`lane`) and sessions (`outlets`).
+
+Invariants: at most `PACKS_MAX` packs of a lane are unanswered, which is less than nodes remember receipts of; nothing
+is signed under a new lane before the fate of everything under the old one is known.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from chaplain.client import packing
+from chaplain.client.call_events import Failure, Raised, Returned
+from chaplain.client.jobs import Job, Jobs
+from chaplain.client.journal_events import JournalEffect, Place, ResolveWish, Written
+from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
+from chaplain.client.lane import Lane, Packed
+from chaplain.client.outlets import Outlet, Outlets
+from chaplain.client.packing import Signer
+from chaplain.client.petitioning import Petitioning
+from chaplain.journal.client_messages import AlreadyWritten, Decided, GoBack, NotWritten, Receipts, Write
+from chaplain.journal.config_message import FenceLane, LeaseLane, ReleaseLane
+from chaplain.journal.request import REQUEST_ID_MAX
+from chaplain.link.identity import Identity
+
+PACKS_MAX = 48
+"""Unanswered packs of one lane. Nodes remember the receipts of the last 64."""
+SMALL_PACKS_MAX = 8
+"""With so many unanswered, what waits is not sent in small packs: it grows until some are answered."""
+SMALL_BYTES = 32 * 1024
+IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
+ANSWER_NS = 3_000_000_000
+"""Without any answer for so long, everything is sent again, through another node if there is one."""
+PAUSE_FIRST_NS = 5_000_000
+PAUSE_MOST_NS = 500_000_000
+
+APPLIED = "applied"
+LATER = ("busy", "disk_full", "stopping")
+"""Kinds of refusal that pass: the same octets may be taken later, or elsewhere."""
+IDENTITY = ("removed", "compromised", "unknown_signer", "not_yours")
+"""Kinds of refusal that end everything under this identity."""
+
+
+class Phase(Enum):
+    NONE = auto()
+    LEASING = auto()
+    OPEN = auto()
+    FENCING = auto()
+
+
+class Writing:
+    def __init__(
+        self,
+        effects: list[JournalEffect],
+        outlets: Outlets,
+        petitioning: Petitioning,
+        identity: Identity,
+        ids_max: int = REQUEST_ID_MAX,
+    ) -> None:
+        self._effects = effects
+        self._outlets = outlets
+        self._petitioning = petitioning
+        self._identity = identity
+        self._ids_max = ids_max
+        self.jobs = Jobs(effects)
+        self._phase = Phase.NONE
+        self._lane: Lane[Job] | None = None
+        self._nonce = b""
+        """Of the present lease: asked again with it, the cluster gives the same lane."""
+        self._retiring: dict[int, Lane[Job]] = {}
+        """Fenced lanes, of which receipts are still missing."""
+        self._petition = 0
+        """The lease or fence that is asked for."""
+        self._hold_ns = 0
+        self._pause_ns = PAUSE_FIRST_NS
+        self._progress_ns = 0
+        self._refusal = ""
+        """Why the same octets are not taken now."""
+        self._resolving: dict[int, int] = {}
+        """Petitions about lanes of others, by call."""
+
+    # From outside.
+
+    def resolve(self, now_ns: int, wish: ResolveWish) -> None:
+        request = RequestId(wish.client_id, wish.request)
+        lane = self._find_lane(wish.client_id)
+        job = _find_job(lane, wish.request)
+        if job is not None and job.id is not None:
+            self._resolve_own(now_ns, wish.call, job.id)
+            return
+        try:
+            self._tell_fate(wish.call, self.jobs.fate(request))
+        except KeyError:
+            if lane is not None:
+                self._resolve_settled(wish, lane)
+            else:
+                self._resolve_foreign(now_ns, wish)
+
+    def drained(self, now_ns: int) -> None:
+        """Sign and send whatever may be sent now."""
+        outlet = self._outlets.chosen
+        if outlet is None:
+            return
+        for retiring in self._retiring.values():
+            self._send(now_ns, outlet, retiring)
+        if self._phase is Phase.NONE and next(self.jobs.waiting(), None) is not None:
+            self._lease(now_ns)
+        if self._phase is Phase.OPEN and self._lane is not None:
+            self._send(now_ns, outlet, self._lane)
+            self._pack(now_ns, outlet, self._lane)
+
+    def moved(self, now_ns: int) -> None:
+        """Another session: there, nothing was sent yet."""
+        self._hold_ns = 0
+        self._progress_ns = now_ns
+        for lane in self._lanes():
+            lane.go_back(lane.oldest_id)
+
+    def woken(self, now_ns: int) -> None:
+        if now_ns >= self._hold_ns:
+            self._hold_ns = 0
+        due_ns = self._answer_due_ns()
+        if due_ns is not None and now_ns >= due_ns:
+            self._progress_ns = now_ns
+            if not self._outlets.rotate():
+                self.moved(now_ns)
+        self.jobs.expire(now_ns, self._trouble())
+
+    def due_ns(self) -> int | None:
+        times = [self.jobs.due_ns(), self._answer_due_ns()]
+        if self._hold_ns and any(True for lane in self._lanes() for _ in lane.unsent()):
+            times.append(self._hold_ns)
+        return min((time for time in times if time is not None), default=None)
+
+    def stop(self, now_ns: int) -> None:
+        """Give back the lane, unless somebody may still want to know what became of something on it."""
+        why = "the client was closed before a receipt came"
+        lane = self._lane
+        if lane is not None and not lane.in_flight and self._phase is Phase.OPEN and self._outlets.chosen is not None:
+            self._release(now_ns, lane)
+        self.jobs.refuse_queued(f"not written: {why}", Failure.CLOSED)
+        self._lose_all(why)
+
+    def bar(self, reason: str) -> None:
+        """No node will have us: nothing waits for better times, and what was sent is left as it is."""
+        self.jobs.refuse_queued(f"not written: {reason}")
+        self._lose_all(reason)
+
+    def _lose_all(self, why: str) -> None:
+        for lane in self._lanes():
+            for packed in lane.in_flight.values():
+                for job in packed.things:
+                    self.jobs.lose(job, f"{why}, so it may or may not be written")
+
+    def cancel_resolve(self, call: int) -> None:
+        self._petitioning.withdraw(self._resolving.pop(call, 0))
+        self.jobs.unwatch(call)
+
+    # Answers.
+
+    def receipts(self, now_ns: int, message: Receipts) -> None:
+        for run in message.runs:
+            lane = self._find_lane(run.client_id)
+            if lane is not None:
+                self._settled(now_ns, lane, lane.settle(run))
+
+    def already(self, now_ns: int, message: AlreadyWritten) -> None:
+        lane = self._find_lane(message.client_id)
+        if lane is not None:
+            self._settled(now_ns, lane, lane.settle_through(message.last_id))
+
+    def _settled(self, now_ns: int, lane: Lane[Job], settled: list[tuple[Packed[Job], Place]]) -> None:
+        if settled:
+            self._progress_ns = now_ns
+            self._pause_ns = PAUSE_FIRST_NS
+            self._refusal = ""
+        for packed, place in settled:
+            self.jobs.written(packed.things, place)
+        self._let_go(now_ns, lane)
+
+    def go_back(self, now_ns: int, message: GoBack) -> None:
+        lane = self._find_lane(message.client_id)
+        if lane is not None and lane.in_flight:
+            lane.go_back(message.expected_id)
+            self._pause(now_ns)
+
+    def not_written(self, now_ns: int, message: NotWritten) -> None:
+        if not message.client_id and message.kind in IDENTITY:
+            self._disown(now_ns, message.reason)
+            return
+        lane = self._find_lane(message.client_id)
+        packed = lane.in_flight.get(message.first_id) if lane is not None else None
+        if lane is None or packed is None:
+            return  # answered before
+        if message.kind in LATER:
+            self._refusal = message.reason
+            lane.go_back(message.first_id)
+            self._pause(now_ns)
+        elif message.client_id in self._retiring:
+            # Fenced and found written: only its receipt cannot be had here.
+            self._settled(now_ns, lane, lane.settle_through(message.first_id + message.requests - 1))
+        elif message.kind == "unknown_lane":
+            packed.refused = True
+            self._renew(now_ns)
+        elif message.kind == "fenced":
+            self._fence(now_ns)
+        elif message.kind in IDENTITY:
+            packed.refused = True
+            self._disown(now_ns, message.reason)
+        else:
+            self._refused(now_ns, lane, message)
+
+    def _refused(self, now_ns: int, lane: Lane[Job], message: NotWritten) -> None:
+        """Never to be written. Its ids are used up all the same, so nothing can follow it on this lane."""
+        packed = lane.take_at(message.first_id)
+        assert packed is not None
+        for job in packed.things:
+            self.jobs.refuse(job, message.reason)
+        self._fence(now_ns)
+
+    def _pause(self, now_ns: int) -> None:
+        """Do not ask at once what was just answered with not yet."""
+        if now_ns >= self._hold_ns:
+            self._hold_ns = now_ns + self._pause_ns
+            self._pause_ns = min(2 * self._pause_ns, PAUSE_MOST_NS)
+
+    # Lanes.
+
+    def _lease(self, now_ns: int) -> None:
+        self._nonce = self._petitioning.new_nonce()
+        self._renew(now_ns)
+
+    def _renew(self, now_ns: int) -> None:
+        """Ask for the lane, as often as need be; who is asked has executed it when it answers."""
+        if self._phase in (Phase.NONE, Phase.OPEN):
+            self._phase = Phase.LEASING
+            lease = LeaseLane(self._outlets.acl)
+            self._petition = self._petitioning.submit(now_ns, lease, self._leased, self._nonce)
+
+    def _leased(self, now_ns: int, decided: Decided) -> None:
+        assert self._phase is Phase.LEASING
+        self._phase, self._petition = Phase.NONE, 0
+        if decided.kind != APPLIED:
+            self._disown(now_ns, decided.reason)
+            return
+        old = self._lane
+        if old is not None and old.client_id == decided.client_id:
+            old.go_back(old.oldest_id)
+        else:
+            self._lane = Lane(decided.client_id, decided.last_id)
+            if old is not None:
+                self._mourn(old)
+        self._phase = Phase.OPEN
+        self._progress_ns = now_ns
+
+    def _mourn(self, lane: Lane[Job]) -> None:
+        """The lane is over without a fence. Only what was sent once, and refused, is certainly not written."""
+        reissued: list[Job] = []
+        for packed in lane.take_after(0):
+            if packed.sends == 0 or (packed.sends == 1 and packed.refused):
+                reissued += packed.things
+                continue
+            for job in packed.things:
+                self.jobs.lose(job, "its lane is over, so nobody can tell whether it was written: read the stream")
+        self.jobs.put_back(reissued)
+
+    def _disown(self, now_ns: int, reason: str) -> None:
+        """The cluster does not know us, or no more."""
+        self._petitioning.withdraw(self._petition)
+        lane, self._lane, self._phase, self._petition = self._lane, None, Phase.NONE, 0
+        if lane is not None:
+            self._mourn(lane)
+        self.jobs.refuse_queued(f"not written: {reason}")
+
+    def _fence(self, now_ns: int) -> None:
+        if self._phase in (Phase.OPEN, Phase.LEASING) and self._lane is not None:
+            self._petitioning.withdraw(self._petition)
+            self._phase = Phase.FENCING
+            self._petition = self._petitioning.submit(now_ns, FenceLane(self._lane.client_id), self._fenced)
+
+    def _fenced(self, now_ns: int, decided: Decided) -> None:
+        lane = self._lane
+        assert lane is not None
+        assert self._phase is Phase.FENCING
+        self._lane, self._phase, self._petition = None, Phase.NONE, 0
+        if decided.kind != APPLIED:
+            self._mourn(lane)
+            return
+        self.jobs.put_back(job for packed in lane.take_after(decided.last_id) for job in packed.things)
+        lane.go_back(lane.oldest_id)
+        self._retiring[lane.client_id] = lane
+        self._let_go(now_ns, lane)
+
+    def _let_go(self, now_ns: int, lane: Lane[Job]) -> None:
+        """A lane that is fenced or used up, and fully answered, is given back."""
+        if lane.in_flight:
+            return
+        if self._retiring.pop(lane.client_id, None) is not None:
+            self._release(now_ns, lane)
+        elif lane is self._lane and self._phase is Phase.OPEN and lane.next_id > self._ids_max:
+            self._lane, self._phase = None, Phase.NONE
+            self._release(now_ns, lane)
+
+    def _release(self, now_ns: int, lane: Lane[Job]) -> None:
+        self._petitioning.submit(now_ns, ReleaseLane(lane.client_id), lambda now_ns, decided: None)
+
+    # Sending.
+
+    def _send(self, now_ns: int, outlet: Outlet, lane: Lane[Job]) -> None:
+        if now_ns < self._hold_ns:
+            return
+        for packed in list(lane.unsent()):
+            nothing_sent = lane.cursor <= lane.oldest_id
+            if not outlet.affords(len(packed.raw)) and not nothing_sent:
+                break
+            self._utter(now_ns, outlet, lane, packed)
+
+    def _utter(self, now_ns: int, outlet: Outlet, lane: Lane[Job], packed: Packed[Job]) -> None:
+        if lane.cursor <= lane.oldest_id:
+            self._progress_ns = now_ns
+        outlet.used_bytes += len(packed.raw)
+        lane.sent(packed)
+        self._outlets.say(Write(packed.stream), packed.raw)
+
+    def _pack(self, now_ns: int, outlet: Outlet, lane: Lane[Job]) -> None:
+        signer = Signer(self._identity, self._outlets.cluster)
+        while self._may_pack(outlet, lane):
+            count = packing.choose((job.batch for job in self.jobs.waiting()), self._ids_max - lane.next_id + 1)
+            if not count:
+                if next(self.jobs.waiting(), None) is not None:
+                    lane.next_id = max(lane.next_id, self._ids_max + 1)  # too few ids are left
+                    self._let_go(now_ns, lane)
+                return
+            packed = self._sign(lane, [self.jobs.pop() for _ in range(count)], signer)
+            self._utter(now_ns, outlet, lane, packed)
+
+    def _may_pack(self, outlet: Outlet, lane: Lane[Job]) -> bool:
+        unanswered = len(lane.in_flight)
+        if not unanswered:
+            return True
+        if lane.cursor < lane.next_id or unanswered >= PACKS_MAX or lane.in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+            return False
+        if unanswered >= SMALL_PACKS_MAX and self.jobs.queued_bytes < SMALL_BYTES:
+            return False
+        first = next(self.jobs.waiting(), None)
+        return first is not None and outlet.affords(max(packing.PACK_BYTES, packing.packed_bytes(first.batch)))
+
+    def _sign(self, lane: Lane[Job], jobs: list[Job], signer: Signer) -> Packed[Job]:
+        batches = [job.batch for job in jobs]
+        raw = packing.make_pack(lane.client_id, lane.next_id, batches, signer)
+        first_id = lane.next_id
+        for job in jobs:
+            job.id = RequestId(lane.client_id, first_id)
+            first_id += job.batch.requests
+        messages = sum(len(batch.values) for batch in batches)
+        requests = first_id - lane.next_id
+        stream = batches[0].stream
+        packed = Packed(lane.next_id, requests=requests, messages=messages, stream=stream, raw=raw, things=jobs)
+        lane.add(packed)
+        return packed
+
+    # Resolving.
+
+    def _resolve_own(self, now_ns: int, call: int, request: RequestId) -> None:
+        self.jobs.watch(request, call)
+        if self._lane is not None and self._lane.client_id == request.client_id:
+            self._fence(now_ns)
+
+    def _resolve_settled(self, wish: ResolveWish, lane: Lane[Job]) -> None:
+        if wish.request >= lane.next_id:
+            self._effects.append(Raised(wish.call, Failure.MISSING, "no request has this id yet"))
+        else:
+            self._tell_fate(wish.call, _somewhere(wish))
+
+    def _resolve_foreign(self, now_ns: int, wish: ResolveWish) -> None:
+        """A lane of another connection, or of an earlier one."""
+
+        def verdict(now_ns: int, decided: Decided) -> None:
+            self._resolving.pop(wish.call, None)
+            if decided.kind == APPLIED:
+                self._tell_fate(wish.call, _somewhere(wish) if wish.request <= decided.last_id else None)
+            else:
+                failure = Failure.UNKNOWN if decided.kind == "unknown_lane" else Failure.REFUSED
+                reason = f"nobody can tell any more ({decided.reason}): read the stream"
+                self._effects.append(Raised(wish.call, failure, reason, (wish.client_id, wish.request)))
+
+        self._resolving[wish.call] = self._petitioning.submit(now_ns, FenceLane(wish.client_id), verdict)
+
+    def _tell_fate(self, call: int, place: Place | None) -> None:
+        self._effects.append(Returned(call, b"") if place is None else Written(call, place))
+
+    # Looking things up.
+
+    def _lanes(self) -> list[Lane[Job]]:
+        return [*self._retiring.values(), *([self._lane] if self._lane is not None else [])]
+
+    def _find_lane(self, client_id: int) -> Lane[Job] | None:
+        if self._lane is not None and self._lane.client_id == client_id:
+            return self._lane
+        return self._retiring.get(client_id)
+
+    def _answer_due_ns(self) -> int | None:
+        waits = any(lane.in_flight for lane in self._lanes()) and self._outlets.chosen is not None
+        return self._progress_ns + ANSWER_NS if waits else None
+
+    def _trouble(self) -> str:
+        if self._outlets.chosen is None:
+            return self._outlets.trouble
+        match self._phase:
+            case Phase.LEASING:
+                return "the cluster gave no lane to write on; has it a master?"
+            case Phase.FENCING:
+                return "the cluster does not decide what became of earlier requests; has it a master?"
+        return self._refusal or "the cluster is slow, or has no master"
+
+
+def _find_job(lane: Lane[Job] | None, request: int) -> Job | None:
+    for packed in lane.in_flight.values() if lane is not None else ():
+        if packed.first_id <= request <= packed.last_id:
+            for job in packed.things:
+                assert job.id is not None
+                if request < job.id.client_message_id + job.batch.requests:
+                    return job
+    return None
+
+
+def _somewhere(wish: ResolveWish) -> Place:
+    return Place(wish.client_id, wish.request, 1, "", PLACE_UNKNOWN, 1)

@@ -1,0 +1,105 @@
+"""Headers of a message: names with octets, as one cell of a pack's headers column.
+
+    count 4 | (name size 4, value size 4) … | name, value, name, value …        little-endian, as in all of a pack
+
+Names are UTF-8, not empty, unique, and stand in the order of their octets, so that equal headers have equal octets. The
+sizes come first, so that `split` takes the headers of a whole column apart with numpy. The cluster never looks at
+headers: whoever reads decides what to do with octets that do not follow this. Byte table: docs/protocol/headers.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chaplain.errors import Malformed
+from chaplain.segment.layout import Bytes, octets
+
+HEADERS_MAX = 1024
+NAME_BYTES_MAX = 1024
+_WORD = 4
+_ENTRY = 2 * _WORD
+
+Ints = npt.NDArray[np.int64]
+
+
+def encode_headers(headers: Mapping[str, bytes]) -> bytes:
+    pairs = sorted((name.encode(), bytes(value)) for name, value in headers.items())
+    if len(pairs) > HEADERS_MAX or any(not 0 < len(name) <= NAME_BYTES_MAX for name, _ in pairs):
+        raise ValueError(f"at most {HEADERS_MAX} headers, with names of 1 to {NAME_BYTES_MAX} bytes")
+    sizes = [len(part) for pair in pairs for part in pair]
+    table = struct.pack(f"<{1 + len(sizes)}I", len(pairs), *sizes)
+    return table + b"".join([part for pair in pairs for part in pair])
+
+
+def decode_headers(raw: Bytes) -> dict[str, bytes]:
+    data = bytes(raw)
+    if len(data) < _WORD:
+        raise Malformed("headers: shorter than their count")
+    count = int.from_bytes(data[:_WORD], "little")
+    at = _WORD + count * _ENTRY
+    if count > HEADERS_MAX or at > len(data):
+        raise Malformed(f"headers: {len(data)} octets cannot hold a table of {count}")
+    sizes = struct.unpack_from(f"<{2 * count}I", data, _WORD)
+    parts: list[bytes] = []
+    for size in sizes:
+        parts.append(data[at : at + size])
+        at += size
+    if at != len(data):
+        raise Malformed(f"headers: parts of {at} octets announced, {len(data)} there")
+    names = parts[::2]
+    if any(not 0 < len(name) <= NAME_BYTES_MAX for name in names) or any(a >= b for a, b in pairwise(names)):
+        raise Malformed("headers: names are not empty, unique, and in order")
+    try:
+        return {name.decode(): value for name, value in zip(names, parts[1::2], strict=True)}
+    except UnicodeDecodeError:
+        raise Malformed("headers: names are UTF-8") from None
+
+
+class Split(NamedTuple):
+    """Where the parts of a column's headers lie in its octets; all arrays but `counts` have one row a header."""
+
+    counts: Ints
+    """Headers of each cell."""
+    name_starts: Ints
+    name_sizes: Ints
+    value_starts: Ints
+    value_sizes: Ints
+
+
+def split(data: Bytes, starts: npt.ArrayLike, sizes: npt.ArrayLike) -> Split:
+    """Take many cells apart at once: cell i is `sizes[i]` octets of `data` from `starts[i]` on. No loop over cells.
+
+    Checks that tables and parts fit their cells, not that names are in order.
+    """
+    view = octets(data)
+    begin, size = np.asarray(starts, np.int64), np.asarray(sizes, np.int64)
+    if len(begin) and (int(begin.min()) < 0 or int(size.min()) < _WORD or int((begin + size).max()) > len(view)):
+        raise Malformed("headers: shorter than their count")
+    counts = _words(view, begin)
+    data_at = begin + _WORD + counts * _ENTRY
+    if len(begin) and (int(counts.max()) > HEADERS_MAX or bool((data_at > begin + size).any())):
+        raise Malformed("headers: a table runs past its cell")
+    firsts = np.cumsum(counts) - counts
+    entry = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(firsts, counts)
+    at = np.repeat(begin + _WORD, counts) + entry * _ENTRY
+    names, values = _words(view, at), _words(view, at + _WORD)
+    pairs = names + values
+    before = np.cumsum(pairs) - pairs
+    ends = np.concatenate(([0], np.cumsum(pairs)))
+    totals = ends[firsts + counts] - ends[firsts]
+    if bool((data_at + totals != begin + size).any()):
+        raise Malformed("headers: sizes do not add up")
+    name_starts = before - np.repeat(ends[firsts], counts) + np.repeat(data_at, counts)
+    return Split(counts, name_starts, names, name_starts + names, values)
+
+
+def _words(view: npt.NDArray[np.uint8], at: Ints) -> Ints:
+    """The 32-bit words at these places, wherever they are aligned."""
+    gathered = np.ascontiguousarray(view[at[:, None] + np.arange(_WORD)])
+    return gathered.view("<u4").reshape(-1).astype(np.int64)

@@ -1,0 +1,445 @@
+"""A client's journal, step by step, over real journal cores."""
+
+from __future__ import annotations
+
+import pytest
+from ledger_stage import Bench, Cluster, large_cluster
+
+from chaplain.client import writing
+from chaplain.client.call_events import Failure, Returned
+from chaplain.client.journal_events import AskWish, Barred, PetitionWish, Written
+from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
+from chaplain.client.streaming import WINDOW_BYTES
+from chaplain.client.unpacking import messages_of
+from chaplain.core import Stopping
+from chaplain.journal.client_messages import Chunk, GoBack, ListClients, NotWritten, Receipts, Run, Write
+from chaplain.journal.config_message import AddIdentity, RemoveIdentity
+from chaplain.journal.founding import Policy
+from chaplain.link.identity import Identity
+
+EVE = Identity(b"e" * 32)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster(3)
+    made.elect()
+    return made
+
+
+def values(bench: Bench, stream: str = "orders") -> list[bytes]:
+    return [message.value for message in bench.messages(stream)]
+
+
+def lane_of(bench: Bench) -> int:
+    lane = bench.journal._writing._lane
+    assert lane is not None
+    return lane.client_id
+
+
+def test_a_receipt_says_where(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    first, second = bench.write(b"a"), bench.write(b"b", b"c", transaction=True)
+    place = bench.end(second).place
+    assert (place.base_offset, place.messages, place.requests, place.first_id) == (1, 2, 1, 2)
+    assert bench.end(first).place.base_offset == 0
+    assert place.index > 0
+    assert len(place.hash) == 32
+    assert [(m.value, m.client_message_id, m.message_no) for m in bench.messages()] == [
+        (b"a", 1, 0),
+        (b"b", 2, 0),
+        (b"c", 2, 1),
+    ]
+
+
+def test_what_waits_goes_into_one_pack_a_stream(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    calls = [bench.write(b"%d" % number, stream="a" if number < 50 else "b") for number in range(100)]
+    places = [bench.end(call).place for call in calls]
+    assert [(place.stream, place.base_offset) for place in places] == [(s, n) for s in "ab" for n in range(50)]
+    assert bench.writes == 2
+
+
+def test_a_lost_answer_comes_from_another_node(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(b"warm"))
+    bench.deaf = True
+    call = bench.write(b"x")
+    bench.settle()
+    bench.deaf = False
+    bench.disconnect(next(iter(bench.sessions)))
+    assert bench.end(call).place.base_offset == 1
+    assert values(bench) == [b"warm", b"x"]
+
+
+def test_the_node_that_dies_is_not_missed(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(b"warm"))
+    calls = [bench.write(b"%d" % number) for number in range(5)]
+    bench.kill(1)
+    assert [bench.end(call).place.base_offset for call in calls] == [1, 2, 3, 4, 5]
+    assert values(bench) == [b"warm", b"0", b"1", b"2", b"3", b"4"]
+    assert lane_of(bench) == 1
+
+
+def test_a_silent_node_is_left_for_the_warm_one(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(b"warm"))
+    chosen = bench.journal._outlets.chosen
+    assert chosen is not None
+    dull = chosen.instance
+    cluster.cut |= {(1, 2), (1, 3), (2, 1), (3, 1)}
+    call = bench.write(b"x")
+    assert bench.end(call).place.base_offset == 1
+    assert bench.journal._outlets.chosen.instance != dull
+
+
+def test_a_refusal_is_told_and_later_writes_go_on_elsewhere(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    calls = [bench.write(b"a"), bench.write(b"b", stream="_reserved"), bench.write(b"c")]
+    refused = bench.end(calls[1])
+    assert (refused.failure, "may not write" in refused.reason) == (Failure.REFUSED, True)
+    assert [bench.end(calls[number]).place.base_offset for number in (0, 2)] == [0, 1]
+    assert lane_of(bench) == 2
+    bench.settle()
+    assert len(cluster.nodes[1].core.execution.state.lanes) == 1, "the fenced lane is given back"
+
+
+def test_a_group_ends_with_its_first_refusal(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.deaf = True
+    calls = [bench.write(b"a", group=7), bench.write(b"b", stream="_reserved", group=7), bench.write(b"c", group=7)]
+    other = bench.write(b"d")
+    bench.deaf = False
+    assert isinstance(bench.end(calls[0]), Written)
+    assert bench.end(calls[1]).failure is bench.end(calls[2]).failure is Failure.REFUSED
+    assert bench.end(bench.write(b"e", group=7)).failure is Failure.REFUSED
+    bench.end(other)
+    assert values(bench) == [b"a", b"d"]
+
+
+def test_no_master_no_receipt_and_the_id_tells_later(cluster) -> None:
+    bench = Bench(cluster, 1)
+    bench.end(bench.write(b"warm"))
+    cluster.cut |= {(a, b) for a in (1, 2, 3) for b in (1, 2, 3)}
+    call = bench.write(b"x", wait_s=5)
+    unknown = bench.end(call)
+    assert (unknown.failure, unknown.request) == (Failure.UNKNOWN, RequestId(1, 2))
+    resolve = bench.resolve(*unknown.request)
+    cluster.cut.clear()
+    outcome = bench.end(resolve)
+    assert isinstance(outcome, Written | Returned)
+    assert values(bench).count(b"x") == isinstance(outcome, Written)
+    again = bench.resolve(*unknown.request)
+    assert type(bench.end(again)) is type(outcome)
+    assert bench.end(bench.write(b"y")).place.client_id == 2
+    assert values(bench)[-1] == b"y"
+
+
+def test_what_was_never_taken_resolves_to_not_written(cluster) -> None:
+    bench = Bench(cluster, 1)
+    bench.end(bench.write(b"warm"))
+    bench.spoil = lambda up, message: 0 if up and isinstance(message, Write) else 1
+    call, later = bench.write(b"x", wait_s=5), bench.write(b"y", wait_s=60)
+    unknown = bench.end(call)
+    resolve = bench.resolve(*unknown.request)
+    bench.spoil = None
+    assert isinstance(bench.end(resolve), Returned)
+    assert isinstance(bench.end(later), Written), "who still waits is written under the new lane"
+    assert values(bench) == [b"warm", b"y"]
+
+
+def test_a_request_that_was_never_signed_is_told_as_not_written(cluster) -> None:
+    bench = Bench(cluster)
+    outcome = bench.end(bench.write(b"x", wait_s=3))
+    assert (outcome.failure, outcome.request) == (Failure.UNREACHABLE, None)
+    assert outcome.reason.startswith("not written: waited 3 s")
+    bench.connect(1)
+    bench.end(bench.write(b"y"))
+    assert values(bench) == [b"y"]
+
+
+def test_requests_of_another_connection_can_be_resolved(cluster) -> None:
+    one, two = Bench(cluster, 1), Bench(cluster, 2)
+    place = one.end(one.write(b"a")).place
+    found = two.end(two.resolve(place.client_id, place.first_id)).place
+    assert (found.client_id, found.first_id, found.base_offset) == (1, 1, PLACE_UNKNOWN)
+    assert isinstance(two.end(two.resolve(place.client_id, 2)), Returned)
+    assert two.end(two.resolve(77, 1)).failure is Failure.UNKNOWN
+    assert one.end(one.write(b"b")).place.client_id == 2, "whose lane was fenced takes another"
+    assert values(one) == [b"a", b"b"]
+
+
+def test_resolving_what_has_a_receipt_disturbs_nothing(cluster) -> None:
+    bench = Bench(cluster, 1)
+    place = bench.end(bench.write(b"a")).place
+    assert bench.end(bench.resolve(place.client_id, place.first_id)).place == place
+    assert bench.end(bench.resolve(place.client_id, 9)).failure is Failure.MISSING
+    assert lane_of(bench) == 1
+
+
+def test_ids_run_out_and_a_new_lane_takes_over(cluster) -> None:
+    bench = Bench(cluster, 1, ids=10)
+    for number in range(8):
+        bench.end(bench.write(b"%d" % number, b"'"))
+    assert values(bench) == [value for number in range(8) for value in (b"%d" % number, b"'")]
+    assert lane_of(bench) == 2
+    assert max(first for _, first in bench.packs) <= 10
+
+
+def test_a_lane_that_was_reclaimed_is_replaced_unnoticed() -> None:
+    cluster = Cluster(3, Policy(lane_idle_ns=3600 * 10**9))
+    cluster.elect()
+    bench, other = Bench(cluster, 1, 2), Bench(cluster, 3)
+    bench.end(bench.write(b"a"))
+    cluster.now_ns += 2 * 3600 * 10**9
+    other.end(other.write(b"b"))
+    assert bench.end(bench.write(b"c")).place.client_id == 3
+    assert values(bench) == [b"a", b"b", b"c"]
+
+
+def test_a_node_that_is_behind_is_waited_for(cluster) -> None:
+    """Node 3 hears nothing of the order until later: it knows neither the lane nor the stream."""
+    bench = Bench(cluster, 1)
+    cluster.cut |= {(1, 3), (2, 3)}
+    bench.end(bench.write(b"a"))
+    bench.connect(3)
+    bench.disconnect(next(iter(bench.sessions)))
+    read, write = bench.read(), bench.write(b"b")
+    bench.rest(0.5)
+    assert not bench.ended(read)
+    assert not bench.ended(write)
+    cluster.cut.clear()
+    assert bench.end(write).place.base_offset == 1
+    assert isinstance(bench.end(read), Returned)
+    assert values(bench) == [b"a", b"b"]
+
+
+def test_credit_is_kept_to() -> None:
+    bench = Bench(large_cluster(), 1)
+    bench.end(bench.write(b"warm"))
+    bench.deaf = True
+    for _ in range(80):
+        bench.write(b"x" * 100_000)
+    bench.work()
+    chosen = bench.journal._outlets.chosen
+    assert chosen is not None
+    assert 3 << 20 < chosen.used_bytes <= chosen.credit_bytes == 4 << 20
+    bench.deaf = False
+    bench.until(lambda: not bench.journal._writing.jobs.waits)
+    assert len(values(bench)) == 81
+
+
+def test_more_than_may_wait_is_refused_as_busy(cluster) -> None:
+    bench = Bench(cluster)
+    outcomes = [bench.end(call).failure for call in [bench.write(bytes(4 << 20), wait_s=1) for _ in range(20)]]
+    assert outcomes.count(Failure.BUSY) == 4
+    assert outcomes.count(Failure.UNREACHABLE) == 16
+
+
+def test_a_busy_node_is_asked_again(cluster) -> None:
+    bench = Bench(cluster, 1)
+    bench.end(bench.write(b"warm"))
+    for node in cluster.nodes.values():
+        node.core.ingest._intake.stopping = True
+    call = bench.write(b"x", wait_s=20)
+    bench.rest(2)
+    assert bench.writes < 20, "with pauses"
+    cluster.nodes[1].core.ingest._intake.stopping = False
+    assert bench.end(call).place.base_offset == 1
+
+
+def test_a_client_that_was_removed_is_told(cluster) -> None:
+    admin = Bench(cluster, 1)
+    message = AddIdentity("eve", 1, EVE.key, ("*",), ("*",))
+    acl = admin.end(admin.wish(lambda call: PetitionWish(call, message, 60 * 10**9))).payload
+    eve = Bench(cluster, 1, identity=EVE, name="eve")
+    eve.end(eve.write(b"a"))
+    assert eve.end(eve.wish(lambda call: AskWish(call, ListClients(0), 10**9))).failure is Failure.REFUSED
+    admin.end(admin.wish(lambda call: PetitionWish(call, RemoveIdentity(acl), 60 * 10**9)))
+    outcome = eve.end(eve.write(b"b"))
+    assert (outcome.failure, "removed" in outcome.reason) == (Failure.REFUSED, True)
+    assert values(admin) == [b"a"]
+
+
+def test_when_every_door_is_shut_nobody_waits(cluster) -> None:
+    bench = Bench(cluster, 1)
+    bench.end(bench.write(b"warm"))
+    cluster.cut |= {(a, b) for a in (1, 2, 3) for b in (1, 2, 3)}
+    sent = bench.write(b"x")
+    bench.settle()
+    bench.disconnect(next(iter(bench.sessions)))
+    waiting, read = bench.write(b"y"), bench.read()
+    bench.give(Barred("no node let us in"))
+    assert bench.end(sent).failure is Failure.UNKNOWN
+    assert bench.end(waiting).failure is bench.end(read).failure is Failure.REFUSED
+    assert not bench.journal.waits
+
+
+def test_closing_gives_the_lane_back_and_ends_what_waits(cluster) -> None:
+    bench = Bench(cluster, 1)
+    bench.end(bench.write(b"a"))
+    bench.give(Stopping())
+    cluster.settle()
+    assert not cluster.nodes[1].core.execution.state.lanes
+    other = Bench(cluster, 1)
+    other.end(other.write(b"b"))
+    other.deaf = True
+    calls = [other.write(b"c"), other.read(follow=True)]
+    other.work()
+    calls.append(other.write(b"d"))
+    other.give(Stopping())
+    assert [other.end(call).failure for call in calls] == [Failure.UNKNOWN, Failure.CLOSED, Failure.CLOSED]
+    assert cluster.nodes[1].core.execution.state.lanes, "somebody may ask what became of it"
+
+
+def test_nobody_waits_for_what_was_cancelled(cluster) -> None:
+    bench = Bench(cluster)
+    dropped, kept = bench.write(b"a"), bench.write(b"b")
+    bench.cancel(dropped)
+    bench.connect(1)
+    bench.end(kept)
+    assert values(bench) == [b"b"]
+    assert dropped not in bench.outcomes
+
+
+# Reading.
+
+
+def test_a_read_ends_where_the_stream_ended_when_it_began(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    for number in range(10):
+        bench.end(bench.write(b"%d" % number))
+    call = bench.read()
+    later = bench.write(b"later")
+    bench.end(later)
+    read = bench.end(call)
+    assert isinstance(read, Returned)
+    assert sum(part.stop - part.start for part in bench.outcomes[call][:-1]) == 10
+    assert [m.value for m in bench.messages()[3:5]] == [b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "wanted"), [(3, 7, "3456"), (0, 99, "0123456789"), (10, None, ""), (4, 4, "")]
+)
+def test_a_read_of_a_range(cluster, start, stop, wanted) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(*(b"%d" % number for number in range(10))))
+    call = bench.read(start, stop)
+    assert isinstance(bench.end(call), Returned)
+    found = [m.value for portion in bench.outcomes[call][:-1] for m in messages_of("orders", portion)]
+    assert b"".join(found).decode() == wanted
+
+
+def test_what_is_not_there_is_said(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(b"a"))
+    beyond, unknown = bench.end(bench.read(2)), bench.end(bench.read(stream="nope"))
+    assert beyond.failure is unknown.failure is Failure.MISSING
+    assert "ends before offset 1" in beyond.reason
+    assert "there is no stream 'nope'" in unknown.reason
+
+
+def test_a_slow_reader_holds_little() -> None:
+    bench = Bench(large_cluster(), 1, 2)
+    for _ in range(100):
+        bench.write(b"x" * 100_000)
+    bench.until(lambda: not bench.journal._writing.jobs.waits)
+    call = bench.read()
+    bench.settle()
+    held = [len(portion.packs) for portion in bench.outcomes[call]]
+    assert WINDOW_BYTES <= sum(held) <= WINDOW_BYTES + max(held)
+    bench.rest(200)  # much longer than its timeout: it is not the cluster that is slow
+    assert not bench.ended(call)
+    assert len(bench.messages()) == 100
+
+
+def test_following_goes_on_at_another_node(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    call = bench.read(follow=True)
+    for number in range(10):
+        if number == 4:
+            bench.kill(1)
+        if number == 7:
+            bench.hurt()
+        bench.end(bench.write(b"%d" % number))
+        bench.settle()
+    bench.until(lambda: sum(part.stop - part.start for part in bench.outcomes[call]) == 10)
+    found = [m for portion in bench.outcomes[call] for m in messages_of("orders", portion)]
+    assert [m.offset for m in found] == list(range(10))
+    assert b"".join(m.value for m in found) == b"0123456789"
+    bench.cancel(call)
+    bench.settle()
+    assert all(not node.core._reading._readers for node in cluster.nodes.values())
+
+
+def test_a_lost_chunk_is_fetched_again(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    call = bench.read(follow=True)
+    lost = []
+
+    def spoil(up: bool, message: object) -> int:
+        if isinstance(message, Chunk) and len(lost) < 3:
+            lost.append(message)
+            return 0
+        return 1 if up else 2
+
+    bench.spoil = spoil
+    for number in range(8):
+        bench.end(bench.write(b"%d" % number))
+        bench.settle()
+    found = [m for portion in bench.outcomes[call] for m in messages_of("orders", portion)]
+    assert b"".join(m.value for m in found) == b"01234567"
+    assert len(lost) == 3
+
+
+def test_a_read_that_gets_nothing_ends_in_time(cluster) -> None:
+    bench = Bench(cluster)
+    outcome = bench.end(bench.read(wait_s=3))
+    assert (outcome.failure, "nothing came for 3 s" in outcome.reason) == (Failure.UNREACHABLE, True)
+
+
+def test_a_client_without_the_right_is_refused(cluster) -> None:
+    admin = Bench(cluster, 1)
+    message = AddIdentity("eve", 1, EVE.key, ("orders",), ("none",))
+    admin.end(admin.wish(lambda call: PetitionWish(call, message, 60 * 10**9)))
+    eve = Bench(cluster, 1, identity=EVE, name="eve")
+    eve.end(eve.write(b"a"))
+    outcome = eve.end(eve.read())
+    assert (outcome.failure, "may not read" in outcome.reason) == (Failure.REFUSED, True)
+    twice = admin.end(admin.wish(lambda call: PetitionWish(call, message, 60 * 10**9)))
+    assert (twice.failure, "has this name" in twice.reason) == (Failure.REFUSED, True)
+
+
+# Answers nobody should give.
+
+
+def test_answers_about_nothing_settle_nothing(cluster) -> None:
+    bench = Bench(cluster, 1)
+    bench.end(bench.write(b"a"))
+    bench.deaf = True
+    call = bench.write(b"b")
+    bench.work()
+    [instance] = bench.sessions
+    good = bench.outcomes[1][0].place
+    session = bench.sessions[instance]
+    moment = (good.index, 1, 1, good.hash)
+    for run in (
+        Run(9, 2, 1, "orders", 1, 1, *moment),
+        Run(1, 2, 1, "other", 1, 1, *moment),
+        Run(1, 3, 1, "orders", 1, 1, *moment),
+        Run(1, 1, 2, "orders", 0, 1, *moment),
+    ):
+        session.inbox.append((Receipts((run,)), b""))
+    session.inbox.append((GoBack(9, 1), b""))
+    session.inbox.append((NotWritten(9, 1, 1, "no_right", "", 1), b""))
+    bench.cluster.cut |= {(a, b) for a in (1, 2, 3) for b in (1, 2, 3)}
+    bench.deaf = False
+    bench.settle()
+    assert not bench.ended(call)
+    bench.cluster.cut.clear()
+    assert bench.end(call).place.base_offset == 1
+
+
+def test_bounds_fit_those_of_the_nodes() -> None:
+    assert Policy().remembered_packs > writing.PACKS_MAX
