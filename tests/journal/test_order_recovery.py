@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from order_cluster import Cluster, Desk
 
+from chaplain.core import Replace, WriteAt
 from chaplain.errors import Malformed, StorageError
 from chaplain.journal.cluster_message import genesis
 from chaplain.journal.log_records import Jot, decode_jot, encode_jot
@@ -288,6 +289,32 @@ def test_who_is_in_doubt_answers_questions_but_acknowledges_nothing(cluster: Clu
     cluster.arrive()
     cluster.run(0.5)
     assert not any(isinstance(message, Acknowledge) for message in desk.said(other))
+
+
+def test_standing_is_regained_only_after_the_log_is_on_disk(cluster: Cluster) -> None:
+    """A power cut may tear one `Persist`: the log is synced before the words that vouch for it are written."""
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    written: list[tuple[bool, bool, int]] = []
+    write = desk.write
+
+    def watched() -> None:
+        operations = desk.persists[0].operations
+        standings = [decode_standing(one.data) for one in operations if isinstance(one, Replace)]
+        regained = any(standing.state is State.SOUND for standing in standings)
+        log = any(one.file.endswith(".segment") for one in operations if isinstance(one, WriteAt))
+        written.append((regained, log, len(desk.persists)))
+        write()
+
+    desk.write = watched  # type: ignore[method-assign]
+    cluster.restart(desk.node)
+    cluster.run(1)
+    assert state(desk) is State.SOUND
+    regained = [place for place, one in enumerate(written) if one[0]]
+    assert written[regained[0]] == (True, False, 1), "alone in its ticket, and nothing before it outstanding"
+    assert any(log for _, log, _ in written[: regained[0]])
 
 
 def test_jots_are_checked() -> None:

@@ -46,7 +46,8 @@ class OrderChecker(Watcher):
         self._refs_through = 0
         self._speakers: dict[tuple[int, int, bytes], set[str]] = {}
         """Who acknowledged or proposed a message, by regime, index and hash."""
-        self._owed: dict[str, bytes] = {}
+        self._last_word: dict[str, tuple[int, bytes]] = {}
+        self._owed: dict[str, tuple[int, bytes]] = {}
         """What a damaged node must hold again before it speaks: the last message it may have been counted on for."""
 
     # Lives.
@@ -60,6 +61,7 @@ class OrderChecker(Watcher):
 
     def died(self, time_ns: int, host: Host, reason: str, /) -> None:
         assert self.world is not None
+        self._workload.died(self.world, host)
         if self.world.counts["power cut"] > self._power_cuts:
             self._power_cuts = self.world.counts["power cut"]
             self._workload.power_lost(host.name)
@@ -68,13 +70,12 @@ class OrderChecker(Watcher):
         """All that is agreed now may have been agreed with its help."""
         self._acked.pop(name, None)
         if self._agreed:
-            self._owed[name] = self._agreed[len(self._agreed)]
+            self._owed[name] = (len(self._agreed), self._agreed[len(self._agreed)])
 
     def rotten(self, name: str) -> None:
-        """What it acknowledged and was agreed may have been agreed with its help."""
-        through = min(self._acked.get(name, (0, 0))[0], len(self._agreed))
-        if through and name not in self._owed:
-            self._owed[name] = self._agreed[through]
+        """What it acknowledged last may be agreed with its help."""
+        if name in self._last_word:
+            self._owed.setdefault(name, self._last_word[name])
 
     # Steps.
 
@@ -168,6 +169,7 @@ class OrderChecker(Watcher):
     def _acknowledged(self, host: Host, message: Acknowledge) -> None:
         self._demand_standing(host, "acknowledges", message.regime)
         self._speakers.setdefault((message.regime, message.index, message.hash), set()).add(host.name)
+        self._last_word[host.name] = (message.index, message.hash)
         self._acked[host.name] = max(self._acked.get(host.name, (0, 0)), (message.index, message.regime))
         if host.name not in self._workload.victims and not _holds(host, message.hash):
             self.complain(f"{host.name} acknowledges {message.index}, which is not on its disk")
@@ -203,8 +205,10 @@ class OrderChecker(Watcher):
         return standing
 
     def _demand_owed(self, host: Host, what: str) -> None:
-        owed = self._owed.pop(host.name, None)
-        if owed is not None and not _holds(host, owed):
+        index, digest = self._owed.get(host.name, (0, b""))
+        if _holds(host, digest):
+            self._owed.pop(host.name, None)
+        elif self._agreed.get(index) == digest:
             self.complain(f"{host.name} {what}, and does not hold again what it held before its disk was damaged")
 
     def _proposed(self, host: Host, message: Propose) -> None:

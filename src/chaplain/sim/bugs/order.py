@@ -144,13 +144,6 @@ BUGS = [
         600,
     ),
     _bug(
-        "regain standing before the log is on disk",
-        "catchup",
-        "        elif log.durable >= log.last()[0]:",
-        "        else:",
-        600,
-    ),
-    _bug(
         "mark before agreement",
         "office",
         "        return Mark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)",
@@ -185,27 +178,11 @@ BUGS = [
         "            if not linked and not marked and index + 2 in self.groups:",
     ),
     _bug(
-        "no check that a quorum is near",
-        "office",
-        "        if near + 1 < settings.quorum:",
-        "        if near + 1 < 0:",
-        300,
-        mode="liveness",
-    ),
-    _bug(
         "never fetch what is missing",
         "serializer",
         "                self._fetcher.want(now_ns, election.master)",
         "                pass",
         100,
-        mode="liveness",
-    ),
-    _bug(
-        "campaign without asking first",
-        "election",
-        "            and not self.hears_master(now_ns)\n        )",
-        "        )",
-        300,
         mode="liveness",
     ),
 ]

@@ -57,6 +57,7 @@ from chaplain.sim.host import (
     BEGUN_NOT_WRITTEN,
     SYNCED_NOT_TOLD,
     WRITTEN_NOT_SYNCED,
+    Armed,
     CrashPoint,
     Host,
 )
@@ -241,6 +242,9 @@ def _says(kind: type) -> Any:
     return matches
 
 
+AFTER_ACKNOWLEDGEMENT = CrashPoint("after an acknowledgement", _says(Acknowledge))
+
+
 class Order(Workload):
     kinds: ClassVar[Sequence[str]] = (
         *NETWORK,
@@ -262,7 +266,7 @@ class Order(Workload):
         SYNCED_NOT_TOLD,
         BEGUN_NOT_WRITTEN,
         CrashPoint("after a vote", _says(Vote)),
-        CrashPoint("after an acknowledgement", _says(Acknowledge)),
+        AFTER_ACKNOWLEDGEMENT,
         CrashPoint("after a proposal", _says(Propose)),
         CrashPoint("after asking for votes", _says(AskVote)),
     )
@@ -272,6 +276,7 @@ class Order(Workload):
         self.numbers = tuple(range(1, rng.choice((1, 3, 3, 3, 3, 5, 5)) + 1))
         self.names = tuple(f"s{number}" for number in self.numbers)
         self.victims: list[str] = []
+        self._rotting: set[str] = set()
         self.sent = 0
         self._sent_at: list[tuple[int, int]] = []
         self.echoes = rng.random() < 0.4
@@ -364,13 +369,12 @@ class Order(Workload):
     def _damage(self, world: World, host: Host, kind: str) -> None:
         match kind:
             case "disk rotten":
-                world.crash(host, power=False, reason=kind)
-                self._checker.rotten(host.name)
+                self._rotting.add(host.name)
                 if self.rng.random() < 0.5:
-                    host.disk.flip_bit()
+                    host.armed = Armed(AFTER_ACKNOWLEDGEMENT, 1, power=False)
                 else:
-                    self._rot_end(host)
-                world.after(SECOND, world.restart, host)
+                    world.crash(host, power=False, reason=kind)
+                    world.after(SECOND, world.restart, host)
             case "disk misdirected":
                 host.disk.misdirect_next = True
             case _:
@@ -379,6 +383,16 @@ class Order(Workload):
                 self._disks[host.name] = self.rng.randbytes(16)
                 self._checker.wiped(host.name)
                 world.after(SECOND, world.restart, host)
+
+    def died(self, world: World, host: Host) -> None:
+        """Rot shows when a node starts again: it does its work while nobody looks."""
+        if host.name in self._rotting:
+            self._rotting.discard(host.name)
+            self._checker.rotten(host.name)
+            world.after(0, self._rot_end if self.rng.random() < 0.7 else self._rot_anywhere, host)
+
+    def _rot_anywhere(self, host: Host) -> None:
+        host.disk.flip_bit()
 
     def _rot_end(self, host: Host) -> None:
         """Flip a bit in what was written last, where rot looks most like a torn write."""
