@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from order_cluster import Cluster, Desk
 
-from chaplain.core import Replace, WriteAt
+from chaplain.core import Drained, Replace, WriteAt
 from chaplain.errors import Malformed, StorageError
 from chaplain.journal.cluster_message import genesis
 from chaplain.journal.log_records import Jot, decode_jot, encode_jot
 from chaplain.journal.log_recovery import recover
-from chaplain.journal.order_events import PeerUp, Role
-from chaplain.journal.order_message import KNOWN_AGREED, Acknowledge, AskVote, Question, Supplied, Supply, Vote
+from chaplain.journal.order_events import PeerUp, Role, Started
+from chaplain.journal.order_message import KNOWN_AGREED, Acknowledge, Answer, AskVote, Question, Supplied, Supply, Vote
 from chaplain.journal.standing import State, decode_standing
 from chaplain.segment.header import read_headers
+from chaplain.segment.record import Kind
 from chaplain.segment.scan import scan
 from chaplain.sim.workloads.order import segments_of
 
@@ -247,8 +249,6 @@ def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
     settings = desk.settings
     from random import Random
 
-    from msgspec.structs import replace
-
     from chaplain.journal.serializer import SerializerCore
     from chaplain.sim.workloads.order import Tape
 
@@ -315,6 +315,89 @@ def test_standing_is_regained_only_after_the_log_is_on_disk(cluster: Cluster) ->
     regained = [place for place, one in enumerate(written) if one[0]]
     assert written[regained[0]] == (True, False, 1), "alone in its ticket, and nothing before it outstanding"
     assert any(log for _, log, _ in written[: regained[0]])
+
+
+def test_a_life_that_was_forgotten_too_is_not_used_again(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    others = [node for node in cluster.nodes if node != desk.node]
+    desk.start()
+    desk.step(Started())
+    desk.write()
+    for node in others:
+        asked = desk.said(node)[-1]
+        assert isinstance(asked, Question)
+        desk.hear(node, Answer(asked.nonce, 1, 3, 1, State.SOUND, 0, {}))
+    desk.write()
+    begun = desk.said(others[0])[-1]
+    assert isinstance(begun, Question)
+    assert begun.life == 1
+    desk.hear(others[0], Answer(begun.nonce, 1, 3, 1, State.SOUND, 4, {desk.node: 4}))
+    again = desk.said(others[0])[-1]
+    assert isinstance(again, Question)
+    assert (again.life, again.nonce != begun.nonce) == (0, True)
+    for node in others:
+        desk.hear(node, Answer(again.nonce, 1, 3, 1, State.SOUND, 4, {desk.node: 4}))
+    desk.write()
+    assert desk.said(others[1])[-1].life == 5  # type: ignore[union-attr]
+
+
+def test_damage_behind_the_last_message_is_doubt(cluster: Cluster) -> None:
+    """A mark or a stamp was there, or a message: something that was synced, and is not known any more."""
+    desk = follower(cluster)
+    cluster.run(1)
+    data = bytes(desk.files[SEGMENT])
+    header = read_headers(data).header
+    assert header is not None
+    heads = [head for head, _ in scan(data, header).records]
+    position = heads[-1].position
+    assert heads[-1].record.kind == Kind.MARK
+    for _ in range(2):  # the first is proven by the second
+        desk.core._bench.write_mark()
+        desk.step(Drained())
+        desk.write()
+    damage(desk, position + 20)
+    files = {name: bytes(data) for name, data in desk.files.items()}
+    found = recover("journal", segments_of(files), files["journal.jot"], desk.boot, genesis("tested"))
+    assert "behind its last message" in found.doubt
+
+
+def test_a_supply_with_a_wrong_payload_is_not_taken(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    cluster.arrive()
+    cluster.settle()
+    other = cluster.master().node
+    message = cluster.master().agreed[-1]
+    log = cluster[other].core._bench.log
+    raw = log.recent(message.body.index, 1)
+    assert raw is not None
+    desk.start()
+    cluster.rise(desk)
+    before = desk.core.agreed[0]
+    assert before == message.body.index - 1
+    desk.hear(other, Supply(1, before + 1, before + 1, (Supplied(raw[0].raw, (b"something else",)),)))
+    assert desk.core.agreed[0] == before
+    assert desk.reports[-1].event == "supply does not fit"
+    desk.hear(other, Supply(1, before + 1, before + 1, (Supplied(raw[0].raw, raw[0].payloads),)))
+    assert desk.core.agreed[0] == before + 1
+
+
+def test_what_is_read_back_must_hang_together(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    data = bytes(desk.files[SEGMENT])
+    header = read_headers(data).header
+    assert header is not None
+    records = [record for _, record in scan(data, header).records]
+    log = desk.core._bench.log
+    assert [message.index for message in log.reread(records, 2)] == list(range(2, desk.core.agreed[0] + 1))
+    torn = [
+        replace(record, previous_hash=b"x" * 32) if record.index == 4 and record.part == 0 else record
+        for record in records
+    ]
+    assert [message.index for message in log.reread(torn, 2)] == [2]
 
 
 def test_jots_are_checked() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from order_cluster import MILLISECOND, Cluster
 
-from chaplain.core import Drained, PersistFailed, Replace, Stopping
+from chaplain.core import Drained, PersistFailed, Replace, Stopping, Woken
 from chaplain.journal.cluster_message import Reference, decode_body
 from chaplain.journal.order_events import ConfigOffered, PayloadArrived, PeerDown, Role, SpaceTold
 from chaplain.journal.order_message import (
@@ -181,6 +181,30 @@ def test_who_hears_the_master_helps_nobody_unless_the_connection_closed(cluster:
     cluster[b].step(PeerDown(master.node))
     cluster[b].hear(a, ask)
     assert cluster[b].said(a)[-1] == Canvassed(2, True, 1)
+
+
+def test_who_hears_the_master_votes_only_in_a_handover(cluster: Cluster) -> None:
+    a, b = followers(cluster)
+    last = (cluster[b].core.agreed[0], 0xFFFFFFFF)
+    cluster[b].hear(a, AskVote(2, *last, False))
+    assert cluster[b].said(a)[-1] == Vote(2, False, 1, 0, {})
+    cluster[b].hear(a, AskVote(2, *last, True))
+    cluster[b].write()
+    assert cluster[b].said(a)[-1] == Vote(2, True, 2, 0, {})
+
+
+def test_a_heartbeat_repeats_what_was_not_acknowledged(cluster: Cluster) -> None:
+    master = cluster.master()
+    a, b = followers(cluster)
+    cluster.arrive()
+    master.step(Drained())
+    cluster.wires[master.node, a].clear()
+    cluster.wires[master.node, b].clear()
+    cluster.now_ns += 250 * MILLISECOND
+    master.step(Woken())
+    assert any(isinstance(message, Propose) for message in master.said(a))
+    cluster.settle()
+    assert master.agreed[-1].payloads
 
 
 def test_a_killed_master_is_replaced_within_a_fraction_of_a_second(cluster: Cluster) -> None:
