@@ -286,6 +286,8 @@ def decode_client(body: bytes) -> ClientMessage:
         raise Malformed(f"client message: {error}") from None
     if not isinstance(message, Write) and not 0 <= message.call <= CALL_MAX:
         raise Malformed(f"client message: call {message.call} is not a 32-bit number")
+    if isinstance(message, Read) and (message.offset < 0 or (message.end_offset or 0) < 0):
+        raise Malformed("client message: offsets count from 0")
     return message
 
 

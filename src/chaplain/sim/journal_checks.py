@@ -192,13 +192,16 @@ class RequestChecker(Watcher):
 
     def _demand_progress(self, healed: Sequence[Host]) -> None:
         assert self.world is not None
+        # A disk that was slow may have a queue of syncs longer than the time that was given for progress.
+        if any(host.disk_free_ns > self.world.now_ns for host in healed):
+            self.world.counts["liveness not demanded"] += 1
+            return
+        self.world.counts["liveness demanded"] += 1
         late_ns = self.world.now_ns - 15 * 10**9
         for client in self._workload.clients:
             stuck = [entry for _, entry, made_ns in client.outbox.values() if made_ns < late_ns]
             if stuck and client.lane:
                 self.complain(f"{client.name} waits for an answer since before the heal: {len(stuck)} packs")
-        settled = {host.core.journal.execution.settled for host in healed if host.core}  # type: ignore[attr-defined]
-        self.world.counts["progress"] += len(settled)
 
 
 def _records(host: Host) -> list[Record]:

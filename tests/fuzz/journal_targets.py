@@ -1,0 +1,218 @@
+"""Bytes that a proven client, a node, or a disk may give to the journal's requests."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from hashlib import sha256
+
+from chaplain.core import Drained
+from chaplain.errors import Malformed
+from chaplain.journal import client_messages, config_message, ingest_message, peer_messages, verdict
+from chaplain.journal.client_messages import AskLane, Open, Read, SubmitPetition, Write
+from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
+from chaplain.journal.config_message import AddIdentity, EntryType, FenceLane, LeaseLane, ReleaseLane, acl_id
+from chaplain.journal.core import JournalCore
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.founding import Founding, FoundingClient, Member
+from chaplain.journal.ingest_message import IngestEntry
+from chaplain.journal.journal_events import Told
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.order_events import Settled, Started
+from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.peer_messages import Ack, AskPayload, Order, PassPetition, Payload
+from chaplain.journal.request import check_pack, read_heading
+from chaplain.journal.signing import sign_pack
+from chaplain.journal.state import load
+from chaplain.link.events import Peer
+from chaplain.link.identity import Identity
+from chaplain.mesh.events import Entered
+from chaplain.segment.pack import Pack, decode_pack, digest_of, encode_pack
+from chaplain.segment.record import Kind, Record
+from chaplain.wire.parcel import Layer, Parcel
+
+NOW_NS = 10**12
+CLUSTER = "fuzz"
+USER, NODE, OTHER = Identity(b"u" * 32), Identity(b"n" * 32), Identity(b"o" * 32)
+ACL = acl_id(0, 0, 1)
+FOUNDING = Founding(
+    CLUSTER,
+    (Member(1, NODE.key, "tcp://127.0.0.1:1", b"d" * 16), Member(2, OTHER.key, "tcp://127.0.0.1:2", b"e" * 16)),
+    (FoundingClient("user", USER.key),),
+)
+_CLIENT = Peer(b"c" * 16, USER.identifier, USER.key, client="user")
+_PEER = Peer(b"p" * 16, OTHER.identifier, OTHER.key, "tcp://127.0.0.1:2")
+
+
+def _pack(first_id: int = 1, values: tuple[bytes, ...] = (b"one", b"two")) -> bytes:
+    raw = encode_pack(Pack(1, first_id, values, (None, b"k"), None, (1, 1), 0, 1, bytes(64)))
+    return sign_pack(raw, CLUSTER, "orders", USER)
+
+
+def _petition(message: config_message.ConfigMessage) -> bytes:
+    return config_message.sign(message, CLUSTER, ACL, b"n" * 16, USER)
+
+
+_PETITIONS = [
+    _petition(message)
+    for message in (LeaseLane(ACL), AddIdentity("x", 1, OTHER.key, ("*",), ()), ReleaseLane(1), FenceLane(1))
+]
+_INGEST = ingest_message.encode(Reference(2, 1, 1), [IngestEntry("orders", _pack()), IngestEntry("b", _pack(9))])
+
+
+def _prepared() -> JournalExecution:
+    """An execution in which the user has lane 1."""
+    execution = JournalExecution(FOUNDING)
+    entry = ConfigEntry(EntryType.ADD_CLIENT, 0, _PETITIONS[0])
+    _settle(execution, (entry,), ())
+    assert 1 in execution.state.lanes
+    return execution
+
+
+def _settle(execution: JournalExecution, entries: tuple, payloads: tuple[bytes, ...]) -> tuple[Body, tuple]:
+    before = execution.state.moment
+    body = Body(1, before.index + 1, 1, before.timestamp_ns + 1, before.hash, entries)
+    preview = execution.preview(body, payloads)
+    assert verdict.encode(verdict.decode(preview.verdict)) == preview.verdict
+    assert execution.payloads(body, preview.parts) == payloads
+    execution.settle(Settled(body, chain_hash(before.hash, encode_body(body)), payloads))
+    return body, preview.parts
+
+
+_EXECUTION = _prepared()
+_STATE = _EXECUTION.state.export()
+_FILED = _settle(
+    JournalExecution(FOUNDING, snapshot=_STATE), (DataEntry(Reference(2, 1, 1), sha256(_INGEST).digest()),), (_INGEST,)
+)
+_SAID = [
+    client_messages.encode(message)
+    for message in (Open(1), Write("orders"), SubmitPetition(2, 8, 0), AskLane(3, 1), Read(4, "orders", 0, 1000))
+]
+_PEERS = (
+    Order(b"x"),
+    Payload(_INGEST),
+    AskPayload(Reference(1, 1, 1), b""),
+    Ack((Reference(1, 1, 1),)),
+    PassPetition(8, 0, b""),
+)
+
+SEEDS = {
+    "target_pack": [_pack()],
+    "target_ingest": [_INGEST],
+    "target_execute": [_INGEST],
+    "target_execute_pack": [_pack(), _pack(2)],
+    "target_petition": [bytes((EntryType.ADD_CLIENT,)) + data for data in _PETITIONS[:2]]
+    + [bytes((EntryType.REMOVE_CLIENT,)) + _PETITIONS[2], bytes((EntryType.FENCE_CLIENT,)) + _PETITIONS[3]],
+    "target_skeleton": [bytes(_FILED[1][0].body)],
+    "target_state": [_STATE],
+    "target_client": [bytes((len(body),)) + body + _pack() for body in _SAID],
+    "target_peer": [bytes((len(body),)) + body + payload for body, payload in map(peer_messages.encode, _PEERS)],
+    "target_verdict": [verdict.encode(verdict.Verdict((), ()))],
+}
+
+
+def _repaired(raw: bytes) -> bytes:
+    try:
+        return raw[:32] + digest_of(raw) + raw[64:]
+    except Malformed:
+        return raw
+
+
+def target_pack(data: bytes) -> None:
+    """What is found whole can be taken apart."""
+    raw = _repaired(data)
+    try:
+        read_heading(raw)
+        check_pack(raw)
+    except Malformed:
+        return
+    decode_pack(raw)
+
+
+def target_ingest(data: bytes) -> None:
+    try:
+        message = ingest_message.decode(data)
+    except Malformed:
+        return
+    assert ingest_message.encode(message.reference, message.entries) == data
+
+
+def target_execute(data: bytes) -> None:
+    """Any ingest message is executed, filed and found again; twice the same."""
+    entry = DataEntry(Reference(2, 1, 1), sha256(data).digest())
+    prints = set()
+    for _ in range(2):
+        execution = JournalExecution(FOUNDING, snapshot=_STATE)
+        _settle(execution, (entry, entry), (data, data))
+        prints.add(execution.fingerprint())
+    assert len(prints) == 1
+
+
+def target_execute_pack(data: bytes) -> None:
+    """Any pack of ours, validly signed as far as it can be."""
+    raw = _repaired(data)
+    with suppress(Malformed, ValueError):
+        read_heading(raw)
+        raw = sign_pack(raw, CLUSTER, "orders", USER)
+    target_execute(ingest_message.encode(Reference(2, 1, 1), [IngestEntry("orders", raw)]))
+
+
+def target_petition(data: bytes) -> None:
+    if not data or data[0] < 2:
+        return
+    execution = JournalExecution(FOUNDING, snapshot=_STATE)
+    _settle(execution, (ConfigEntry(data[0], 0, data[1:]),), ())
+    load(FOUNDING, execution.state.export())
+
+
+def target_skeleton(data: bytes) -> None:
+    try:
+        _EXECUTION.payloads(_FILED[0], (Record(Kind.META, data), *_FILED[1][1:]))
+    except Malformed:
+        return
+
+
+def target_state(data: bytes) -> None:
+    try:
+        state = load(FOUNDING, data)
+    except Malformed:
+        return
+    assert state.export() == data
+
+
+def target_verdict(data: bytes) -> None:
+    try:
+        decoded = verdict.decode(data)
+    except Malformed:
+        return
+    assert verdict.encode(decoded) == data
+
+
+def _core() -> JournalCore:
+    disk = b"d" * 16
+    order = OrderSettings(1, (1, 2), genesis(CLUSTER), disk, disk, b"b" * 16, segment_bytes=16384)
+    core = JournalCore(JournalSettings(order), FOUNDING, random.Random(1), identifier=1)
+    for event in (Started(), Entered(_CLIENT, {}), Entered(_PEER, {})):
+        core.step(NOW_NS, event)
+    core.execution.state = load(FOUNDING, _STATE)
+    return core
+
+
+def _split(data: bytes) -> tuple[bytes, bytes]:
+    size = data[0] if data else 0
+    return data[1 : 1 + size], data[1 + size :]
+
+
+def target_client(data: bytes) -> None:
+    """First octet: the size of the body; then body and payload of a parcel."""
+    body, payload = _split(data)
+    core = _core()
+    core.step(NOW_NS, Told(_CLIENT, Parcel(USER.identifier, Layer.JOURNAL, body, payload)))
+    core.step(NOW_NS, Drained())
+
+
+def target_peer(data: bytes) -> None:
+    body, payload = _split(data)
+    core = _core()
+    core.step(NOW_NS, Told(_PEER, Parcel(OTHER.identifier, Layer.JOURNAL, body, payload)))
+    core.step(NOW_NS, Drained())

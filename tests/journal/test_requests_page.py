@@ -1,0 +1,95 @@
+"""The page about requests shows octets; here they are made and read back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, Stage, lease, pack, petition
+
+from chaplain.journal import client_messages, config_message, ingest_message, peer_messages, verdict
+from chaplain.journal.client_messages import Receipts, Run
+from chaplain.journal.cluster_message import Reference
+from chaplain.journal.config_message import AddIdentity, FenceLane, LeaseLane
+from chaplain.journal.peer_messages import Ack, AskPayload
+from chaplain.journal.signing import Check, holds
+from chaplain.journal.verdict import ConfigVerdict, DataVerdict, Reason
+from chaplain.segment.pack import decode_pack
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "journal-requests.md"
+STAGE = Stage()
+LANE = STAGE.lane()
+PACK = pack(LANE, 1, (b"alpha", b"be"), counts=(2,))
+ENTRY, INGEST = STAGE.prefix.ingest([PACK, pack(LANE, 9)])
+MESSAGE = STAGE.prefix.propose([(ENTRY, INGEST), lease(nonce=b"%16d" % 0)])
+BOB_ADDED = AddIdentity("bob", 1, BOB.key, ("bob-*",), ("*",))
+RECEIPT = Receipts((Run(1, 1, 1, "orders", 0, 2, 2, 1, 2 * 10**9, b"\xaa" * 32),))
+ASK = AskPayload(Reference(2, 5, 9), b"\xdd" * 32)
+ACK = Ack((Reference(1, 7, 3), Reference(2, 5, 9)))
+EXAMPLES = {
+    "pack": bytes(PACK.raw),
+    "ingest": ingest_message.decode(INGEST).front,
+    "verdict": STAGE.execution.preview(MESSAGE.body, MESSAGE.payloads).verdict,
+    "add": petition(BOB_ADDED).data,
+    "lease": lease().data,
+    "fence": petition(FenceLane(7)).data,
+    "ask": peer_messages.encode(ASK)[0],
+    "ack": peer_messages.encode(ACK)[0],
+    "receipts": client_messages.encode(RECEIPT),
+}
+
+
+def example(name: str) -> bytes:
+    (block,) = re.findall(rf"```hex {name}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return bytes.fromhex(block)
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_the_page_shows_what_is_made(name):
+    assert example(name) == EXAMPLES[name]
+
+
+def test_the_pack_is_what_the_page_says():
+    raw = example("pack")
+    shown = decode_pack(raw)
+    assert (shown.client_id, shown.first_id, shown.values, shown.request_counts) == (1, 1, (b"alpha", b"be"), (2,))
+    assert holds(Check(1, ADMIN.key, CLUSTER, "orders", raw))
+
+
+def test_the_front_of_the_ingest_message_is_what_the_page_says():
+    front = example("ingest")
+    assert ingest_message.reference_of(front) == Reference(1, 1, 1)
+    assert ingest_message.heads_of(front) == [("orders", 152), ("orders", 144)]
+
+
+def test_the_verdict_is_what_the_page_says():
+    data, config = verdict.decode(example("verdict")).entries
+    assert isinstance(data, DataVerdict)
+    assert [(one.reason, one.first_id) for one in data.packs] == [(Reason.APPLIED, 1), (Reason.GAP, 9)]
+    assert isinstance(config, ConfigVerdict)
+    assert (config.reason, config.client_id, config.acl) == (Reason.APPLIED, 1, ADMIN_ACL)
+
+
+@pytest.mark.parametrize(
+    ("name", "entry_type", "message"),
+    [("add", 8, BOB_ADDED), ("lease", 8, LeaseLane(ADMIN_ACL)), ("fence", 10, FenceLane(7))],
+)
+def test_petitions_are_what_the_page_says(name, entry_type, message):
+    shown = config_message.decode(entry_type, 0, example(name))
+    assert (shown.message, shown.signer, shown.nonce) == (message, ADMIN_ACL, b"n" * 16)
+    assert config_message.signature_holds(shown, CLUSTER, ADMIN.key)
+
+
+def test_what_is_said_is_what_the_page_says():
+    assert peer_messages.decode(example("ask"), b"") == ASK
+    assert peer_messages.decode(example("ack"), b"") == ACK
+    assert client_messages.decode_node(example("receipts")) == RECEIPT
+
+
+def test_the_page_names_every_message_and_reason():
+    page = PAGE.read_text()
+    for kind in (*client_messages.ClientMessage.__args__, *client_messages.NodeMessage.__args__):
+        assert f"`{kind.__name__}`" in page
+    for reason in Reason:
+        assert reason.name in page
