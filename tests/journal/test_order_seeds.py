@@ -50,9 +50,7 @@ def test_a_seed_is_the_same_run_whatever_the_hash_seed() -> None:
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize(
-    "bug", ["acknowledge before sync", "a wiped disk votes at once", "vote without comparing logs"]
-)
+@pytest.mark.parametrize("bug", ["acknowledge before sync", "mark before agreement", "count half as a quorum"])
 def test_planted_bugs_are_caught(bug: str) -> None:
     """The quick ones; `python -m chaplain.sim --planted --layer order` plants them all."""
     from chaplain.sim import planted
