@@ -21,7 +21,7 @@ def demo(out: Path, output: str) -> None:
     Makes the directory anew and leaves the nodes' logs in it. Stops what it started.
     """
     from chaplain.demo.findings import Findings  # noqa: PLC0415
-    from chaplain.demo.scenes import SCENES  # noqa: PLC0415
+    from chaplain.demo.programme import SCENES  # noqa: PLC0415
     from chaplain.runtime.founding import make_cluster  # noqa: PLC0415
     from chaplain.runtime.local import bring_down, bring_up  # noqa: PLC0415
 
