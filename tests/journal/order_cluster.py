@@ -26,7 +26,7 @@ from chaplain.journal.order_message import OrderMessage, decode, encode
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.serializer import SerializerCore
 from chaplain.sim.disk import apply
-from chaplain.sim.workloads.order import Tape, segments_of
+from chaplain.sim.order_node import Tape, segments_of
 
 MILLISECOND = 10**6
 SECOND = 10**9

@@ -17,7 +17,7 @@ from chaplain.journal.standing import State, decode_standing
 from chaplain.segment.header import read_headers
 from chaplain.segment.record import Kind
 from chaplain.segment.scan import scan
-from chaplain.sim.workloads.order import segments_of
+from chaplain.sim.order_node import segments_of
 
 SEGMENT = "journal-00000000000000000000.segment"
 
@@ -250,7 +250,7 @@ def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
     from random import Random
 
     from chaplain.journal.serializer import SerializerCore
-    from chaplain.sim.workloads.order import Tape
+    from chaplain.sim.order_node import Tape
 
     files = {name: bytes(data) for name, data in desk.files.items()}
     other = replace(settings, genesis=genesis("another"), serializers=(1, 2, 3))

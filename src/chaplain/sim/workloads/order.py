@@ -1,57 +1,27 @@
-"""The journal's order alone: serializers over plain connections, payloads that come as from an ingest node, and hard
-disks.
+"""The journal's order alone: serializers over plain connections, payloads as from an ingest node, and hard disks.
 
-The node here is a `SerializerCore` in the simplest possible coat: it dials every peer, says its number in the first
-octet of each frame, and reads its log back from what it has written. Damage to disks (wiped, rotten, misdirected)
-hits at most a minority in one run: more than that no protocol survives, and the others must.
+The node is the one of `order_node`. Damage to disks (wiped, rotten, misdirected) hits at most a minority in one run:
+more than that no protocol survives, and the others must.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from random import Random
 from typing import Any, ClassVar
 
 from chaplain.core import (
-    Admit,
-    Arrived,
-    Connected,
-    Dial,
-    Disconnected,
-    Flushed,
-    HangUp,
-    Knocked,
     Persist,
     Send,
-    Woken,
     WriteAt,
 )
-from chaplain.errors import Malformed
-from chaplain.journal.cluster_message import Body, Reference, genesis
-from chaplain.journal.log import jot_name, records_between, standing_name
+from chaplain.journal.cluster_message import Reference, genesis
 from chaplain.journal.order_events import (
-    LogRead,
-    NeedPayload,
     PayloadArrived,
-    PeerDown,
-    PeerUp,
-    Preview,
-    ReadLog,
-    Received,
-    Role,
-    RoleChanged,
-    Settled,
-    Started,
-    Tell,
 )
 from chaplain.journal.order_message import Acknowledge, AskVote, Propose, Vote, decode
 from chaplain.journal.order_settings import OrderSettings
-from chaplain.journal.serializer import SerializerCore
-from chaplain.segment.layout import parse_name
-from chaplain.segment.record import Kind, Record
-from chaplain.sim.disk import apply
 from chaplain.sim.faults import CLOCK, NETWORK, PROCESS, Fault
 from chaplain.sim.host import (
     BEGUN_NOT_WRITTEN,
@@ -62,174 +32,16 @@ from chaplain.sim.host import (
     Host,
 )
 from chaplain.sim.order_checks import OrderChecker
+from chaplain.sim.order_node import REDIAL_NS, OrderNode, segments_of
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.sim.workloads import Workload
 from chaplain.sim.world import World
 
+__all__ = ["INGEST", "REDIAL_NS", "WORKLOAD", "Order", "segments_of"]
+
 INGEST = 9
-REDIAL_NS = 300 * MILLISECOND
-_ECHOED = (2, 8)
-"""Purposes of acknowledgements and votes."""
 _SEGMENT_BYTES = 32 * 1024
 _PAYLOAD_NS = 300 * MILLISECOND
-
-
-class Tape:
-    """An execution that counts payloads: as little as an execution can be."""
-
-    def __init__(self) -> None:
-        self.settled = 0
-        self.count = 0
-
-    def preview(self, body: Body, payloads: Sequence[bytes], /) -> Preview:
-        assert body.index == self.settled + 1, "asked for a verdict out of order"
-        parts = tuple(
-            Record(Kind.BATCH, payload, first_offset=self.count + place, count=1, stream="tape")
-            for place, payload in enumerate(payloads)
-        )
-        return Preview(b"%d" % self.count, parts)
-
-    def settle(self, message: Settled, /) -> None:
-        assert message.body.index == self.settled + 1, "settled out of order"
-        self.settled += 1
-        self.count += len(message.payloads)
-
-    def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
-        return tuple(bytes(part.body) for part in parts)
-
-
-def segments_of(files: Mapping[str, bytes | bytearray]) -> Iterator[tuple[int, bytes]]:
-    """The log's segments among a node's files, by sequence."""
-    for name in sorted(files):
-        try:
-            _, sequence, free = parse_name(name)
-        except Malformed:
-            continue
-        if not free:
-            yield sequence, bytes(files[name])
-
-
-class OrderNode:
-    """A serializer that can be run by a host."""
-
-    def __init__(self, workload: Order, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
-        self._workload = workload
-        self._rng = rng
-        self.routing_id = b"\x01" + rng.randbytes(16)
-        self.number = workload.number(name)
-        self.settings = workload.settings(name)
-        self.execution = Tape()
-        self._files = {file: bytearray(data) for file, data in disk.items()}
-        self.serializer = SerializerCore(
-            self.settings,
-            rng,
-            self.execution,
-            segments=segments_of(disk),
-            jot=disk.get(jot_name(self.settings)),
-            standing=disk.get(standing_name(self.settings)),
-        )
-        self._started = False
-        self._dials: dict[int, int] = {}
-        """Peer by dial; the dial is connected if the peer is in `_ways`."""
-        self._ways: dict[int, int] = {}
-        self._comers: dict[bytes, int] = {}
-        self._next_dial = 0
-        self._redial_ns: dict[int, int] = {peer: now_ns for peer in workload.numbers if peer != self.number}
-        self._echoes: deque[bytes] = deque(maxlen=64)
-        """Acknowledgements and votes heard before: a network may bring them once more, at the worst moment."""
-        self._echo_due = False
-        self._parcels: list[tuple[int, Reference]] = []
-        """Payloads that were asked for, and when they come."""
-
-    def deadline(self) -> int | None:
-        due = [*self._redial_ns.values(), *(when for when, _ in self._parcels[:1])]
-        own = self.serializer.deadline()
-        return min([*due, *([own] if own is not None else [])], default=None)
-
-    def step(self, now_ns: int, event: Any, /) -> list[Any]:
-        effects: list[Any] = []
-        if not self._started:
-            self._started = True
-            self._feed(now_ns, Started(), effects)
-        if self._echo_due:
-            self._echo_due = False
-            for frame in list(self._echoes):
-                self._feed(now_ns, Received(frame[0], frame[1:]), effects)
-        match event:
-            case Knocked():
-                effects.append(Admit(event.request, "node"))
-            case Connected():
-                peer = self._dials[event.dial]
-                self._ways[peer] = event.dial
-                self._feed(now_ns, PeerUp(peer), effects)
-            case Disconnected():
-                self._lost(now_ns, event, effects)
-            case Arrived():
-                if isinstance(event.channel, bytes):
-                    self._comers[event.channel] = event.frame[0]
-                if event.frame[2] in _ECHOED:
-                    self._echoes.append(event.frame)
-                self._feed(now_ns, Received(event.frame[0], event.frame[1:]), effects)
-            case Woken():
-                self._wake(now_ns, effects)
-            case Flushed():
-                pass
-            case _:
-                self._feed(now_ns, event, effects)
-        return effects
-
-    def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
-        """A session is both directions: if one is gone, so is the other."""
-        if isinstance(event.channel, bytes):
-            peer = self._comers.pop(event.channel, 0)
-            dial = self._ways.pop(peer, None)
-            if dial is None:
-                return
-            effects.append(HangUp(dial))
-            del self._dials[dial]
-        else:
-            peer = self._dials.pop(event.channel)
-            self._ways.pop(peer, None)
-        self._redial_ns[peer] = now_ns + self._rng.randrange(REDIAL_NS)
-        self._feed(now_ns, PeerDown(peer), effects)
-
-    def _wake(self, now_ns: int, effects: list[Any]) -> None:
-        for peer in [peer for peer, when in self._redial_ns.items() if when <= now_ns]:
-            del self._redial_ns[peer]
-            self._next_dial += 1
-            self._dials[self._next_dial] = peer
-            effects.append(Dial(self._next_dial, self._workload.endpoint_of(peer), b"", b""))
-        while self._parcels and self._parcels[0][0] <= now_ns:
-            self._feed(now_ns, self._workload.arrival(self._parcels.pop(0)[1]), effects)
-        own = self.serializer.deadline()
-        if own is not None and own <= now_ns:
-            self._feed(now_ns, Woken(), effects)
-
-    def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
-        """Step the serializer, and do for it what a host does not."""
-        for effect in self.serializer.step(now_ns, event):
-            match effect:
-                case Tell():
-                    if effect.node in self._ways:
-                        effects.append(Send(self._ways[effect.node], bytes((self.number,)) + effect.message))
-                case ReadLog():
-                    files = [data for _, data in segments_of(self._files)]
-                    read = LogRead(effect.token, records_between(files, effect.start, effect.end))
-                    self._feed(now_ns, read, effects)
-                case NeedPayload():
-                    effects.append(effect)
-                    if effect.reference.index <= self._workload.sent and len(self._parcels) < 1024:
-                        self._parcels.append((now_ns + self._rng.randrange(50 * MILLISECOND), effect.reference))
-                        self._parcels.sort(key=lambda parcel: parcel[0])
-                case RoleChanged():
-                    self._echo_due = self._workload.echoes and effect.role is not Role.FOLLOWER
-                    effects.append(effect)
-                case Persist():
-                    for operation in effect.operations:
-                        apply(self._files, operation)
-                    effects.append(effect)
-                case _:
-                    effects.append(effect)
 
 
 def _says(kind: type) -> Any:
