@@ -7,7 +7,8 @@ would.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from chaplain.core import Frozen, Send
@@ -17,15 +18,14 @@ from chaplain.journal.client_messages import Receipts, Run
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.order_events import Settled
 from chaplain.journal.verdict import DataVerdict, Executed, Reason
+from chaplain.segment.layout import parse_name
 from chaplain.segment.pack import decode_pack, heads_of
 from chaplain.segment.read import agreed
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.survey import Surveyor
 from chaplain.sim.checkers import Watcher
 from chaplain.sim.host import Host
-from chaplain.sim.journal_clients import Rogue
 from chaplain.sim.journal_oracle import Oracle
-from chaplain.sim.workloads.order import segments_of
 from chaplain.wire import parcel
 
 if TYPE_CHECKING:
@@ -204,6 +204,15 @@ class RequestChecker(Watcher):
                 self.complain(f"{client.name} waits for an answer since before the heal: {len(stuck)} packs")
 
 
+def segments_of(files: Mapping[str, bytes | bytearray]) -> Iterator[tuple[int, bytes]]:
+    """The log's segments among a node's files, by sequence."""
+    for name in sorted(files):
+        with suppress(Malformed):
+            _, sequence, free = parse_name(name)
+            if not free:
+                yield sequence, bytes(files[name])
+
+
 def _records(host: Host) -> list[Record]:
     surveyor = Surveyor("journal")
     found: list[Record] = []
@@ -214,6 +223,3 @@ def _records(host: Host) -> list[Record]:
             continue
         found += [record for _, record in scan.records] if scan is not None else []
     return found
-
-
-__all__ = ["RequestChecker", "Rogue", "Settling", "Spoke"]

@@ -44,16 +44,16 @@ from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sim.disk import apply
 from chaplain.sim.faults import CLOCK, NETWORK, PROCESS
 from chaplain.sim.host import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, CrashPoint
-from chaplain.sim.journal_checks import RequestChecker, Settling, Spoke
+from chaplain.sim.journal_checks import RequestChecker, Settling, Spoke, segments_of
 from chaplain.sim.journal_clients import Rogue, SimClient
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.sim.workloads import Workload
-from chaplain.sim.workloads.order import REDIAL_NS, segments_of
 from chaplain.sim.world import World
 from chaplain.wire import parcel
 
 CLUSTER = "simulated"
 _SEGMENT_BYTES = 64 * 1024
+_REDIAL_NS = 300 * MILLISECOND
 
 
 def _seed(name: str) -> bytes:
@@ -172,7 +172,7 @@ class JournalNode:
         else:
             peer = self._dials.pop(event.channel)
             self._ways.pop(peer, None)
-        self._redial_ns[peer] = now_ns + self._rng.randrange(REDIAL_NS)
+        self._redial_ns[peer] = now_ns + self._rng.randrange(_REDIAL_NS)
         self._feed(now_ns, Exited(self._workload.peer(peer), event.reason), effects)
 
     def _wake(self, now_ns: int, effects: list[Any]) -> None:
