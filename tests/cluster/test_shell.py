@@ -31,9 +31,9 @@ ANSWER = {
 }
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = tmp_path_factory.mktemp("shell") / "three"
+@contextmanager
+def three_nodes(made: Path) -> Iterator[Path]:
+    """Brought up and down by the command line itself."""
     up = json.loads(shell("cluster", "up", "--nodes", "3", "--dir", made, "--output", "json"))
     assert up["started"] == [1, 2, 3]
     yield made
@@ -63,7 +63,7 @@ def listening(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_cluster_status(directory: Path) -> None:
+def check_cluster_status(directory: Path) -> None:
     found = status(directory)
     assert all(fits(node, NODE) for node in found["nodes"])
     assert [node["id"] for node in found["nodes"]] == [1, 2, 3]
@@ -75,7 +75,7 @@ def test_cluster_status(directory: Path) -> None:
     assert isinstance(found["fingerprints"], dict)
 
 
-def test_member_list_is_each_nodes_own_view(directory: Path) -> None:
+def check_member_list_is_each_nodes_own_view(directory: Path) -> None:
     for number in ("1", "3"):
         listed = json.loads(
             shell("member", "list", "--node", number, "--output", "json", CHAPLAIN_CLUSTER=str(directory))
@@ -85,7 +85,7 @@ def test_member_list_is_each_nodes_own_view(directory: Path) -> None:
     assert "choose one of 1, 2, 3" in shell("member", "list", "--cluster", directory, "--node", "9", code=1)
 
 
-def test_query_ask(directory: Path) -> None:
+def check_query_ask(directory: Path) -> None:
     answer = json.loads(shell("query", "ask", "version", "--cluster", directory, "--output", "json"))
     assert {*answer} == {*ANSWER}
     assert fits(answer, ANSWER)
@@ -99,7 +99,7 @@ def test_query_ask(directory: Path) -> None:
     assert "without blanks" in shell("query", "ask", "how are you", "--cluster", directory, code=2)
 
 
-def test_event_fire_and_listen(directory: Path) -> None:
+def check_event_fire_and_listen(directory: Path) -> None:
     listen = ("event", "listen", "--cluster", directory, "--node", "3", "--count", "1", "--output", "json")
     fire = ("event", "fire", "deployed", "v2 ☃", "--cluster", directory, "--node", "1", "--output", "json")
     with listening(*listen) as ear:
@@ -110,7 +110,7 @@ def test_event_fire_and_listen(directory: Path) -> None:
     assert (heard["type"], heard["sender"], heard["value"]) == ("deployed", 1, "v2 ☃")
 
 
-def test_pool_broadcast_and_listen(directory: Path) -> None:
+def check_pool_broadcast_and_listen(directory: Path) -> None:
     listen = ("pool", "listen", "--pool", "chat", "--cluster", directory, "--node", "2", "--count", "1")
     speak = ("pool", "broadcast", "hello", "--pool", "chat", "--cluster", directory, "--node", "1")
     with listening(*listen, "--output", "json") as ear:
@@ -120,9 +120,9 @@ def test_pool_broadcast_and_listen(directory: Path) -> None:
     assert json.loads(shell(*speak, "--output", "json")) == {"pool": "chat", "broadcast": True}
 
 
-def test_keys(directory: Path, tmp_path: Path) -> None:
+def check_keys(directory: Path) -> None:
     assert json.loads(shell("key", "rotate", "--cluster", directory, "--output", "json")) == {"rotated": True}
-    file = tmp_path / "alice.identity"
+    file = directory.parent / "alice.identity"
     made = json.loads(shell("key", "new", "--kind", "identity", "--out", file, "--output", "json"))
     assert (made["kind"], made["file"]) == ("identity", str(file))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -159,7 +159,7 @@ def test_wire_both_ways() -> None:
     assert "Error" in shell("wire", "decode", "zz", code=2)
 
 
-def test_what_is_down_is_started_again_and_nothing_else(directory: Path) -> None:
+def check_what_is_down_is_started_again_and_nothing_else(directory: Path) -> None:
     before = [node["pid"] for node in status(directory)["nodes"]]
     stopped = pid_of(directory / "node-2")
     assert stopped is not None
@@ -169,3 +169,15 @@ def test_what_is_down_is_started_again_and_nothing_else(directory: Path) -> None
     assert json.loads(shell("cluster", "up", "--dir", directory, "--output", "json"))["started"] == [2]
     after = [node["pid"] for node in status(directory)["nodes"]]
     assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
+
+
+def test_a_cluster_from_up_to_down(tmp_path: Path) -> None:
+    """One test, because a cluster takes longer to come up than a command to run."""
+    with three_nodes(tmp_path / "three") as directory:
+        check_cluster_status(directory)
+        check_member_list_is_each_nodes_own_view(directory)
+        check_query_ask(directory)
+        check_event_fire_and_listen(directory)
+        check_pool_broadcast_and_listen(directory)
+        check_keys(directory)
+        check_what_is_down_is_started_again_and_nothing_else(directory)
