@@ -109,4 +109,4 @@ def attacks(rounds: int) -> Campaign:
     return scene("cluster-attack", about, [str(number) for number in range(rounds)], play)
 
 
-ON_REAL_CLUSTERS = [membership(clusters=20), partitions(), traffic(rounds=10), attacks(rounds=10)]
+ON_REAL_CLUSTERS = [membership(clusters=8), partitions(), traffic(rounds=4), attacks(rounds=4)]
