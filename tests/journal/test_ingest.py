@@ -195,6 +195,18 @@ def test_a_verdict_frees_the_lane_for_the_same_octets():
     assert isinstance(answer.message, Receipts)
 
 
+def test_what_was_void_for_a_gap_may_be_sent_again_here():
+    bench = Bench()
+    first, second = pack(bench.lane, 1), pack(bench.lane, 2)
+    (one,), (two,) = bench.ship(first), bench.ship(second)
+    bench.order(two)
+    assert bench.stage.execution.state.lanes[bench.lane].last_id == 0
+    bench.order(one)
+    (again,) = bench.ship(second)
+    bench.order(again)
+    assert bench.stage.execution.state.lanes[bench.lane].last_id == 2
+
+
 # Messages of others.
 
 

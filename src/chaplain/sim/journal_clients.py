@@ -26,11 +26,11 @@ from chaplain.journal.client_messages import (
     Write,
 )
 from chaplain.journal.cluster_message import Reference
-from chaplain.journal.config_message import FenceLane, LeaseLane, entry_type_of
+from chaplain.journal.config_message import FenceLane, LeaseLane, RemoveIdentity, entry_type_of
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.journal_events import Told
-from chaplain.journal.peer_messages import Payload, PeerMessage
-from chaplain.journal.request import REQUEST_LABEL, signed_octets
+from chaplain.journal.peer_messages import PassPetition, Payload, PeerMessage
+from chaplain.journal.request import REQUEST_LABEL, client_id_of, signed_octets
 from chaplain.journal.signing import SLOT_BYTES, SignatureType, sign_pack
 from chaplain.link.events import Peer
 from chaplain.link.identity import Identity
@@ -230,6 +230,9 @@ class Rogue:
         else:
             payload = ingest_message.encode(reference, [self._entry() for _ in range(self._rng.randrange(1, 6))])
         self._sent[reference] = payload
+        petition = self._petition()
+        for host in world.hosts.values():
+            self._tell(world, host.name, petition)
         for host in world.hosts.values():
             self._tell(world, host.name, Payload(payload))
 
@@ -263,12 +266,27 @@ class Rogue:
         signer = self._rng.choice(self._workload.clients)
         if not client.lane:
             return IngestEntry("orders", b"?")
-        first_id = max(1, int.from_bytes(self._workload.made[-1].raw[12:16], "little") + self._rng.randrange(-2, 3))
+        made = [entry for entry in self._workload.made[-40:] if client_id_of(bytes(entry.raw)) == client.lane]
+        known = self._rng.choice(made[-4:]).raw[12:16] if made else b"\1\0\0\0"
+        first_id = max(1, int.from_bytes(known, "little") + self._rng.choice((-1, 0, 0, 0, 1)))
         stream = self._rng.choice(("orders", "bob-1", "audit"))
-        if signer is client and not self._workload.thief:
+        if self._workload.thief and self._rng.random() < 0.3:
+            return client.make_pack(first_id, "bob-1")
+        if signer is client:
             # Where it may not write, an honest client's own signature does no harm.
             stream = "orders" if client.name == "bob" else "_config"
         return client.make_pack(first_id, stream, signer.identity)
+
+    def _petition(self) -> PassPetition:
+        """What only others may ask for, or what nobody signed."""
+        client, other = self._rng.choice(self._workload.clients), self._rng.choice(self._workload.clients)
+        wishes = (LeaseLane(client.acl), FenceLane(client.lane or 1), RemoveIdentity(client.acl))
+        message = self._rng.choice(wishes)
+        cluster, nonce = self._workload.founding.cluster, self._rng.randbytes(16)
+        data = config_message.sign(message, cluster, client.acl, nonce, other.identity)
+        if client is other:
+            data = data[:-1] + bytes((data[-1] ^ 1,))
+        return PassPetition(entry_type_of(message), 0, data)
 
     def hear(self, world: World, name: str, message: PeerMessage) -> None:
         if isinstance(message, peer_messages.AskPayload) and message.reference in self._sent:

@@ -132,11 +132,4 @@ BUGS = [
         "            account.owed += 0",
         mode="liveness",
     ),
-    _bug(
-        "swallow what is sent again after its verdict",
-        "intake",
-        "        del queue.taken[taken.heading.first_id, taken.digest]\n",
-        "        queue.taken.get((taken.heading.first_id, taken.digest))\n",
-        mode="liveness",
-    ),
 ]
