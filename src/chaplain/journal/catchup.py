@@ -179,7 +179,8 @@ class Doubt:
             return True
         everybody = len(states) == len(self._bench.settings.peers)
         ours = self._bench.keeper.now.state
-        return everybody and State.WIPED not in states and ours is State.DOUBTFUL
+        torn = {State.SOUND, State.DOUBTFUL}.issuperset(states)  # who lost or was wiped explains no torn write
+        return everybody and torn and ours is State.DOUBTFUL
 
     def _begin_life(self, now_ns: int) -> None:
         keeper = self._bench.keeper

@@ -42,6 +42,8 @@ class Recovered(Frozen, frozen=True):
     """The highest regime that any record names."""
     doubt: str
     """Why the end cannot be trusted; empty if it can."""
+    lost: bool
+    """The doubt is none about a torn write: what is gone was written, on this boot, or known to be synced."""
 
     @property
     def empty(self) -> bool:
@@ -69,6 +71,8 @@ def recover(
         found = [(head, record) for head, record in found if head.position < cut.position]
     heap = _Heap(found)
     agreed = heap.agreed(genesis)
+    gone = _lost(jot, heap)
+    doubt = _doubt(survey, cut, jot, boot) or gone or _damaged_end(survey.findings, heap.end)
     return Recovered(
         survey=survey,
         groups=heap.groups,
@@ -76,7 +80,8 @@ def recover(
         floor=heap.floor(),
         mark=(heap.mark.index, heap.mark.chain_hash),
         regime=heap.regime,
-        doubt=_doubt(survey, cut, jot, boot) or _lost(jot, heap) or _damaged_end(survey.findings, heap.end),
+        doubt=doubt,
+        lost=bool(gone) or (bool(doubt) and jot is not None and jot.boot == boot),
     )
 
 

@@ -99,6 +99,12 @@ class SerializerCore:
         return self._election.role
 
     @property
+    def standing(self) -> str:
+        """What we may claim about our own past, and what is missing here."""
+        state = self._bench.keeper.now.state.name.lower()
+        return state if self.whole else f"{state}, messages from {self._bench.log.agreed + 1} on are missing"
+
+    @property
     def regime(self) -> int:
         return self._bench.keeper.regime
 
@@ -187,9 +193,11 @@ class SerializerCore:
             bench.shelf.ordered(body_of(found.groups[index].first)[0].data_entries)
         if found.missing:
             bench.report("damaged: messages are missing and will be fetched", 0, range=found.missing)
-        if found.doubt and bench.keeper.sound:
-            bench.report("in doubt: no vote until caught up", 0, reason=found.doubt)
-            bench.keeper.doubt(State.DOUBTFUL)
+        worse = (State.SOUND, State.DOUBTFUL) if found.lost else (State.SOUND,)
+        if found.doubt and bench.keeper.now.state in worse:
+            what = "lost what was acknowledged" if found.lost else "in doubt"
+            bench.report(f"{what}: no vote until caught up", 0, reason=found.doubt)
+            bench.keeper.doubt(State.LOST if found.lost else State.DOUBTFUL)
         else:
             bench.keeper.write()
         if bench.keeper.sound:

@@ -4,10 +4,10 @@ Decides what a node that starts may claim about its own past. Refuses to decide 
 election's business.
 
 A node is *sound* if it remembers all it ever promised. One whose last record is *doubtful* may have lost one
-acknowledgement; one that is *wiped* may have lost every promise. Each return to soundness is a new *life*. Others
-remember the highest life they know of (`lives`), and an acknowledgement or vote of an earlier life is counted by
-nobody who has heard of a later one: that is why what the earlier life promised, and the later does not remember, can
-make no quorum.
+acknowledgement to a torn write; one that *lost* something has lost it for certain; one that is *wiped* may have lost
+every promise. Each return to soundness is a new *life*. Others remember the highest life they know of (`lives`), and an
+acknowledgement or vote of an earlier life is counted by nobody who has heard of a later one: that is why what the
+earlier life promised, and the later does not remember, can make no quorum.
 
 Invariants: regime and life never fall; the vote of a regime never changes once given.
 """
@@ -35,6 +35,7 @@ class State(IntEnum):
     SOUND = 1
     DOUBTFUL = 2
     WIPED = 3
+    LOST = 4
 
 
 class Standing(Frozen, frozen=True):

@@ -39,6 +39,7 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
     return {
         "roles": ["ingest", "serializer", "executor", "config"],
         "order": str(role.role),
+        "standing": journal.serializer.standing,
         "master": role.role is Role.MASTER,
         "master_id": role.master or None,
         "regime": journal.serializer.regime,
