@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chaplain.client.aio import AsyncClient as AsyncClient
+    from chaplain.client.journal_results import Message as Message
+    from chaplain.client.journal_results import Receipt as Receipt
     from chaplain.client.results import Answer as Answer
     from chaplain.client.results import Event as Event
     from chaplain.client.results import Member as Member
@@ -23,11 +25,24 @@ _HOMES = {
     "Answer": "chaplain.client.results",
     "Event": "chaplain.client.results",
     "Member": "chaplain.client.results",
+    "Message": "chaplain.client.journal_results",
     "PoolMessage": "chaplain.client.results",
     "Question": "chaplain.client.results",
+    "Receipt": "chaplain.client.journal_results",
 }
 
-__all__ = ["Answer", "AsyncClient", "Client", "Event", "Member", "PoolMessage", "Question", "__version__"]
+__all__ = [
+    "Answer",
+    "AsyncClient",
+    "Client",
+    "Event",
+    "Member",
+    "Message",
+    "PoolMessage",
+    "Question",
+    "Receipt",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -31,6 +31,7 @@ from chaplain.client.journal_events import (
 )
 from chaplain.client.outlets import Outlets
 from chaplain.client.petitioning import Petitioning
+from chaplain.client.resolving import Resolving
 from chaplain.client.streaming import Streaming
 from chaplain.client.writing import APPLIED, Writing
 from chaplain.core import Drained, Stopping, Woken
@@ -68,6 +69,7 @@ class ClientJournal:
         self._outlets = Outlets(self._effects)
         self._petitioning = Petitioning(self._outlets, identity, chance)
         self._writing = Writing(self._effects, self._outlets, self._petitioning, identity, ids_max)
+        self._resolving = Resolving(self._effects, self._petitioning, self._writing)
         self._streaming = Streaming(self._effects, self._outlets)
         self._asks: dict[int, _Ask] = {}
         self._deadlines = Deadlines()
@@ -199,7 +201,7 @@ class ClientJournal:
             case PetitionWish():
                 ask.petition = self._petitioning.submit(now_ns, wish.message, lambda _, done: self._decided(ask, done))
             case ResolveWish():
-                self._writing.resolve(now_ns, wish)
+                self._resolving.resolve(now_ns, wish)
 
     def _send(self, ask: _Ask) -> None:
         if not isinstance(ask.wish, AskWish):
@@ -248,7 +250,7 @@ class ClientJournal:
         self._deadlines.clear(call)
         self._outlets.forget(ask.wire)
         self._petitioning.withdraw(ask.petition)
-        self._writing.cancel_resolve(call)
+        self._resolving.cancel(call)
 
     def _cancelled(self, call: int) -> None:
         if call in self._asks:

@@ -59,9 +59,12 @@ class AsyncJournal:
         """Append messages as one request: all of them, one after the other, or none."""
         return await self._line.run(journal_requests.write(journal_requests.many(self.stream, items)))
 
-    def writer(self) -> AsyncWriter:
-        """The fast way for many: packs and pipelines; use it in an `async with` statement."""
-        return AsyncWriter(self._line, self.stream)
+    def writer(self, receipts: bool = False) -> AsyncWriter:
+        """The fast way for many: packs and pipelines; use it in an `async with` statement.
+
+        With `receipts`, every receipt is kept until `take_receipts` is called.
+        """
+        return AsyncWriter(self._line, self.stream, receipts)
 
     def read(
         self, start: int | None = 0, stop: int | None = None, follow: bool = False, timeout: float | None = None
@@ -76,7 +79,7 @@ class AsyncJournal:
 class AsyncWriter:
     """Writes many messages, each its own request, in order. The first failure is raised by whatever is awaited next."""
 
-    def __init__(self, line: Line, stream: str) -> None:
+    def __init__(self, line: Line, stream: str, receipts: bool) -> None:
         self.stream = stream
         self.count = 0
         """Messages with a receipt."""
@@ -90,6 +93,7 @@ class AsyncWriter:
         self._unanswered = 0
         self._error: BaseException | None = None
         self._closed = False
+        self._places: list[Place] | None = [] if receipts else None
 
     async def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
         """Hand over one message; waits only while too many have no receipt."""
@@ -116,6 +120,13 @@ class AsyncWriter:
                 await self.flush()
             finally:
                 self._closed = True
+
+    def take_receipts(self) -> list[Receipt]:
+        """The receipts that came since this was called last; only of a writer that keeps them."""
+        if self._places is None:
+            raise ValueError("this writer keeps no receipts: make it with receipts=True")
+        places, self._places = self._places, []
+        return [receipt for place in places for receipt in journal_requests.receipts_of(place)]
 
     async def __aenter__(self) -> AsyncWriter:
         return self
@@ -158,6 +169,8 @@ class AsyncWriter:
         self._unanswered_bytes -= size_bytes
         self.count += place.messages
         self.last = journal_requests.last_of(place)
+        if self._places is not None:
+            self._places.append(place)
         if not self._unanswered and self._error is None:
             self._ship()
         self._changed.set()
@@ -221,6 +234,7 @@ class AsyncReader:
         self._sink.error = self._sink.error or Closed("this reader is closed: read again")
         self._messages = iter(())
         self._sink.portions.clear()
+        self._changed.set()  # whoever waits for more need not
 
     async def __aenter__(self) -> AsyncReader:
         return self

@@ -65,9 +65,12 @@ class Journal:
         """Append messages as one request: all of them, one after the other, or none."""
         return self._line.run(journal_requests.write(journal_requests.many(self.stream, items)))
 
-    def writer(self) -> Writer:
-        """The fast way for many: packs and pipelines; use it in a `with` statement."""
-        return Writer(self._line, self.stream)
+    def writer(self, receipts: bool = False) -> Writer:
+        """The fast way for many: packs and pipelines; use it in a `with` statement.
+
+        With `receipts`, every receipt is kept until `take_receipts` is called.
+        """
+        return Writer(self._line, self.stream, receipts)
 
     def read(
         self, start: int | None = 0, stop: int | None = None, follow: bool = False, timeout: float | None = None
@@ -82,7 +85,7 @@ class Journal:
 class Writer:
     """Writes many messages, each its own request, in order. The first failure is raised by whatever is called next."""
 
-    def __init__(self, line: Line, stream: str) -> None:
+    def __init__(self, line: Line, stream: str, receipts: bool) -> None:
         self.stream = stream
         self.count = 0
         """Messages with a receipt."""
@@ -96,6 +99,7 @@ class Writer:
         self._unanswered = 0
         self._error: BaseException | None = None
         self._closed = False
+        self._places: list[Place] | None = [] if receipts else None
 
     def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
         """Hand over one message; waits only while too many have no receipt."""
@@ -124,6 +128,14 @@ class Writer:
                 self.flush()
             finally:
                 self._closed = True
+
+    def take_receipts(self) -> list[Receipt]:
+        """The receipts that came since this was called last; only of a writer that keeps them."""
+        if self._places is None:
+            raise ValueError("this writer keeps no receipts: make it with receipts=True")
+        with self._changed:
+            places, self._places = self._places, []
+        return [receipt for place in places for receipt in journal_requests.receipts_of(place)]
 
     def __enter__(self) -> Writer:
         return self
@@ -168,6 +180,8 @@ class Writer:
             self._unanswered_bytes -= size_bytes
             self.count += place.messages
             self.last = journal_requests.last_of(place)
+            if self._places is not None:
+                self._places.append(place)
             if not self._unanswered and self._error is None:
                 self._ship()
             self._changed.notify_all()
@@ -230,6 +244,7 @@ class Reader:
         self._sink.error = self._sink.error or Closed("this reader is closed: read again")
         self._messages = iter(())
         self._sink.portions.clear()
+        self._knock()  # whoever waits for more need not
 
     def __enter__(self) -> Reader:
         return self

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from chaplain.client.core import ClientCore
 from chaplain.client.events import Settings
+from chaplain.client.identity_file import Passport, read_passport
 from chaplain.client.journal import ClientJournal
 from chaplain.client.requests import check_timeout
 from chaplain.config import ClusterNode, load_cluster
@@ -29,6 +30,10 @@ Secret: TypeAlias = Identity | str | Path
 CLUSTER_VARIABLE = "CHAPLAIN_CLUSTER"
 IDENTITY_VARIABLE = "CHAPLAIN_IDENTITY"
 DEFAULT_CLUSTER = "chaplain"
+_NOWHERE = (
+    f"nothing to connect to: give a cluster's directory, set {CLUSTER_VARIABLE} to it, or give endpoints, identity and"
+    " node_keys (an identity file made by `chaplain client add` has the keys in it)"
+)
 
 _REPORTS_PER_SECOND_MAX = 1000
 """A client has few endpoints, and must know why each of them failed."""
@@ -65,28 +70,29 @@ def prepare(
     node: int | None,
     timeout_s: float,
 ) -> Opening:
-    """What was given goes before the environment, and that before what the cluster file says."""
+    """What was given goes before the environment, that before the cluster file, that before the identity file."""
     check_timeout(timeout_s)
     where = cluster if cluster is not None else os.environ.get(CLUSTER_VARIABLE)
     known = None if not where else load_cluster(where)
     nodes = () if known is None else known.nodes
     chosen = tuple(endpoints) if endpoints is not None else _endpoints_of(nodes, node)
-    keys = node_keys if node_keys is not None else [listed.key for listed in nodes]
     secret = identity or os.environ.get(IDENTITY_VARIABLE) or (known and known.identity)
-    if not chosen or not keys or not secret:
-        raise ConfigError(
-            f"nothing to connect to: give a cluster's directory, set {CLUSTER_VARIABLE} to it,"
-            " or give endpoints, identity and node_keys"
-        )
+    if not chosen or not secret:
+        raise ConfigError(_NOWHERE)
     for endpoint in chosen:
         split_endpoint(endpoint)
+    passport = read_identity(secret)
+    given: Sequence[str | bytes] = [listed.key for listed in nodes] or passport.node_keys
+    keys = frozenset(read_key(key) for key in (given if node_keys is None else node_keys))
+    if not keys:
+        raise ConfigError(_NOWHERE)
     return Opening(
         endpoints=chosen,
-        identity=read_identity(secret),
-        node_keys=frozenset(read_key(key) for key in keys),
-        cluster=name or (known.cluster if known else DEFAULT_CLUSTER),
+        identity=passport.identity,
+        node_keys=keys,
+        cluster=name or (known.cluster if known else passport.cluster or DEFAULT_CLUSTER),
         timeout_s=timeout_s,
-        seal=known.seal if known else GCM,
+        seal=known.seal if known else passport.seal or GCM,
     )
 
 
@@ -98,11 +104,11 @@ def _endpoints_of(nodes: Sequence[ClusterNode], node: int | None) -> tuple[str, 
     return found
 
 
-def read_identity(secret: Secret) -> Identity:
+def read_identity(secret: Secret) -> Passport:
     if isinstance(secret, Identity):
-        return secret
+        return Passport(secret)
     try:
-        return Identity.parse(Path(secret).read_text())
+        return read_passport(Path(secret).read_text())
     except OSError as error:
         raise ConfigError(f"identity file {secret}: {error.strerror}; make one with `chaplain key new`") from None
     except (Malformed, UnicodeDecodeError) as error:

@@ -17,10 +17,10 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from chaplain.client import packing
-from chaplain.client.call_events import Failure, Raised, Returned
+from chaplain.client.call_events import Failure
 from chaplain.client.jobs import Job, Jobs
-from chaplain.client.journal_events import JournalEffect, Place, ResolveWish, Written
-from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
+from chaplain.client.journal_events import JournalEffect, Place
+from chaplain.client.journal_results import RequestId
 from chaplain.client.lane import Lane, Packed
 from chaplain.client.outlets import Outlet, Outlets
 from chaplain.client.packing import Signer
@@ -64,7 +64,6 @@ class Writing:
         identity: Identity,
         ids_max: int = REQUEST_ID_MAX,
     ) -> None:
-        self._effects = effects
         self._outlets = outlets
         self._petitioning = petitioning
         self._identity = identity
@@ -83,25 +82,8 @@ class Writing:
         self._progress_ns = 0
         self._refusal = ""
         """Why the same octets are not taken now."""
-        self._resolving: dict[int, int] = {}
-        """Petitions about lanes of others, by call."""
 
     # From outside.
-
-    def resolve(self, now_ns: int, wish: ResolveWish) -> None:
-        request = RequestId(wish.client_id, wish.request)
-        lane = self._find_lane(wish.client_id)
-        job = _find_job(lane, wish.request)
-        if job is not None and job.id is not None:
-            self._resolve_own(now_ns, wish.call, job.id)
-            return
-        try:
-            self._tell_fate(wish.call, self.jobs.fate(request))
-        except KeyError:
-            if lane is not None:
-                self._resolve_settled(wish, lane)
-            else:
-                self._resolve_foreign(now_ns, wish)
 
     def drained(self, now_ns: int) -> None:
         """Sign and send whatever may be sent now."""
@@ -143,7 +125,7 @@ class Writing:
         """Give back the lane, unless somebody may still want to know what became of something on it."""
         why = "the client was closed before a receipt came"
         lane = self._lane
-        if lane is not None and not lane.in_flight and self._phase is Phase.OPEN and self._outlets.chosen is not None:
+        if lane is not None and not lane.in_flight and self._outlets.chosen is not None:
             self._release(now_ns, lane)
         self.jobs.refuse_queued(f"not written: {why}", Failure.CLOSED)
         self._lose_all(why)
@@ -159,20 +141,16 @@ class Writing:
                 for job in packed.things:
                     self.jobs.lose(job, f"{why}, so it may or may not be written")
 
-    def cancel_resolve(self, call: int) -> None:
-        self._petitioning.withdraw(self._resolving.pop(call, 0))
-        self.jobs.unwatch(call)
-
     # Answers.
 
     def receipts(self, now_ns: int, message: Receipts) -> None:
         for run in message.runs:
-            lane = self._find_lane(run.client_id)
+            lane = self.find_lane(run.client_id)
             if lane is not None:
                 self._settled(now_ns, lane, lane.settle(run))
 
     def already(self, now_ns: int, message: AlreadyWritten) -> None:
-        lane = self._find_lane(message.client_id)
+        lane = self.find_lane(message.client_id)
         if lane is not None:
             self._settled(now_ns, lane, lane.settle_through(message.last_id))
 
@@ -186,7 +164,7 @@ class Writing:
         self._let_go(now_ns, lane)
 
     def go_back(self, now_ns: int, message: GoBack) -> None:
-        lane = self._find_lane(message.client_id)
+        lane = self.find_lane(message.client_id)
         if lane is not None and lane.in_flight:
             lane.go_back(message.expected_id)
             self._pause(now_ns)
@@ -195,7 +173,7 @@ class Writing:
         if not message.client_id and message.kind in IDENTITY:
             self._disown(now_ns, message.reason)
             return
-        lane = self._find_lane(message.client_id)
+        lane = self.find_lane(message.client_id)
         packed = lane.in_flight.get(message.first_id) if lane is not None else None
         if lane is None or packed is None:
             return  # answered before
@@ -210,7 +188,7 @@ class Writing:
             packed.refused = True
             self._renew(now_ns)
         elif message.kind == "fenced":
-            self._fence(now_ns)
+            self.fence(now_ns)
         elif message.kind in IDENTITY:
             packed.refused = True
             self._disown(now_ns, message.reason)
@@ -223,7 +201,7 @@ class Writing:
         assert packed is not None
         for job in packed.things:
             self.jobs.refuse(job, message.reason)
-        self._fence(now_ns)
+        self.fence(now_ns)
 
     def _pause(self, now_ns: int) -> None:
         """Do not ask at once what was just answered with not yet."""
@@ -279,7 +257,8 @@ class Writing:
             self._mourn(lane)
         self.jobs.refuse_queued(f"not written: {reason}")
 
-    def _fence(self, now_ns: int) -> None:
+    def fence(self, now_ns: int) -> None:
+        """Write no more on the present lane, and find out what of it is written."""
         if self._phase in (Phase.OPEN, Phase.LEASING) and self._lane is not None:
             self._petitioning.withdraw(self._petition)
             self._phase = Phase.FENCING
@@ -366,42 +345,16 @@ class Writing:
         lane.add(packed)
         return packed
 
-    # Resolving.
-
-    def _resolve_own(self, now_ns: int, call: int, request: RequestId) -> None:
-        self.jobs.watch(request, call)
-        if self._lane is not None and self._lane.client_id == request.client_id:
-            self._fence(now_ns)
-
-    def _resolve_settled(self, wish: ResolveWish, lane: Lane[Job]) -> None:
-        if wish.request >= lane.next_id:
-            self._effects.append(Raised(wish.call, Failure.MISSING, "no request has this id yet"))
-        else:
-            self._tell_fate(wish.call, _somewhere(wish))
-
-    def _resolve_foreign(self, now_ns: int, wish: ResolveWish) -> None:
-        """A lane of another connection, or of an earlier one."""
-
-        def verdict(now_ns: int, decided: Decided) -> None:
-            self._resolving.pop(wish.call, None)
-            if decided.kind == APPLIED:
-                self._tell_fate(wish.call, _somewhere(wish) if wish.request <= decided.last_id else None)
-            else:
-                failure = Failure.UNKNOWN if decided.kind == "unknown_lane" else Failure.REFUSED
-                reason = f"nobody can tell any more ({decided.reason}): read the stream"
-                self._effects.append(Raised(wish.call, failure, reason, (wish.client_id, wish.request)))
-
-        self._resolving[wish.call] = self._petitioning.submit(now_ns, FenceLane(wish.client_id), verdict)
-
-    def _tell_fate(self, call: int, place: Place | None) -> None:
-        self._effects.append(Returned(call, b"") if place is None else Written(call, place))
-
     # Looking things up.
+
+    def is_open(self, client_id: int) -> bool:
+        """Whether this is the lane that is written on."""
+        return self._lane is not None and self._lane.client_id == client_id
 
     def _lanes(self) -> list[Lane[Job]]:
         return [*self._retiring.values(), *([self._lane] if self._lane is not None else [])]
 
-    def _find_lane(self, client_id: int) -> Lane[Job] | None:
+    def find_lane(self, client_id: int) -> Lane[Job] | None:
         if self._lane is not None and self._lane.client_id == client_id:
             return self._lane
         return self._retiring.get(client_id)
@@ -419,17 +372,3 @@ class Writing:
             case Phase.FENCING:
                 return "the cluster does not decide what became of earlier requests; has it a master?"
         return self._refusal or "the cluster is slow, or has no master"
-
-
-def _find_job(lane: Lane[Job] | None, request: int) -> Job | None:
-    for packed in lane.in_flight.values() if lane is not None else ():
-        if packed.first_id <= request <= packed.last_id:
-            for job in packed.things:
-                assert job.id is not None
-                if request < job.id.client_message_id + job.batch.requests:
-                    return job
-    return None
-
-
-def _somewhere(wish: ResolveWish) -> Place:
-    return Place(wish.client_id, wish.request, 1, "", PLACE_UNKNOWN, 1)

@@ -14,11 +14,13 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+from chaplain.client.identity_file import write_passport
 from chaplain.config import CLUSTER_FILE, NODE_FILE, NODE_IDS_MAX, SEGMENTS
 from chaplain.errors import ConfigError
 from chaplain.journal.standing import DISK_BYTES
 from chaplain.link.identity import Identity, to_text
 from chaplain.link.keyring import CLUSTER_KEY_BYTES, KeyRing
+from chaplain.link.settings import GCM
 from chaplain.runtime.journal import DISK_FILE, WRAPPING_FILE
 from chaplain.runtime.secrets import write_secret
 
@@ -78,8 +80,9 @@ def _fill(directory: Path, ports: list[int], http_ports: list[int], database: st
             "disks": {str(other): disk for other, disk in enumerate(disks, 1)},
         }
         _write(folder / NODE_FILE, to_toml(settings, tables))
-    write_secret(directory / "client.identity", client.text())
-    top = {"cluster": cluster, "seal": "aes-256-gcm", "identity": "client.identity"}
+    passport = write_passport(client, cluster, GCM, (identity.key for identity in identities))
+    write_secret(directory / "client.identity", passport)
+    top = {"cluster": cluster, "seal": GCM, "identity": "client.identity"}
     listed = [
         {"id": number, "endpoint": endpoint, "key": key, "http": f"127.0.0.1:{http}"}
         for number, (endpoint, key, http) in enumerate(zip(endpoints, keys, http_ports, strict=True), 1)

@@ -1,0 +1,145 @@
+"""`chaplain journal`: streams in one agreed order, on disk at a quorum."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+from click.core import ParameterSource
+
+from chaplain.cli.reach import reach, talks
+from chaplain.cli.show import progress, put_json, put_table, shown_value
+
+if TYPE_CHECKING:
+    from chaplain.client.journal_results import Message, Receipt
+    from chaplain.client.journal_sync import Journal
+
+_NS = 1_000_000_000
+_PROGRESS_EVERY = 50_000
+_RECEIPT = ["stream", "offset", "regime", "index", "timestamp", "client_id", "client_message_id"]
+
+
+@click.group()
+def journal() -> None:
+    """Streams in one agreed order, on disk at a quorum before the receipt."""
+
+
+@journal.command(epilog='Example: chaplain journal write "hello" --stream orders --key k1 --cluster demo')
+@click.argument("text", required=False)
+@click.option("--stream", required=True, metavar="S", help="The stream to append to.")
+@click.option("--key", metavar="K", help="The messages' key.")
+@click.option("--file", type=click.File("rb"), metavar="F", help="Take the message from a file.")
+@click.option("--lines", is_flag=True, help="Each line of the input is a message of its own.")
+@talks
+def write(
+    text: str | None,
+    stream: str,
+    key: str | None,
+    file: BinaryIO | None,
+    lines: bool,
+    cluster: str,
+    node: int | None,
+    output: str,
+) -> None:
+    """Append TEXT, a file, or with - what comes on standard input; show the receipts, one a line.
+
+    A receipt means: agreed, and on disk at a quorum. Receipts are JSON unless a person looks at them.
+    """
+    if (text is None) == (file is None):
+        raise click.UsageError("give either TEXT, or --file, or - for standard input")
+    source = file or (sys.stdin.buffer if text == "-" else None)
+    octets = None if key is None else key.encode()
+    with reach(cluster, node) as client, _usage():
+        target = client.journal(stream)
+        if lines:
+            _write_lines(target, source or iter((text or "").encode().splitlines()), octets, _for_people(output))
+        else:
+            value = source.read() if source else (text or "").encode()
+            _show_receipts([target.write(value, octets)], _for_people(output))
+
+
+@journal.command(epilog="Example: chaplain journal read --stream orders --from 100 --cluster demo")
+@click.option("--stream", required=True, metavar="S", help="The stream to read.")
+@click.option("--from", "start", type=click.IntRange(0), default=0, metavar="OFFSET", help="Begin with this one.")
+@click.option("--to", "stop", type=click.IntRange(0), metavar="OFFSET", help="Stop before this one.")
+@click.option("--follow", is_flag=True, help="Go on with whatever is written from now on.")
+@talks
+def read(stream: str, start: int, stop: int | None, follow: bool, cluster: str, node: int | None, output: str) -> None:
+    """Show messages, one JSON object a line, up to where the stream ends now.
+
+    Octets that are not UTF-8 are shown as {"base64": "…"}; timestamps are UTC with nanoseconds.
+    """
+    with reach(cluster, node) as client, _usage():
+        for message in client.journal(stream).read(start, stop, follow):
+            put_json(message_json(message))
+
+
+def _write_lines(target: Journal, lines: Iterable[bytes], key: bytes | None, people: bool) -> None:
+    with target.writer(receipts=not people) as writer:
+        for number, line in enumerate(lines, 1):
+            writer.write(line.removesuffix(b"\n"), key)
+            if number % _PROGRESS_EVERY == 0:
+                progress(f"{number} lines read, {writer.count} written")
+                _show_receipts([] if people else writer.take_receipts(), people)
+        writer.flush()
+        if not people:
+            _show_receipts(writer.take_receipts(), people)
+    if people:
+        end = f", the last one at offset {writer.last.offset}" if writer.last else ""
+        click.echo(f"{writer.count} messages written to {writer.stream}{end}.")
+
+
+def _show_receipts(receipts: list[Receipt], people: bool) -> None:
+    shown = [receipt_json(receipt) for receipt in receipts]
+    if people and shown:
+        put_table(_RECEIPT, shown)
+    for row in () if people else shown:
+        put_json(row)
+
+
+def receipt_json(receipt: Receipt) -> dict[str, object]:
+    return {**dict(receipt), "timestamp": timestamp(receipt.timestamp), "hash": receipt.hash.hex()}
+
+
+def message_json(message: Message) -> dict[str, object]:
+    shown = {
+        **dict(message),
+        "key": None if message.key is None else shown_value(message.key),
+        "value": shown_value(message.value),
+        "timestamp": timestamp(message.timestamp),
+    }
+    if message.headers:
+        shown["headers"] = {name: shown_value(value) for name, value in message.headers.items()}
+    else:
+        del shown["headers"]
+    return shown
+
+
+def timestamp(time_ns: int) -> str:
+    """UTC with all nanoseconds: a number that large would lose its last digits in many JSON readers."""
+    seconds, rest = divmod(time_ns, _NS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+
+
+def _for_people(output: str) -> bool:
+    """A table if one was asked for, or if nobody said and a person looks."""
+    context = click.get_current_context()
+    said = context.get_parameter_source("output") is not ParameterSource.DEFAULT
+    return output == "table" and (said or sys.stdout.isatty())
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """What the library calls a wrong value is wrong usage here."""
+    try:
+        yield
+    except (ValueError, TypeError) as wrong:
+        from chaplain.errors import ChaplainError  # noqa: PLC0415
+
+        if isinstance(wrong, ChaplainError):
+            raise
+        raise click.UsageError(str(wrong)) from None

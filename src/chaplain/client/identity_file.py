@@ -1,0 +1,55 @@
+"""A client's identity file: its key, and, if somebody wrote them down, the cluster's name, seal and node keys.
+
+    chaplain identity 1
+    secret …
+    key …
+    cluster NAME          these lines may be missing
+    seal aes-256-gcm
+    node KEY              one for each node
+
+With the further lines a client needs nothing but endpoints. Decides how the file is written and read; opens none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.link.identity import KEY_BYTES, Identity, from_text, to_text
+
+_IDENTITY_LINES = 3
+_LINES_MAX = 512
+
+
+class Passport(Frozen, frozen=True):
+    """What an identity file holds. `repr` shows no secret."""
+
+    identity: Identity
+    cluster: str = ""
+    seal: str = ""
+    node_keys: tuple[bytes, ...] = ()
+
+
+def write_passport(identity: Identity, cluster: str, seal: str, node_keys: Iterable[bytes]) -> str:
+    """The content of a file that a client can connect with. It holds the secret: keep its mode at 0600."""
+    nodes = "".join(f"node {to_text(key)}\n" for key in node_keys)
+    return f"{identity.text()}cluster {cluster}\nseal {seal}\n{nodes}"
+
+
+def read_passport(text: str) -> Passport:
+    lines = text.split("\n")
+    if lines[-1] or len(lines) > _LINES_MAX:
+        raise Malformed("identity: every line ends in a line feed, and there are not so many")
+    identity = Identity.parse("\n".join([*lines[:_IDENTITY_LINES], ""]))
+    found: dict[str, str] = {}
+    keys: list[bytes] = []
+    for line in lines[_IDENTITY_LINES:-1]:
+        word, _, value = line.partition(" ")
+        if word == "node":
+            keys.append(from_text(value, KEY_BYTES, "identity: node"))
+        elif word in ("cluster", "seal") and word not in found and value:
+            found[word] = value
+        else:
+            raise Malformed(f"identity: a line of {word[:20]!r} is not known, or there twice")
+    return Passport(identity, found.get("cluster", ""), found.get("seal", ""), tuple(keys))

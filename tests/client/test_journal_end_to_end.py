@@ -1,0 +1,273 @@
+"""The journal through both faces, against a real cluster of three nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from test_end_to_end import chaplain
+
+from chaplain import AsyncClient, Client
+from chaplain.client.journal_requests import WRITER_BYTES_MAX
+from chaplain.client.streaming import WINDOW_BYTES
+from chaplain.errors import Closed, Missing, Refused, Unknown
+from chaplain.link.identity import Identity
+from chaplain.runtime.local import pid_of
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = tmp_path_factory.mktemp("clusters") / "journal"
+    chaplain("cluster", "up", "--nodes", "3", "--dir", made)
+    yield made
+    chaplain("cluster", "down", "--cluster", made)
+
+
+def eventually(holds: Callable[[], bool], limit_s: float = 60) -> None:
+    end_s = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end_s, "it did not come about in time"
+        time.sleep(0.01)
+
+
+def pids(directory: Path) -> list[int]:
+    found = [pid_of(directory / f"node-{number}") for number in (1, 2, 3)]
+    return [pid for pid in found if pid is not None]
+
+
+def test_what_is_written_is_read(directory: Path) -> None:
+    with Client.connect(directory) as client:
+        journal = client.journal("plain")
+        first = journal.write(b"one", key=b"k", headers={"b": b"2", "a": b"1"})
+        both = journal.write_many([b"two", (b"three", b"k3"), (b"four", None, {"h": b""})])
+        assert (first.stream, first.offset, first.regime > 0, len(first.hash)) == ("plain", 0, True, 32)
+        assert [receipt.offset for receipt in both] == [1, 2, 3]
+        assert {receipt.client_message_id for receipt in both} == {2}
+        messages = list(journal.read())
+        assert [(m.offset, m.value, m.key, m.headers) for m in messages] == [
+            (0, b"one", b"k", {"a": b"1", "b": b"2"}),
+            (1, b"two", None, {}),
+            (2, b"three", b"k3", {}),
+            (3, b"four", None, {"h": b""}),
+        ]
+        assert messages[0].timestamp == first.timestamp
+        assert [m.message_no for m in messages] == [0, 0, 1, 2]
+        assert [m.value for m in journal.read(1, 3)] == [b"two", b"three"]
+        assert list(journal.read(None)) == list(journal.read(4)) == []
+        assert client.resolve(first.id) == first
+        assert {"plain": 4}.items() <= {stream.stream: stream.next_offset for stream in client.streams()}.items()
+        with pytest.raises(Missing, match="ends before offset 4"):
+            next(journal.read(5))
+        with pytest.raises(Missing, match="there is no stream"):
+            next(client.journal("nothing").read())
+        with pytest.raises(ValueError, match="offsets count from 0"):
+            journal.read(-1)
+
+
+def test_a_writer_packs_and_waits_for_all_at_its_end(directory: Path) -> None:
+    with Client.connect(directory) as client:
+        with client.journal("fast").writer(receipts=True) as writer:
+            for number in range(20_000):
+                writer.write(b"%d" % number, key=b"even" if number % 2 == 0 else None)
+            writer.flush()
+            assert writer.count == 20_000
+            writer.write(b"last")
+        assert writer.last is not None
+        assert (writer.count, writer.last.offset) == (20_001, 20_000)
+        assert [receipt.offset for receipt in writer.take_receipts()] == list(range(20_001))
+        found = [int(m.value) for m in client.journal("fast").read(stop=20_000)]
+        assert found == list(range(20_000))
+        with pytest.raises(Closed, match="this writer is closed"):
+            writer.write(b"late")
+
+
+def test_a_writer_waits_for_receipts_beyond_its_window(directory: Path) -> None:
+    with Client.connect(directory) as client, client.journal("large").writer() as writer:
+        for _ in range(40):
+            writer.write(bytes(1_000_000))
+            assert writer._unanswered_bytes <= WRITER_BYTES_MAX + 1_000_000
+        writer.flush()
+        assert writer.count == 40
+        sizes = [len(m.value) for m in client.journal("large").read()]
+        assert sizes == [1_000_000] * 40
+
+
+def test_a_writer_raises_what_went_wrong(directory: Path) -> None:
+    with Client.connect(directory) as client:
+        key = Identity(b"w" * 32)
+        client.add_client("writer", key.key, write=["mine*"], read=["mine*"])
+        node_keys = [one.key for one in _nodes(directory)]
+        endpoints = [one.endpoint for one in _nodes(directory)]
+        name = _name(directory)
+
+        def connected() -> Client:
+            return Client.connect(endpoints=endpoints, identity=key, node_keys=node_keys, name=name)
+
+        with connected() as other:
+            writer = other.journal("theirs").writer()
+            writer.write(b"x")
+            with pytest.raises(Refused, match="may not write"):
+                writer.flush()
+            with pytest.raises(Refused, match="may not write"):
+                writer.write(b"y")
+            assert other.journal("mine-1").write(b"z").offset == 0
+            with pytest.raises(Refused, match="may not read"):
+                next(other.journal("theirs").read())
+            with pytest.raises(Refused, match="only an admin"):
+                other.clients()
+        [record] = [one for one in client.clients() if one.name == "writer"]
+        assert (record.status, record.writes, record.admin) == ("active", ("mine*",), False)
+        client.remove_client("writer")
+        with pytest.raises(Missing, match="there is no client 'writer'"):
+            client.remove_client("writer")
+        with pytest.raises(Refused), connected():
+            pass
+
+
+def _nodes(directory: Path):
+    from chaplain.config import load_cluster
+
+    return load_cluster(directory).nodes
+
+
+def _name(directory: Path) -> str:
+    from chaplain.config import load_cluster
+
+    return load_cluster(directory).cluster
+
+
+def test_an_identity_file_and_endpoints_suffice(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoints = [one.endpoint for one in _nodes(directory)]
+    with Client.connect(endpoints=endpoints, identity=directory / "client.identity") as client:
+        client.journal("files").write(b"a")
+    monkeypatch.setenv("CHAPLAIN_IDENTITY", str(directory / "client.identity"))
+    with Client.connect(endpoints=endpoints) as client:
+        assert [m.value for m in client.journal("files").read()] == [b"a"]
+
+
+def test_following_sees_what_is_written_later_and_ends_when_nothing_comes(directory: Path) -> None:
+    with Client.connect(directory) as client:
+        reader = client.journal("follow").read(follow=True, timeout=20)
+        client.journal("follow").write(b"a")
+        assert next(reader).value == b"a"
+        client.journal("follow").write(b"b")
+        assert next(reader).value == b"b"
+        reader.close()
+        with pytest.raises(Closed):
+            next(reader)
+        assert [m.value for m in client.journal("follow").read(follow=True, timeout=0.2)] == [b"a", b"b"]
+
+
+def test_a_reader_that_does_not_take_holds_little(directory: Path) -> None:
+    with Client.connect(directory) as client:
+        with client.journal("slow").writer() as writer:
+            for _ in range(24):
+                writer.write(bytes(500_000))
+        reader = client.journal("slow").read()
+        eventually(lambda: sum(len(portion.packs) for portion in reader._sink.portions) >= WINDOW_BYTES - 500_000)
+        assert sum(len(portion.packs) for portion in reader._sink.portions) <= WINDOW_BYTES + 4_000_000
+        assert sum(1 for _ in reader) == 24
+
+
+def test_thousands_of_tasks_write_at_once(directory: Path) -> None:
+    async def work() -> None:
+        async with AsyncClient.connect(directory) as client:
+            journal = client.journal("tasks")
+            receipts = await asyncio.gather(*(journal.write(b"%d" % number) for number in range(3000)))
+            assert [receipt.offset for receipt in receipts] == list(range(3000))
+            assert len({receipt.index for receipt in receipts}) < 300, "they were packed"
+            found = [int(m.value) async for m in journal.read()]
+            assert found == list(range(3000))
+            many = await journal.write_many([b"x", b"y"])
+            assert await client.resolve(many[0].id) is not None
+            async with journal.writer(receipts=True) as writer:
+                for number in range(1000):
+                    await writer.write(b"%d" % number)
+            assert (writer.count, len(writer.take_receipts())) == (1000, 1000)
+            assert [m.value async for m in journal.read(3000, 3002)] == [b"x", b"y"]
+            assert [m.value async for m in journal.read(4001, follow=True, timeout=0.2)] == [b"999"]
+            with pytest.raises(Missing):
+                async for _ in client.journal("none").read():
+                    pass
+
+    asyncio.run(work())
+
+
+def test_kill_9_of_the_serving_node_loses_and_doubles_nothing(directory: Path) -> None:
+    with Client.connect(directory) as client:
+        journal = client.journal("kill")
+        receipts = [journal.write(b"%d" % number) for number in range(20)]
+        victim = client.status()["id"]
+        seen: list[bytes] = []
+        reader = journal.read(follow=True)
+        follower = threading.Thread(target=lambda: _follow(reader, seen))
+        follower.start()
+        pid = pid_of(directory / f"node-{victim}")
+        assert pid is not None
+        with journal.writer() as writer:
+            for number in range(20, 30_000):
+                writer.write(b"%d" % number)
+                if number == 10_000:
+                    os.kill(pid, signal.SIGKILL)
+        assert writer.last is not None
+        assert [receipt.offset for receipt in receipts] == list(range(20))
+        assert writer.last.offset == 29_999
+        assert [int(m.value) for m in journal.read()] == list(range(30_000))
+        eventually(lambda: len(seen) == 30_000)
+        assert [int(value) for value in seen] == list(range(30_000))
+        reader.close()
+        follower.join(10)
+        assert not follower.is_alive()
+    chaplain("cluster", "up", "--dir", directory)
+    eventually(lambda: len(pids(directory)) == 3)
+
+
+def _follow(reader: Iterator, seen: list[bytes]) -> None:
+    with suppress(Closed):
+        seen.extend(m.value for m in reader)
+
+
+def test_unknown_is_resolved_and_never_written_twice(directory: Path) -> None:
+    with Client.connect(directory, timeout=3) as client:
+        journal = client.journal("unknown")
+        journal.write(b"before")
+        serving = pid_of(directory / f"node-{client.status()['id']}")
+        others = [pid for pid in pids(directory) if pid != serving]
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(Unknown, match="may or may not be written") as raised:
+                journal.write(b"perhaps")
+        finally:
+            for pid in others:
+                os.kill(pid, signal.SIGCONT)
+        assert raised.value.id is not None
+        eventually(lambda: _resolves(client, raised.value.id))
+        receipt = journal.write(b"perhaps", id=raised.value.id)
+        assert receipt.offset == 1
+        assert [m.value for m in journal.read()] == [b"before", b"perhaps"]
+
+
+def _resolves(client: Client, request: tuple[int, int] | None) -> bool:
+    assert request is not None
+    with suppress(Exception):
+        client.resolve(request)
+        return True
+    return False
+
+
+def test_no_lanes_are_left_behind(directory: Path) -> None:
+    for _ in range(5):
+        with Client.connect(directory) as client:
+            client.journal("lanes").write(b"x")
+    with Client.connect(directory) as client:
+        eventually(lambda: client.clients()[0].lanes <= 2)
