@@ -1,4 +1,4 @@
-"""A record that was acknowledged and is damaged on the same boot is no torn write: it is lost, and never passed over."""
+"""A record that was acknowledged and is damaged on the same boot is no torn write: it is lost, never passed over."""
 
 from __future__ import annotations
 

@@ -1,0 +1,17 @@
+"""Kills and pauses under load: nothing acknowledged is lost or doubled, and every node ends the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.journal_real.scenes import batter, three
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def test_kills_and_pauses_under_load(tmp_path: Path) -> None:
+    with three(tmp_path / "three") as cluster:
+        counts, gaps = batter(cluster, masters=4, anyone=4, everybody=1, pauses=1, seed=1)
+    assert counts["acknowledged"] > 300
+    assert len(gaps) == 10
