@@ -146,6 +146,8 @@ def test_interrupting_up_leaves_nothing_running(unstarted):
         [sys.executable, "-m", "chaplain.cli.main", "cluster", "up", "--dir", str(unstarted)],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        # A shell starts background jobs deaf to Ctrl-C, and a test run may be one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     end = time.monotonic() + PATIENCE_S
     while not all(pid_of(unstarted / f"node-{number}") for number in (1, 2)):
