@@ -1,0 +1,158 @@
+"""`chaplain journal` and `chaplain client` as a person types them, against a real cluster."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import pytest
+
+from chaplain.cli.journal import timestamp
+from chaplain.cli.main import main
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def chaplain(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> Done:
+    """In this process: starting Python dozens of times would take longer than all the rest."""
+    out, err = io.StringIO(), io.StringIO()
+    standard_input = io.TextIOWrapper(io.BytesIO(stdin))
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        mock.patch.object(sys, "stdin", standard_input),
+        mock.patch.dict(os.environ, environment),
+        pytest.raises(SystemExit) as end,
+    ):
+        main([*map(str, arguments)])
+    assert isinstance(end.value.code, int)
+    return Done(end.value.code, out.getvalue(), err.getvalue())
+
+
+def lines(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> list[dict]:
+    """What a command that works says, one JSON object a line."""
+    done = chaplain(*arguments, stdin=stdin, **environment)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def failure(*arguments: str | Path, code: int = 1, **environment: str) -> str:
+    done = chaplain(*arguments, **environment)
+    assert (done.returncode, done.stdout) == (code, ""), done
+    said = done.stderr
+    assert "Traceback" not in said
+    if code == 1:
+        assert said.count("\n") == 1, "one sentence"
+    return said
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("clusters") / "j"
+    assert chaplain("cluster", "up", "--nodes", "3", "--dir", directory).returncode == 0
+    yield directory
+    assert chaplain("cluster", "down", "--cluster", directory).returncode == 0
+
+
+def test_texts_files_and_standard_input_are_written_and_read(cluster, tmp_path):
+    where = ("--stream", "notes", "--cluster", cluster)
+    [receipt] = lines("journal", "write", "grüße", "--key", "k", *where)
+    assert {"stream": "notes", "offset": 0, "client_message_id": 1}.items() <= receipt.items()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z", receipt["timestamp"])
+    assert re.fullmatch(r"[0-9a-f]{64}", receipt["hash"])
+    (tmp_path / "f").write_bytes(b"\xff\x00")
+    assert lines("journal", "write", "--file", tmp_path / "f", *where)[0]["offset"] == 1
+    assert lines("journal", "write", "-", *where, stdin=b"two\nlines\n")[0]["offset"] == 2
+    found = lines("journal", "read", *where)
+    assert [(m["offset"], m["key"], m["value"]) for m in found] == [
+        (0, "k", "grüße"),
+        (1, None, {"base64": "/wA="}),
+        (2, None, "two\nlines\n"),
+    ]
+    assert found[0]["timestamp"] == receipt["timestamp"]
+    assert {"stream", "offset", "key", "value", "timestamp", "client_id", "client_message_id"} <= set(found[0])
+
+
+def test_each_line_is_a_message_and_each_has_its_receipt(cluster, tmp_path):
+    text = b"".join(b"%d\n" % number for number in range(5000)) + b"no line feed"
+    where = ("--stream", "lines", "--cluster", cluster)
+    receipts = lines("journal", "write", "-", "--lines", *where, stdin=text)
+    assert [receipt["offset"] for receipt in receipts] == list(range(5001))
+    assert [m["value"] for m in lines("journal", "read", *where)] == text.decode().split("\n")
+    assert [m["offset"] for m in lines("journal", "read", "--from", "10", "--to", "12", *where)] == [10, 11]
+    assert lines("journal", "read", "--from", "5001", *where) == []
+    (tmp_path / "f").write_bytes(b"a\nb\n")
+    done = chaplain("journal", "write", "--file", tmp_path / "f", "--lines", "--output", "table", *where)
+    assert done.stdout == "2 messages written to lines, the last one at offset 5002.\n"
+    done = chaplain("journal", "write", "x", "--output", "table", *where)
+    assert "5003" in done.stdout
+
+
+def test_following_shows_what_comes(cluster):
+    where = ("--stream", "follow", "--cluster", str(cluster))
+    arguments = [sys.executable, "-m", "chaplain.cli.main", "journal", "read", "--follow", *where]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as reader:
+        try:
+            assert reader.stdout is not None
+            for number in range(3):
+                lines("journal", "write", str(number), *where)
+                assert json.loads(reader.stdout.readline())["value"] == str(number)
+        finally:
+            reader.terminate()
+
+
+def test_what_is_not_there_is_said(cluster):
+    where = ("--cluster", cluster)
+    lines("journal", "write", "x", "--stream", "short", *where)
+    said = failure("journal", "read", "--stream", "short", "--from", "7", *where)
+    assert said == "chaplain: stream 'short' ends before offset 1: 7 is not there yet\n"
+    assert "there is no stream 'nope'" in failure("journal", "read", "--stream", "nope", *where)
+    assert "give either TEXT, or --file" in failure("journal", "write", "--stream", "s", *where, code=2)
+    assert "visible ASCII" in failure("journal", "write", "x", "--stream", "a b", *where, code=2)
+    assert "the cluster's own" in failure("journal", "write", "x", "--stream", "_config", *where, code=2)
+    assert "Invalid value for '--from'" in failure("journal", "read", "--stream", "s", "--from", "-1", *where, code=2)
+    assert "there is no cluster at" in failure("journal", "read", "--stream", "s", "--cluster", "/nowhere")
+
+
+def test_clients_are_added_with_rights_and_removed(cluster, tmp_path):
+    where = ("--cluster", cluster, "--output", "json")
+    file = tmp_path / "alice.identity"
+    [added] = lines("client", "add", "alice", "--write", "her-*", "--read", "*", "--out", file, *where)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert f"key {added['key']}\n" in file.read_text()
+    alice = {"CHAPLAIN_IDENTITY": str(file)}
+    assert lines("journal", "write", "a", "--stream", "her-own", *where, **alice)[0]["offset"] == 0
+    assert "may not write" in failure("journal", "write", "a", "--stream", "other", *where, **alice)
+    assert "only an admin" in failure("client", "add", "bob", "--out", tmp_path / "bob", *where, **alice)
+    assert not (tmp_path / "bob").exists(), "a key that is of no use is not left behind"
+    assert "has this name" in failure("client", "add", "alice", "--out", tmp_path / "again", *where)
+    assert "a key is never overwritten" in failure("client", "add", "carol", "--out", file, *where)
+    [listed] = [one for one in lines("client", "list", *where)[0] if one["name"] == "alice"]
+    assert (listed["status"], listed["writes"], listed["reads"], listed["admin"]) == ("active", ["her-*"], ["*"], False)
+    assert listed["key"] == added["key"]
+    assert lines("client", "remove", "alice", *where) == [{"removed": "alice"}]
+    assert "no node let us in" in failure("journal", "write", "b", "--stream", "her-own", *where, **alice)
+    assert "there is no client 'alice'" in failure("client", "remove", "alice", *where)
+    table = chaplain("client", "list", "--cluster", cluster).stdout
+    assert "removed" in table
+    assert lines("client", "add", "dave", "--key", added["key"], *where)[0]["file"] is None
+    assert "base64url" in failure("client", "add", "eve", "--key", "?", *where, code=2)
+
+
+def test_timestamps_keep_their_nanoseconds():
+    assert timestamp(1_794_790_968_312_628_369) == "2026-11-16T01:02:48.312628369Z"
+    assert timestamp(0) == "1970-01-01T00:00:00.000000000Z"
