@@ -142,12 +142,12 @@ def test_interrupting_up_leaves_nothing_running(unstarted):
     """The second node never seems to serve: it was told to tell nobody."""
     file = unstarted / "node-2/node.toml"
     file.write_text(file.read_text().replace(load_cluster(unstarted).nodes[1].http, ""))
+    # A shell starts background jobs deaf to Ctrl-C, and a test run may be one.
+    hearing = ["env", "--default-signal=INT", sys.executable]
     process = subprocess.Popen(
-        [sys.executable, "-m", "chaplain.cli.main", "cluster", "up", "--dir", str(unstarted)],
+        [*hearing, "-m", "chaplain.cli.main", "cluster", "up", "--dir", str(unstarted)],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        # A shell starts background jobs deaf to Ctrl-C, and a test run may be one.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     end = time.monotonic() + PATIENCE_S
     while not all(pid_of(unstarted / f"node-{number}") for number in (1, 2)):
