@@ -1,7 +1,7 @@
 """What clients saw of a journal, and what must follow from it alone, whatever the nodes think of themselves.
 
-Every writer writes numbered values of its own. An acknowledged one must be in every node's final reading exactly once, at
-the offset of its receipt; one whose fate is unknown at most once; one that was refused not at all.
+Every writer writes numbered values of its own. An acknowledged one must be in every node's final reading exactly once,
+at the offset of its receipt; one whose fate is unknown at most once; one that was refused not at all.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _judge_time(attempts: Sequence[Attempt]) -> None:
     done = sorted((attempt for attempt in attempts if attempt.offset is not None), key=lambda one: one.acked_s)
     highest, place = -1, 0
     for later in sorted(done, key=lambda one: one.invoked_s):
-        while done[place].acked_s < later.invoked_s:
+        while place < len(done) and done[place].acked_s < later.invoked_s:
             highest = max(highest, done[place].offset or 0)
             place += 1
         assert later.offset is not None

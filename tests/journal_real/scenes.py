@@ -116,7 +116,7 @@ def pause_master(load: Load, seconds: float) -> None:
     load.await_progress()
 
 
-def batter(cluster: Cluster, masters: int, anyone: int, everybody: int, pauses: int, seed: int) -> tuple[dict, list]:
+def batter(cluster: Cluster, *, masters: int, anyone: int, everybody: int, pauses: int, seed: int) -> tuple[dict, list]:
     """Kill and pause under load; what clients saw must hold, and all nodes end the same."""
     chance = random.Random(seed)
     load = Load(cluster)

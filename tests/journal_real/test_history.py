@@ -1,0 +1,43 @@
+"""The judge of histories sees what it is there for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.journal_real.history import Attempt, judge
+
+from chaplain import Message
+
+
+def message(offset: int, value: bytes) -> Message:
+    return Message("load", offset, None, value, {}, 0, 1, offset + 1, 0, 1, offset + 1, 1)
+
+
+READING = [message(0, b"0:0"), message(1, b"0:1"), message(2, b"1:0")]
+ONE = [Attempt(b"0:0", 1.0, 2.0, 0, 1), Attempt(b"0:1", 3.0, 4.0, 1, 2)]
+OTHER = [Attempt(b"1:0", 3.5, 5.0, 2, 3), Attempt(b"1:1", 6.0)]
+
+
+def test_a_true_history_passes() -> None:
+    counts = judge([ONE, OTHER], {1: READING, 2: list(READING)})
+    assert counts == {"acknowledged": 3, "unknown": 1, "unknown and written": 0, "refused": 0}
+
+
+@pytest.mark.parametrize(
+    ("histories", "readings", "why"),
+    [
+        ([ONE, OTHER], {1: READING[:2]}, "is lost"),
+        ([ONE, OTHER], {1: READING, 2: READING[:2]}, "other messages"),
+        ([ONE, OTHER], {1: [*READING, message(3, b"0:0")]}, "doubled"),
+        ([ONE, OTHER], {1: [*READING, message(4, b"1:1")]}, "not dense"),
+        ([ONE, OTHER], {1: [*READING, message(3, b"9:9")]}, "somebody else"),
+        ([ONE, [replace(OTHER[0], offset=1), OTHER[1]]], {1: READING}, "elsewhere"),
+        ([ONE, [OTHER[0], replace(OTHER[1], refused="no")]], {1: [*READING, message(3, b"1:1")]}, "was refused"),
+        ([[ONE[1], ONE[0]], OTHER], {1: READING}, "order is broken"),
+        ([[replace(ONE[0], invoked_s=5.5), ONE[1]], OTHER], {1: READING}, "was invoked after"),
+    ],
+)
+def test_a_false_one_does_not(histories: list, readings: dict, why: str) -> None:
+    with pytest.raises(AssertionError, match=why):
+        judge(histories, readings)
