@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.cluster.harness import Node
 
+from chaplain.journal.log_records import is_message
 from chaplain.segment.header import read_headers
 from chaplain.segment.scan import scan
 
@@ -21,7 +22,7 @@ def records(file: Path) -> list[tuple[int, int, int, bool]]:
     assert header is not None
     found = scan(data, header).records
     base = header.base
-    return [(head.position - base, head.end - base, record.index, bool(record.parts)) for head, record in found]
+    return [(head.position - base, head.end - base, record.index, is_message(record)) for head, record in found]
 
 
 def flip(file: Path, at: int) -> None:

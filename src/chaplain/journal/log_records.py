@@ -129,6 +129,7 @@ class Jot(Frozen, frozen=True):
 
 
 def encode_jot(jot: Jot) -> bytes:
+    assert len(jot.boot) == 16, "another length would never compare as the same boot"
     fields = _JOT.pack(_JOT_MAGIC, jot.boot, jot.position, jot.index)
     return fields + _SIZE.pack(checksum(fields))
 

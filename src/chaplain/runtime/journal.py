@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import SystemRandom
+from uuid import UUID
 
 from chaplain.config import SEGMENTS, NodeConfig
 from chaplain.errors import ConfigError
@@ -75,13 +76,18 @@ def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
             genesis(founding.cluster),
             disk=disk_id(config.path("data")),
             founding_disk=mine[0].disk,
-            boot=BOOT_FILE.read_bytes().strip() if BOOT_FILE.exists() else SystemRandom().randbytes(16),
+            boot=boot_id(),
             folder=f"{SEGMENTS}/",
             segment_bytes=config.number("journal.segment_bytes"),
             election_ns=config.span_ns("journal.election_seconds"),
             room_bytes_min=config.number("journal.room_bytes_min"),
         )
     )
+
+
+def boot_id() -> bytes:
+    """16 octets, as a jot holds them; where the system has none, no two starts count as one boot."""
+    return UUID(BOOT_FILE.read_text().strip()).bytes if BOOT_FILE.exists() else SystemRandom().randbytes(16)
 
 
 def disk_id(data: Path) -> bytes:

@@ -1,0 +1,10 @@
+"""A node's own boot id survives its jot: else no restart would ever count as one on the same boot."""
+
+from __future__ import annotations
+
+from chaplain.journal.log_records import Jot, decode_jot, encode_jot
+from chaplain.runtime.journal import boot_id
+
+
+def test_the_boot_id_fits_a_jot() -> None:
+    assert decode_jot(encode_jot(Jot(boot_id(), 1, 1))).boot == boot_id()
