@@ -1,0 +1,192 @@
+"""Options of the source, with the meaning, defaults and errors of Spark's Kafka source.
+
+Decides which options are right and which offsets they stand for, given what a stream has. Refuses to know Spark and
+files. A stream is a topic with the one partition 0.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from chaplain.core import Frozen
+from chaplain.errors import ConfigError, Missing
+
+EARLIEST = -2
+LATEST = -1
+PARTITION = "0"
+
+
+class Bound(Frozen, frozen=True):
+    """Where to begin or end: an offset for each stream, -2 and -1 as Kafka has them, or a time."""
+
+    every: int = EARLIEST
+    """For all streams that `offsets` does not name."""
+    offsets: dict[str, int] | None = None
+    times_ms: dict[str, int] | None = None
+    time_ms: int | None = None
+    later: Literal["error", "latest"] = "error"
+    """What a time stands for behind which nothing was written."""
+
+
+class Options(Frozen, frozen=True):
+    folder: str
+    """Of segments; empty if the cluster's folder is given."""
+    cluster: str
+    names: tuple[str, ...]
+    pattern: str
+    starting: Bound
+    ending: Bound
+    min_partitions: int
+    max_offsets: int
+    headers: bool
+    fail_on_loss: bool
+
+    def wants(self, stream: str) -> bool:
+        return stream in self.names if not self.pattern else re.fullmatch(self.pattern, stream) is not None
+
+
+def parse(given: Mapping[str, str], streaming: bool) -> Options:
+    found = {key.lower(): value for key, value in given.items()}
+    folder, cluster = found.get("path", ""), found.get("cluster", "")
+    if bool(folder) == bool(cluster):
+        raise ConfigError("exactly one of the options path (a folder of segments) and cluster (its folder) must be set")
+    names, pattern = _subscription(found)
+    starting = _bound(found, "starting", LATEST if streaming else EARLIEST)
+    ending = _bound(found, "ending", LATEST)
+    if streaming and any(key.startswith("ending") for key in found):
+        raise ConfigError("ending offsets and timestamps are not for streaming queries")
+    if not streaming:
+        _check_batch(starting, ending)
+    return Options(
+        folder,
+        cluster,
+        names,
+        pattern,
+        starting,
+        ending,
+        _positive(found, "minPartitions"),
+        _positive(found, "maxOffsetsPerTrigger"),
+        _flag(found, "includeHeaders", False),
+        _flag(found, "failOnDataLoss", True),
+    )
+
+
+def _subscription(found: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
+    chosen = [key for key in ("subscribe", "subscribepattern", "assign") if found.get(key)]
+    if len(chosen) != 1:
+        raise ConfigError("exactly one of the options subscribe, subscribePattern and assign must be set")
+    value = found[chosen[0]]
+    if chosen == ["subscribepattern"]:
+        try:
+            re.compile(value)
+        except re.error as wrong:
+            raise ConfigError(f"subscribePattern {value!r} is no pattern: {wrong}") from None
+        return (), value
+    if chosen == ["subscribe"]:
+        return tuple(name.strip() for name in value.split(",") if name.strip()), ""
+    assigned = _object("assign", value)
+    if any(partitions != [0] for partitions in assigned.values()):
+        raise ConfigError('assign: a stream has the one partition 0, as in {"orders":[0]}')
+    return tuple(assigned), ""
+
+
+def _bound(found: Mapping[str, str], side: str, default: int) -> Bound:
+    """Kafka's order: a timestamp for all, then timestamps by stream, then offsets."""
+    strategy = found.get("startingoffsetsbytimestampstrategy", "error") if side == "starting" else "latest"
+    if strategy not in ("error", "latest"):
+        raise ConfigError(f"startingOffsetsByTimestampStrategy is error or latest, not {strategy!r}")
+    later: Literal["error", "latest"] = "error" if strategy == "error" else "latest"
+    if time := found.get(f"{side}timestamp"):
+        return Bound(default, time_ms=_number(f"{side}Timestamp", time), later=later)
+    if times := found.get(f"{side}offsetsbytimestamp"):
+        return Bound(default, times_ms=_by_stream(f"{side}OffsetsByTimestamp", times, 0), later=later)
+    value = found.get(f"{side}offsets", "").strip()
+    if not value:
+        return Bound(default)
+    if value.lower() in ("earliest", "latest"):
+        return Bound(EARLIEST if value.lower() == "earliest" else LATEST)
+    return Bound(default, offsets=_by_stream(f"{side}Offsets", value, EARLIEST))
+
+
+def _check_batch(starting: Bound, ending: Bound) -> None:
+    if LATEST in (starting.every, *(starting.offsets or {}).values()):
+        raise ConfigError("startingOffsets cannot be latest (-1) in a batch query")
+    if EARLIEST in (ending.every, *(ending.offsets or {}).values()):
+        raise ConfigError("endingOffsets cannot be earliest (-2) in a batch query")
+
+
+def _by_stream(name: str, text: str, least: int) -> dict[str, int]:
+    numbers = {}
+    for stream, partitions in _object(name, text).items():
+        if not isinstance(partitions, dict) or list(partitions) != [PARTITION]:
+            raise ConfigError(f'{name}: a stream has the one partition 0, as in {{"orders":{{"0":23}}}}')
+        number = partitions[PARTITION]
+        if not isinstance(number, int) or number < least:
+            raise ConfigError(f"{name}: {number!r} is not a number from {least} on")
+        numbers[stream] = number
+    return numbers
+
+
+def _object(name: str, text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or not value:
+        raise ConfigError(f"{name} must be a JSON object of streams, not {text!r}")
+    return value
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name} must be a number, not {text!r}") from None
+
+
+def _positive(found: Mapping[str, str], name: str) -> int:
+    """0 if it is not given."""
+    if name.lower() not in found:
+        return 0
+    number = _number(name, found[name.lower()])
+    if number < 1:
+        raise ConfigError(f"{name} must be positive, not {number}")
+    return number
+
+
+def _flag(found: Mapping[str, str], name: str, default: bool) -> bool:
+    value = found.get(name.lower(), str(default)).lower()
+    if value not in ("true", "false"):
+        raise ConfigError(f"{name} is true or false, not {value!r}")
+    return value == "true"
+
+
+class Stretch(Frozen, frozen=True):
+    """What is known of a stream: its offsets, and for each of its records the first offset and the time."""
+
+    first: int
+    next: int
+    times: Sequence[tuple[int, int]]
+
+
+def resolve(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool) -> int:
+    """The offset that a bound stands for."""
+    time_ms = bound.time_ms if bound.time_ms is not None else (bound.times_ms or {}).get(stream)
+    if time_ms is not None:
+        later = (first for first, time_ns in stretch.times if time_ns >= time_ms * 1_000_000)
+        offset = next(later, None)
+        if offset is None and bound.later == "error":
+            raise Missing(f"nothing was written to {stream!r} at or after {time_ms} ms: set another timestamp")
+        return stretch.next if offset is None else offset
+    offset = (bound.offsets or {}).get(stream, bound.every)
+    if offset in (EARLIEST, LATEST):
+        return stretch.first if offset == EARLIEST else stretch.next
+    if fail_on_loss and not stretch.first <= offset <= stretch.next:
+        raise Missing(
+            f"{stream!r} holds offsets {stretch.first} to {stretch.next - 1}, not {offset}: "
+            "choose others, or set failOnDataLoss to false"
+        )
+    return min(max(offset, stretch.first), stretch.next)

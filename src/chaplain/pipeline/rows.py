@@ -1,0 +1,145 @@
+"""Records to the rows that Spark gets: Arrow batches with the columns of the source, trimmed to a range of offsets.
+
+Decides which columns there are and their types. Loops over packs and batches, never over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chaplain.core import Frozen
+from chaplain.errors import ChaplainError, Missing
+from chaplain.pipeline.index import Place, read_places
+from chaplain.segment import arrow
+from chaplain.segment.headers import split
+from chaplain.segment.record import Record
+
+_HEADERS = "headers array<struct<key:string,value:binary>>"
+_FRONT = ("key binary", "value binary", "topic string", "partition int", "offset bigint", "timestamp timestamp")
+_BACK = (
+    "kind int",
+    "client_id bigint",
+    "client_message_id bigint",
+    "message_no int",
+    "regime bigint",
+    "message_index bigint",
+    "ingest_node int",
+    "pack_digest binary",
+)
+LOG_APPEND_TIME = 1
+"""What Kafka calls a time that the log gave, not the writer."""
+_CONSTANTS = {"partition": 0, "timestampType": LOG_APPEND_TIME}
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def fields(headers: bool) -> tuple[str, ...]:
+    """Columns with their types."""
+    return (*_FRONT, "timestampType int", *((_HEADERS,) if headers else ()), *_BACK)
+
+
+def schema_text(headers: bool) -> str:
+    return ", ".join(fields(headers))
+
+
+class Range(Frozen, frozen=True):
+    """Offsets from `start` up to, not with, `end` of one stream, and the records that hold them."""
+
+    stream: str
+    start: int
+    end: int
+    places: tuple[Place, ...]
+
+
+def ranges(places: Sequence[Place], stream: str, start: int, end: int, parts: int) -> list[Range]:
+    """Cut offsets into about as many ranges, each with the records that hold it."""
+    if end <= start:
+        return []
+    step = max(1, -(-(end - start) // max(1, parts)))
+    cuts = range(start, end, step)
+    return [_range(places, stream, low, min(low + step, end)) for low in cuts]
+
+
+def _range(places: Sequence[Place], stream: str, start: int, end: int) -> Range:
+    held = tuple(one for one in places if one.first_offset < end and one.first_offset + one.count > start)
+    return Range(stream, start, end, held)
+
+
+def read_range(wanted: Range, columns: Sequence[str], fail_on_loss: bool = True) -> Iterator[Any]:
+    """The rows of a range in Arrow batches. A loss is an error, or what can be read is given."""
+    needed = [name for name in arrow.COLUMNS if name in columns or name == "offset"]
+    rows = 0
+    for batch in arrow.to_record_batches(_records(wanted, fail_on_loss), needed):
+        offsets = batch.column(needed.index("offset"))
+        inside = pc.and_(pc.greater_equal(offsets, wanted.start), pc.less(offsets, wanted.end))
+        kept = batch if pc.all(inside).as_py() else batch.filter(inside)
+        rows += kept.num_rows
+        yield _shaped(kept, columns)
+    if fail_on_loss and rows != wanted.end - wanted.start:
+        raise Missing(
+            f"{wanted.stream!r}: {rows} messages stand where offsets {wanted.start} to {wanted.end - 1} should: "
+            "verify the log, read another node, or set failOnDataLoss to false"
+        )
+
+
+def _records(wanted: Range, fail_on_loss: bool) -> Iterator[Record]:
+    for place in wanted.places if not fail_on_loss else ():
+        try:
+            yield from read_places([place])
+        except (ChaplainError, FileNotFoundError):
+            continue  # asked for: what is lost is left out
+    if fail_on_loss:
+        try:
+            yield from read_places(list(wanted.places))
+        except (ChaplainError, FileNotFoundError) as wrong:
+            raise Missing(
+                f"{wanted.stream!r}: offsets {wanted.start} to {wanted.end - 1} cannot be read ({wrong}): "
+                "read another node, or set failOnDataLoss to false"
+            ) from wrong
+
+
+def _shaped(batch: Any, columns: Sequence[str]) -> Any:
+    """The columns in the order Spark asked for."""
+    arrays = [_column(batch, name) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _column(batch: Any, name: str) -> Any:
+    if name in _CONSTANTS:
+        return pa.array(np.full(batch.num_rows, _CONSTANTS[name], np.int32))
+    if name == "headers":
+        return header_lists(batch.column("headers"))
+    return batch.column(name)
+
+
+def header_lists(cells: Any) -> Any:
+    """A column of headers as octets, taken apart: lists of names and values."""
+    if cells.null_count == len(cells):
+        return pa.nulls(len(cells), HEADERS_TYPE)
+    there = cells.drop_null()
+    bounds = np.frombuffer(there.buffers()[1], np.int32)[there.offset : there.offset + len(there) + 1]
+    data = np.frombuffer(there.buffers()[2], np.uint8)
+    parts = split(data, bounds[:-1], np.diff(bounds))
+    counts = np.zeros(len(cells), np.int64)
+    counts[np.asarray(cells.is_valid())] = parts.counts
+    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    pairs = pa.StructArray.from_arrays(
+        [
+            _gathered(data, parts.name_starts, parts.name_sizes).cast(pa.string()),
+            _gathered(data, parts.value_starts, parts.value_sizes),
+        ],
+        ["key", "value"],
+    )
+    return pa.ListArray.from_arrays(pa.array(ends), pairs, mask=cells.is_null())
+
+
+def _gathered(data: Any, starts: Any, sizes: Any) -> Any:
+    """A binary column of these slices of the data."""
+    ends = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    places = np.arange(int(ends[-1])) + np.repeat(starts - ends[:-1], sizes)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data[places]))]
+    return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)

@@ -1,0 +1,59 @@
+"""A journal on disk, made by the real executor and the real writer, for Spark to read."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "journal"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "segment"))
+
+from requests_stage import CLUSTER, Stage, pack
+from segment_stage import Disk
+
+from chaplain.journal.cluster_message import encode_body
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.log_records import mark_record, message_records
+from chaplain.journal.order_events import Message
+from chaplain.segment.record import Record
+from chaplain.segment.write import LogSettings, Writer
+
+assert CLUSTER
+MESSAGES = 40
+ROWS = 25
+
+
+def journal(messages: int = MESSAGES, rows: int = ROWS) -> list[list[Record]]:
+    """The records of each cluster message: a lease, then packs for two streams, ten to one."""
+    stage = Stage()
+    lane = stage.lane()
+    first_id = 1
+    for number in range(messages):
+        stream = "audit" if number % 10 == 9 else "orders"
+        values = [b"%d/%d" % (number, row) for row in range(rows)]
+        stage.write(pack(lane, first_id, values, stream=stream))
+        first_id += rows
+    execution = JournalExecution(stage.founding)
+    groups = []
+    for settled in stage.prefix.messages:
+        preview = execution.preview(settled.body, settled.payloads)
+        execution.settle(settled)
+        message = Message(settled.body, encode_body(settled.body), settled.hash, 1, settled.payloads)
+        groups.append(message_records(message, preview))
+    return groups
+
+
+def put(folder: Path, groups: list[list[Record]], segment_bytes: int = 16 * 1024) -> Path:
+    """Write the records of messages, and a mark that makes the last one agreed."""
+    disk = Disk()
+    writer = Writer(LogSettings("journal", 5, segment_bytes=segment_bytes), random.Random(7))
+    for group in groups:
+        disk.perform(writer.append(group))
+        writer.synced(writer.written)
+    last = groups[-1][0]
+    disk.perform(writer.append([mark_record(last.index, last.chain_hash, 1)]))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in disk.files.items():
+        (folder / name).write_bytes(content)
+    return folder

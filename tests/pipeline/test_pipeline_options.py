@@ -1,0 +1,100 @@
+"""Options mean what they mean to Kafka's source, and headers come apart without a loop."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from chaplain.errors import ConfigError, Missing
+from chaplain.pipeline.options import Bound, Stretch, parse, resolve
+from chaplain.pipeline.rows import header_lists
+from chaplain.pipeline.session import java_version
+from chaplain.pipeline.source import limited
+from chaplain.segment.headers import encode_headers
+
+BASE = {"path": "segments", "subscribe": "orders"}
+STRETCH = Stretch(10, 40, [(10, 1_000_000), (20, 2_000_000), (30, 3_000_000)])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"path": "s"}, "exactly one of the options subscribe"),
+        ({**BASE, "assign": '{"orders":[0]}'}, "exactly one of the options subscribe"),
+        ({**BASE, "cluster": "c"}, "exactly one of the options path"),
+        ({"path": "s", "assign": '{"orders":[1]}'}, "one partition 0"),
+        ({"path": "s", "subscribePattern": "("}, "is no pattern"),
+        ({**BASE, "startingOffsets": "latest"}, "cannot be latest"),
+        ({**BASE, "startingOffsets": '{"orders":{"0":-1}}'}, "cannot be latest"),
+        ({**BASE, "endingOffsets": "earliest"}, "cannot be earliest"),
+        ({**BASE, "endingOffsets": "soon"}, "JSON object"),
+        ({**BASE, "startingOffsets": '{"orders":{"0":-3}}'}, "not a number from -2"),
+        ({**BASE, "minPartitions": "0"}, "must be positive"),
+        ({**BASE, "failOnDataLoss": "maybe"}, "true or false"),
+    ],
+)
+def test_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse(given, streaming=False)
+
+
+def test_defaults_differ_between_batch_and_stream() -> None:
+    batch, stream = parse(BASE, streaming=False), parse(BASE, streaming=True)
+    assert (batch.starting.every, batch.ending.every, stream.starting.every) == (-2, -1, -1)
+    assert batch.fail_on_loss
+    assert not batch.headers
+    with pytest.raises(ConfigError, match="not for streaming"):
+        parse({**BASE, "endingOffsets": "latest"}, streaming=True)
+
+
+def test_timestamps_stand_before_offsets() -> None:
+    bound = parse({**BASE, "startingTimestamp": "2", "startingOffsets": "earliest"}, streaming=False).starting
+    assert resolve(bound, "orders", STRETCH, fail_on_loss=True) == 20
+    by_stream = {**BASE, "endingOffsetsByTimestamp": '{"orders":{"0":9}}'}
+    assert resolve(parse(by_stream, streaming=False).ending, "orders", STRETCH, fail_on_loss=True) == 40
+
+
+@pytest.mark.parametrize(("offset", "meant"), [(-2, 10), (-1, 40), (10, 10), (25, 25), (40, 40)])
+def test_offsets(offset: int, meant: int) -> None:
+    assert resolve(Bound(offsets={"orders": offset}), "orders", STRETCH, fail_on_loss=True) == meant
+
+
+@pytest.mark.parametrize(("offset", "clamped"), [(3, 10), (41, 40)])
+def test_lost_offsets_are_an_error_unless_allowed(offset: int, clamped: int) -> None:
+    bound = Bound(offsets={"orders": offset})
+    with pytest.raises(Missing, match="holds offsets 10 to 39"):
+        resolve(bound, "orders", STRETCH, fail_on_loss=True)
+    assert resolve(bound, "orders", STRETCH, fail_on_loss=False) == clamped
+
+
+def test_a_time_behind_everything() -> None:
+    with pytest.raises(Missing, match="at or after 9 ms"):
+        resolve(Bound(time_ms=9), "orders", STRETCH, fail_on_loss=True)
+    assert resolve(Bound(time_ms=9, later="latest"), "orders", STRETCH, fail_on_loss=True) == 40
+
+
+def test_limit_is_shared_and_always_makes_progress() -> None:
+    start, latest = {"a": {"0": 0}, "b": {"0": 0}}, {"a": {"0": 900}, "b": {"0": 100}}
+    seen = 0
+    while start != latest:
+        end = limited(start, latest, 70)
+        step = sum(end[name]["0"] - start[name]["0"] for name in end)
+        assert 0 < step <= 70
+        seen += step
+        start = end
+    assert seen == 1000
+    assert limited(latest, {"a": {"0": 5}, "b": {"0": 100}}, 70) == latest
+
+
+def test_headers_become_lists() -> None:
+    cells = [None, encode_headers({"a": b"1", "bb": b""}), encode_headers({}), None, encode_headers({"c": b"xyz"})]
+    found = header_lists(pa.array(cells, pa.binary())).to_pylist()
+    first = [{"key": "a", "value": b"1"}, {"key": "bb", "value": b""}]
+    assert found == [None, first, [], None, [{"key": "c", "value": b"xyz"}]]
+    sliced = header_lists(pa.array(cells, pa.binary()).slice(1, 3)).to_pylist()
+    assert sliced == [first, [], None]
+
+
+@pytest.mark.parametrize(("text", "major"), [('openjdk version "17.0.15"', 17), ('java version "1.8.0_4"', 8), ("", 0)])
+def test_java_version(text: str, major: int) -> None:
+    assert java_version(text) == major
