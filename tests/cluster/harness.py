@@ -137,10 +137,19 @@ class Node:
 
     def metrics(self) -> dict[str, float]:
         """Counters and gauges by name, without `chaplain_` and `_total`."""
-        with self.inside(), urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
+        pages: list[str] = []
+        until(lambda: self._page(pages), f"{self} tells its metrics")
+        lines = pages[0].splitlines()
         pairs = [line.rsplit(" ", 1) for line in lines if line.startswith("chaplain_")]
         return {name.removeprefix("chaplain_").removesuffix("_total"): float(value) for name, value in pairs}
+
+    def _page(self, pages: list[str]) -> bool:
+        """Whether it told them now; a node whose loop has no time for two seconds says so instead."""
+        self.check()
+        address = f"http://{self.http}/metrics"
+        with contextlib.suppress(OSError), self.inside(), urllib.request.urlopen(address, timeout=10) as answer:
+            pages.append(answer.read().decode())
+        return bool(pages)
 
     def count(self, name: str) -> int:
         return int(self.metrics().get(name, 0))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cluster import namespaces
 from tests.cluster.harness import shell
+from tests.cluster.membership_scenes import one_dies
 from tests.cluster.partition_scenes import halves_meet_again, one_way_cut
 
 pytestmark = [
@@ -24,11 +25,14 @@ def test_a_partition_heals_and_a_one_way_cut_evicts_nobody(tmp_path: Path) -> No
     with namespaces.wired(tmp_path / "five", 5, SETTINGS) as (cluster, wires):
         suspected = one_way_cut(cluster, wires, 4, 2, seconds=4 * SILENCE_S + 2)
         healed_s = halves_meet_again(cluster, wires, ((1, 2), (3, 4, 5)), silence_s=SILENCE_S, seconds=12)
+        # Without the one address that everybody was given: now the halves have to look for each other.
+        one_dies(cluster, 1, silence_s=SILENCE_S)
+        alone_s = halves_meet_again(cluster, wires, ((2, 3), (4, 5)), silence_s=SILENCE_S, seconds=6)
         listed = shell(
             *("member", "list", "--cluster", cluster.directory, "--node", "5", "--output", "json"),
-            prefix=wires.prefix(1),
+            prefix=wires.prefix(2),
         )
-        assert [member["state"] for member in json.loads(listed)] == ["alive"] * 5
+        assert [member["state"] for member in json.loads(listed)] == ["left", *["alive"] * 4]
         for node in cluster:
             node.check()
-    print(f"suspicions {suspected}, one view again after {healed_s:.2f} s")
+    print(f"suspicions {suspected}, one view again after {healed_s:.2f} s and {alone_s:.2f} s")
