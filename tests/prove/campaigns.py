@@ -7,6 +7,7 @@ from collections import Counter
 from tests.fuzz import runner as fuzz
 from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import ON_REAL_CLUSTERS
+from tests.prove.journals import ON_REAL_JOURNALS
 
 from chaplain.sim import planted
 from chaplain.sim.runner import MODES, run_seeds
@@ -81,4 +82,5 @@ CAMPAIGNS = [
     fuzz_all(inputs=1_000_000),
     planted_all(),
     *ON_REAL_CLUSTERS,
+    *ON_REAL_JOURNALS,
 ]
