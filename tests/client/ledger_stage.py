@@ -71,7 +71,7 @@ class Bench:
         self.cluster = cluster
         self.identity = identity
         self.name = name
-        self.journal = ClientJournal(identity, Random(self.number), ids)
+        self.journal = ClientJournal(identity, CLUSTER, Random(self.number), ids)
         self.sessions: dict[bytes, Session] = {}
         self.outcomes: dict[int, list] = {}
         self.reports: list[Report] = []

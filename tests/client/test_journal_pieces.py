@@ -165,6 +165,15 @@ def test_a_run_over_answered_packs_places_the_others_rightly() -> None:
     assert lane.in_flight_bytes == 0
 
 
+def test_written_somewhere_and_not_written_are_told_apart_by_whole_packs() -> None:
+    lane: Lane[str] = Lane(1)
+    for first in (1, 4, 7):
+        lane.add(Packed(first, requests=3, messages=3, stream="s", raw=b"x", things=[str(first)]))
+    assert [(packed.first_id, place.base_offset) for packed, place in lane.settle_through(5)] == [(1, PLACE_UNKNOWN)]
+    assert [packed.first_id for packed in lane.take_after(6)] == [7]
+    assert list(lane.in_flight) == [4]
+
+
 def test_going_back_never_skips_nor_repeats_what_is_answered() -> None:
     lane = lane_with(1, 1, 1, 1)
     for packed in list(lane.unsent()):

@@ -13,7 +13,7 @@ from chaplain.client.streaming import WINDOW_BYTES
 from chaplain.client.unpacking import messages_of
 from chaplain.core import Stopping
 from chaplain.journal.client_messages import Chunk, GoBack, ListClients, NotWritten, Receipts, Run, Write
-from chaplain.journal.config_message import AddIdentity, RemoveIdentity
+from chaplain.journal.config_message import AddIdentity, ReleaseLane, RemoveIdentity
 from chaplain.journal.founding import Policy
 from chaplain.link.identity import Identity
 
@@ -198,6 +198,36 @@ def test_a_lane_that_was_reclaimed_is_replaced_unnoticed() -> None:
     assert values(bench) == [b"a", b"b", b"c"]
 
 
+def test_a_lane_that_ends_unfenced_leaves_what_was_sent_twice_unknown(cluster) -> None:
+    """It is written, its receipt is lost, and its lane is given back by another process: never to be written again."""
+    bench, other = Bench(cluster, 1, 2), Bench(cluster, 3)
+    bench.end(bench.write(b"warm"))
+    bench.deaf = True
+    call = bench.write(b"x")
+    bench.settle()
+    for session in bench.sessions.values():
+        session.inbox.clear()
+    other.end(other.wish(lambda call: PetitionWish(call, ReleaseLane(1), 60 * 10**9)))
+    bench.deaf = False
+    bench.hurt()
+    assert bench.end(call).failure is Failure.UNKNOWN
+    assert bench.end(bench.write(b"y")).place.client_id == 2
+    assert values(bench) == [b"warm", b"x", b"y"]
+
+
+def test_a_lost_pack_is_sent_again_as_soon_as_its_successor_shows_the_gap(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(b"warm"))
+    bench.spoil = lambda up, message: 0 if up and isinstance(message, Write) else 1
+    lost = bench.write(b"x")
+    bench.settle()
+    bench.spoil = None
+    began_ns = cluster.now_ns
+    assert bench.end(bench.write(b"y")).place.base_offset == 2
+    assert bench.end(lost).place.base_offset == 1
+    assert cluster.now_ns - began_ns < 10**9
+
+
 def test_a_node_that_is_behind_is_waited_for(cluster) -> None:
     """Node 3 hears nothing of the order until later: it knows neither the lane nor the stream."""
     bench = Bench(cluster, 1)
@@ -213,6 +243,7 @@ def test_a_node_that_is_behind_is_waited_for(cluster) -> None:
     assert bench.end(write).place.base_offset == 1
     assert isinstance(bench.end(read), Returned)
     assert values(bench) == [b"a", b"b"]
+    assert lane_of(bench) == 1, "asked for with the same nonce, it is the same lane"
 
 
 def test_credit_is_kept_to() -> None:
@@ -351,6 +382,10 @@ def test_a_slow_reader_holds_little() -> None:
     assert WINDOW_BYTES <= sum(held) <= WINDOW_BYTES + max(held)
     bench.rest(200)  # much longer than its timeout: it is not the cluster that is slow
     assert not bench.ended(call)
+    bench.disconnect(next(iter(bench.sessions)))
+    bench.settle()
+    held = [len(portion.packs) for portion in bench.outcomes[call]]
+    assert sum(held) <= WINDOW_BYTES + 2 * max(held), "not another window for another node"
     assert len(bench.messages()) == 100
 
 
@@ -391,6 +426,7 @@ def test_a_lost_chunk_is_fetched_again(cluster) -> None:
     found = [m for portion in bench.outcomes[call] for m in messages_of("orders", portion)]
     assert b"".join(m.value for m in found) == b"01234567"
     assert len(lost) == 3
+    assert all(portion.start < portion.stop for portion in bench.outcomes[call])
 
 
 def test_a_read_that_gets_nothing_ends_in_time(cluster) -> None:
@@ -439,6 +475,14 @@ def test_answers_about_nothing_settle_nothing(cluster) -> None:
     assert not bench.ended(call)
     bench.cluster.cut.clear()
     assert bench.end(call).place.base_offset == 1
+
+
+def test_nothing_is_signed_for_another_cluster_than_ours(cluster) -> None:
+    bench = Bench(cluster, 1)
+    bench.journal._outlets.cluster = "ours"
+    outcome = bench.end(bench.write(b"x", wait_s=2))
+    assert (outcome.failure, bench.writes) == (Failure.UNREACHABLE, 0)
+    assert "is of cluster" in outcome.reason
 
 
 def test_bounds_fit_those_of_the_nodes() -> None:

@@ -30,10 +30,10 @@ from chaplain.client.journal_events import (
     Written,
 )
 from chaplain.client.outlets import Outlets
-from chaplain.client.petitioning import Petitioning
+from chaplain.client.petitioning import APPLIED, Petitioning
 from chaplain.client.resolving import Resolving
 from chaplain.client.streaming import Streaming
-from chaplain.client.writing import APPLIED, Writing
+from chaplain.client.writing import Writing
 from chaplain.core import Drained, Stopping, Woken
 from chaplain.journal.client_messages import (
     AlreadyWritten,
@@ -64,9 +64,9 @@ class _Ask:
 
 
 class ClientJournal:
-    def __init__(self, identity: Identity, chance: Random, ids_max: int = REQUEST_ID_MAX) -> None:
+    def __init__(self, identity: Identity, cluster: str, chance: Random, ids_max: int = REQUEST_ID_MAX) -> None:
         self._effects: list[JournalEffect] = []
-        self._outlets = Outlets(self._effects)
+        self._outlets = Outlets(self._effects, cluster)
         self._petitioning = Petitioning(self._outlets, identity, chance)
         self._writing = Writing(self._effects, self._outlets, self._petitioning, identity, ids_max)
         self._resolving = Resolving(self._effects, self._petitioning, self._writing)

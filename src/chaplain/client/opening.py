@@ -55,7 +55,7 @@ class Opening(Frozen, frozen=True):
         instance = new_instance(chance)
         settings = LinkSettings(self.cluster, seal=self.seal, reports_per_second_max=_REPORTS_PER_SECOND_MAX)
         link = LinkCore(self.identity, instance, settings, chance, pinned=self.node_keys)
-        journal = ClientJournal(self.identity, chance)
+        journal = ClientJournal(self.identity, self.cluster, chance)
         core = ClientCore(link, self.identity.identifier, self.endpoints, Settings(), chance, journal=journal)
         return core, Sockets(instance)
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from chaplain.client.journal_events import JournalEffect, Utter
 from chaplain.core import Report
 from chaplain.journal.client_messages import CALL_MAX, ClientMessage, Failed, NodeMessage, Open, Opened
+from chaplain.journal.config_message import ACL_BYTES
 
 OPEN_AGAIN_NS = 500_000_000
 """A node that does not open is asked again after this."""
@@ -40,8 +41,10 @@ class Outlet:
 
 
 class Outlets:
-    def __init__(self, effects: list[JournalEffect]) -> None:
+    def __init__(self, effects: list[JournalEffect], cluster: str) -> None:
         self._effects = effects
+        self.cluster = cluster
+        """What is signed is good for this cluster alone, whatever a node says of itself."""
         self._outlets: dict[bytes, Outlet] = {}
         self._awake = False
         self._answers: dict[int, tuple[bytes, Answer]] = {}
@@ -50,7 +53,6 @@ class Outlets:
         self.moves = 0
         """Grows whenever another session is chosen."""
         self.acl = b""
-        self.cluster = ""
         self.trouble = "no node has opened its journal to us yet"
         """Why nothing can be said, for a message to a person."""
 
@@ -142,13 +144,16 @@ class Outlets:
         if isinstance(message, Failed):
             self.trouble = message.reason
             return
-        if not isinstance(message, Opened):
+        if not isinstance(message, Opened) or len(message.acl) != ACL_BYTES:
             self._effects.append(Report("an answer that was not asked for", "", {"message": type(message).__name__}))
+            return
+        if message.cluster != self.cluster:
+            self.trouble = f"the node's journal is of cluster {message.cluster[:64]!r}, not {self.cluster!r}"
             return
         self.forget(outlet.call)
         outlet.ready = True
         outlet.credit_bytes = max(outlet.credit_bytes, message.credit_bytes)
-        self.acl, self.cluster = message.acl, message.cluster
+        self.acl = message.acl
         if self.chosen is None:
             self._choose(outlet)
 

@@ -15,11 +15,13 @@ from typing import TypeAlias
 from chaplain.client.outlets import Outlets
 from chaplain.journal.client_messages import Decided, Failed, NodeMessage, SubmitPetition
 from chaplain.journal.config_message import NO_ACL, NONCE_BYTES, STAGE, ConfigMessage, entry_type_of, sign
+from chaplain.journal.request import REQUEST_ID_MAX
 from chaplain.link.identity import Identity
 
 PETITIONS_MAX = 1024
 AGAIN_NS = 1_000_000_000
 PAUSE_NS = 100_000_000
+APPLIED = "applied"
 TRANSIENT = ("busy", "unknown")
 """Kinds of failure after which the same petition may be sent again."""
 
@@ -105,8 +107,14 @@ class Petitioning:
                 petition.due_ns = min(petition.due_ns, now_ns + PAUSE_NS)
                 return
             message = Decided(message.call, message.kind, message.reason, 0, NO_ACL, 0)
-        if isinstance(message, Decided):
+        if isinstance(message, Decided) and _sound(message):
             self._outlets.forget(petition.call)
             for number in [number for number, one in self._waiting.items() if one is petition]:
                 del self._waiting[number]
             petition.verdict(now_ns, message)
+
+
+def _sound(decided: Decided) -> bool:
+    """Whether the numbers are such as a lane can have; an answer that is not is no answer."""
+    lane = decided.client_id if decided.kind == APPLIED else 0
+    return 0 <= lane <= REQUEST_ID_MAX and 0 <= decided.last_id <= REQUEST_ID_MAX

@@ -14,8 +14,8 @@ from chaplain.client.jobs import Job
 from chaplain.client.journal_events import JournalEffect, Place, ResolveWish, Written
 from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
 from chaplain.client.lane import Lane
-from chaplain.client.petitioning import Petitioning
-from chaplain.client.writing import APPLIED, Writing
+from chaplain.client.petitioning import APPLIED, Petitioning
+from chaplain.client.writing import Writing
 from chaplain.journal.client_messages import Decided
 from chaplain.journal.config_message import FenceLane
 

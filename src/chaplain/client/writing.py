@@ -24,7 +24,7 @@ from chaplain.client.journal_results import RequestId
 from chaplain.client.lane import Lane, Packed
 from chaplain.client.outlets import Outlet, Outlets
 from chaplain.client.packing import Signer
-from chaplain.client.petitioning import Petitioning
+from chaplain.client.petitioning import APPLIED, Petitioning
 from chaplain.journal.client_messages import AlreadyWritten, Decided, GoBack, NotWritten, Receipts, Write
 from chaplain.journal.config_message import FenceLane, LeaseLane, ReleaseLane
 from chaplain.journal.request import REQUEST_ID_MAX
@@ -41,7 +41,6 @@ ANSWER_NS = 3_000_000_000
 PAUSE_FIRST_NS = 5_000_000
 PAUSE_MOST_NS = 500_000_000
 
-APPLIED = "applied"
 LATER = ("busy", "disk_full", "stopping")
 """Kinds of refusal that pass: the same octets may be taken later, or elsewhere."""
 IDENTITY = ("removed", "compromised", "unknown_signer", "not_yours")
@@ -225,7 +224,7 @@ class Writing:
     def _leased(self, now_ns: int, decided: Decided) -> None:
         assert self._phase is Phase.LEASING
         self._phase, self._petition = Phase.NONE, 0
-        if decided.kind != APPLIED:
+        if decided.kind != APPLIED or not decided.client_id:
             self._disown(now_ns, decided.reason)
             return
         old = self._lane
