@@ -93,7 +93,7 @@ class RequestChecker(Watcher):
             self._decided[body.index] = self._oracle.judge(body, effect.message.payloads)
             self._hashes[body.index] = effect.message.hash
             for written in effect.executed.verdict.streams:
-                if self._oracle.chains[written.stream] != written.chain:
+                if self._oracle.chains.get(written.stream) != written.chain:
                     self.complain(f"{host.name} has another chain of {written.stream} after message {body.index}")
         for number, entry in enumerate(effect.executed.verdict.entries):
             self._compare(host, body.index, entry, self._decided[body.index][number])

@@ -26,8 +26,8 @@ BUGS = [
         "name a request by its signature",
         "execution",
         "return self._apply(draft, lane, place, entry.stream, heading)",
-        "return self._apply(draft, lane, place, entry.stream, msgspec.structs.replace(heading, "
-        "digest=sha256(entry.raw).digest()))",
+        "globals()['request_digest'] = lambda *_: sha256(entry.raw).digest()\n"
+        "        return self._apply(draft, lane, place, entry.stream, heading)",
     ),
     _bug(
         "a duplicate takes an offset",
