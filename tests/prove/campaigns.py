@@ -79,6 +79,9 @@ def planted_all() -> Campaign:
 
 CAMPAIGNS = [
     simulate("greet", seeds=10_000),
+    simulate("gossip", seeds=1_000),
+    simulate("order", seeds=2_000),
+    simulate("requests", seeds=2_000),
     fuzz_all(inputs=1_000_000),
     planted_all(),
     *ON_REAL_CLUSTERS,
