@@ -23,6 +23,7 @@ NOUNS = {
     "query": "Ask the whole cluster a question.",
     "event": "Fire events that reach every node, and listen to them.",
     "pool": "Broadcast to whoever has joined a pool, and listen.",
+    "pipeline": "Land streams in tables and prove them, with Spark.",
     "key": "Make keys, and replace the cluster's.",
     "demo": "See it all: three nodes, every stream kind, a kill -9, a verdict.",
     "wire": "Messages as bytes and as JSON, for people who debug.",
