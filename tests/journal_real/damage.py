@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.cluster.harness import Node
 
 from chaplain.journal.log_records import is_message
+from chaplain.runtime.journal import DISK_FILE
 from chaplain.segment.header import read_headers
 from chaplain.segment.scan import scan
 
@@ -48,5 +49,5 @@ def flip_in_the_middle(node: Node) -> None:
 
 
 def wipe(node: Node) -> None:
-    for file in [*segments(node), *node.folder.glob("**/journal.*"), node.folder / "disk"]:
+    for file in [*segments(node), *node.folder.glob("**/journal.*"), node.folder / DISK_FILE]:
         file.unlink(missing_ok=True)

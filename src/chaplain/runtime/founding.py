@@ -2,7 +2,7 @@
 
 DIR/cluster.toml                 endpoints, node keys, the default client's identity file; never a secret
 DIR/client.identity              the default client's key
-DIR/node-1/node.toml, identity, keyring, wrapping, disk, pid, log, segments/
+DIR/node-1/node.toml, identity, keyring, wrapping, pid, log, segments/disk
 """
 
 from __future__ import annotations

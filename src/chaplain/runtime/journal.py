@@ -29,7 +29,8 @@ from chaplain.runtime.secrets import read_keyring, read_public_key
 from chaplain.segment.files import list_segments
 from chaplain.segment.layout import Bytes
 
-DISK_FILE = "disk"
+DISK_FILE = f"{SEGMENTS}/disk"
+"""Beside the log, so that whoever empties that folder takes the id along: an empty log under an old id would vote."""
 WRAPPING_FILE = "wrapping"
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 

@@ -1,0 +1,25 @@
+"""A data directory's own name: kept by restarts, lost with its log."""
+
+from __future__ import annotations
+
+from chaplain.config import SEGMENTS, load_node
+from chaplain.runtime.founding import make_cluster
+from chaplain.runtime.journal import disk_id
+
+
+def test_a_founded_directory_has_the_id_that_its_cluster_was_founded_with(tmp_path):
+    make_cluster(tmp_path / "c", 3, "none", None)
+    folder = tmp_path / "c/node-2"
+    assert disk_id(folder).hex() == load_node(folder / "node.toml").disks[2]
+    assert disk_id(folder) == disk_id(folder)
+
+
+def test_who_empties_the_log_s_folder_gets_another_disk(tmp_path):
+    """An empty log under the founding id is a node that never ran: it would vote with nothing to remember."""
+    make_cluster(tmp_path / "c", 3, "none", None)
+    folder = tmp_path / "c/node-2"
+    founded = disk_id(folder)
+    for file in (folder / SEGMENTS).iterdir():
+        file.unlink()
+    assert disk_id(folder) != founded
+    assert disk_id(folder) == disk_id(folder)
