@@ -181,11 +181,11 @@ def test_redials_back_off_and_never_stop() -> None:
     stage.unreachable.add(bob.endpoint)
     alice.meet(bob)
     stage.run(60 * SECOND_NS)
-    assert 12 <= len(alice.dials) <= 40
+    assert 40 <= len(alice.dials) <= 90
     assert len({dial.dial for dial in alice.dials}) == len(alice.dials)
     stage.unreachable.clear()
-    stage.run(6 * SECOND_NS)
-    assert alice.sessions == {bob.instance}
+    stage.run(2 * SECOND_NS)
+    assert alice.sessions == {bob.instance}, "who comes back is found within 2 s"
 
 
 def test_a_dial_back_that_comes_to_nothing_is_given_up() -> None:

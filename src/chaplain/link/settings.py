@@ -37,7 +37,8 @@ class LinkSettings(Frozen, frozen=True):
     greeting_timeout_ns: int = 10 * SECOND_NS
     """From dialling, or from a client's first greeting, to a session."""
     redial_min_ns: int = 50_000_000
-    redial_max_ns: int = 5 * SECOND_NS
+    redial_max_ns: int = 3 * SECOND_NS // 2
+    """A node that starts is to be found within 2 s, even one that knows nobody: the others dial it."""
     queue_bytes_max: int = 16 * MIB
     """Bytes waiting on one channel; ordinary commands beyond it are dropped and told."""
     reserve_bytes: int = MIB
