@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import fcntl
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +31,8 @@ PATIENCE_S = 60.0
 POLL_S = 0.02
 SILENCE_S = 5.0
 """T, where a test does not set another: the default of `gossip.silence_seconds`."""
+PORTS = range(30_000, 32_700, 20)
+"""Each the first of twenty: between those that `cluster up` chooses and those that the kernel gives away."""
 PROGRAM = (sys.executable, "-m", "chaplain.cli.main")
 
 
@@ -246,7 +251,18 @@ def founded(
 
     `settings` goes behind each node's file, so it must begin with a table, such as `[gossip]`.
     """
-    found(directory, count)
+    with found(directory, count):
+        _adjust(directory, count, one_door, settings)
+        if change is not None:
+            change(directory)
+        cluster = Cluster(directory, prefixes)
+        try:
+            yield cluster
+        finally:
+            cluster.end()
+
+
+def _adjust(directory: Path, count: int, one_door: bool, settings: str) -> None:
     for number in range(1, count + 1):
         file = directory / f"node-{number}" / NODE_FILE
         lines = file.read_text().splitlines()
@@ -254,24 +270,23 @@ def founded(
             door = [] if number == 1 else [load_cluster(directory).nodes[0].endpoint]
             lines = [f"neighbours = {json.dumps(door)}" if line.startswith("neighbours") else line for line in lines]
         file.write_text("\n".join(lines) + f"\n{settings}\n")
-    if change is not None:
-        change(directory)
-    cluster = Cluster(directory, prefixes)
-    try:
-        yield cluster
-    finally:
-        cluster.end()
 
 
-def found(directory: Path, count: int) -> None:
-    """Free ports are only free until somebody else takes them: others on this machine look for some, too."""
-    for attempt in range(5):
-        try:
-            return make_cluster(directory, count, "sqlite", None)
-        except ConfigError:
-            if attempt == 4:
-                raise
-    return None
+@contextlib.contextmanager
+def found(directory: Path, count: int) -> Iterator[None]:
+    """Make a cluster on ports that no other test takes meanwhile: a port found free may be gone at the next restart."""
+    folder = Path(tempfile.gettempdir()) / "chaplain-test-ports"
+    folder.mkdir(exist_ok=True)
+    for base in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with (folder / str(base)).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                make_cluster(directory, count, "sqlite", base)
+            except (BlockingIOError, ConfigError):
+                continue
+            yield
+            return
+    raise AssertionError("no block of free ports was found")
 
 
 @contextlib.contextmanager
