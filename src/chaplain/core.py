@@ -162,6 +162,33 @@ class Remove(Frozen, frozen=True):
 Operation: TypeAlias = WriteAt | Replace | Rename | Remove
 
 
+# Calls of clients that a layer above gossip answers. Their bodies and payloads are that layer's own.
+
+
+class Requested(Frozen, frozen=True):
+    """A client of this node wants something; ends in `Settled` of the same call, or in `Withdrawn`."""
+
+    call: int
+    client: str
+    body: bytes
+    payload: bytes
+
+
+class Withdrawn(Frozen, frozen=True):
+    """Nobody waits for the call any more."""
+
+    call: int
+
+
+class Settled(Frozen, frozen=True):
+    """The answer to a call. With a `kind`, for programs, and a `reason`, for people, it is a refusal."""
+
+    call: int
+    payload: bytes = b""
+    kind: str = ""
+    reason: str = ""
+
+
 # Effects: what to do, in the imperative.
 
 

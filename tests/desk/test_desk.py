@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaplain.core import Report
+from chaplain.core import Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages
-from chaplain.desk.core import DeskCore, DeskEffect, DeskSettings, RotationWanted, Views
+from chaplain.desk.core import DeskCore, DeskEffect, DeskSettings, ForLayer, RotationWanted, Views
 from chaplain.desk.messages import (
     AnswerQuestions,
     AskQuestion,
@@ -23,8 +23,10 @@ from chaplain.desk.messages import (
     GetMembers,
     GetStatus,
     GiveAnAnswer,
+    Instruct,
     JoinAPool,
     ListenEvents,
+    LookUp,
     NodeReply,
     PoolItem,
     QuestionItem,
@@ -53,6 +55,7 @@ from chaplain.mesh.events import Entered, Exited, Gapped, JoinPool, LeavePool, S
 from chaplain.wire import parcel
 
 OWN = 7
+LAYER = 4
 ANN = Peer(b"a" * 16, 100, b"A" * 32, client="ann")
 BOB = Peer(b"b" * 16, 200, b"B" * 32, client="bob")
 NODE = Peer(b"n" * 16, 300, b"N" * 32, endpoint="tcp://127.0.0.1:1")
@@ -67,6 +70,7 @@ class Desk:
             members=lambda: [{"id": 1}],
             node_id=lambda identifier: identifier,
             identifier={1: 4711}.__getitem__,
+            layers=frozenset({LAYER}),
         )
         self.core = DeskCore(OWN, settings or DeskSettings(), views)
         self.step(Entered(ANN, {}))
@@ -188,6 +192,32 @@ def test_a_rotation_ends_in_done_or_names_who_is_missing() -> None:
     failed = reply(desk.step(Rotated(2, False, KeyStep.INSTALL, (3,)))[0])[1]
     assert isinstance(failed, Failed)
     assert "node 3" in failed.reason
+
+
+def test_a_call_to_a_layer_is_settled_or_refused_by_it() -> None:
+    desk = Desk()
+    assert desk.ask(ANN, LookUp(5, LAYER, b"body"), b"load") == [ForLayer(LAYER, Requested(1, "ann", b"body", b"load"))]
+    assert desk.ask(BOB, Instruct(5, LAYER, b"")) == [ForLayer(LAYER, Requested(2, "bob", b"", b""))]
+    (refused,) = desk.step(Settled(2, kind="busy", reason="later"))
+    assert reply(refused) == (BOB.instance, Failed(5, "busy", "later"), b"")
+    (done,) = desk.step(Settled(1, b"page"))
+    assert reply(done) == (ANN.instance, Done(5), b"page")
+    assert desk.step(Settled(1, b"again")) == []
+
+
+def test_a_layer_that_is_not_here_is_named() -> None:
+    (refused,) = Desk().ask(ANN, LookUp(5, 9, b""))
+    assert reply(refused)[1] == Failed(5, "refused", "this node does not serve layer 9")
+
+
+def test_a_call_that_nobody_waits_for_is_withdrawn() -> None:
+    desk = Desk()
+    for call in (5, 6):
+        desk.ask(ANN, LookUp(call, LAYER, b""))
+    withdrawn, done = desk.ask(ANN, Cancel(5))
+    assert withdrawn == ForLayer(LAYER, Withdrawn(1))
+    assert reply(done)[1] == Done(5)
+    assert desk.step(Exited(ANN, "left")) == [ForLayer(LAYER, Withdrawn(2))]
 
 
 @pytest.mark.parametrize("name", ["", "two words", "ä", "x" * 256, "tab\t"])

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from random import Random
 from typing import get_args
 
-from chaplain.core import Drained, Send
-from chaplain.desk.core import DeskEffect, RotationWanted
-from chaplain.gossip.events import GossipEffect, State
+from chaplain.core import Drained, Persist, Persisted, Replace, Requested, Send, Settled
+from chaplain.desk import messages
+from chaplain.desk.core import DeskEffect, ForLayer, RotationWanted
+from chaplain.desk.messages import LookUp
+from chaplain.gossip.events import GossipEffect, MemberChanged, State, Told
 from chaplain.gossip.settings import GossipSettings
-from chaplain.link.events import LinkEffect, Meet, Say
+from chaplain.link.events import LinkEffect, Meet, Peer, Say
 from chaplain.link.identity import Identity, new_instance
 from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
-from chaplain.mesh.events import JoinPool, MeshEffect, Shout, Shouted
+from chaplain.mesh.events import Entered, JoinPool, MeshEffect, Shout, Shouted, Whisper, Whispered
 from chaplain.mesh.settings import MeshSettings
+from chaplain.node import status
 from chaplain.node.core import NodeCore, NodeSettings
 from chaplain.node.rings import KEYRING_FILE
+from chaplain.node.upper import UpperCore, UpperEffect, UpperInput
 from chaplain.sim.trace import Trace
 from chaplain.sim.world import World
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
 
 SECOND = 10**9
+CLIENT = Peer(b"c" * 16, 100, b"C" * 32, client="ann")
 NAMES = ("one", "two", "three", "four", "five")
 
 
 class Cluster:
     """Five nodes, each told of the first alone."""
+
+    uppers: Mapping[Layer, UpperCore] = {}
+    """What the next node is made with."""
 
     def __init__(self, beacon: bool = False) -> None:
         self.beacon = beacon
@@ -50,7 +61,16 @@ class Cluster:
             node_ids=self.ids,
         )
         ring = KeyRing.parse(disk[KEYRING_FILE].decode()) if KEYRING_FILE in disk else KeyRing(b"k" * 32)
-        return NodeCore(settings, self.keys[name], ring, clients={}, rng=rng, instance=new_instance(rng), now_ns=now_ns)
+        return NodeCore(
+            settings,
+            self.keys[name],
+            ring,
+            clients={},
+            rng=rng,
+            instance=new_instance(rng),
+            now_ns=now_ns,
+            uppers=self.uppers,
+        )
 
     def node(self, name: str) -> NodeCore:
         core = self.world.hosts[name].core
@@ -160,3 +180,67 @@ def test_a_rotation_changes_every_ring_and_the_rings_outlive_a_restart() -> None
     assert cluster.node("four")._rings.ring.ids == rings["one"]
     cluster.world.run(cluster.world.now_ns + 15 * SECOND, cluster.all_know_all)
     assert cluster.all_know_all()
+
+
+class Postman:
+    """A layer above gossip that writes down what it hears, keeps it on disk, and answers with it."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.heard: list[UpperInput] = []
+
+    def step(self, now_ns: int, event: UpperInput) -> list[UpperEffect]:
+        self.heard.append(event)
+        match event:
+            case Requested():
+                return [Persist(event.call, (Replace("post", event.body),))]
+            case Persisted():
+                return [Settled(event.ticket, b"kept")]
+            case Entered():
+                return [Whisper(event.peer.instance, parcel.encode(Parcel(1, Layer.GRAPH, b"hello")))]
+            case _:
+                return []
+
+    def deadline(self) -> int | None:
+        return None
+
+    def status(self) -> dict[str, object]:
+        return {"post": len(self.heard)}
+
+
+class Postmen(Cluster):
+    def __init__(self) -> None:
+        self.postmen: dict[str, Postman] = {}
+        super().__init__()
+
+    def make(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> NodeCore:
+        self.postmen[name] = Postman()
+        self.uppers = {Layer.GRAPH: self.postmen[name]}
+        return super().make(name, rng, disk, now_ns)
+
+
+def test_a_layer_above_gossip_hears_its_like_and_its_members() -> None:
+    cluster = Postmen()
+    cluster.world.run(5 * SECOND)
+    heard = cluster.postmen["two"].heard
+    others = {identity.identifier for name, identity in cluster.keys.items() if name != "two"}
+    assert {event.peer.identifier for event in heard if isinstance(event, Entered)} == others
+    assert {event.peer.identifier for event in heard if isinstance(event, Told)} == others
+    assert others <= {event.member.identifier for event in heard if isinstance(event, MemberChanged)}
+    assert status.of_node(cluster.node("two"))["post"] == len(heard)
+
+
+def test_a_layer_above_gossip_writes_under_tickets_of_its_own() -> None:
+    cluster = Postmen()
+    node, postman = cluster.node("one"), cluster.postmen["one"]
+    node.desk.step(0, Entered(CLIENT, {}))
+    ask = messages.encode(CLIENT.identifier, LookUp(7, Layer.GRAPH, b"body"))
+    for effect in node.desk.step(0, Whispered(CLIENT, ask)):
+        assert isinstance(effect, ForLayer)
+        node._work.append((node._uppers[effect.layer], effect.event))
+    (persist,) = node.step(cluster.world.now_ns, Drained())
+    assert isinstance(persist, Persist)
+    assert persist.operations == (Replace("post", b"body"),)
+    assert not any(isinstance(event, Persisted) for event in postman.heard)
+    node.step(cluster.world.now_ns, Persisted(persist.ticket))
+    assert Persisted(1) in postman.heard

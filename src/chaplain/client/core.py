@@ -206,9 +206,9 @@ class ClientCore:
             self._to_journal(now_ns, Cancelled(call))
 
     def _hush(self, now_ns: int, pending: Pending) -> None:
-        """Nobody listens any more: the node need not send items."""
+        """Nobody listens any more: the node need not send items, nor keep a layer's answer."""
         session = self._keeper.sessions.get(pending.instance or b"")
-        if pending.listens and session is not None:
+        if pending.open_at_node and session is not None:
             content = messages.encode(self._identifier, Cancel(pending.call))
             self._keeper.say(now_ns, session.alive(content))
 

@@ -19,13 +19,16 @@ from chaplain.desk.messages import (
     GetMembers,
     GetStatus,
     GiveAnAnswer,
+    Instruct,
     JoinAPool,
     ListenEvents,
+    LookUp,
     PoolItem,
     QuestionItem,
     RotateKeys,
     ShoutToPool,
 )
+from chaplain.wire.parcel import Layer
 
 Wish: TypeAlias = Call | Connect | Measure
 
@@ -60,6 +63,11 @@ class Pending:
         return isinstance(self.wish, Call) and isinstance(self.wish.request, ListenEvents | JoinAPool | AnswerQuestions)
 
     @property
+    def open_at_node(self) -> bool:
+        """Whether a node keeps something for this call until it is told that nobody waits."""
+        return self.listens or (isinstance(self.wish, Call) and isinstance(self.wish.request, LookUp | Instruct))
+
+    @property
     def repeatable(self) -> bool:
         return not isinstance(self.wish, Call) or is_repeatable(self.wish.request)
 
@@ -75,9 +83,11 @@ class Pending:
 
 def is_repeatable(request: ClientRequest) -> bool:
     match request:
-        case GetStatus() | GetMembers() | AskQuestion() | Cancel() | ListenEvents() | JoinAPool() | AnswerQuestions():
+        case GetStatus() | GetMembers() | AskQuestion() | Cancel() | LookUp():
             return True
-        case FireEvent() | ShoutToPool() | GiveAnAnswer() | RotateKeys():
+        case ListenEvents() | JoinAPool() | AnswerQuestions():
+            return True
+        case FireEvent() | ShoutToPool() | GiveAnAnswer() | RotateKeys() | Instruct():
             return False
         case _:
             assert_never(request)
@@ -105,10 +115,18 @@ def describe(request: ClientRequest) -> str:
             return "reply"
         case RotateKeys():
             return "rotate keys"
+        case LookUp():
+            return f"{_layer_name(request.layer)} read"
+        case Instruct():
+            return f"{_layer_name(request.layer)} write"
         case Cancel():
             return "cancel"
         case _:
             assert_never(request)
+
+
+def _layer_name(layer: int) -> str:
+    return Layer(layer).name.lower()
 
 
 def fits(request: ClientRequest | None, item: Item) -> bool:

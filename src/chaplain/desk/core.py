@@ -6,6 +6,7 @@ layers work: it hands their inputs on and their news back.
 Invariants:
 - every request gets exactly one `Done`, `Failed` or `Started`, unless its session ends first;
 - a listener hears of a pool only between its `Started` and its `Cancel`;
+- a call handed to another layer is settled there, or withdrawn when nobody waits for it any more;
 - this node is in a pool exactly while some client of it listens there;
 - what a client may have open is bounded (`DeskSettings`).
 """
@@ -18,8 +19,9 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
-from chaplain.core import Frozen, Report
+from chaplain.core import Frozen, Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages, shapes
+from chaplain.desk.calls import OpenCalls
 from chaplain.desk.guests import Guest, Listeners, Topic
 from chaplain.desk.messages import (
     AnswerQuestions,
@@ -33,8 +35,10 @@ from chaplain.desk.messages import (
     GetMembers,
     GetStatus,
     GiveAnAnswer,
+    Instruct,
     JoinAPool,
     ListenEvents,
+    LookUp,
     NodeReply,
     PoolItem,
     QuestionItem,
@@ -63,7 +67,7 @@ class DeskSettings(Frozen, frozen=True):
     listeners_max: int = 64
     """Pools, event streams and questions one session may listen to; one more is refused."""
     calls_max: int = 1024
-    """Questions one session may have open; one more is refused."""
+    """Questions and calls to other layers one session may have open; one more is refused."""
     question_timeout_ns_max: int = 60 * 10**9
 
 
@@ -73,9 +77,28 @@ class RotationWanted(Frozen, frozen=True):
     call: int
 
 
-DeskInput: TypeAlias = Entered | Exited | Whispered | Shouted | Gapped | EventSeen | Questioned | Decided | Rotated
+class ForLayer(Frozen, frozen=True):
+    """A client's call, or its end, for a layer above gossip."""
+
+    layer: int
+    event: Requested | Withdrawn
+
+
+DeskInput: TypeAlias = (
+    Entered | Exited | Whispered | Shouted | Gapped | EventSeen | Questioned | Decided | Rotated | Settled
+)
 DeskEffect: TypeAlias = (
-    Whisper | Fire | Ask | GiveAnswer | RegisterQuestion | JoinPool | LeavePool | Shout | RotationWanted | Report
+    Whisper
+    | Fire
+    | Ask
+    | GiveAnswer
+    | RegisterQuestion
+    | JoinPool
+    | LeavePool
+    | Shout
+    | RotationWanted
+    | ForLayer
+    | Report
 )
 
 
@@ -88,6 +111,8 @@ class Views(Frozen, frozen=True):
     """The name people know a node by, from its identifier."""
     identifier: Callable[[int], int]
     """The other way round; a number that names no configured node is an identifier already."""
+    layers: frozenset[int] = frozenset()
+    """The layers above gossip that answer clients here."""
 
 
 class DeskCore:
@@ -98,9 +123,7 @@ class DeskCore:
         self._views = views
         self._guests: dict[bytes, Guest] = {}
         self._listeners = Listeners()
-        self._open: dict[int, tuple[Guest, int]] = {}
-        """Calls handed to another layer: its number for the call → who asked, under which of its own numbers."""
-        self._last_call = 0
+        self._calls = OpenCalls()
 
     def deadline(self) -> int | None:
         return None
@@ -127,6 +150,8 @@ class DeskCore:
                 return self._finish(event.call, shapes.answer(event.answer, self._views.node_id))
             case Rotated():
                 return self._finish_rotation(event)
+            case Settled():
+                return self._settle(event)
             case _:
                 assert_never(event)
 
@@ -136,9 +161,9 @@ class DeskCore:
         guest = self._guests.pop(instance, None)
         if guest is None:
             return []
-        for call in [call for call, (who, _) in self._open.items() if who is guest]:
-            del self._open[call]
-        return [LeavePool(topic.name) for topic in self._listeners.drop(guest) if topic.kind == "pool"]
+        withdrawn = [effect for number in self._calls.of(guest) for effect in self._withdraw(number)]
+        pools = [topic.name for topic in self._listeners.drop(guest) if topic.kind == "pool"]
+        return [*withdrawn, *map(LeavePool, pools)]
 
     def _count_missed(self, event: Gapped) -> list[DeskEffect]:
         """A listener's queue was full, or what a node told us did not arrive: the next pool item says how many."""
@@ -181,6 +206,8 @@ class DeskCore:
                 return self._hand_on(guest, call, lambda number: Ask(number, request.question, timeout_ns, payload))
             case RotateKeys():
                 return self._hand_on(guest, call, RotationWanted)
+            case LookUp() | Instruct():
+                return self._pass_to_layer(guest, request, payload)
             case FireEvent():
                 return self._fire(guest, request, payload)
             case ShoutToPool():
@@ -198,33 +225,52 @@ class DeskCore:
             case _:
                 assert_never(request)
 
-    def _hand_on(self, guest: Guest, call: int, make: Callable[[int], Ask | RotationWanted]) -> list[DeskEffect]:
+    def _pass_to_layer(self, guest: Guest, request: LookUp | Instruct, payload: bytes) -> list[DeskEffect]:
+        layer = request.layer
+        if layer not in self._views.layers:
+            return [self._refuse(guest, request.call, f"this node does not serve layer {layer}")]
+
+        def make(number: int) -> ForLayer:
+            return ForLayer(layer, Requested(number, guest.name, request.body, payload))
+
+        return self._hand_on(guest, request.call, make, layer)
+
+    def _hand_on(
+        self,
+        guest: Guest,
+        call: int,
+        make: Callable[[int], Ask | RotationWanted | ForLayer],
+        layer: int | None = None,
+    ) -> list[DeskEffect]:
         if guest.waiting >= self._settings.calls_max:
-            return [self._refuse(guest, call, f"{guest.waiting} questions are open already: wait for an answer first")]
-        self._last_call += 1
-        self._open[self._last_call] = (guest, call)
-        guest.waiting += 1
-        return [make(self._last_call)]
+            return [self._refuse(guest, call, f"{guest.waiting} calls are open already: wait for an answer first")]
+        return [make(self._calls.open(guest, call, layer))]
 
-    def _close(self, call: int) -> tuple[Guest, int] | None:
-        entry = self._open.pop(call, None)
-        if entry is not None:
-            entry[0].waiting -= 1
-        return entry
+    def _withdraw(self, number: int) -> list[DeskEffect]:
+        entry = self._calls.close(number)
+        return [] if entry is None or entry.layer is None else [ForLayer(entry.layer, Withdrawn(number))]
 
-    def _finish(self, call: int, result: object) -> list[DeskEffect]:
-        entry = self._close(call)
-        return [] if entry is None else [self._done(*entry, result)]
+    def _finish(self, number: int, result: object) -> list[DeskEffect]:
+        entry = self._calls.close(number)
+        return [] if entry is None else [self._done(entry.guest, entry.call, result)]
+
+    def _settle(self, settled: Settled) -> list[DeskEffect]:
+        entry = self._calls.close(settled.call)
+        if entry is None:
+            return []
+        if settled.kind:
+            return [self._reply(entry.guest, Failed(entry.call, settled.kind, settled.reason))]
+        return [self._reply(entry.guest, Done(entry.call), settled.payload)]
 
     def _finish_rotation(self, event: Rotated) -> list[DeskEffect]:
-        entry = self._close(event.call)
+        entry = self._calls.close(event.call)
         if entry is None:
             return []
         if event.done:
-            return [self._done(*entry, {"rotated": True})]
+            return [self._done(entry.guest, entry.call, {"rotated": True})]
         missing = ", ".join(str(self._views.node_id(identifier)) for identifier in event.missing)
         reason = event.reason or f"step {event.step} not confirmed by node {missing}; both keys stay in use: ask again"
-        return [self._refuse(*entry, reason)]
+        return [self._refuse(entry.guest, entry.call, reason)]
 
     def _fire(self, guest: Guest, request: FireEvent, payload: bytes) -> list[DeskEffect]:
         if problem := shapes.bad_name(request.event):
@@ -265,7 +311,9 @@ class DeskCore:
 
     def _cancel(self, guest: Guest, call: int) -> list[DeskEffect]:
         topic = guest.listening.get(call)
-        if topic is not None and self._listeners.remove(topic, guest, call) and topic.kind == "pool":
+        if topic is None:
+            return [effect for number in self._calls.of(guest, call) for effect in self._withdraw(number)]
+        if self._listeners.remove(topic, guest, call) and topic.kind == "pool":
             return [LeavePool(topic.name)]
         return []
 

@@ -80,8 +80,22 @@ class RotateKeys(Request, frozen=True):
     """Give every member a new cluster key and retire the old one."""
 
 
+class LookUp(Request, frozen=True):
+    """Read something of a layer above gossip. Body and payload are that layer's; asking twice does no harm."""
+
+    layer: int
+    body: bytes
+
+
+class Instruct(Request, frozen=True):
+    """Have a layer above gossip do something, which may happen twice if it is asked twice."""
+
+    layer: int
+    body: bytes
+
+
 class Cancel(Request, frozen=True):
-    """End the listening that was asked for under this call."""
+    """End what was asked for under this call: a listening, or the wait for a layer's answer."""
 
 
 ClientRequest: TypeAlias = (
@@ -95,6 +109,8 @@ ClientRequest: TypeAlias = (
     | AnswerQuestions
     | GiveAnAnswer
     | RotateKeys
+    | LookUp
+    | Instruct
     | Cancel
 )
 

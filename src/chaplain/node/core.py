@@ -4,7 +4,8 @@ It decides only who gets what: each effect of a layer is either the host's, or a
 passed on first in, first out, so that what a layer said first is done first. It also keeps the key ring on disk,
 because a key may be confirmed to others only when a restart would not forget it.
 
-A node without a journal is one that was founded without disks: it meshes and gossips.
+A node without a journal is one that was founded without disks: it meshes and gossips. Layers beside the journal are
+given by their number in parcels (`uppers`); the node knows nothing of them but `UpperCore`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from chaplain.core import (
     Persisted,
     PersistFailed,
     Report,
+    Settled,
 )
-from chaplain.desk.core import DeskCore, DeskSettings, RotationWanted, Views
+from chaplain.desk.core import DeskCore, DeskSettings, ForLayer, RotationWanted, Views
 from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
@@ -49,6 +51,7 @@ from chaplain.mesh.settings import MeshSettings
 from chaplain.node import status
 from chaplain.node.place import Place
 from chaplain.node.rings import RingKeeper, beacon_keys, confirmation
+from chaplain.node.upper import UpperCore
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer
 
@@ -88,6 +91,7 @@ class NodeCore:
         instance: bytes,
         now_ns: int,
         journal: JournalCore | None = None,
+        uppers: Mapping[Layer, UpperCore] | None = None,
     ) -> None:
         self.settings = settings
         self.identifier = identity.identifier
@@ -97,24 +101,33 @@ class NodeCore:
         self.link = LinkCore(identity, instance, settings.link, rng, ring=ring)
         self.mesh = MeshCore(settings.mesh, rng, own, beacon_keys(ring) if settings.beacon else None)
         self.gossip = GossipCore(identity, instance, settings.link.endpoint, settings.gossip, rng, now_ns)
-        views = Views(lambda: status.of_node(self), lambda: status.of_members(self), self.node_id, self._identifier_of)
-        self.desk = DeskCore(identity.identifier, settings.desk, views)
         self.journal = journal
+        self.uppers: Mapping[Layer, UpperCore] = uppers or {}
+        views = Views(
+            lambda: status.of_node(self),
+            lambda: status.of_members(self),
+            self.node_id,
+            self._identifier_of,
+            frozenset(self.uppers),
+        )
+        self.desk = DeskCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
         """What this node is in the journal's order."""
         self._rings = RingKeeper(ring, rng)
         self._clients = dict(clients)
         self._heard: dict[bytes, tuple[int, int]] = {}
         """Node peers by instance: identifier, and when gossip was last told that it was heard."""
-        self._writing: dict[int, KeyConfirmed | Persisted] = {}
-        """By ticket: what to say, and to whom, when it is on disk."""
+        self._writing: dict[int, tuple[Place, KeyConfirmed | Persisted]] = {}
+        """By ticket: whom to tell what when it is on disk."""
         self._last_ticket = 0
         self._begun = False
         self._work: deque[tuple[Place, Any]] = deque()
         self._out: list[HostEffect] = []
         self._link, self._mesh, self._gossip, self._desk = self._places()
         self._journal = None if journal is None else self._place_of(journal)
-        self._layers = [self._link, self._mesh, self._gossip, *([] if self._journal is None else [self._journal])]
+        self._uppers: dict[int, Place] = {layer: self._place_of_upper(core) for layer, core in self.uppers.items()}
+        above = [*([] if self._journal is None else [self._journal]), *self._uppers.values()]
+        self._layers = [self._link, self._mesh, self._gossip, *above]
         self._takers: dict[type, Place] = {
             **dict.fromkeys((host.Arrived, host.Flushed, host.Knocked, host.Connected, host.Disconnected), self._link),
             **dict.fromkeys((host.Heard, mesh.JoinPool, mesh.LeavePool, mesh.Shout), self._mesh),
@@ -132,8 +145,11 @@ class NodeCore:
     def counts(self) -> Counter[str]:
         """Everything the layers count, under their names."""
         merged: Counter[str] = Counter()
-        for name, layer in (("link", self.link), ("mesh", self.mesh), ("gossip", self.gossip), ("desk", self.desk)):
-            for what, count in layer.counts.items():
+        counts = {"link": self.link.counts, "mesh": self.mesh.counts}
+        counts.update({"gossip": self.gossip.counts, "desk": self.desk.counts})
+        counts.update({layer.name.lower(): upper.counts for layer, upper in self.uppers.items()})
+        for name, of_layer in counts.items():
+            for what, count in of_layer.items():
                 merged[f"{name}_{what}"] = count
         return merged
 
@@ -155,8 +171,7 @@ class NodeCore:
             return self._out
         match event:
             case host.Drained():
-                if self._journal is not None:
-                    self._work.append((self._journal, event))
+                self._work.extend((place, event) for place in self._layers[3:])
                 self._run()  # the link last: what the others say now is to travel in the same frames
                 self._work.append((self._link, event))
             case host.Woken():
@@ -230,6 +245,7 @@ class NodeCore:
         to_desk.send(give(to_mesh), mesh.Whisper, mesh.Shout, mesh.JoinPool, mesh.LeavePool)
         to_desk.send(give(to_gossip), gossip.Fire, gossip.Ask, gossip.GiveAnswer, gossip.RegisterQuestion)
         to_desk.send(self._rotate, RotationWanted)
+        to_desk.send(lambda effect: self._work.append((self._uppers[effect.layer], effect.event)), ForLayer)
         return to_link, to_mesh, to_gossip, to_desk
 
     def _place_of(self, journal: JournalCore) -> Place:
@@ -237,8 +253,16 @@ class NodeCore:
         place.send(self._emit, Report, Halt, Verify, ReadLog)
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
         place.send(lambda admitted: self._work.append((self._link, Register(dict(admitted.clients)))), Admitted)
-        place.send(self._write_for_journal, Persist)
+        place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         place.send(self._role_changed, RoleChanged)
+        return place
+
+    def _place_of_upper(self, upper: UpperCore) -> Place:
+        place = Place(upper.step, upper.deadline, {})
+        place.send(self._emit, Report, Halt)
+        place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
+        place.send(lambda effect: self._work.append((self._desk, effect)), Settled)
+        place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         return place
 
     def _emit(self, effect: HostEffect) -> None:
@@ -269,13 +293,21 @@ class NodeCore:
             self._work.append((self._desk, event))
             return
         self._heard[peer.instance] = (peer.identifier, self.now_ns)
+        self._tell_uppers(event)
         self._work.append((self._gossip, event))
 
     def _exited(self, event: Exited) -> None:
         self._heard.pop(event.peer.instance, None)
         if self._journal is not None:
             self._work.append((self._journal, event))
-        self._work.append((self._desk if event.peer.client else self._gossip, event))
+        if event.peer.client:
+            self._work.append((self._desk, event))
+            return
+        self._tell_uppers(event)
+        self._work.append((self._gossip, event))
+
+    def _tell_uppers(self, event: Entered | Exited | MemberChanged) -> None:
+        self._work.extend((place, event) for place in self._uppers.values())
 
     def _gapped(self, event: Gapped) -> None:
         """Losses are never silent: they go into the next item of the listeners concerned, and a peer's into the log."""
@@ -297,6 +329,8 @@ class NodeCore:
             self._work.append((self._desk, event))
         elif opened.layer == Layer.GOSSIP:
             self._work.append((self._gossip, Told(event.peer, opened)))
+        elif (place := self._uppers.get(opened.layer)) is not None:
+            self._work.append((place, Told(event.peer, opened)))
         else:
             self._report_peer("parcel refused", event.peer, f"nobody here speaks layer {opened.layer}")
 
@@ -304,6 +338,7 @@ class NodeCore:
         self._out.append(Report(what, str(self.node_id(peer.identifier)), {"reason": reason}))
 
     def _member_changed(self, event: MemberChanged) -> None:
+        self._tell_uppers(event)
         member = event.member
         was = str(event.old or "unknown")
         detail: dict[str, str | int] = {"state": str(member.state), "was": was, "incarnation": member.incarnation}
@@ -325,25 +360,18 @@ class NodeCore:
         """The link takes the step at once; others hear of it when the ring is on disk."""
         for effect in self.link.step(self.now_ns, change):
             self._link.routes[type(effect)](effect)
-        self._write(confirmation(change), (self._rings.file(),))
+        self._write(self._gossip, confirmation(change), (self._rings.file(),))
 
     # The disk.
 
-    def _write(self, then: KeyConfirmed | Persisted, operations: tuple[Operation, ...]) -> None:
+    def _write(self, who: Place, then: KeyConfirmed | Persisted, operations: tuple[Operation, ...]) -> None:
+        """Every layer numbers its own tickets, so the host sees numbers of ours."""
         self._last_ticket += 1
-        self._writing[self._last_ticket] = then
+        self._writing[self._last_ticket] = (who, then)
         self._out.append(Persist(self._last_ticket, operations))
 
-    def _write_for_journal(self, persist: Persist) -> None:
-        self._write(Persisted(persist.ticket), persist.operations)
-
     def _written(self, ticket: int) -> None:
-        then = self._writing.pop(ticket)
-        if isinstance(then, KeyConfirmed):
-            self._work.append((self._gossip, then))
-        else:
-            assert self._journal is not None
-            self._work.append((self._journal, then))
+        self._work.append(self._writing.pop(ticket))
 
     def _failed(self, event: PersistFailed) -> None:
         """The journal says what it can no longer promise before the node stops."""

@@ -28,6 +28,7 @@ def of_node(node: NodeCore) -> dict[str, object]:
         "pools": list(node.mesh.pools),
         "uptime_ns": node.now_ns - node.started_ns,
         **journal,
+        **{name: value for upper in node.uppers.values() for name, value in upper.status().items()},
     }
 
 

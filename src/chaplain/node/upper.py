@@ -1,0 +1,50 @@
+"""What a layer above gossip is to its node: it talks with its like on other nodes, and answers clients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Protocol, TypeAlias
+
+from chaplain.core import (
+    Drained,
+    Halt,
+    Persist,
+    Persisted,
+    PersistFailed,
+    Report,
+    Requested,
+    Settled,
+    Stopping,
+    Withdrawn,
+    Woken,
+)
+from chaplain.gossip.events import MemberChanged, Told
+from chaplain.mesh.events import Entered, Exited, Whisper
+
+UpperInput: TypeAlias = (
+    Woken
+    | Drained
+    | Stopping
+    | Entered
+    | Exited
+    | MemberChanged
+    | Told
+    | Requested
+    | Withdrawn
+    | Persisted
+    | PersistFailed
+)
+"""Tickets are the layer's own; `Entered` and `Exited` are of nodes, never of clients."""
+UpperEffect: TypeAlias = Whisper | Settled | Persist | Report | Halt
+
+
+class UpperCore(Protocol):
+    counts: Counter[str]
+
+    def step(self, now_ns: int, event: UpperInput, /) -> list[UpperEffect]: ...
+
+    def deadline(self) -> int | None: ...
+
+    def status(self) -> dict[str, object]:
+        """What `cluster status` says of it, beside what others say of the node."""
+        ...
