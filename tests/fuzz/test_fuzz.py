@@ -5,13 +5,12 @@ from runner import Finding, feed, inputs, targets
 
 TARGETS = targets()
 INPUTS = 20_000
-LIMIT_S = 8.0
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_hostile_bytes(name):
     target, seeds = TARGETS[name]
-    assert feed(name, target, seeds, INPUTS, limit_s=LIMIT_S) > 0
+    assert feed(name, target, seeds, INPUTS) == INPUTS
 
 
 def test_inputs_are_the_same_again_and_hold_seeds_beginnings_and_more():
