@@ -9,6 +9,7 @@ from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import ON_REAL_CLUSTERS
 from tests.prove.journals import ON_REAL_JOURNALS
 
+from chaplain.sim import gossip_scale as gossip
 from chaplain.sim import planted
 from chaplain.sim.runner import MODES, run_seeds
 
@@ -61,6 +62,42 @@ def fuzz_all(inputs: int) -> Campaign:
     return Campaign("fuzz", f"{inputs:,} hostile inputs for every decoder", pieces, run)
 
 
+# What gossip costs, and how often it is wrong.
+
+NODE_HOURS_A_PIECE = 25
+EVENTS = ["flooding 10", "flooding 100", "flooding 1000", "fan-out 100", "fan-out 1000", "fan-out 10000"]
+
+
+def gossip_scale(node_hours: int) -> Campaign:
+    def pieces(quick: bool) -> list[str]:
+        seeds = range(1, 2 if quick else node_hours // NODE_HOURS_A_PIECE + 1)
+        events = EVENTS[:1] if quick else EVENTS
+        return [*(f"silence {seed}" for seed in seeds), *(f"event {event}" for event in events)]
+
+    def run(piece: str) -> Report:
+        what, *rest = piece.split()
+        return _silence(int(rest[0])) if what == "silence" else _spread(rest[0], int(rest[1]))
+
+    about = f"{node_hours:,} node-hours at 5 % loss with pauses and kills, and one event in 10 to 10,000 nodes"
+    return Campaign("gossip-scale", about, pieces, run)
+
+
+def _silence(seed: int) -> Report:
+    found = gossip.measure_silence(seed, NODE_HOURS_A_PIECE, loss=0.05)
+    done = {"node-hours": round(found.node_hours), "kills": found.kills, "false leaves": found.false_leaves}
+    findings = [f"seed {seed}: {found.false_leaves} false leaves"] if found.false_leaves else []
+    findings += [f"seed {seed}: {found.undetected} killed nodes missed"] if found.undetected else []
+    return Report(done, findings, {"off every list after a kill": found.detect_s})
+
+
+def _spread(mode: str, nodes: int) -> Report:
+    found = gossip.measure_spread(nodes, flooding=mode == "flooding")
+    name = f"one event, {mode}, {nodes} nodes:"
+    done = {f"{name} rounds": found.rounds, f"{name} bytes a node": round(found.bytes_per_node)}
+    done[f"{name} messages a node x 100"] = round(100 * (found.copies_per_node + found.offers_per_node))
+    return Report(done)
+
+
 # Planted bugs.
 
 
@@ -80,6 +117,7 @@ def planted_all() -> Campaign:
 CAMPAIGNS = [
     simulate("greet", seeds=10_000),
     simulate("gossip", seeds=1_000),
+    gossip_scale(node_hours=1_000),
     simulate("order", seeds=2_000),
     simulate("requests", seeds=2_000),
     fuzz_all(inputs=1_000_000),

@@ -49,6 +49,8 @@ class Silence(msgspec.Struct):
     detect_p99_s: float
     detect_max_s: float
     bytes_per_node_second: float
+    detect_s: list[float]
+    """Each kill's time until it was off every list, in ascending order."""
 
 
 class Spread(msgspec.Struct):
@@ -136,6 +138,7 @@ def measure_silence(seed: int, node_hours: float, loss: float) -> Silence:
         round(seconds[min(len(seconds) - 1, len(seconds) * 99 // 100)], 2),
         round(seconds[-1], 2),
         round((world.counts["bytes"] - sent) / total_s, 1),
+        [round(second, 2) for second in seconds],
     )
 
 
