@@ -139,7 +139,7 @@ def test_a_lonely_node_answers_itself() -> None:
 
 def test_an_unknown_question_is_declined_by_all() -> None:
     [decided] = of(Stage().step(Ask(1, "never heard of", SECOND_NS)), Decided)
-    assert (decided.answer.decided, decided.answer.reason, decided.answer.votes) == (False, "split", 0)
+    assert (decided.answer.decided, decided.answer.reason, decided.answer.votes) == (False, "unknown", 0)
 
 
 def test_an_application_answers_what_it_registered_and_may_answer_again() -> None:

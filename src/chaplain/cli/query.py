@@ -7,6 +7,14 @@ import click
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, put_table
 
+UNDECIDED = {
+    "tie": "two answers have half of the members each",
+    "split": "no answer can reach half of the members",
+    "unknown": "nobody who answered knows this question",
+    "timeout": "not enough members answered in time",
+    "refused": "this node takes no more questions now, or not of this size",
+}
+
 
 @click.group()
 def query() -> None:
@@ -29,4 +37,4 @@ def ask(question: str, timeout: float, cluster: str, node: int | None, output: s
     if output == "json":
         put_json(found)
     else:
-        put_table(list(fields), [found], "" if answer.decided else f"undecided: {answer.reason or 'no majority'}")
+        put_table(list(fields), [found], "" if answer.decided else f"undecided: {UNDECIDED[answer.reason]}")

@@ -8,6 +8,7 @@ current membership. With n members present, of whom m have not answered yet:
                             2·(votes of the best other answer + m) < n, or when the time is up and no other has half
     two answers at half     undecided: tie
     2·(best votes + m) < n  undecided: split; no answer can reach half any more, so it ends early
+    … and nobody voted      undecided: unknown; those who answered do not know the question
     the time is up          undecided: timeout
 
 A node's newest answer replaces its earlier one; answers of nodes that are not members (any more) do not count; "I do
@@ -90,7 +91,7 @@ def _judge(members: int, best: int, rival: int, missing: int, time_is_up: bool) 
             return "tie"
         return "" if time_is_up or 2 * (rival + missing) < members else None
     if 2 * (best + missing) < members or not missing:
-        return "split"
+        return "split" if best else "unknown"
     return "timeout" if time_is_up else None
 
 
