@@ -37,4 +37,6 @@ def ask(question: str, timeout: float, cluster: str, node: int | None, output: s
     if output == "json":
         put_json(found)
     else:
-        put_table(list(fields), [found], "" if answer.decided else f"undecided: {UNDECIDED[answer.reason]}")
+        put_table(
+            list(fields), [found], "" if answer.decided else f"undecided: {UNDECIDED.get(answer.reason, answer.reason)}"
+        )
