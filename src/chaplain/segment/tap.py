@@ -1,0 +1,100 @@
+"""A tap: what a node saw of streams that nobody votes on, written down so that Spark can read it.
+
+Decides offsets: dense in each stream, in the order in which this node saw the messages. Refuses to promise anything: a
+tap is one node's own record, not agreed with anybody, and what was not on disk when the node died is not in it. Its
+records are settled, so readers show them as they are.
+
+Invariant: the offsets of a stream go on where the log on disk ends; no offset is given twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+
+from chaplain.core import Operation
+from chaplain.segment.layout import Bytes
+from chaplain.segment.pack import Pack, encode_pack
+from chaplain.segment.record import Flag, Head, Kind, Record
+from chaplain.segment.survey import Surveyor
+from chaplain.segment.write import LogSettings, Writer
+
+
+class StreamKind(IntEnum):
+    """What the column `kind` says of rows that come from a tap; a journal's rows have their message type there."""
+
+    POOL = 16
+    EVENT = 17
+    SEQUENCE = 18
+    GRAPH = 19
+
+
+class Tap:
+    """Appends to one log. `segments` are the files it has already, by sequence."""
+
+    def __init__(
+        self, settings: LogSettings, chance: random.Random, segments: Iterable[tuple[int, Bytes]] = ()
+    ) -> None:
+        self._heads: dict[str, int] = {}
+        self._index = 0
+        surveyor = Surveyor(settings.log)
+        held: list[Head] = []
+        for sequence, data in segments:
+            found = surveyor.add(sequence, data)
+            held += [head for head, _ in found.records] if found is not None else []
+        survey = surveyor.finish()
+        for head in held:
+            if survey.cut is None or head.position < survey.cut.position:
+                self._see(head.record)
+        # An end in doubt is cut: a tap promised nothing.
+        self._writer = Writer(settings, chance, survey, cut_doubt=True)
+
+    def head(self, stream: str) -> int:
+        """The offset of the stream's next message."""
+        return self._heads.get(stream, 0)
+
+    def write(
+        self,
+        kind: StreamKind,
+        stream: str,
+        values: Sequence[bytes],
+        timestamp_ns: int,
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        writer: int = 0,
+        first_id: int = 0,
+    ) -> tuple[Operation, ...]:
+        """The operations that put these messages behind the stream's last one.
+
+        `writer` and `first_id` become the rows' `client_id` and `client_message_id`.
+        """
+        assert values, "a record holds at least one message"
+        pack = Pack(writer, first_id, tuple(values), None if keys is None else tuple(keys), message_type=kind)
+        record = Record(
+            Kind.BATCH,
+            encode_pack(pack),
+            index=self._index + 1,
+            first_offset=self.head(stream),
+            timestamp_ns=timestamp_ns,
+            count=len(values),
+            stream=stream,
+            flags=Flag.SETTLED,
+        )
+        operations = self._writer.append([record])
+        self._see(record)
+        return operations
+
+    @property
+    def written(self) -> int:
+        """How far the log goes; give it to `synced` when it is known to be on disk."""
+        return self._writer.written
+
+    def synced(self, position: int) -> None:
+        self._writer.synced(position)
+
+    def _see(self, record: Record) -> None:
+        if record.kind == Kind.BATCH:
+            assert record.first_offset >= self.head(record.stream), "an offset is given once"
+            self._heads[record.stream] = record.first_offset + record.count
+            self._index = record.index
