@@ -62,6 +62,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("journal.segment_bytes", 64 << 20, "Size of the journal's files.", 1 << 16, 1 << 30),
     Setting("journal.election_seconds", 1.0, "Silence of the master that begins an election.", 0.05, 60),
     Setting("journal.room_bytes_min", 256 << 20, "With less room on the disk nothing is accepted.", 0, 1 << 40),
+    Setting("record.pools", (), "Pools whose messages are kept in segments, for Spark."),
+    Setting("record.events", (), "Types of events that are kept in segments, for Spark; * for all."),
     Setting("beacon.address", "", "Broadcast address for finding neighbours, such as 127.255.255.255; empty: off."),
     Setting("beacon.port", 7401, "UDP port of the beacon; nodes on one machine share it.", 1, 65535),
     Setting("beacon.interface", "", "Network interface the beacon is bound to; empty: any."),

@@ -48,8 +48,9 @@ from chaplain.mesh import events as mesh
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Entered, Exited, Gapped, Whispered
 from chaplain.mesh.settings import MeshSettings
-from chaplain.node import status
+from chaplain.node import notices, status
 from chaplain.node.place import Place
+from chaplain.node.recorder import Recorder
 from chaplain.node.rings import RingKeeper, beacon_keys, confirmation
 from chaplain.node.upper import UpperCore
 from chaplain.wire import parcel
@@ -57,7 +58,6 @@ from chaplain.wire.parcel import Layer
 
 HEARD_EVERY_NS = 10**9
 """Gossip wants to know who was heard, but not of every frame."""
-
 
 NodeInput: TypeAlias = HostInput | mesh.JoinPool | mesh.LeavePool | mesh.Shout
 """From the host, or from a program that runs in the node's own process."""
@@ -92,6 +92,7 @@ class NodeCore:
         now_ns: int,
         journal: JournalCore | None = None,
         uppers: Mapping[Layer, UpperCore] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.settings = settings
         self.identifier = identity.identifier
@@ -103,6 +104,7 @@ class NodeCore:
         self.gossip = GossipCore(identity, instance, settings.link.endpoint, settings.gossip, rng, now_ns)
         self.journal = journal
         self.uppers: Mapping[Layer, UpperCore] = uppers or {}
+        self.recorder = recorder
         views = Views(
             lambda: status.of_node(self),
             lambda: status.of_members(self),
@@ -127,6 +129,7 @@ class NodeCore:
         self._journal = None if journal is None else self._place_of(journal)
         self._uppers: dict[int, Place] = {layer: self._place_of_upper(core) for layer, core in self.uppers.items()}
         above = [*([] if self._journal is None else [self._journal]), *self._uppers.values()]
+        self._recorder = None if recorder is None else self._place_of_recorder(recorder)
         self._layers = [self._link, self._mesh, self._gossip, *above]
         self._takers: dict[type, Place] = {
             **dict.fromkeys((host.Arrived, host.Flushed, host.Knocked, host.Connected, host.Disconnected), self._link),
@@ -143,15 +146,7 @@ class NodeCore:
 
     @property
     def counts(self) -> Counter[str]:
-        """Everything the layers count, under their names."""
-        merged: Counter[str] = Counter()
-        counts = {"link": self.link.counts, "mesh": self.mesh.counts}
-        counts.update({"gossip": self.gossip.counts, "desk": self.desk.counts})
-        counts.update({layer.name.lower(): upper.counts for layer, upper in self.uppers.items()})
-        for name, of_layer in counts.items():
-            for what, count in of_layer.items():
-                merged[f"{name}_{what}"] = count
-        return merged
+        return status.counts(self)
 
     def deadline(self) -> int | None:
         if not self._begun:
@@ -172,6 +167,7 @@ class NodeCore:
         match event:
             case host.Drained():
                 self._work.extend((place, event) for place in self._layers[3:])
+                self._record(event)
                 self._run()  # the link last: what the others say now is to travel in the same frames
                 self._work.append((self._link, event))
             case host.Woken():
@@ -192,6 +188,8 @@ class NodeCore:
             self._work.append((self._link, Register(self._clients)))
         else:
             self._work.append((self._journal, Started()))
+        if self.recorder is not None:
+            self._work.extend((self._mesh, join) for join in self.recorder.joins())
         for neighbour in self.settings.neighbours:
             self._work.append((self._gossip, JoinThrough(neighbour)))
         self._wake()
@@ -227,7 +225,7 @@ class NodeCore:
         to_mesh.send(self._emit, host.Cast, Report)
         to_mesh.send(give(to_link), link.Meet, link.Forget, link.Introduce)
         to_mesh.send(self._say, link.Say)
-        to_mesh.send(give(to_desk), mesh.Shouted)
+        to_mesh.send(self._shared(to_desk), mesh.Shouted)
         to_mesh.send(self._entered, Entered)
         to_mesh.send(self._exited, Exited)
         to_mesh.send(self._whispered, Whispered)
@@ -236,13 +234,15 @@ class NodeCore:
 
         to_gossip.send(self._emit, Report)
         to_gossip.send(give(to_mesh), mesh.Whisper, link.Meet, link.Forget)
-        to_gossip.send(give(to_desk), gossip.EventSeen, gossip.Questioned, gossip.Decided)
+        to_gossip.send(give(to_desk), gossip.Questioned, gossip.Decided)
+        to_gossip.send(self._shared(to_desk), gossip.EventSeen)
         to_gossip.send(self._rotated, gossip.Rotated)
         to_gossip.send(self._change_ring, InstallKey, UseKey, RemoveKey)
         to_gossip.send(self._member_changed, MemberChanged)
 
         to_desk.send(self._emit, Report)
-        to_desk.send(give(to_mesh), mesh.Whisper, mesh.Shout, mesh.JoinPool, mesh.LeavePool)
+        to_desk.send(give(to_mesh), mesh.Whisper, mesh.JoinPool, mesh.LeavePool)
+        to_desk.send(self._shared(to_mesh), mesh.Shout)
         to_desk.send(give(to_gossip), gossip.Fire, gossip.Ask, gossip.GiveAnswer, gossip.RegisterQuestion)
         to_desk.send(self._rotate, RotationWanted)
         to_desk.send(lambda effect: self._work.append((self._uppers[effect.layer], effect.event)), ForLayer)
@@ -264,6 +264,25 @@ class NodeCore:
         place.send(lambda effect: self._work.append((self._desk, effect)), Settled)
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         return place
+
+    def _place_of_recorder(self, recorder: Recorder) -> Place:
+        place = Place(recorder.step, recorder.deadline, {})
+        place.send(self._emit, Report)
+        place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
+        return place
+
+    def _shared(self, place: Place) -> Callable[[Any], None]:
+        """For the layer it is for, and for the recorder."""
+
+        def hand(effect: Any) -> None:
+            self._work.append((place, effect))
+            self._record(effect)
+
+        return hand
+
+    def _record(self, event: Any) -> None:
+        if self._recorder is not None:
+            self._work.append((self._recorder, event))
 
     def _emit(self, effect: HostEffect) -> None:
         self._out.append(effect)
@@ -312,16 +331,15 @@ class NodeCore:
     def _gapped(self, event: Gapped) -> None:
         """Losses are never silent: they go into the next item of the listeners concerned, and a peer's into the log."""
         self._work.append((self._desk, event))
-        if event.peer.client:
-            return
-        detail: dict[str, str | int] = {"count": event.count, "direction": "out" if event.outgoing else "in"}
-        self._out.append(Report("commands lost", str(self.node_id(event.peer.identifier)), detail))
+        if not event.peer.client:
+            self._out.append(notices.lost(event, self.node_id(event.peer.identifier)))
 
     def _whispered(self, event: Whispered) -> None:
+        name = self.node_id(event.peer.identifier)
         try:
             opened = parcel.decode(event.content)
         except Malformed as error:
-            self._report_peer("parcel malformed", event.peer, str(error))
+            self._out.append(notices.refused("parcel malformed", name, str(error)))
             return
         if opened.layer == Layer.JOURNAL and self._journal is not None:
             self._work.append((self._journal, journal_events.Told(event.peer, opened)))
@@ -332,17 +350,11 @@ class NodeCore:
         elif (place := self._uppers.get(opened.layer)) is not None:
             self._work.append((place, Told(event.peer, opened)))
         else:
-            self._report_peer("parcel refused", event.peer, f"nobody here speaks layer {opened.layer}")
-
-    def _report_peer(self, what: str, peer: Peer, reason: str) -> None:
-        self._out.append(Report(what, str(self.node_id(peer.identifier)), {"reason": reason}))
+            self._out.append(notices.refused("parcel refused", name, f"nobody here speaks layer {opened.layer}"))
 
     def _member_changed(self, event: MemberChanged) -> None:
         self._tell_uppers(event)
-        member = event.member
-        was = str(event.old or "unknown")
-        detail: dict[str, str | int] = {"state": str(member.state), "was": was, "incarnation": member.incarnation}
-        self._out.append(Report("member", str(self.node_id(member.identifier)), detail))
+        self._out.append(notices.member(event, self.node_id(event.member.identifier)))
 
     # The key ring.
 
@@ -382,8 +394,7 @@ class NodeCore:
 
     def _role_changed(self, event: RoleChanged) -> None:
         self.role = event
-        detail: dict[str, str | int] = {"role": str(event.role), "regime": event.regime, "master": event.master}
-        self._out.append(Report("journal role", detail=detail))
+        self._out.append(notices.role(event))
 
 
 def _ignore(effect: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from chaplain import __version__
@@ -30,6 +31,19 @@ def of_node(node: NodeCore) -> dict[str, object]:
         **journal,
         **{name: value for upper in node.uppers.values() for name, value in upper.status().items()},
     }
+
+
+def counts(node: NodeCore) -> Counter[str]:
+    """Everything the layers count, under their names."""
+    by_layer = {"link": node.link.counts, "mesh": node.mesh.counts, "gossip": node.gossip.counts}
+    by_layer["desk"] = node.desk.counts
+    by_layer.update({layer.name.lower(): upper.counts for layer, upper in node.uppers.items()})
+    if node.recorder is not None:
+        by_layer["recorder"] = node.recorder.counts
+    merged: Counter[str] = Counter()
+    for layer, of_layer in by_layer.items():
+        merged.update({f"{layer}_{what}": count for what, count in of_layer.items()})
+    return merged
 
 
 def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:

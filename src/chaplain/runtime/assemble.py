@@ -29,17 +29,21 @@ from chaplain.link.sockets import Sockets
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node import status
 from chaplain.node.core import NodeCore, NodeSettings
+from chaplain.node.recorder import Recorder, RecorderSettings
 from chaplain.node.rings import KEYRING_FILE
 from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.host import Clock, Errands, Host
 from chaplain.runtime.http import HttpServer, Views
-from chaplain.runtime.journal import free_bytes, make_journal, read_log
+from chaplain.runtime.journal import free_bytes, make_journal, read_log, segments_of
 from chaplain.runtime.log import Log
 from chaplain.runtime.secrets import read_identity, read_keyring, read_public_key
 from chaplain.runtime.storage import Storage
+from chaplain.segment.tap import StreamKind, Tap
+from chaplain.segment.write import LogSettings
 
 LOCK_FILE = "lock"
+TAP_SEGMENT_BYTES = 16 << 20
 SWITCH_INTERVAL_S = 0.0005
 """Measured: with Python's default of 5 ms the storage and loop threads wait for each other too long."""
 
@@ -95,7 +99,21 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         instance=instance,
         now_ns=now_ns,
         journal=make_journal(config, identity.identifier) if config.disks else None,
+        recorder=make_recorder(config),
     )
+
+
+def make_recorder(config: NodeConfig) -> Recorder | None:
+    settings = RecorderSettings(config.texts("record.pools"), config.texts("record.events"))
+    if not settings.records:
+        return None
+    return Recorder(settings, make_tap(config, "pool", StreamKind.POOL), make_tap(config, "event", StreamKind.EVENT))
+
+
+def make_tap(config: NodeConfig, log: str, kind: StreamKind) -> Tap:
+    """A log of its own beside the journal's, gone on with where it ends."""
+    settings = LogSettings(log, kind, folder=f"{SEGMENTS}/", segment_bytes=TAP_SEGMENT_BYTES)
+    return Tap(settings, SystemRandom(), segments_of(config.path("data") / SEGMENTS, log))
 
 
 def make_errands(config: NodeConfig, node: NodeCore) -> Errands | None:

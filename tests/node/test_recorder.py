@@ -1,0 +1,79 @@
+"""What the recorder keeps, in which batches, and what it says when the disk is behind."""
+
+from __future__ import annotations
+
+import random
+
+from chaplain.core import Drained, Persist, Persisted, Report, WriteAt
+from chaplain.gossip.events import Event, EventId, EventSeen
+from chaplain.link.events import Peer
+from chaplain.mesh.events import JoinPool, Shout, Shouted
+from chaplain.node.recorder import Recorder, RecorderEffect, RecorderSettings
+from chaplain.segment.tap import Tap
+from chaplain.segment.write import LogSettings
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
+
+NODE = Peer(b"n" * 16, 300, b"N" * 32, endpoint="tcp://127.0.0.1:1")
+
+
+class Stage:
+    def __init__(self, **settings: object) -> None:
+        self.pools, self.events = (Tap(LogSettings(log, 1), random.Random(1)) for log in ("pool", "event"))
+        self.recorder = Recorder(RecorderSettings(**settings), self.pools, self.events)  # type: ignore[arg-type]
+
+    def step(self, event: object) -> list[RecorderEffect]:
+        return self.recorder.step(7, event)  # type: ignore[arg-type]
+
+
+def said(text: bytes) -> bytes:
+    return parcel.encode(Parcel(5, Layer.CLIENT, b"ann", text))
+
+
+def fired(kind: str, content: bytes = b"v2") -> EventSeen:
+    return EventSeen(Event(EventId(9, 1, 1), kind, content))
+
+
+def test_a_recorder_joins_its_pools_and_keeps_what_is_said_there_and_here() -> None:
+    stage = Stage(pools=("chat",))
+    assert stage.recorder.joins() == [JoinPool("chat")]
+    for event in (Shouted(NODE, "chat", said(b"a")), Shout("chat", said(b"b")), Shouted(NODE, "other", said(b"c"))):
+        assert stage.step(event) == []
+    (persist,) = stage.step(Drained())
+    assert isinstance(persist, Persist)
+    assert all(isinstance(operation, WriteAt) for operation in persist.operations)
+    assert stage.pools.head("chat") == 2
+    assert stage.pools.head("other") == 0
+
+
+def test_events_are_kept_by_type_or_all_of_them() -> None:
+    some, all_of_them = Stage(events=("deployed",)), Stage(events=("*",))
+    for stage in (some, all_of_them):
+        stage.step(fired("deployed"))
+        stage.step(fired("restarted"))
+        stage.step(Drained())
+    assert (some.events.head("deployed"), some.events.head("restarted")) == (1, 0)
+    assert (all_of_them.events.head("deployed"), all_of_them.events.head("restarted")) == (1, 1)
+
+
+def test_one_write_at_a_time_and_the_rest_together_after_it() -> None:
+    stage = Stage(events=("*",))
+    stage.step(fired("deployed"))
+    (first,) = stage.step(Drained())
+    for _ in range(3):
+        stage.step(fired("deployed"))
+        assert stage.step(Drained()) == []
+    assert isinstance(first, Persist)
+    (second,) = stage.step(Persisted(first.ticket))
+    assert isinstance(second, Persist)
+    assert stage.events.head("deployed") == 4
+    assert stage.step(Persisted(second.ticket)) == []
+
+
+def test_what_a_slow_disk_cannot_take_is_left_out_and_told() -> None:
+    stage = Stage(events=("*",), pending_bytes_max=10)
+    for _ in range(5):
+        stage.step(fired("deployed", bytes(4)))
+    _, report = stage.step(Drained())
+    assert report == Report("messages not recorded", detail={"count": 3})
+    assert stage.recorder.counts == {"kept": 2, "left_out": 3}
