@@ -64,7 +64,7 @@ def test_the_documents_messages(name: str) -> None:
 def test_the_documents_other_examples() -> None:
     assert decode_body(EXAMPLES["body"]) == BODY
     assert encode_body(BODY) == EXAMPLES["body"]
-    standing = Standing(bytes(range(16)), State.SOUND, 3, 2, 0, {2: 1})
+    standing = Standing(bytes(range(16)), State.SOUND, 3, 2, True, 0, {2: 1})
     assert decode_standing(EXAMPLES["standing"]) == standing
     assert encode_standing(standing) == EXAMPLES["standing"]
     assert decode_jot(EXAMPLES["jot"]) == Jot(b"0123456789abcdef", 81920, 6)

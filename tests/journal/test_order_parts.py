@@ -15,13 +15,15 @@ from chaplain.journal.order_message import Fetch
 from chaplain.journal.quill import Quill, Stood
 from chaplain.journal.shelf import PAYLOAD_OVERHEAD_BYTES, Shelf
 
+IDLE_NS = 10
+
 
 def entry(index: int, journal: int = 1) -> DataEntry:
     return DataEntry(Reference(9, journal, index), sha256(b"%d" % index).digest())
 
 
 def put(shelf: Shelf, index: int, journal: int = 1) -> bool:
-    return shelf.put(Reference(9, journal, index), sha256(b"%d" % index).digest(), b"%d" % index)
+    return shelf.put(0, Reference(9, journal, index), sha256(b"%d" % index).digest(), b"%d" % index)
 
 
 def test_a_quorum_is_more_than_half_and_counts_members_once() -> None:
@@ -55,7 +57,7 @@ def test_an_old_word_does_not_replace_a_newer_one() -> None:
 
 @given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 5))
 def test_references_are_offered_in_order_without_gaps(arrivals: list[int], entries_max: int) -> None:
-    shelf = Shelf(1 << 20)
+    shelf = Shelf(1 << 20, IDLE_NS)
     ordered: list[int] = []
     for index in arrivals:
         put(shelf, index)
@@ -68,14 +70,14 @@ def test_references_are_offered_in_order_without_gaps(arrivals: list[int], entri
 
 
 def test_a_large_payload_goes_alone_and_others_wait() -> None:
-    shelf = Shelf(1 << 20)
-    shelf.put(Reference(9, 1, 1), b"d" * 32, bytes(500))
+    shelf = Shelf(1 << 20, IDLE_NS)
+    shelf.put(0, Reference(9, 1, 1), b"d" * 32, bytes(500))
     put(shelf, 2)
     assert [one.reference.index for one in shelf.choose(10, 100)] == [1]
 
 
 def test_the_shelf_is_bounded_but_takes_what_a_proposal_waits_for() -> None:
-    shelf = Shelf(2 * PAYLOAD_OVERHEAD_BYTES + 10)
+    shelf = Shelf(2 * PAYLOAD_OVERHEAD_BYTES + 10, IDLE_NS)
     assert put(shelf, 1)
     assert put(shelf, 2)
     assert not put(shelf, 3)
@@ -90,15 +92,28 @@ def test_the_shelf_is_bounded_but_takes_what_a_proposal_waits_for() -> None:
 
 
 def test_gaps_are_named_up_to_a_bound() -> None:
-    shelf = Shelf(1 << 20)
+    shelf = Shelf(1 << 20, IDLE_NS)
     put(shelf, 2)
     put(shelf, 5)
     assert [gap.index for gap in shelf.gaps(10)] == [1, 3, 4]
     assert [gap.index for gap in shelf.gaps(2)] == [1, 3]
 
 
+def test_a_journal_that_fell_silent_is_let_go() -> None:
+    shelf = Shelf(1 << 20, IDLE_NS)
+    put(shelf, 2)  # 1 will never come: its node is gone
+    shelf.put(IDLE_NS - 1, Reference(8, 1, 1), b"d" * 32, b"alive")
+    assert shelf.expire(IDLE_NS - 1) == []
+    assert shelf.expire(IDLE_NS) == [(9, 1)]
+    assert shelf.gaps(10) == []
+    assert [one.reference.node for one in shelf.choose(10, 100)] == [8]
+    assert shelf.size_bytes == PAYLOAD_OVERHEAD_BYTES + len(b"alive")
+    put(shelf, 1)
+    assert len(shelf.choose(10, 100)) == 2, "it may come back"
+
+
 def test_a_digest_that_differs_is_as_good_as_missing() -> None:
-    shelf = Shelf(1 << 20)
+    shelf = Shelf(1 << 20, IDLE_NS)
     put(shelf, 1)
     other = DataEntry(Reference(9, 1, 1), b"x" * 32)
     assert shelf.want([other]) == [other]

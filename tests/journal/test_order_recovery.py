@@ -91,6 +91,42 @@ def test_rot_in_the_last_record_takes_the_vote_until_caught_up(cluster: Cluster)
     )
 
 
+def test_a_log_that_had_begun_and_is_gone_was_lost(cluster: Cluster) -> None:
+    """Regime and vote are still there, and so would be a sound standing with nothing behind it."""
+    desk, master = follower(cluster), cluster.master()
+    third = next(node for node in cluster.nodes if node not in (desk.node, master.node))
+    cluster.kill(third)
+    cluster.arrive()
+    cluster.settle()
+    counted = master.core.agreed
+    for node in (desk.node, master.node):
+        cluster.kill(node)
+    for name in [name for name in desk.files if name.endswith((".segment", ".jot"))]:
+        del desk.files[name]
+    cluster.restart(desk.node)
+    cluster.restart(third)
+    cluster.run(8)
+    assert state(desk) is State.LOST
+    assert desk.core.role is Role.OUT
+    assert any("lost what was acknowledged" in report.event for report in desk.reports)
+    assert cluster[third].core.role is not Role.MASTER, "what two had agreed to would be forgotten"
+    cluster.restart(master.node)
+    cluster.run(5)
+    assert state(desk) is State.SOUND
+    assert desk.core.agreed[0] >= counted[0]
+
+
+def test_a_log_that_never_began_may_be_empty() -> None:
+    made = Cluster(3)
+    made.settle()
+    assert made[1].files.keys() == {"journal.standing"}
+    made.kill(1)
+    made.restart(1)
+    made.run(3)
+    assert state(made[1]) is State.SOUND
+    assert decode_standing(bytes(made[1].files["journal.standing"])).begun
+
+
 def test_doubt_is_not_resolved_by_one_of_two_others(cluster: Cluster) -> None:
     desk = follower(cluster)
     cluster.kill(desk.node)

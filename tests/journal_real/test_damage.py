@@ -31,6 +31,17 @@ def delete_one(node: Node) -> None:
     damage.segments(node)[1].unlink()
 
 
+def delete_first(node: Node) -> None:
+    damage.segments(node)[0].unlink()
+
+
+def delete_log(node: Node) -> None:
+    """Everything but what says that there was a log."""
+    for file in damage.segments(node):
+        file.unlink()
+    (node.folder / "segments" / "journal.jot").unlink()
+
+
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory):
     with three(tmp_path_factory.mktemp("damage") / "three", SMALL) as cluster:
@@ -40,7 +51,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.mark.parametrize(
     "harm",
-    [damage.flip_in_the_middle, damage.flip_last_message, delete_one, damage.wipe],
+    [damage.flip_in_the_middle, damage.flip_last_message, delete_one, delete_first, delete_log, damage.wipe],
     ids=lambda harm: harm.__name__,
 )
 def test_one_of_three_repairs_itself(filled: Cluster, harm: Callable[[Node], None]) -> None:
@@ -67,12 +78,7 @@ def test_one_of_three_repairs_itself(filled: Cluster, harm: Callable[[Node], Non
     other.start()
 
 
-def delete_all(node: Node) -> None:
-    for file in damage.segments(node):
-        file.unlink()
-
-
-@pytest.mark.parametrize("harm", [damage.flip_last_message, delete_all], ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("harm", [damage.flip_last_message, delete_log], ids=lambda harm: harm.__name__)
 def test_two_of_three_do_not_pretend(tmp_path: Path, harm: Callable[[Node], None]) -> None:
     with three(tmp_path / "three", SMALL) as cluster:
         fill(cluster, 40)

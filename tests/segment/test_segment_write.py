@@ -182,13 +182,19 @@ def test_one_lost_header_copy_is_reported_and_costs_nothing_and_both_are_made_up
     assert [finding.reason for finding in survey.findings] == ["header: both copies are bad"]
 
 
-def test_a_log_whose_first_segment_is_lost_is_not_begun_again_at_position_0():
+def test_a_log_whose_first_segment_is_lost_and_nothing_proves_the_rest_is_begun_anew_on_demand():
     disk = written(chained(40, 1000))
     disk.files = {name(1): disk.files[name(1)]}
     disk.files[name(1)][:8192] = b"x" * 8192
     survey, _ = disk.survey()
-    with pytest.raises(StorageError, match="first segment is lost"):
-        Writer(SMALL, random.Random(2), survey, cut_doubt=True)
+    with pytest.raises(StorageError, match="in doubt at position 0"):
+        Writer(SMALL, random.Random(2), survey)
+    writer = Writer(SMALL, random.Random(2), survey, cut_doubt=True)
+    disk.perform(writer.append(chained(3)))
+    assert set(disk.files) == {name(0)}
+    survey, found = disk.survey()
+    assert survey.clean
+    assert found == chained(3)
 
 
 sizes = st.lists(st.integers(0, 6000), min_size=1, max_size=12)

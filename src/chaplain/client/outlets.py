@@ -18,6 +18,8 @@ from chaplain.journal.config_message import ACL_BYTES
 
 OPEN_AGAIN_NS = 500_000_000
 """A node that does not open is asked again after this."""
+PACK_BYTES_LEAST = 4096
+"""Whoever says that it takes less is not believed."""
 
 Answer: TypeAlias = Callable[[int, NodeMessage, bytes], None]
 """Takes the time, what was answered, and its payload."""
@@ -53,6 +55,8 @@ class Outlets:
         self.moves = 0
         """Grows whenever another session is chosen."""
         self.acl = b""
+        self.pack_bytes_max: int | None = None
+        """Larger packs are refused by some node that we know."""
         self.trouble = "no node has opened its journal to us yet"
         """Why nothing can be said, for a message to a person."""
 
@@ -154,6 +158,8 @@ class Outlets:
         outlet.ready = True
         outlet.credit_bytes = max(outlet.credit_bytes, message.credit_bytes)
         self.acl = message.acl
+        if message.pack_bytes_max >= PACK_BYTES_LEAST:
+            self.pack_bytes_max = min(message.pack_bytes_max, self.pack_bytes_max or message.pack_bytes_max)
         if self.chosen is None:
             self._choose(outlet)
 

@@ -38,7 +38,7 @@ def packed_bytes(batch: Batch) -> int:
     return 256 + batch.size_bytes + 16 * len(batch.values)
 
 
-def choose(waiting: Iterable[Batch], requests_max: int) -> int:
+def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BYTES) -> int:
     """How many of the batches that wait go into the next pack; none if not even the first has ids left."""
     count = messages = size_bytes = requests = 0
     stream = ""
@@ -47,7 +47,7 @@ def choose(waiting: Iterable[Batch], requests_max: int) -> int:
         size_bytes += packed_bytes(batch)
         requests += batch.requests
         stream = stream or batch.stream
-        fits = size_bytes <= PACK_BYTES and messages <= PACK_MESSAGES and batch.stream == stream
+        fits = size_bytes <= bytes_max and messages <= PACK_MESSAGES and batch.stream == stream
         if (count and not fits) or requests > requests_max:
             break
         count += 1

@@ -309,8 +309,11 @@ class Writing:
 
     def _pack(self, now_ns: int, outlet: Outlet, lane: Lane[Job]) -> None:
         signer = Signer(self._identity, self._outlets.cluster)
+        bytes_max = min(packing.PACK_BYTES, self._outlets.pack_bytes_max or packing.PACK_BYTES)
         while self._may_pack(outlet, lane):
-            count = packing.choose((job.batch for job in self.jobs.waiting()), self._ids_max - lane.next_id + 1)
+            self._refuse_too_large()
+            waiting = (job.batch for job in self.jobs.waiting())
+            count = packing.choose(waiting, self._ids_max - lane.next_id + 1, bytes_max)
             if not count:
                 if next(self.jobs.waiting(), None) is not None:
                     lane.next_id = max(lane.next_id, self._ids_max + 1)  # too few ids are left
@@ -318,6 +321,15 @@ class Writing:
                 return
             packed = self._sign(lane, [self.jobs.pop() for _ in range(count)], signer)
             self._utter(now_ns, outlet, lane, packed)
+
+    def _refuse_too_large(self) -> None:
+        """What no node would take is not signed: an id would be lost with it."""
+        bytes_max = self._outlets.pack_bytes_max
+        first = next(self.jobs.waiting(), None)
+        while first is not None and bytes_max is not None and packing.packed_bytes(first.batch) > bytes_max:
+            size = f"a request of {first.batch.size_bytes} bytes in {len(first.batch.values)} messages"
+            self.jobs.refuse(self.jobs.pop(), f"{size} is too much for this cluster, which takes {bytes_max} in all")
+            first = next(self.jobs.waiting(), None)
 
     def _may_pack(self, outlet: Outlet, lane: Lane[Job]) -> bool:
         unanswered = len(lane.in_flight)

@@ -22,7 +22,7 @@ class Bench:
         self.quill = quill
         self.keeper = keeper
         self.log = log
-        self.shelf = Shelf(settings.shelf_bytes_max)
+        self.shelf = Shelf(settings.shelf_bytes_max, settings.shelf_idle_ns)
         self.up: list[int] = []
         """Peers we have a connection with, in the order in which they came."""
         self.room = True

@@ -129,6 +129,8 @@ class Opened(_Message, frozen=True):
     name: str
     credit_bytes: int
     """In all: how much may be written in this session until `Credit` says more."""
+    pack_bytes_max: int = 0
+    """A larger pack is refused here; 0 if the node does not say."""
 
 
 class Run(Frozen, frozen=True, array_like=True):

@@ -110,7 +110,8 @@ class Clientele:
                 yield PackWritten(instance, client.acl, message.stream, payload)
             case Open():
                 names = (self._settings.node, self._execution.cluster, client.acl, client.name)
-                yield Opened(message.call, *names, self._ingest.credit_of(instance))
+                bound = self._settings.pack_bytes_max
+                yield Opened(message.call, *names, self._ingest.credit_of(instance), bound)
             case SubmitPetition():
                 petition = PassPetition(message.entry_type, message.stage, payload)
                 self.petitions.submit(now_ns, (instance, message.call), petition)

@@ -126,8 +126,7 @@ class JournalCore:
             self._news.append(executed)
 
     def _locate(self, index: int, bytes_max: int) -> tuple[int, int] | None:
-        """Where the log has messages from an index on: only the order's own log knows."""
-        return self.serializer._bench.log.span(index, bytes_max)
+        return self.serializer.span(index, bytes_max)
 
     def deadline(self) -> int | None:
         due = (self.serializer.deadline(), self.ingest.deadline(), self._petitions.due_ns)

@@ -50,6 +50,8 @@ from chaplain.journal.verdict import Reason
 
 JOURNAL_MAX = 0xFFFF
 INDEX_MAX = 0xFFFFFFFF
+ENTRY_OVERHEAD_BYTES = 8
+"""What a pack takes in an ingest message beside itself and its stream's name."""
 WANTED_MAX = 4096
 """Ingest messages that somebody else than their ingest node may give us; the oldest wish is forgotten first."""
 
@@ -201,10 +203,12 @@ class IngestCore:
             self._keep_journal()
 
     def _take_batch(self) -> list[Taken]:
-        size = count = 0
+        size = heads = count = 0
+        settings = self._settings
         for taken in self._checked:
             size += taken.heading.size_bytes
-            if count and size > self._settings.batch_bytes_max:
+            heads += ENTRY_OVERHEAD_BYTES + len(taken.entry.stream)
+            if count and (size > settings.batch_bytes_max or size + heads > settings.pack_bytes_max):
                 break
             count += 1
         batch, self._checked = self._checked[:count], self._checked[count:]

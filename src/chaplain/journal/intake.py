@@ -50,6 +50,7 @@ class _Queue:
 
 class Intake:
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
+        self._settings = settings
         self._execution = execution
         self.credit = CreditBook(settings.window_bytes, settings.ingest_bytes_max)
         self._queues: dict[int, _Queue] = {}
@@ -75,6 +76,9 @@ class Intake:
         if not affordable or self.stopping:
             why = "too much is on its way, or this node is stopping: wait for credit, or go to another node"
             return _not_written(heading, BUSY, why, lane.last_id + 1)
+        if heading.size_bytes > self._settings.pack_bytes_max:
+            why = f"the pack has {heading.size_bytes} octets, and this cluster takes {self._settings.pack_bytes_max}"
+            return _not_written(heading, kind_of(Reason.TOO_LARGE), f"{why}: make smaller ones", lane.last_id + 1)
         reason = self._execution.courtesy(lane, event.stream, heading)
         if reason is not Reason.APPLIED:
             return refuse(heading, reason, lane)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from chaplain.core import Frozen
 from chaplain.journal.order_settings import MIB, MILLISECOND, SECOND, OrderSettings
 
+INGEST_OVERHEAD_BYTES = 1024
+"""No less than an ingest message takes beside its first pack."""
+
 
 class JournalSettings(Frozen, frozen=True):
     order: OrderSettings
@@ -39,6 +42,11 @@ class JournalSettings(Frozen, frozen=True):
     reads_per_client_max: int = 64
     read_bytes_max: int = MIB
     """Octets of the log read at a time."""
+
+    @property
+    def pack_bytes_max(self) -> int:
+        """A larger pack is refused: its ingest message, which has a heading for each pack, must fit in a record."""
+        return self.order.payload_bytes_bound - INGEST_OVERHEAD_BYTES
 
     @property
     def node(self) -> int:

@@ -6,7 +6,8 @@
     mark          MARK: everything up to this index is agreed
     jot           a file of its own, rewritten with every append: how far the log was written, and in which boot
 
-Every record of a message carries its index, hashes, and in `regime` the ballot under which it was stored.
+Every record of a message carries its index and hashes. `regime` is the ballot under which it was stored in part 0, and
+the regime of the body in all others: what readers are shown of a message is the same on every node.
 Byte tables: docs/protocol/journal-order.md.
 """
 
@@ -39,7 +40,7 @@ def message_records(message: Message, preview: Preview) -> list[Record]:
             record,
             index=message.index,
             timestamp_ns=message.body.timestamp_ns,
-            regime=message.ballot,
+            regime=message.body.regime if part else message.ballot,
             part=part,
             parts=len(parts),
             previous_hash=message.body.previous,
@@ -104,14 +105,14 @@ class Grouper:
         if len(self._open) < record.parts:
             return None
         records, self._open = tuple(self._open), []
-        return Group(self._position, end, records, record.regime)
+        return Group(self._position, end, records, records[0].regime)
 
     def _continues(self, record: Record) -> bool:
         if not self._open or record.part != len(self._open):
             return False
         first = self._open[0]
-        same = (first.index, first.regime, first.parts, first.chain_hash)
-        return same == (record.index, record.regime, record.parts, record.chain_hash)
+        same = (first.index, first.parts, first.chain_hash)
+        return same == (record.index, record.parts, record.chain_hash)
 
 
 def is_message(record: Record) -> bool:

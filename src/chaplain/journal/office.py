@@ -106,7 +106,7 @@ class Office:
 
     def _choose(self) -> tuple[Entry, ...]:
         settings = self._bench.settings
-        chosen = self._bench.shelf.choose(settings.order_entries_max, settings.order_bytes_max)
+        chosen = self._bench.shelf.choose(settings.order_entries_bound, settings.order_bytes_bound)
         offers, self._offers = self._offers, deque()
         return (*offers, *chosen)
 

@@ -7,6 +7,8 @@ from chaplain.core import Frozen
 MILLISECOND = 10**6
 SECOND = 10**9
 MIB = 1 << 20
+ENTRY_BYTES = 64
+"""No less than a reference takes in a cluster message."""
 
 
 class OrderSettings(Frozen, frozen=True):
@@ -48,6 +50,8 @@ class OrderSettings(Frozen, frozen=True):
     """Messages kept in memory for those who are a little behind."""
     shelf_bytes_max: int = 256 * MIB
     """Payloads waiting to be ordered; more are dropped and asked for again."""
+    shelf_idle_ns: int = 60 * SECOND
+    """Payloads of a journal of which nothing came for so long are let go."""
     gaps_max: int = 256
     """Missing payloads asked for with one heartbeat."""
     config_entries_max: int = 64
@@ -60,6 +64,16 @@ class OrderSettings(Frozen, frozen=True):
     def payload_bytes_bound(self) -> int:
         """What one payload may have, given the size of segments."""
         return min(self.payload_bytes_max, self.segment_bytes // 2)
+
+    @property
+    def order_bytes_bound(self) -> int:
+        """Payload per cluster message, given the size of segments: what is said about it is one record, too."""
+        return min(self.order_bytes_max, self.segment_bytes // 4)
+
+    @property
+    def order_entries_bound(self) -> int:
+        """References per cluster message, given the size of segments."""
+        return min(self.order_entries_max, self.segment_bytes // 4 // ENTRY_BYTES)
 
     @property
     def quorum(self) -> int:

@@ -118,6 +118,10 @@ class SerializerCore:
         """Nothing that we once held is missing here."""
         return self._bench.log.whole
 
+    def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
+        """Positions of the log that hold agreed messages from this index on; None if the first is not on disk."""
+        return self._bench.log.span(index, bytes_max)
+
     def deadline(self) -> int | None:
         if self._dead:
             return None
@@ -193,13 +197,7 @@ class SerializerCore:
             bench.shelf.ordered(body_of(found.groups[index].first)[0].data_entries)
         if found.missing:
             bench.report("damaged: messages are missing and will be fetched", 0, range=found.missing)
-        worse = (State.SOUND, State.DOUBTFUL) if found.lost else (State.SOUND,)
-        if found.doubt and bench.keeper.now.state in worse:
-            what = "lost what was acknowledged" if found.lost else "in doubt"
-            bench.report(f"{what}: no vote until caught up", 0, reason=found.doubt)
-            bench.keeper.doubt(State.LOST if found.lost else State.DOUBTFUL)
-        else:
-            bench.keeper.write()
+        self._judge(found)
         if bench.keeper.sound:
             if not found.empty:
                 bench.write_mark()  # what was found may not have been synced before: now it will be
@@ -207,6 +205,21 @@ class SerializerCore:
         else:
             self._election.leave()
             self._doubt = Doubt(bench, self._fetcher, now_ns)
+
+    def _judge(self, found: Recovered) -> None:
+        """Write down what we may claim about our past, given what the log shows of it."""
+        bench, keeper = self._bench, self._bench.keeper
+        gone = "the log had begun, and nothing of it is here" if keeper.now.begun and found.empty else ""
+        lost = found.lost or bool(gone)
+        worse = (State.SOUND, State.DOUBTFUL) if lost else (State.SOUND,)
+        if (found.doubt or gone) and keeper.now.state in worse:
+            what = "lost what was acknowledged" if lost else "in doubt"
+            bench.report(f"{what}: no vote until caught up", 0, reason=found.doubt or gone)
+            keeper.doubt(State.LOST if lost else State.DOUBTFUL)
+        else:
+            keeper.write()
+        if not found.empty:
+            keeper.begin_log()
 
     def _die(self, reason: str) -> None:
         """Nothing that we were about to promise may leave."""
@@ -238,6 +251,7 @@ class SerializerCore:
 
     def _wake(self, now_ns: int) -> None:
         bench = self._bench
+        bench.shelf.expire(now_ns)
         if bench.mark_due_ns is not None and now_ns >= bench.mark_due_ns:
             if bench.quill.busy:
                 bench.mark_due_ns = now_ns + bench.settings.heartbeat_ns  # a slow disk has better things to do
@@ -259,6 +273,7 @@ class SerializerCore:
                     self._office.held(now_ns, proof)
             case Written():
                 self._bench.log.synced(proof.position, proof.index)
+                self._bench.keeper.begin_log()
                 if self._doubt is not None:
                     self._doubt.durable(now_ns)
             case Regained():
@@ -282,7 +297,7 @@ class SerializerCore:
     def _shelve(self, now_ns: int, event: PayloadArrived) -> None:
         if len(event.payload) > self._bench.settings.payload_bytes_bound:
             self._bench.report("payload refused: too large", event.reference.node, size_bytes=len(event.payload))
-        elif not self._bench.shelf.put(event.reference, event.digest, event.payload):
+        elif not self._bench.shelf.put(now_ns, event.reference, event.digest, event.payload):
             self._bench.report("payload dropped: the shelf is full", event.reference.node)
         elif self.role is Role.FOLLOWER:
             self._following.retry(now_ns)

@@ -3,6 +3,10 @@
 Decides which references come next: per ingest journal in order and without gaps, journals in turn. Refuses to know
 what a payload means.
 
+A journal whose node is gone may have a gap that nobody will ever fill, or payloads that only we have. What came of it
+is let go once the journal has been silent for `idle_ns`: ingest nodes send again what is not ordered, so silence means
+that nobody does, and a proposal that needs something fetches it.
+
 Invariants: a reference is offered only if all before it in its journal are ordered or offered with it; at most
 `bytes_max` octets are kept, beside what a proposal waits for.
 """
@@ -24,18 +28,22 @@ _Journal = tuple[int, int]
 
 
 class Shelf:
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, idle_ns: int) -> None:
         self._bytes_max = bytes_max
+        self._idle_ns = idle_ns
+        self._heard_ns: dict[_Journal, int] = {}
+        """When something of a journal came last; journals of which something is kept."""
         self._kept: dict[_Journal, dict[int, tuple[bytes, bytes]]] = {}
         self._next: dict[_Journal, int] = {}
         self._wanted: set[Reference] = set()
         self.size_bytes = 0
 
-    def put(self, reference: Reference, digest: bytes, payload: bytes) -> bool:
+    def put(self, now_ns: int, reference: Reference, digest: bytes, payload: bytes) -> bool:
         """Keep a payload. False if there is no room."""
         journal = (reference.node, reference.journal)
         if reference.index < self._next.get(journal, FIRST_INDEX):
             return True
+        self._heard_ns[journal] = now_ns
         if self.size_bytes + _cost(payload) > self._bytes_max and reference not in self._wanted:
             return False
         kept = self._kept.setdefault(journal, {})
@@ -88,6 +96,15 @@ class Shelf:
                     gaps.append(Reference(*journal, index))
         return gaps
 
+    def expire(self, now_ns: int) -> list[_Journal]:
+        """Let go of journals that have been silent for too long; which they were."""
+        silent = [journal for journal, heard_ns in self._heard_ns.items() if now_ns - heard_ns >= self._idle_ns]
+        for journal in silent:
+            del self._heard_ns[journal]
+            for _, payload in self._kept.pop(journal, {}).values():
+                self.size_bytes -= _cost(payload)
+        return silent
+
     def ordered(self, entries: Iterable[DataEntry]) -> None:
         """These are agreed: they are not offered again."""
         for entry in entries:
@@ -100,6 +117,8 @@ class Shelf:
                 self.size_bytes -= _cost(kept.pop(index)[1])
             if kept:
                 self._kept[journal] = kept
+            else:
+                self._heard_ns.pop(journal, None)
         while len(self._next) > JOURNALS_MAX:
             del self._next[next(iter(self._next))]
 

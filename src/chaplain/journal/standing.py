@@ -28,7 +28,7 @@ from chaplain.wire.primitives import Cursor, put_number
 NOBODY = 0xFF
 """In place of a vote: spent, on nobody we know."""
 DISK_BYTES = 16
-_MAGIC = b"CHAPLSTD\x01"
+_MAGIC = b"CHAPLSTD\x02"
 
 
 class State(IntEnum):
@@ -44,6 +44,8 @@ class Standing(Frozen, frozen=True):
     regime: int = 0
     vote: int = 0
     """The node voted for in `regime`; 0 if none, NOBODY if the vote is spent."""
+    begun: bool = False
+    """Something of the log was on disk: one that is empty now has been lost."""
     life: int = 0
     lives: Lives = msgspec.field(default_factory=dict)
 
@@ -56,6 +58,7 @@ def encode_standing(standing: Standing) -> bytes:
             put_number(standing.state, 1),
             put_number(standing.regime, 4),
             put_number(standing.vote, 1),
+            put_number(standing.begun, 1),
             put_number(standing.life, 4),
             put_number(len(standing.lives), 1),
             *(put_number(node, 1) + put_number(standing.lives[node], 4) for node in sorted(standing.lives)),
@@ -71,12 +74,13 @@ def decode_standing(data: bytes) -> Standing:
     if cursor.take(len(_MAGIC), "magic") != _MAGIC:
         raise Malformed("standing: not a standing")
     disk, state = cursor.take(DISK_BYTES, "disk"), cursor.number(1, "state")
-    regime, vote, life = cursor.number(4, "regime"), cursor.number(1, "vote"), cursor.number(4, "life")
+    regime, vote, begun = cursor.number(4, "regime"), cursor.number(1, "vote"), cursor.number(1, "begun")
+    life = cursor.number(4, "life")
     lives = {cursor.number(1, "node"): cursor.number(4, "life") for _ in range(cursor.number(1, "lives"))}
     cursor.end("standing")
-    if state not in tuple(State):
-        raise Malformed(f"standing: state {state}")
-    return Standing(disk, State(state), regime, vote, life, lives)
+    if state not in tuple(State) or begun > 1:
+        raise Malformed(f"standing: state {state}, begun {begun}")
+    return Standing(disk, State(state), regime, vote, bool(begun), life, lives)
 
 
 def found_standing(data: bytes | None, disk: bytes, founding_disk: bytes, log_empty: bool) -> Standing:
@@ -121,6 +125,11 @@ class Keeper:
         """A node came back without its memory: what its former life said no longer counts."""
         assert life > self.now.lives.get(node, 0)
         self._change(lives={**self.now.lives, node: life})
+
+    def begin_log(self) -> None:
+        """Something of the log is on disk: from now on an empty one means that it was lost."""
+        if not self.now.begun:
+            self._change(begun=True)
 
     def doubt(self, state: State) -> None:
         assert state is not State.SOUND

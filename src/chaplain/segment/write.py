@@ -120,13 +120,14 @@ class Writer:
             self._header, self.written = survey.endings[-1].header, survey.endings[-1].end
 
     def _cut(self, endings: tuple[Ending, ...], position: int) -> None:
-        """Find the segment in which the log is cut, and where its ROLL goes. Later segments are begun anew."""
+        """Find the segment in which the log is cut, and where its ROLL goes. Later segments are begun anew.
+
+        If the first one is lost and nothing proves what lies in the others, the log is begun anew as a whole.
+        """
         within = [ending for ending in endings if ending.header.records_start <= position]
         self._taken |= {ending.header.sequence for ending in endings[len(within) :]}
         if within:
             self._header, self.written = within[-1].header, min(within[-1].end, position)
-        elif 0 not in self._taken:
-            raise StorageError(f"log {self._settings.log}: its first segment is lost; begin a new log instead")
         self._must_roll = True
         self.proven = min(self.proven, self.written)
 
