@@ -25,6 +25,7 @@ NOUNS = {
     "pool": "Broadcast to whoever has joined a pool, and listen.",
     "pipeline": "Land streams in tables and prove them, with Spark.",
     "key": "Make keys, and replace the cluster's.",
+    "console": "See a cluster live, as a web page.",
     "demo": "See it all: three nodes, every stream kind, a kill -9, a verdict.",
     "wire": "Messages as bytes and as JSON, for people who debug.",
 }

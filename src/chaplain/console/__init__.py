@@ -1,0 +1,1 @@
+"""A web page that shows a cluster live. It only looks."""

@@ -1,0 +1,129 @@
+"""The console's web server: one page, its two files, and the cluster's picture as JSON, once or live.
+
+Read-only. Beyond the machine itself it serves only whoever shows the token, and only over TLS. Everything the page
+needs comes from here: the browser is told to load nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.resources import files
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from chaplain.console.watch import Watcher
+from chaplain.errors import ConfigError
+
+TOKEN_COOKIE = "chaplain-token"  # noqa: S105  the cookie's name, not its value
+VIEWERS_MAX = 64
+FIRST_PICTURE_S = 10.0
+_PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/console.css": ("console.css", "text/css; charset=utf-8"),
+    "/console.js": ("console.js", "text/javascript; charset=utf-8"),
+}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+def check_exposure(host: str, *, token: str, tls: bool) -> None:
+    """Loopback is for whoever is on the machine; anything wider needs a token and TLS."""
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local and not (token and tls):
+        raise ConfigError(
+            f"the console at {host} would be open to others: give --token-file, --tls-cert and --tls-key,"
+            " or serve 127.0.0.1"
+        )
+
+
+def make_app(watcher: Watcher, token: str = "") -> Starlette:
+    pages = {
+        path: (files("chaplain.console").joinpath("page", name).read_bytes(), kind)
+        for path, (name, kind) in _PAGE.items()
+    }
+    viewers = asyncio.Semaphore(VIEWERS_MAX)
+
+    async def page(request: Request) -> Response:
+        body, kind = pages[request.url.path]
+        response = Response(body, media_type=kind)
+        if given := request.query_params.get("token"):
+            response.set_cookie(TOKEN_COOKIE, given, httponly=True, samesite="strict", secure=True)
+        return response
+
+    async def state(request: Request) -> Response:
+        return JSONResponse(await _first_picture(watcher))
+
+    async def live(request: Request) -> Response:
+        if viewers.locked():
+            return Response(f"{VIEWERS_MAX} pages watch already: close one\n", 503)
+        return StreamingResponse(_pictures(watcher, viewers), media_type="text/event-stream")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        watching = asyncio.create_task(watcher.run())
+        yield
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+    routes = [*(Route(path, page) for path in pages), Route("/api/state", state), Route("/api/live", live)]
+    return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(_Guard, token=token)])
+
+
+async def _first_picture(watcher: Watcher) -> object:
+    async with asyncio.timeout(FIRST_PICTURE_S):
+        return watcher.picture or await _another(watcher, None)
+
+
+async def _pictures(watcher: Watcher, viewers: asyncio.Semaphore) -> AsyncIterator[str]:
+    """Every new picture; who is too slow for one gets the next."""
+    async with viewers:
+        shown: object = None
+        while True:
+            shown = await _another(watcher, shown)
+            yield f"data: {json.dumps(shown)}\n\n"
+
+
+async def _another(watcher: Watcher, shown: object) -> object:
+    async with watcher.turned:
+        await watcher.turned.wait_for(lambda: watcher.picture is not shown)
+        return watcher.picture
+
+
+class _Guard(BaseHTTPMiddleware):
+    """The token, if one is wanted, and what browsers are told about every answer."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], token: str) -> None:
+        super().__init__(app)
+        self._token = token
+
+    async def dispatch(self, request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        if self._token and not hmac.compare_digest(_shown_token(request).encode(), self._token.encode()):
+            return Response("this console wants its token: open it as /?token=…\n", 401, _HEADERS)
+        response = await call_next(request)
+        response.headers.update(_HEADERS)
+        return response
+
+
+def _shown_token(request: Request) -> str:
+    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return request.query_params.get("token") or request.cookies.get(TOKEN_COOKIE) or bearer

@@ -1,0 +1,38 @@
+"""Runs the console's application on a socket, and says where."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+
+from chaplain.errors import ConfigError
+
+STOP_WITHIN_S = 2
+
+
+def serve(app: Starlette, host: str, port: int, tls: tuple[Path, Path] | None, tell: Callable[[str], object]) -> None:
+    """Until interrupted."""
+    listening = listen(host, port)
+    name = f"[{host}]" if ":" in host else host
+    tell(f"The console is at {'https' if tls else 'http'}://{name}:{listening.getsockname()[1]}/ (Ctrl-C ends it)")
+    config = uvicorn.Config(
+        app,
+        log_level="error",
+        access_log=False,
+        timeout_graceful_shutdown=STOP_WITHIN_S,
+        ssl_certfile=None if tls is None else str(tls[0]),
+        ssl_keyfile=None if tls is None else str(tls[1]),
+    )
+    uvicorn.Server(config).run([listening])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigError(f"cannot serve at {host}:{port}: {error.strerror}; choose another --port") from None

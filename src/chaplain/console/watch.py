@@ -1,0 +1,134 @@
+"""Looks at every node of a cluster again and again, and keeps the newest picture.
+
+Decides what the page shows and how rates are reckoned. Asks nodes over the same address that monitoring uses, and lists
+clients with the cluster's own client; a node that gives no answer is down. It changes nothing in the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chaplain.client.aio import AsyncClient
+from chaplain.config import ClusterFile, ClusterNode, load_cluster
+from chaplain.console.happenings import changes
+from chaplain.errors import ChaplainError
+from chaplain.runtime.inquire import get_status
+
+LOOK_EVERY_S = 0.5
+CLIENTS_EVERY_S = 3.0
+RATE_OVER_S = 3.0
+HAPPENINGS_MAX = 100
+STREAMS_MAX = 200
+"""Streams shown, the longest first; the page says how many there are."""
+_OF_NODE = ("state", "roles", "order", "standing", "master", "members", "regime", "agreed", "version", "uptime_ns")
+
+
+class Watcher:
+    """`picture` is what is known now; `turned` is set at each new one."""
+
+    def __init__(self, cluster: str | Path) -> None:
+        self._where = cluster
+        self.picture: dict[str, Any] | None = None
+        self.turned = asyncio.Condition()
+        self._clients: list[dict[str, Any]] = []
+        self._happenings: deque[dict[str, Any]] = deque(maxlen=HAPPENINGS_MAX)
+        self._rates = Rates()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_again_and_again())
+            tasks.create_task(self._list_clients())
+
+    async def _look_again_and_again(self) -> None:
+        while True:
+            known = load_cluster(self._where)
+            statuses = await asyncio.gather(*(self._status(node) for node in known.nodes))
+            await self._turn(paint(known, dict(zip(known.nodes, statuses, strict=True)), self._clients))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _status(self, node: ClusterNode) -> dict[str, Any] | None:
+        return await asyncio.to_thread(get_status, node.http) if node.http else None
+
+    async def _turn(self, picture: dict[str, Any]) -> None:
+        now_s = time.time()
+        for sentence in changes(self.picture, picture):
+            self._happenings.appendleft({"time": now_s, "text": sentence})
+        self._rates.add(now_s, {stream["name"]: stream["head"] for stream in picture["streams"]})
+        for stream in picture["streams"]:
+            stream["rate"] = self._rates.of(stream["name"])
+        picture["happenings"], picture["time"] = list(self._happenings), now_s
+        async with self.turned:
+            self.picture = picture
+            self.turned.notify_all()
+
+    async def _list_clients(self) -> None:
+        """With a connection of its own; while no node lets us in, the last list stands."""
+        while True:
+            with contextlib.suppress(ChaplainError, OSError):
+                async with AsyncClient.connect(self._where) as client:
+                    while True:
+                        shown = ("name", "status", "admin", "writes", "reads", "lanes")
+                        found = [dict(one) for one in await client.clients()]
+                        self._clients = [{name: one[name] for name in shown} for one in found]
+                        await asyncio.sleep(CLIENTS_EVERY_S)
+            await asyncio.sleep(CLIENTS_EVERY_S)
+
+
+class Rates:
+    """Messages a second of each stream, over the last few seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, dict[str, int]]] = deque()
+
+    def add(self, now_s: float, heads: dict[str, int]) -> None:
+        self._seen.append((now_s, heads))
+        while self._seen[0][0] < now_s - RATE_OVER_S:
+            self._seen.popleft()
+
+    def of(self, stream: str) -> float:
+        (first_s, first), (last_s, last) = self._seen[0], self._seen[-1]
+        if last_s <= first_s:
+            return 0.0
+        return max(0.0, (last[stream] - first.get(stream, 0)) / (last_s - first_s))
+
+
+def paint(
+    known: ClusterFile, statuses: Mapping[ClusterNode, Mapping[str, Any] | None], clients: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The picture of one moment."""
+    nodes = [_node(node, status) for node, status in statuses.items()]
+    answers = [status for status in statuses.values() if status is not None]
+    heads: dict[str, int] = {}
+    for status in answers:
+        for name, stream in status.get("streams", {}).items():
+            heads[name] = max(heads.get(name, 0), stream["head"])
+    masters = [node for node in nodes if node["master"]]
+    longest = sorted(heads.items(), key=lambda pair: (-pair[1], pair[0]))[:STREAMS_MAX]
+    return {
+        "cluster": known.cluster,
+        "nodes": nodes,
+        "master": max(masters, key=lambda node: node["regime"])["id"] if masters else None,
+        "regime": max((node["regime"] or 0 for node in nodes), default=0),
+        "streams": [{"name": name, "head": head} for name, head in sorted(longest)],
+        "streams_count": len(heads),
+        "clients": clients,
+        "stages": next((status["stages"] for status in answers if status.get("stages")), []),
+        "layers": {name: [_of_layer(status, name) for status in answers] for name in ("sequence", "graph")},
+    }
+
+
+def _node(node: ClusterNode, status: Mapping[str, Any] | None) -> dict[str, Any]:
+    shown = {name: (status or {}).get(name) for name in _OF_NODE}
+    sees = {str(member["id"]): member["state"] for member in (status or {}).get("member_list", [])}
+    return {"id": node.id, "endpoint": node.endpoint, "up": status is not None, **shown, "sees": sees}
+
+
+def _of_layer(status: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {"node": status["id"], "status": status.get(name)}
