@@ -233,3 +233,24 @@ def test_starting_loads_nothing_heavy():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     # numpy is there to read packs without a loop; nothing else heavy is.
     assert not {"pyarrow", "pyspark", "pandas", "rich", "prometheus_client", "apsw"} & set(loaded)
+
+
+def test_config_show_says_where_each_value_is_from(unstarted):
+    file = unstarted / "node-1" / "node.toml"
+    said = json.loads(worked("config", "show", "--config", file, "--output", "json", CHAPLAIN_NODE_SEAL="hmac-sha256"))
+    found = {row["setting"]: (row["value"], row["origin"]) for row in said}
+    assert found["seal"] == ("hmac-sha256", "CHAPLAIN_NODE_SEAL")
+    assert found["id"] == (1, str(file))
+    assert found["mesh.heartbeat_seconds"] == (1.0, "default")
+    changed = json.loads(worked("config", "show", "--config", file, "--changed", "--output", "json"))
+    assert {row["setting"] for row in changed} < set(found)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_for_the_shell(shell):
+    assert "_CHAPLAIN_COMPLETE" in worked("completion", shell)
+
+
+def test_completion_knows_the_nouns_and_their_verbs():
+    done = chaplain(_CHAPLAIN_COMPLETE="bash_complete", COMP_WORDS="chaplain journal ", COMP_CWORD="2")
+    assert {"plain,write", "plain,read"} <= set(done.stdout.split())

@@ -27,6 +27,8 @@ NOUNS = {
     "key": "Make keys, and replace the cluster's.",
     "console": "See a cluster live, as a web page.",
     "demo": "See it all: three nodes, every stream kind, a kill -9, a verdict.",
+    "config": "See what a node is configured with, and why.",
+    "completion": "Completion for your shell.",
     "wire": "Messages as bytes and as JSON, for people who debug.",
 }
 """Each noun is `chaplain.cli.NOUN`, which has a click command of the same name."""
