@@ -40,6 +40,10 @@ class Missing(ChaplainError, LookupError):
     """There is no such stream, offset or client."""
 
 
+class DiskFull(ChaplainError):
+    """Nodes have no room for more, and say which: nothing of this request is written. Reading goes on."""
+
+
 class Busy(ChaplainError):
     """More was asked for than the bound allows; nothing of this request was sent."""
 

@@ -45,6 +45,26 @@ class Recorder(Disk):
         super().sync_directory(name)
 
 
+class FullDisk(Disk):
+    """A real disk without room until it is told that there is some."""
+
+    def __init__(self, directory) -> None:
+        super().__init__(str(directory))
+        self.room = False
+        self.syncs_full = False
+
+    def write(self, fd, data, position):
+        if not self.room:
+            super().write(fd, data[:1], position)  # a part of it may fit
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(fd, data, position)
+
+    def sync(self, fd):
+        if self.syncs_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().sync(fd)
+
+
 def finish(storage: Storage, count: int) -> list[Persisted | PersistFailed]:
     done: list[Persisted | PersistFailed] = []
     end = time.monotonic() + 20
@@ -57,6 +77,39 @@ def finish(storage: Storage, count: int) -> list[Persisted | PersistFailed]:
 
 def write(ticket: int, file: str = "a", position: int = 0, data: bytes = b"x") -> Persist:
     return Persist(ticket, (WriteAt(file, position, data),))
+
+
+def test_a_write_that_finds_no_room_waits_for_some(tmp_path):
+    disk = FullDisk(tmp_path)
+    storage = Storage(disk)
+    storage.submit([write(1, "a", 0, b"hello"), Persist(2, (Replace("state", b"new"),))])
+    end = time.monotonic() + 20
+    while storage.counts["storage_waits_for_room"] < 2:
+        assert time.monotonic() < end
+    assert storage.completed() == []
+    disk.room = True
+    assert finish(storage, 2) == [Persisted(1), Persisted(2)]
+    storage.close()
+    assert (tmp_path / "a").read_bytes() == b"hello"
+    assert (tmp_path / "state").read_bytes() == b"new"
+
+
+def test_a_sync_that_finds_no_room_is_never_tried_again(tmp_path):
+    disk = FullDisk(tmp_path)
+    disk.room = disk.syncs_full = True
+    storage = Storage(disk)
+    storage.submit([write(1)])
+    assert isinstance(finish(storage, 1)[0], PersistFailed)
+    disk.syncs_full = False
+    storage.submit([write(2)])
+    assert isinstance(finish(storage, 1)[0], PersistFailed)
+    storage.close()
+
+
+def test_a_full_disk_does_not_keep_a_node_from_ending(tmp_path):
+    storage = Storage(FullDisk(tmp_path))
+    storage.submit([write(1)])
+    storage.close()
 
 
 def test_everything_ends_up_on_disk_in_order(tmp_path):

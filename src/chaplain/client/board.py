@@ -16,7 +16,7 @@ from chaplain.client.inbox import Inbox
 from chaplain.client.journal_events import Place, Portion, Written
 from chaplain.client.results import Event, Heard, PoolMessage, Question
 from chaplain.desk.messages import CALL_MAX, EventItem, PoolItem, QuestionItem
-from chaplain.errors import Busy, ChaplainError, Closed, Missing, Refused, Unknown, Unreachable
+from chaplain.errors import Busy, ChaplainError, Closed, DiskFull, Missing, Refused, Unknown, Unreachable
 
 _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.UNREACHABLE: Unreachable,
@@ -26,6 +26,7 @@ _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.CLOSED: Closed,
     Failure.INVALID: Refused,
     Failure.MISSING: Missing,
+    Failure.DISK_FULL: DiskFull,
 }
 
 

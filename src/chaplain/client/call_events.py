@@ -17,6 +17,7 @@ class Failure(Enum):
     CLOSED = "closed"
     INVALID = "invalid"
     MISSING = "missing"
+    DISK_FULL = "disk_full"
 
 
 class Cancelled(Frozen, frozen=True):

@@ -16,6 +16,7 @@ from chaplain.client.call_events import Failure, Raised, Returned
 from chaplain.client.deadlines import Deadlines
 from chaplain.client.journal_events import Batch, JournalEffect, Place, WriteWish, Written
 from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
+from chaplain.client.packing import packed_bytes
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """What may wait to be packed; more is refused with `BUSY`."""
@@ -128,6 +129,12 @@ class Jobs:
         if job.id is not None:
             self._know(job.id, None)
 
+    def refuse_beyond(self, bytes_max: int) -> None:
+        """What no node would take is not signed: an id would be lost with it."""
+        while (first := next(self.waiting(), None)) is not None and packed_bytes(first.batch) > bytes_max:
+            size = f"a request of {first.batch.size_bytes} bytes in {len(first.batch.values)} messages"
+            self.refuse(self.pop(), f"{size} is too much for this cluster, which takes {bytes_max} in all")
+
     def _fail_group(self, job: Job, reason: str) -> None:
         if job.group:
             self._failed_groups.setdefault(job.group, reason)
@@ -168,12 +175,12 @@ class Jobs:
     def due_ns(self) -> int | None:
         return self._deadlines.next_ns()
 
-    def expire(self, now_ns: int, trouble: str) -> None:
+    def expire(self, now_ns: int, trouble: str, failure: Failure = Failure.UNREACHABLE) -> None:
         for call in self._deadlines.pop_due(now_ns):
             job = self._by_call[call]
             waited = f"waited {job.timeout_ns / 1e9:g} s; {trouble}"
             if job.id is None:
-                self.refuse(job, f"not written: {waited}", Failure.UNREACHABLE)
+                self.refuse(job, f"not written: {waited}", failure)
             else:
                 reason = f"no receipt came, so it may or may not be written: {waited}; resolve({tuple(job.id)}) tells"
                 self._end(job, Raised(job.call, Failure.UNKNOWN, reason, job.id))

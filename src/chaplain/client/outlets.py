@@ -21,6 +21,9 @@ OPEN_AGAIN_NS = 500_000_000
 PACK_BYTES_LEAST = 4096
 """Whoever says that it takes less is not believed."""
 
+SHUN_NS = 500_000_000
+"""A session is left for another at most so often because its node has no room."""
+
 Answer: TypeAlias = Callable[[int, NodeMessage, bytes], None]
 """Takes the time, what was answered, and its payload."""
 
@@ -57,6 +60,9 @@ class Outlets:
         self.acl = b""
         self.pack_bytes_max: int | None = None
         """Larger packs are refused by some node that we know."""
+        self.full = ""
+        """What a node said that has no room; empty once something went through."""
+        self._shunned_ns = 0
         self.trouble = "no node has opened its journal to us yet"
         """Why nothing can be said, for a message to a person."""
 
@@ -86,6 +92,13 @@ class Outlets:
         if others:
             self._choose(others[0])
         return bool(others)
+
+    def shun(self, now_ns: int, reason: str) -> None:
+        """The node at the other end has no room for more: another may have."""
+        self.full = reason
+        if now_ns - self._shunned_ns >= SHUN_NS:
+            self._shunned_ns = now_ns
+            self.rotate()
 
     def _choose(self, outlet: Outlet | None) -> None:
         ready = (outlet for outlet in self._outlets.values() if outlet.ready)

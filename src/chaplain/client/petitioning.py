@@ -22,7 +22,8 @@ PETITIONS_MAX = 1024
 AGAIN_NS = 1_000_000_000
 PAUSE_NS = 100_000_000
 APPLIED = "applied"
-TRANSIENT = ("busy", "unknown")
+FULL = "disk_full"
+TRANSIENT = ("busy", "unknown", FULL)
 """Kinds of failure after which the same petition may be sent again."""
 
 Verdict: TypeAlias = Callable[[int, Decided], None]
@@ -105,12 +106,15 @@ class Petitioning:
         if isinstance(message, Failed):
             if message.kind in TRANSIENT:
                 petition.due_ns = min(petition.due_ns, now_ns + PAUSE_NS)
+                if message.kind == FULL:
+                    self._outlets.shun(now_ns, message.reason)
                 return
             message = Decided(message.call, message.kind, message.reason, 0, NO_ACL, 0)
         if isinstance(message, Decided) and _sound(message):
             self._outlets.forget(petition.call)
             for number in [number for number, one in self._waiting.items() if one is petition]:
                 del self._waiting[number]
+            self._outlets.full = ""
             petition.verdict(now_ns, message)
 
 

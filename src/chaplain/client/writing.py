@@ -24,7 +24,7 @@ from chaplain.client.journal_results import RequestId
 from chaplain.client.lane import Lane, Packed
 from chaplain.client.outlets import Outlet, Outlets
 from chaplain.client.packing import Signer
-from chaplain.client.petitioning import APPLIED, Petitioning
+from chaplain.client.petitioning import APPLIED, FULL, Petitioning
 from chaplain.journal.client_messages import AlreadyWritten, Decided, GoBack, NotWritten, Receipts, Write
 from chaplain.journal.config_message import FenceLane, LeaseLane, ReleaseLane
 from chaplain.journal.request import REQUEST_ID_MAX
@@ -41,7 +41,7 @@ ANSWER_NS = 3_000_000_000
 PAUSE_FIRST_NS = 5_000_000
 PAUSE_MOST_NS = 500_000_000
 
-LATER = ("busy", "disk_full", "stopping")
+LATER = ("busy", FULL, "stopping")
 """Kinds of refusal that pass: the same octets may be taken later, or elsewhere."""
 IDENTITY = ("removed", "compromised", "unknown_signer", "not_yours")
 """Kinds of refusal that end everything under this identity."""
@@ -112,7 +112,18 @@ class Writing:
             self._progress_ns = now_ns
             if not self._outlets.rotate():
                 self.moved(now_ns)
-        self.jobs.expire(now_ns, self._trouble())
+        if self._outlets.full:
+            self._withdraw(now_ns)
+        self.jobs.expire(now_ns, self._trouble(), Failure.DISK_FULL if self._outlets.full else Failure.UNREACHABLE)
+
+    def _withdraw(self, now_ns: int) -> None:
+        """Time is up for something, and every copy of everything was turned away: so it is certain what to tell."""
+        lane, due_ns = self._lane, self.jobs.due_ns()
+        if lane is None or self._phase is not Phase.OPEN or due_ns is None or now_ns < due_ns:
+            return
+        if lane.in_flight and not any(packed.sends for packed in lane.in_flight.values()):
+            self.jobs.put_back(job for packed in lane.take_after(0) for job in packed.things)
+            self.fence(now_ns)  # their ids are used up
 
     def due_ns(self) -> int | None:
         times = [self.jobs.due_ns(), self._answer_due_ns()]
@@ -157,7 +168,7 @@ class Writing:
         if settled:
             self._progress_ns = now_ns
             self._pause_ns = PAUSE_FIRST_NS
-            self._refusal = ""
+            self._refusal = self._outlets.full = ""
         for packed, place in settled:
             self.jobs.written(packed.things, place)
         self._let_go(now_ns, lane)
@@ -178,8 +189,11 @@ class Writing:
             return  # answered before
         if message.kind in LATER:
             self._refusal = message.reason
+            packed.sends -= 1
             lane.go_back(message.first_id)
             self._pause(now_ns)
+            if message.kind == FULL:
+                self._outlets.shun(now_ns, message.reason)
         elif message.client_id in self._retiring:
             # Fenced and found written: only its receipt cannot be had here.
             self._settled(now_ns, lane, lane.settle_through(message.first_id + message.requests - 1))
@@ -311,7 +325,8 @@ class Writing:
         signer = Signer(self._identity, self._outlets.cluster)
         bytes_max = min(packing.PACK_BYTES, self._outlets.pack_bytes_max or packing.PACK_BYTES)
         while self._may_pack(outlet, lane):
-            self._refuse_too_large()
+            if self._outlets.pack_bytes_max is not None:
+                self.jobs.refuse_beyond(self._outlets.pack_bytes_max)
             waiting = (job.batch for job in self.jobs.waiting())
             count = packing.choose(waiting, self._ids_max - lane.next_id + 1, bytes_max)
             if not count:
@@ -321,15 +336,6 @@ class Writing:
                 return
             packed = self._sign(lane, [self.jobs.pop() for _ in range(count)], signer)
             self._utter(now_ns, outlet, lane, packed)
-
-    def _refuse_too_large(self) -> None:
-        """What no node would take is not signed: an id would be lost with it."""
-        bytes_max = self._outlets.pack_bytes_max
-        first = next(self.jobs.waiting(), None)
-        while first is not None and bytes_max is not None and packing.packed_bytes(first.batch) > bytes_max:
-            size = f"a request of {first.batch.size_bytes} bytes in {len(first.batch.values)} messages"
-            self.jobs.refuse(self.jobs.pop(), f"{size} is too much for this cluster, which takes {bytes_max} in all")
-            first = next(self.jobs.waiting(), None)
 
     def _may_pack(self, outlet: Outlet, lane: Lane[Job]) -> bool:
         unanswered = len(lane.in_flight)
@@ -377,6 +383,8 @@ class Writing:
     def _trouble(self) -> str:
         if self._outlets.chosen is None:
             return self._outlets.trouble
+        if self._outlets.full:
+            return self._outlets.full
         match self._phase:
             case Phase.LEASING:
                 return "the cluster gave no lane to write on; has it a master?"

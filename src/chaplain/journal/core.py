@@ -158,7 +158,11 @@ class JournalCore:
             case Stopping():
                 self._to_ingest(now_ns, event)
                 self._to_order(now_ns, event)
-            case PersistFailed() | SpaceTold():
+            case SpaceTold():
+                self._petitions.full = event.free_bytes < self.settings.order.room_bytes_min
+                self._to_ingest(now_ns, event)
+                self._to_order(now_ns, event)
+            case PersistFailed():
                 self._to_order(now_ns, event)
             case _:
                 assert_never(event)

@@ -42,7 +42,7 @@ from chaplain.journal.journal_events import (
     Verified,
 )
 from chaplain.journal.journal_settings import JournalSettings
-from chaplain.journal.order_events import NeedPayload, PeerDown, PeerUp, Started
+from chaplain.journal.order_events import NeedPayload, PeerDown, PeerUp, SpaceTold, Started
 from chaplain.journal.peer_messages import AskPayload, Payload
 from chaplain.journal.request import read_heading
 from chaplain.journal.signing import Check
@@ -138,6 +138,8 @@ class IngestCore:
                 self._ready = self._ready or event.ticket == self._ticket
             case Started():
                 self._keep_journal()
+            case SpaceTold():
+                self._intake.full = event.free_bytes < self._settings.order.room_bytes_min
             case Stopping():
                 self._intake.stopping = True
             case _:

@@ -25,6 +25,7 @@ from chaplain.journal.state import Lane
 from chaplain.journal.verdict import Reason
 
 BUSY = "busy"
+DISK_FULL = "disk_full"
 NOT_YOURS = "not_yours"
 _NO_HEADING = Heading(0, 0, 0, 0, 0, b"", 0)
 
@@ -55,6 +56,8 @@ class Intake:
         self.credit = CreditBook(settings.window_bytes, settings.ingest_bytes_max)
         self._queues: dict[int, _Queue] = {}
         self.stopping = False
+        self.full = False
+        """The disk has no room for more."""
 
     def offer(self, event: PackWritten) -> Taken | NodeMessage | None:
         """The pack, taken; or what to answer at once; or nothing, if it waits already."""
@@ -97,6 +100,8 @@ class Intake:
         queue = self._queues.get(lane.client_id) or _Queue()
         if (heading.first_id, digest) in queue.taken:
             return None
+        if self.full:
+            return _not_written(heading, DISK_FULL, full_reason(self._settings.node), lane.last_id + 1)
         expected = max(lane.last_id, queue.highest) + 1
         if heading.first_id > expected:
             return GoBack(lane.client_id, expected)
@@ -113,6 +118,10 @@ class Intake:
         del queue.taken[taken.heading.first_id, taken.digest]
         if not queue.taken:
             del self._queues[taken.heading.client_id]
+
+
+def full_reason(node: int) -> str:
+    return f"the disk of node {node} is full: make room there, or write through another node"
 
 
 def refuse(heading: Heading, reason: Reason, lane: Lane | None = None) -> NotWritten:

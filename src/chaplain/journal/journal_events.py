@@ -140,6 +140,7 @@ IngestInput: TypeAlias = (
     | Ordered
     | Verified
     | NeedPayload
+    | SpaceTold
 )
 
 

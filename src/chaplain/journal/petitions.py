@@ -18,6 +18,7 @@ from chaplain.errors import Malformed
 from chaplain.journal import config_message
 from chaplain.journal.client_messages import Decided, Failed
 from chaplain.journal.execution import JournalExecution
+from chaplain.journal.intake import DISK_FULL, full_reason
 from chaplain.journal.journal_events import ToClient, ToPeer
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.order_events import ConfigOffered, RoleChanged
@@ -41,6 +42,8 @@ class Petitions:
         self._settings = settings
         self._execution = execution
         self._master = 0
+        self.full = False
+        """The disk has no room for what would be decided."""
         self._waiting: dict[bytes, _Waiting] = {}
         self.effects: list[PetitionEffect] = []
 
@@ -53,6 +56,10 @@ class Petitions:
         reason = self._courtesy(petition)
         if reason is not Reason.APPLIED:
             self.effects.append(ToClient(asker[0], _decided(asker[1], ConfigVerdict(petition.entry_type, reason))))
+            return
+        if self.full:
+            failed = Failed(asker[1], DISK_FULL, full_reason(self._settings.node))
+            self.effects.append(ToClient(asker[0], failed))
             return
         digest = sha256(petition.data).digest()
         waiting = self._waiting.get(digest)

@@ -58,8 +58,9 @@ from chaplain.journal.order_message import (
     decode,
 )
 from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.past import judge
 from chaplain.journal.quill import Held, Proof, Quill, Regained, Stood, Written
-from chaplain.journal.standing import NOBODY, Keeper, State, found_standing
+from chaplain.journal.standing import NOBODY, Keeper, found_standing
 from chaplain.journal.supplying import Supplying
 from chaplain.segment.layout import Bytes
 
@@ -117,6 +118,11 @@ class SerializerCore:
     def whole(self) -> bool:
         """Nothing that we once held is missing here."""
         return self._bench.log.whole
+
+    @property
+    def full(self) -> bool:
+        """The disk has no room: nothing new is held."""
+        return not self._bench.room
 
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
         """Positions of the log that hold agreed messages from this index on; None if the first is not on disk."""
@@ -197,7 +203,7 @@ class SerializerCore:
             bench.shelf.ordered(body_of(found.groups[index].first)[0].data_entries)
         if found.missing:
             bench.report("damaged: messages are missing and will be fetched", 0, range=found.missing)
-        self._judge(found)
+        judge(bench, found)
         if bench.keeper.sound:
             if not found.empty:
                 bench.write_mark()  # what was found may not have been synced before: now it will be
@@ -205,21 +211,6 @@ class SerializerCore:
         else:
             self._election.leave()
             self._doubt = Doubt(bench, self._fetcher, now_ns)
-
-    def _judge(self, found: Recovered) -> None:
-        """Write down what we may claim about our past, given what the log shows of it."""
-        bench, keeper = self._bench, self._bench.keeper
-        gone = "the log had begun, and nothing of it is here" if keeper.now.begun and found.empty else ""
-        lost = found.lost or bool(gone)
-        worse = (State.SOUND, State.DOUBTFUL) if lost else (State.SOUND,)
-        if (found.doubt or gone) and keeper.now.state in worse:
-            what = "lost what was acknowledged" if lost else "in doubt"
-            bench.report(f"{what}: no vote until caught up", 0, reason=found.doubt or gone)
-            keeper.doubt(State.LOST if lost else State.DOUBTFUL)
-        else:
-            keeper.write()
-        if not found.empty:
-            keeper.begin_log()
 
     def _die(self, reason: str) -> None:
         """Nothing that we were about to promise may leave."""

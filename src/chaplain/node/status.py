@@ -55,6 +55,7 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
         "roles": ["ingest", "serializer", "executor", "config"],
         "order": str(role.role),
         "standing": journal.serializer.standing,
+        "disk_full": journal.serializer.full,
         "master": role.role is Role.MASTER,
         "master_id": role.master or None,
         "regime": journal.serializer.regime,

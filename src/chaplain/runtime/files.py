@@ -18,6 +18,7 @@ from chaplain.errors import StorageError
 from chaplain.runtime.disk import Disk
 
 OPEN_FILES_MAX = 64
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEW = ".new"
 
 
@@ -28,8 +29,16 @@ def check_name(name: str) -> str:
     return name
 
 
+class NoRoom(Exception):
+    """The disk is full. The operation may be performed again, as a whole; what was performed before it counts."""
+
+
 class Files:
-    """The open files below a data directory. Errors are `OSError` or `StorageError`, and leave the disk in doubt."""
+    """The open files below a data directory.
+
+    Errors are `OSError` or `StorageError`, and leave the disk in doubt; but `NoRoom`, which is told by writes and never
+    by syncs: a sync that fails for want of room may have thrown away what was written, like any other.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -63,7 +72,19 @@ class Files:
     def _write_at(self, name: str, position: int, data: bytes) -> None:
         fd = self._opened(name)
         self._unsynced[name] = None
-        self._disk.write(fd, data, position)
+        self._write(fd, data, position)
+
+    def _write(self, fd: int, data: bytes, position: int) -> None:
+        try:
+            self._disk.write(fd, data, position)
+        except OSError as error:
+            raise (NoRoom(str(error)) if error.errno in FULL else error) from error
+
+    def _open_new(self, name: str, flags: int) -> int:
+        try:
+            return self._disk.open(name, os.O_WRONLY | os.O_CREAT | flags)
+        except OSError as error:
+            raise (NoRoom(str(error)) if error.errno in FULL else error) from error
 
     def _opened(self, name: str) -> int:
         fd = self._open.pop(name, None)
@@ -80,7 +101,7 @@ class Files:
     def _create(self, name: str) -> int:
         self.sync()
         self._make_parents(name)
-        fd = self._disk.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        fd = self._open_new(name, os.O_EXCL)
         self._sync_parent(name)
         return fd
 
@@ -113,9 +134,9 @@ class Files:
         self.sync()
         self._forget(name)
         self._make_parents(name)
-        fd = self._disk.open(name + _NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        fd = self._open_new(name + _NEW, os.O_TRUNC)
         try:
-            self._disk.write(fd, data, 0)
+            self._write(fd, data, 0)
             self._disk.sync(fd)
         finally:
             self._disk.close(fd)

@@ -2,7 +2,8 @@
 
 It takes everything that is queued, performs it, syncs each touched file once, and only then completes all of it. After
 the first error nothing is tried again and everything fails: a failed sync may have thrown away what it was to
-write, and a later one would not notice.
+write, and a later one would not notice. Only a write that found no room waits until there is some: nothing of it was
+lost, and nobody was told anything.
 
 Invariants: tickets complete in the order they came, each exactly once; `Persisted` follows the sync of all that is
 in its ticket and before; the queue holds at most `queue_bytes_max`, or one ticket.
@@ -15,13 +16,15 @@ import threading
 import time
 from collections import Counter, deque
 
-from chaplain.core import Persist, Persisted, PersistFailed, Replace, WriteAt
+from chaplain.core import Operation, Persist, Persisted, PersistFailed, Replace, WriteAt
 from chaplain.errors import StorageError
 from chaplain.runtime.disk import Disk
-from chaplain.runtime.files import Files
+from chaplain.runtime.files import Files, NoRoom
 
 QUEUE_BYTES_MAX = 256 * 1024 * 1024
 STORAGE_STOP_S = 10.0
+ROOM_POLL_S = 0.2
+"""A full disk is tried again after this."""
 
 
 def _size_bytes(persist: Persist) -> int:
@@ -105,7 +108,7 @@ class Storage:
         try:
             for persist in group:
                 for operation in persist.operations:
-                    self._files.perform(operation)
+                    self._perform(operation)
             self._files.sync()
         except Exception as error:  # a fault of ours in this thread must stop the node as well, not leave it waiting
             self._failure = str(error) if isinstance(error, OSError | StorageError) else repr(error)
@@ -113,3 +116,13 @@ class Storage:
         self.counts["storage_groups"] += 1
         self.counts["storage_tickets"] += len(group)
         self.counts["storage_busy_microseconds"] += (time.monotonic_ns() - started_ns) // 1000
+
+    def _perform(self, operation: Operation) -> None:
+        while True:
+            try:
+                return self._files.perform(operation)
+            except NoRoom as full:
+                self.counts["storage_waits_for_room"] += 1
+                with self._room:
+                    if self._room.wait_for(lambda: self._closing, ROOM_POLL_S):
+                        raise StorageError(f"the disk is full, and the node was asked to stop: {full}") from full

@@ -1,0 +1,105 @@
+"""Full disks, as a client's journal sees them, over real journal cores."""
+
+from __future__ import annotations
+
+import pytest
+from ledger_stage import Bench, Cluster
+
+from chaplain.client.call_events import Failure
+from chaplain.client.journal_events import Written
+from chaplain.journal.client_messages import NotWritten
+from chaplain.journal.order_events import SpaceTold
+
+PLENTY = 1 << 40
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster(3)
+    made.elect()
+    return made
+
+
+def tell(cluster: Cluster, free_bytes: int, *nodes: int) -> None:
+    for node in nodes:
+        cluster.nodes[node].inbox.append(SpaceTold(free_bytes))
+    cluster.settle()
+
+
+def values(bench: Bench) -> list[bytes]:
+    return [message.value for message in bench.messages("orders")]
+
+
+def test_a_full_node_is_left_for_one_that_has_room(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(b"a"))
+    tell(cluster, 0, 1)
+    assert bench.end(bench.write(b"b", wait_s=3)).place.base_offset == 1
+    fresh = Bench(cluster, 1, 2)
+    assert isinstance(fresh.end(fresh.write(b"c", wait_s=3)), Written), "a lane, too, is leased elsewhere"
+
+
+def test_what_every_node_turned_away_is_told_as_not_written_and_never_is(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(b"a"))
+    tell(cluster, 0, 1, 2, 3)
+    first, second = bench.write(b"b", wait_s=2), bench.write(b"c", wait_s=300)
+    told = bench.end(first)
+    assert told.failure is Failure.DISK_FULL
+    assert "not written" in told.reason
+    assert "disk of node" in told.reason
+    assert values(bench) == [b"a"], "reading goes on"
+    tell(cluster, PLENTY, 1, 2, 3)
+    assert isinstance(bench.end(second), Written), "who waits longer is written under another lane"
+    assert values(bench) == [b"a", b"c"]
+
+
+def test_a_client_that_has_no_lane_yet_is_told_as_well(cluster) -> None:
+    tell(cluster, 0, 1, 2, 3)
+    bench = Bench(cluster, 1, 2)
+    assert bench.end(bench.write(b"a", wait_s=2)).failure is Failure.DISK_FULL
+
+
+def test_if_a_copy_may_be_under_way_nobody_knows(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(b"a"))
+    cluster.cut |= {(one, other) for one in (1, 2, 3) for other in (1, 2, 3)}
+    call = bench.write(b"b", wait_s=8)
+    bench.settle()  # taken by one node, and ordered by nobody
+    tell(cluster, 0, 1, 2, 3)
+    told = bench.end(call)
+    assert told.failure is Failure.UNKNOWN
+    assert "full" in told.reason
+    cluster.cut.clear()
+    tell(cluster, PLENTY, 1, 2, 3)
+    written = isinstance(bench.end(bench.resolve(*told.request)), Written)
+    bench.end(bench.write(b"c"))
+    assert values(bench) == ([b"a", b"b", b"c"] if written else [b"a", b"c"])
+
+
+def test_a_receipt_that_was_lost_can_be_had_at_a_full_node(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(b"a"))
+    bench.deaf = True
+    call = bench.write(b"b", wait_s=20)
+    bench.settle()
+    tell(cluster, 0, 1, 2, 3)
+    bench.deaf = False
+    bench.disconnect(next(iter(bench.sessions)))
+    assert bench.end(call).place.base_offset == 1
+
+
+def test_a_full_node_says_so_to_whoever_writes(cluster) -> None:
+    seen: list[NotWritten] = []
+    bench = Bench(cluster, 1)
+    bench.end(bench.write(b"a"))
+    tell(cluster, 0, 1)
+
+    def note(to_node: bool, message: object) -> int:
+        if isinstance(message, NotWritten):
+            seen.append(message)
+        return 1
+
+    bench.spoil = note
+    bench.end(bench.write(b"b", wait_s=2))
+    assert {(one.kind, "node 1 " in one.reason) for one in seen} == {("disk_full", True)}
