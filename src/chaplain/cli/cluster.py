@@ -42,6 +42,29 @@ def up(nodes: int | None, directory: Path, database: str | None, base_port: int 
         click.echo(f"Next: chaplain cluster status --cluster {directory}")
 
 
+@cluster.command(epilog="Example: chaplain cluster found --dir ours --at tcp://10.0.0.1:7400 --at tcp://10.0.0.2:7400")
+@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--at", "endpoints", required=True, multiple=True, metavar="ENDPOINT", help="Where node 1, 2, … listens.")
+@click.option("--database", type=click.Choice(["sqlite", "none"]), default="sqlite", show_default=True)
+@click.option("--http", default="127.0.0.1:7480", show_default=True, help="Where each node serves monitoring.")
+@output_option
+def found(directory: Path, endpoints: tuple[str, ...], database: str, http: str, output: str) -> None:
+    """Write the keys and settings of a cluster on several machines, and start nothing.
+
+    Take DIR/node-I to machine I and run `chaplain node run` there; give cluster.toml and client.identity to clients.
+    """
+    from chaplain.runtime.founding import found_cluster  # noqa: PLC0415
+
+    found_cluster(directory, endpoints, database, http)
+    folders = [str(directory / f"node-{number}") for number in range(1, len(endpoints) + 1)]
+    if output == "json":
+        put_json({"cluster": str(directory), "nodes": folders})
+        return
+    for folder, endpoint in zip(folders, endpoints, strict=True):
+        click.echo(f"{folder} is for the machine of {endpoint}: chaplain node run --config node.toml")
+    click.echo(f"{directory}/cluster.toml and {directory}/client.identity are for clients. Keep what is here secret.")
+
+
 @cluster.command(epilog="Example: chaplain cluster status --cluster demo --output json")
 @cluster_option
 @output_option

@@ -1,8 +1,10 @@
-"""Makes the directory of a cluster on one machine: keys, settings of each node, and the file that clients read.
+"""Makes the directory of a cluster: keys, settings of each node, and the file that clients read.
 
 DIR/cluster.toml                 endpoints, node keys, the default client's identity file; never a secret
 DIR/client.identity              the default client's key
 DIR/node-1/node.toml, identity, keyring, wrapping, pid, log, segments/disk
+
+A cluster on one machine is started from there; of one on several machines each gets its node's folder.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import os
 import random
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from chaplain.client.identity_file import write_passport
@@ -20,7 +22,7 @@ from chaplain.errors import ConfigError
 from chaplain.journal.standing import DISK_BYTES
 from chaplain.link.identity import Identity, to_text
 from chaplain.link.keyring import CLUSTER_KEY_BYTES, KeyRing
-from chaplain.link.settings import GCM
+from chaplain.link.settings import GCM, split_endpoint
 from chaplain.runtime.journal import DISK_FILE, WRAPPING_FILE
 from chaplain.runtime.secrets import write_secret
 
@@ -30,31 +32,57 @@ one taken."""
 
 
 def make_cluster(directory: Path, count: int, database: str, base_port: int | None) -> None:
-    """Write everything a cluster needs. The cluster's file comes last: without it there is no cluster."""
+    """Write everything that a cluster on this machine needs."""
     if not 1 <= count <= NODE_IDS_MAX:
         raise ConfigError(f"--nodes must be from 1 to {NODE_IDS_MAX}, not {count}")
+    check_empty(directory)
+    ports = free_ports(2 * count) if base_port is None else check_ports(base_port, 2 * count)
+    endpoints = [f"tcp://127.0.0.1:{port}" for port in ports[:count]]
+    _make(directory, endpoints, [f"127.0.0.1:{port}" for port in ports[count:]], database)
+
+
+def found_cluster(directory: Path, endpoints: Sequence[str], database: str, http: str) -> None:
+    """Write what a cluster on several machines needs: each machine's folder, to be taken there, and the clients' file.
+
+    `http` is where each node serves monitoring, on its own machine.
+    """
+    if not 1 <= len(endpoints) <= NODE_IDS_MAX:
+        raise ConfigError(f"a cluster has 1 to {NODE_IDS_MAX} nodes, not {len(endpoints)}")
+    for endpoint in endpoints:
+        split_endpoint(endpoint)
+    if len({*endpoints}) < len(endpoints):
+        raise ConfigError("two nodes cannot be reached at one endpoint; give each its own")
+    check_empty(directory)
+    _make(directory, endpoints, [http] * len(endpoints), database, local=False)
+
+
+def check_empty(directory: Path) -> None:
     if directory.exists() and any(directory.iterdir()):
         raise ConfigError(f"{directory} is not empty and holds no {CLUSTER_FILE}; choose another directory")
-    ports = free_ports(2 * count) if base_port is None else check_ports(base_port, 2 * count)
+
+
+def _make(
+    directory: Path, endpoints: Sequence[str], https: Sequence[str], database: str, *, local: bool = True
+) -> None:
+    """The cluster's file comes last: without it there is no cluster."""
     made_directory = not directory.exists()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        _fill(directory.resolve(), ports[:count], ports[count:], database)
+        _fill(directory.resolve(), endpoints, https, database, local)
     except BaseException:
         for inside in [directory] if made_directory else list(directory.iterdir()):
             shutil.rmtree(inside, ignore_errors=True)
         raise
 
 
-def _fill(directory: Path, ports: list[int], http_ports: list[int], database: str) -> None:
+def _fill(directory: Path, endpoints: Sequence[str], https: Sequence[str], database: str, local: bool) -> None:
     chance = random.SystemRandom()
     cluster = f"{directory.name}-{chance.randbytes(4).hex()}".encode("ascii", "replace").decode().replace(" ", "-")
-    identities = [Identity.generate(chance) for _ in ports]
+    identities = [Identity.generate(chance) for _ in endpoints]
     client = Identity.generate(chance)
     ring = KeyRing(chance.randbytes(CLUSTER_KEY_BYTES)).text()
-    endpoints = [f"tcp://127.0.0.1:{port}" for port in ports]
     keys = [to_text(identity.key) for identity in identities]
-    disks = [chance.randbytes(DISK_BYTES).hex() for _ in ports]
+    disks = [chance.randbytes(DISK_BYTES).hex() for _ in endpoints]
     wrapping = KeyRing(chance.randbytes(CLUSTER_KEY_BYTES)).text()
     for number, identity in enumerate(identities, 1):
         folder = directory / f"node-{number}"
@@ -68,7 +96,7 @@ def _fill(directory: Path, ports: list[int], http_ports: list[int], database: st
             "cluster": cluster,
             "id": number,
             "bind": endpoints[number - 1],
-            "http": f"127.0.0.1:{http_ports[number - 1]}",
+            "http": https[number - 1],
             "database": database,
             "neighbours": [endpoint for endpoint in endpoints if endpoint != endpoints[number - 1]],
         }
@@ -84,8 +112,8 @@ def _fill(directory: Path, ports: list[int], http_ports: list[int], database: st
     write_secret(directory / "client.identity", passport)
     top = {"cluster": cluster, "seal": GCM, "identity": "client.identity"}
     listed = [
-        {"id": number, "endpoint": endpoint, "key": key, "http": f"127.0.0.1:{http}"}
-        for number, (endpoint, key, http) in enumerate(zip(endpoints, keys, http_ports, strict=True), 1)
+        {"id": number, "endpoint": endpoint, "key": key, **({"http": http} if local else {})}
+        for number, (endpoint, key, http) in enumerate(zip(endpoints, keys, https, strict=True), 1)
     ]
     _write(directory / CLUSTER_FILE, to_toml(top, {}) + "".join(f"\n[[nodes]]\n{to_toml(node, {})}" for node in listed))
 

@@ -23,12 +23,13 @@ from chaplain.config import (
     load_node,
     variable_of,
 )
-from chaplain.errors import ChaplainError
+from chaplain.errors import ChaplainError, Refused, Unreachable
 from chaplain.runtime.inquire import get_status, is_ready
 
 START_S = 30.0
 MEET_S = 15.0
 STOP_S = 10.0
+REMOTE_S = 3.0
 POLL_S = 0.02
 LOG_FILE = "log"
 LOG_LINES_SHOWN = 8
@@ -44,6 +45,8 @@ class ClusterFailed(ChaplainError):
 def bring_up(directory: Path, tell: Tell) -> list[int]:
     """Start the nodes that are down and wait until all serve; which were started. Undoes its starts if it fails."""
     cluster = load_cluster(directory)
+    if not all(node.http for node in cluster.nodes):
+        raise ClusterFailed(f"{directory} is of a cluster on several machines: run each node on its own")
     started: dict[int, subprocess.Popen[bytes]] = {}
     try:
         for node in cluster.nodes:
@@ -172,6 +175,19 @@ def _moments(seconds: float) -> Iterator[None]:
         time.sleep(POLL_S)
 
 
+def _status(directory: Path, node: ClusterNode, pid: int | None) -> Mapping[str, object] | None:
+    """Of a node on this machine over HTTP, as monitoring sees it; of one elsewhere as a client sees it."""
+    if node.http:
+        return None if pid is None else get_status(node.http)
+    from chaplain.client.sync import Client  # noqa: PLC0415  a cluster on this machine does without it
+
+    try:
+        with Client.connect(directory, node=node.id, timeout=REMOTE_S) as client:
+            return client.status()
+    except (Unreachable, Refused):
+        return None
+
+
 def describe(directory: Path) -> dict[str, object]:
     """The cluster as `chaplain cluster status` shows it. A node that gives no answer is `down`."""
     nodes: list[dict[str, object]] = []
@@ -180,7 +196,7 @@ def describe(directory: Path) -> dict[str, object]:
     fingerprints: dict[str, object] = {}
     for node in load_cluster(directory).nodes:
         pid = pid_of(directory / f"node-{node.id}")
-        status = (get_status(node.http) if pid is not None else None) or {"state": "down"}
+        status = _status(directory, node, pid) or {"state": "down"}
         shown = ("state", "roles", "master", "members")
         nodes.append({"id": node.id, "endpoint": node.endpoint, "pid": pid} | {k: status.get(k) for k in shown})
         if isinstance(regime := status.get("regime"), int):

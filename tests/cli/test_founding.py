@@ -1,0 +1,70 @@
+"""A cluster founded for several machines, as an operator would bring it up: one folder, one process each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_cli import chaplain, worked
+
+from chaplain.runtime.founding import free_ports
+
+START_S = 60.0
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Path]:
+    """Three folders far from each other, a node running in each; what clients get."""
+    endpoints = [f"tcp://127.0.0.1:{port}" for port in free_ports(3)]
+    arguments = [word for endpoint in endpoints for word in ("--at", endpoint)]
+    worked("cluster", "found", "--dir", tmp_path / "ours", *arguments, "--http", "127.0.0.1:0")
+    nodes = []
+    for number in (1, 2, 3):
+        folder = tmp_path / f"machine-{number}" / "data"
+        shutil.move(tmp_path / "ours" / f"node-{number}", folder)
+        command = [sys.executable, "-m", "chaplain.cli.main", "node", "run", "--config", str(folder / "node.toml")]
+        nodes.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+    yield tmp_path / "ours"
+    for node in nodes:
+        node.send_signal(signal.SIGTERM)
+    for node in nodes:
+        node.wait(30)
+
+
+def test_each_machine_runs_its_own_folder_and_clients_need_two_files(machines: Path) -> None:
+    assert sorted(path.name for path in machines.iterdir()) == ["client.identity", "cluster.toml"]
+    end_s = time.monotonic() + START_S
+    while True:
+        shown = json.loads(worked("cluster", "status", "--cluster", machines, "--output", "json"))
+        if [node["state"] for node in shown["nodes"]] == ["WRK"] * 3 and shown["master"]:
+            break
+        assert time.monotonic() < end_s, shown
+    assert [node["members"] for node in shown["nodes"]] == [3, 3, 3]
+    worked("journal", "write", "--stream", "orders", "hello", "--cluster", machines)
+    (line,) = worked("journal", "read", "--stream", "orders", "--cluster", machines).splitlines()
+    assert json.loads(line)["value"] == "hello"
+
+
+def test_up_says_that_the_nodes_are_elsewhere(tmp_path: Path) -> None:
+    worked("cluster", "found", "--dir", tmp_path / "ours", "--at", "tcp://127.0.0.1:7400")
+    done = chaplain("cluster", "up", "--dir", tmp_path / "ours")
+    assert done.returncode == 1
+    assert "run each node on its own" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "said"),
+    [(["nonsense"], "nonsense"), (["tcp://127.0.0.1:7400"] * 2, "two nodes cannot be reached at one endpoint")],
+)
+def test_endpoints_are_checked(tmp_path: Path, endpoints: list[str], said: str) -> None:
+    done = chaplain("cluster", "found", "--dir", tmp_path / "ours", *(w for e in endpoints for w in ("--at", e)))
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert not (tmp_path / "ours").exists()
