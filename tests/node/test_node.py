@@ -244,3 +244,9 @@ def test_a_layer_above_gossip_writes_under_tickets_of_its_own() -> None:
     assert not any(isinstance(event, Persisted) for event in postman.heard)
     node.step(cluster.world.now_ns, Persisted(persist.ticket))
     assert Persisted(1) in postman.heard
+
+
+def test_gauges_say_who_is_here() -> None:
+    cluster = Cluster()
+    cluster.world.run(5 * SECOND)
+    assert cluster.node("one").gauges() == {"members_present": 5, "peers": 4}

@@ -148,6 +148,9 @@ class NodeCore:
     def counts(self) -> Counter[str]:
         return status.counts(self)
 
+    def gauges(self) -> dict[str, float]:
+        return status.gauges(self)
+
     def deadline(self) -> int | None:
         if not self._begun:
             return self.started_ns

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from chaplain import __version__
+from chaplain.gossip.events import State
 from chaplain.journal.core import JournalCore
 from chaplain.journal.order_events import Role
 
@@ -44,6 +45,23 @@ def counts(node: NodeCore) -> Counter[str]:
     for layer, of_layer in by_layer.items():
         merged.update({f"{layer}_{what}": count for what, count in of_layer.items()})
     return merged
+
+
+def gauges(node: NodeCore) -> dict[str, float]:
+    """What goes up and down: for monitoring."""
+    present = sum(member.state is not State.LEFT for member in node.gossip.members())
+    measured: dict[str, float] = {"members_present": present, "peers": len(node.mesh.peers())}
+    if node.journal is None:
+        return measured
+    serializer, streams = node.journal.serializer, node.journal.execution.state.streams
+    return measured | {
+        "journal_master": node.role.role is Role.MASTER,
+        "journal_regime": serializer.regime,
+        "journal_agreed_index": serializer.agreed[0],
+        "journal_executed_messages": sum(tail.next_offset for tail in streams.values()),
+        "journal_streams": len(streams),
+        "journal_sound": serializer.standing == "sound",
+    }
 
 
 def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
