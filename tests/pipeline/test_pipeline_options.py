@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
 from chaplain.errors import ConfigError, Missing
-from chaplain.pipeline.options import Bound, Stretch, parse, resolve
+from chaplain.pipeline import source
+from chaplain.pipeline.options import Bound, Stretch, Target, duration_s, parse, resolve
 from chaplain.pipeline.rows import header_lists
 from chaplain.pipeline.session import java_version
 from chaplain.pipeline.source import limited
@@ -21,7 +24,7 @@ STRETCH = Stretch(10, 40, [(10, 1_000_000), (20, 2_000_000), (30, 3_000_000)])
     [
         ({"path": "s"}, "exactly one of the options subscribe"),
         ({**BASE, "assign": '{"orders":[0]}'}, "exactly one of the options subscribe"),
-        ({**BASE, "cluster": "c"}, "exactly one of the options path"),
+        ({**BASE, "cluster": "c"}, "exactly one of the options cluster"),
         ({"path": "s", "assign": '{"orders":[1]}'}, "one partition 0"),
         ({"path": "s", "subscribePattern": "("}, "is no pattern"),
         ({**BASE, "startingOffsets": "latest"}, "cannot be latest"),
@@ -31,6 +34,9 @@ STRETCH = Stretch(10, 40, [(10, 1_000_000), (20, 2_000_000), (30, 3_000_000)])
         ({**BASE, "startingOffsets": '{"orders":{"0":-3}}'}, "not a number from -2"),
         ({**BASE, "minPartitions": "0"}, "must be positive"),
         ({**BASE, "failOnDataLoss": "maybe"}, "true or false"),
+        ({**BASE, "minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"}, "must not be more than"),
+        ({**BASE, "maxTriggerDelay": "soon"}, "a time like 10s"),
+        ({**BASE, "identity": "abc"}, "never an option's value"),
     ],
 )
 def test_refused(given: dict[str, str], words: str) -> None:
@@ -98,3 +104,27 @@ def test_headers_become_lists() -> None:
 @pytest.mark.parametrize(("text", "major"), [('openjdk version "17.0.15"', 17), ('java version "1.8.0_4"', 8), ("", 0)])
 def test_java_version(text: str, major: int) -> None:
     assert java_version(text) == major
+
+
+def test_times_and_places() -> None:
+    assert [duration_s("x", text) for text in ("250", "250ms", "10s", "15m", "2h")] == [0.25, 0.25, 10, 900, 7200]
+    found = parse({"endpoints": "tcp://a:1, tcp://b:2", "identityFile": "/k", "subscribe": "s"}, streaming=True)
+    assert found.target == Target("", "", ("tcp://a:1", "tcp://b:2"), "/k")
+    assert (found.min_offsets, found.max_delay_s) == (0, 900)
+
+
+def test_a_small_batch_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(source.time, "monotonic", lambda: now_s[0])
+    given = {**BASE, "minOffsetsPerTrigger": "10", "maxTriggerDelay": "60s"}
+    reader = source._StreamReader(parse(given, streaming=True), StructType())
+    monkeypatch.setattr(reader, "_ends", lambda *_: {"orders": {"0": 14}})
+    nothing, some, enough = ({"orders": {"0": offset}} for offset in (14, 5, 4))
+    assert reader.latestOffset(some, ReadAllAvailable()) == nothing, "the first batch does not wait"
+    now_s[0] = 59.0
+    assert reader.latestOffset(some, ReadAllAvailable()) == some
+    assert reader.latestOffset(enough, ReadAllAvailable()) == nothing
+    now_s[0] = 118.0
+    assert reader.latestOffset(some, ReadAllAvailable()) == some
+    now_s[0] = 119.0
+    assert reader.latestOffset(some, ReadAllAvailable()) == nothing

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from chaplain.client import journal_requests
 from chaplain.client.board import Board
 from chaplain.client.engine import Engine
-from chaplain.client.journal_events import Place, TakenWish, WriteWish
+from chaplain.client.journal_events import Place, Portion, TakenWish, WriteWish
 from chaplain.client.journal_requests import CHUNK_BYTES, WRITER_BYTES_MAX, Gathering, Headers, Item
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
@@ -216,8 +216,20 @@ class Reader:
                 return message
         raise StopIteration
 
+    def portions(self) -> Iterator[Portion]:
+        """What comes as it came: packs for whoever takes them apart by column. Not to be mixed with iteration."""
+        while (portion := self._take()) is not None:
+            yield portion
+
     def _fetch(self) -> bool:
-        """Take the next portion; False at the end."""
+        """Take the next portion apart; False at the end."""
+        portion = self._take()
+        if portion is not None:
+            self._messages = iter(messages_of(self.stream, portion))
+        return portion is not None
+
+    def _take(self) -> Portion | None:
+        """The next portion; None at the end."""
         self._release()
         end_s = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         with self._changed:
@@ -226,12 +238,11 @@ class Reader:
                     raise self._sink.error
                 left_s = None if end_s is None else end_s - time.monotonic()
                 if self._sink.ended or (left_s is not None and left_s <= 0):
-                    return False
+                    return None
                 self._changed.wait(left_s)
             portion = self._sink.portions.popleft()
         self._size_bytes = len(portion.packs)
-        self._messages = iter(messages_of(self.stream, portion))
-        return True
+        return portion
 
     def _release(self) -> None:
         """What was taken may be sent again."""

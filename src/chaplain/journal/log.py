@@ -279,6 +279,7 @@ def records_between(files: Iterable[Bytes], start: int, end: int) -> tuple[Recor
         header = read_headers(data).header
         if header is None or header.end <= start or header.base >= end:
             continue
-        found = scan(data, header, max(start, header.records_start), search=False)
+        wanted = memoryview(data)[: end - header.base]  # what follows is none of our business, and long
+        found = scan(wanted, header, max(start, header.records_start), search=False)
         records += (record for head, record in found.records if head.position < end)
     return tuple(records)

@@ -17,6 +17,8 @@ from chaplain.errors import ConfigError, Missing
 EARLIEST = -2
 LATEST = -1
 PARTITION = "0"
+MAX_TRIGGER_DELAY = "15m"
+_UNITS_S = {"": 0.001, "ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 class Bound(Frozen, frozen=True):
@@ -31,16 +33,27 @@ class Bound(Frozen, frozen=True):
     """What a time stands for behind which nothing was written."""
 
 
+class Target(Frozen, frozen=True):
+    """Where streams are: a folder of segments, or a cluster by its folder or by endpoints. Never holds a secret."""
+
+    folder: str = ""
+    cluster: str = ""
+    endpoints: tuple[str, ...] = ()
+    identity_file: str = ""
+    """A path on whichever machine connects; empty: CHAPLAIN_IDENTITY there, or the cluster's own."""
+
+
 class Options(Frozen, frozen=True):
-    folder: str
-    """Of segments; empty if the cluster's folder is given."""
-    cluster: str
+    target: Target
     names: tuple[str, ...]
     pattern: str
     starting: Bound
     ending: Bound
     min_partitions: int
     max_offsets: int
+    min_offsets: int
+    max_delay_s: float
+    """A batch smaller than `min_offsets` waits no longer than this."""
     headers: bool
     fail_on_loss: bool
 
@@ -50,9 +63,6 @@ class Options(Frozen, frozen=True):
 
 def parse(given: Mapping[str, str], streaming: bool) -> Options:
     found = {key.lower(): value for key, value in given.items()}
-    folder, cluster = found.get("path", ""), found.get("cluster", "")
-    if bool(folder) == bool(cluster):
-        raise ConfigError("exactly one of the options path (a folder of segments) and cluster (its folder) must be set")
     names, pattern = _subscription(found)
     starting = _bound(found, "starting", LATEST if streaming else EARLIEST)
     ending = _bound(found, "ending", LATEST)
@@ -60,18 +70,45 @@ def parse(given: Mapping[str, str], streaming: bool) -> Options:
         raise ConfigError("ending offsets and timestamps are not for streaming queries")
     if not streaming:
         _check_batch(starting, ending)
+    most, least = _positive(found, "maxOffsetsPerTrigger"), _positive(found, "minOffsetsPerTrigger")
+    if most and least > most:
+        raise ConfigError(f"minOffsetsPerTrigger ({least}) must not be more than maxOffsetsPerTrigger ({most})")
     return Options(
-        folder,
-        cluster,
+        parse_target(found),
         names,
         pattern,
         starting,
         ending,
         _positive(found, "minPartitions"),
-        _positive(found, "maxOffsetsPerTrigger"),
+        most,
+        least,
+        duration_s("maxTriggerDelay", found.get("maxtriggerdelay", MAX_TRIGGER_DELAY)),
         _flag(found, "includeHeaders", False),
         _flag(found, "failOnDataLoss", True),
     )
+
+
+def parse_target(given: Mapping[str, str]) -> Target:
+    """Where to read from, or write to."""
+    found = {key.lower(): value for key, value in given.items()}
+    if any(secret in found for secret in ("identity", "secret", "key")):
+        raise ConfigError("an identity is never an option's value: give its file's path on the workers as identityFile")
+    ways = [name for name in ("path", "cluster", "endpoints") if found.get(name)]
+    if len(ways) != 1:
+        raise ConfigError(
+            "exactly one of the options cluster (its folder), endpoints and path (a folder of segments) must be set"
+        )
+    endpoints = tuple(one.strip() for one in found.get("endpoints", "").split(",") if one.strip())
+    return Target(found.get("path", ""), found.get("cluster", ""), endpoints, found.get("identityfile", ""))
+
+
+def duration_s(name: str, text: str) -> float:
+    """Seconds that a time like 500ms, 10s or 15m says; a bare number counts milliseconds, as Spark has it."""
+    matched = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
+    unit = _UNITS_S.get(matched[2]) if matched else None
+    if matched is None or unit is None:
+        raise ConfigError(f"{name} is a time like 10s or 15m, not {text!r}")
+    return int(matched[1]) * unit
 
 
 def _subscription(found: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
@@ -169,15 +206,18 @@ class Stretch(Frozen, frozen=True):
 
     first: int
     next: int
-    times: Sequence[tuple[int, int]]
+    times: Sequence[tuple[int, int]] = ()
+
+    def since(self, time_ns: int) -> int | None:
+        """The first offset that was written at this time or later."""
+        return next((first for first, written_ns in self.times if written_ns >= time_ns), None)
 
 
 def resolve(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool) -> int:
     """The offset that a bound stands for."""
     time_ms = bound.time_ms if bound.time_ms is not None else (bound.times_ms or {}).get(stream)
     if time_ms is not None:
-        later = (first for first, time_ns in stretch.times if time_ns >= time_ms * 1_000_000)
-        offset = next(later, None)
+        offset = stretch.since(time_ms * 1_000_000)
         if offset is None and bound.later == "error":
             raise Missing(f"nothing was written to {stream!r} at or after {time_ms} ms: set another timestamp")
         return stretch.next if offset is None else offset

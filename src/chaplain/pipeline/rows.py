@@ -5,7 +5,7 @@ Decides which columns there are and their types. Loops over packs and batches, n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,22 +46,29 @@ def schema_text(headers: bool) -> str:
     return ", ".join(fields(headers))
 
 
-class Range(Frozen, frozen=True):
-    """Offsets from `start` up to, not with, `end` of one stream, and the records that hold them."""
+class Span(Frozen, frozen=True):
+    """Offsets from `start` up to, not with, `end` of one stream."""
 
     stream: str
     start: int
     end: int
+
+
+class Range(Span, frozen=True):
+    """With the records that hold them."""
+
     places: tuple[Place, ...]
 
 
 def ranges(places: Sequence[Place], stream: str, start: int, end: int, parts: int) -> list[Range]:
     """Cut offsets into about as many ranges, each with the records that hold it."""
-    if end <= start:
-        return []
+    return [_range(places, stream, low, high) for low, high in cuts(start, end, parts)]
+
+
+def cuts(start: int, end: int, parts: int) -> list[tuple[int, int]]:
+    """About as many stretches of equal length; none if there is nothing to cut."""
     step = max(1, -(-(end - start) // max(1, parts)))
-    cuts = range(start, end, step)
-    return [_range(places, stream, low, min(low + step, end)) for low in cuts]
+    return [(low, min(low + step, end)) for low in range(start, end, step)]
 
 
 def _range(places: Sequence[Place], stream: str, start: int, end: int) -> Range:
@@ -71,9 +78,14 @@ def _range(places: Sequence[Place], stream: str, start: int, end: int) -> Range:
 
 def read_range(wanted: Range, columns: Sequence[str], fail_on_loss: bool = True) -> Iterator[Any]:
     """The rows of a range in Arrow batches. A loss is an error, or what can be read is given."""
+    return rows_of(_records(wanted, fail_on_loss), wanted, columns, fail_on_loss)
+
+
+def rows_of(records: Iterable[Record], wanted: Span, columns: Sequence[str], fail_on_loss: bool) -> Iterator[Any]:
+    """What these records hold of a span, wherever they came from."""
     needed = [name for name in arrow.COLUMNS if name in columns or name == "offset"]
     rows = 0
-    for batch in arrow.to_record_batches(_records(wanted, fail_on_loss), needed):
+    for batch in arrow.to_record_batches(records, needed):
         offsets = batch.column(needed.index("offset"))
         inside = pc.and_(pc.greater_equal(offsets, wanted.start), pc.less(offsets, wanted.end))
         kept = batch if pc.all(inside).as_py() else batch.filter(inside)

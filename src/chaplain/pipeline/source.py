@@ -1,4 +1,4 @@
-"""`format("chaplain")` for Spark: streams of a journal as a table, once or continuously.
+"""`format("chaplain")` for Spark: streams of a journal as a table, once or continuously, and back.
 
 Decides how a query's options become ranges of offsets, and nothing about what lies in them. A batch query sees what
 was agreed when it was planned. Filters are not pushed down: Spark would reuse a filtered reader for the whole table.
@@ -7,7 +7,7 @@ was agreed when it was planned. Filters are not pushed down: Spark would reuse a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
@@ -16,18 +16,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from chaplain.errors import ConfigError, Missing
-from chaplain.pipeline.index import Index, open_index
-from chaplain.pipeline.options import LATEST, PARTITION, Bound, Options, Stretch, parse, resolve
-from chaplain.pipeline.rows import Range, fields, ranges, read_range, schema_text
+from chaplain.pipeline.options import LATEST, PARTITION, Bound, Options, parse, resolve
+from chaplain.pipeline.origin import Origin, open_origin, read_span, stretch
+from chaplain.pipeline.rows import Range, Span, fields, schema_text
 
-_LOOK_EVERY_S = 0.1
+__all__ = ["ChaplainSource", "limited", "register", "stretch"]
+
 _PARTITIONS = 2
 _ROWS_A_TASK = 1_000_000
 Offsets = dict[str, dict[str, int]]
 
 
 class _Part(InputPartition):
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: Span) -> None:
         self.wanted = wanted
 
 
@@ -51,15 +52,6 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ChaplainSource)
 
 
-def stretch(index: Index, stream: str) -> Stretch:
-    places = index.streams.get(stream, [])
-    if not places:
-        return Stretch(0, 0, ())
-    last = places[-1]
-    times = [(place.first_offset, place.timestamp_ns) for place in places]
-    return Stretch(places[0].first_offset, last.first_offset + last.count, times)
-
-
 def _columns(schema: StructType, options: Options) -> tuple[str, ...]:
     known = [field.split()[0] for field in fields(options.headers)]
     unknown = [name for name in schema.fieldNames() if name not in known]
@@ -68,9 +60,9 @@ def _columns(schema: StructType, options: Options) -> tuple[str, ...]:
     return tuple(schema.fieldNames())
 
 
-def _cut(index: Index, stream: str, start: int, end: int, least: int) -> list[Range]:
+def _cut(origin: Origin, stream: str, start: int, end: int, least: int) -> Sequence[Span]:
     parts = max(least or _PARTITIONS, -(-(end - start) // _ROWS_A_TASK))
-    return ranges(index.streams.get(stream, []), stream, start, end, parts)
+    return origin.cut(stream, start, end, parts)
 
 
 class _Reader(DataSourceReader):
@@ -80,54 +72,52 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        index = open_index(options.folder, options.cluster)
-        wanted: list[Range] = []
-        for stream in _chosen(options, index):
-            known = stretch(index, stream)
+        origin = open_origin(options.target)
+        wanted: list[Span] = []
+        for stream in _chosen(options, origin):
+            known = origin.stretch(stream)
             start = resolve(options.starting, stream, known, options.fail_on_loss)
             end = resolve(options.ending, stream, known, options.fail_on_loss)
-            wanted += _cut(index, stream, start, end, options.min_partitions)
+            wanted += _cut(origin, stream, start, end, options.min_partitions)
         return [_Part(one) for one in wanted] or [_Part(Range("", 0, 0, ()))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(cast("_Part", partition).wanted, self._columns, self._options.fail_on_loss)
+        return read_span(cast("_Part", partition).wanted, self._columns, self._options.fail_on_loss)
 
 
-def _chosen(options: Options, index: Index) -> list[str]:
+def _chosen(options: Options, origin: Origin) -> list[str]:
+    there = origin.streams
     if options.pattern:
-        return sorted(stream for stream in index.streams if options.wants(stream))
-    absent = [stream for stream in options.names if stream not in index.streams]
+        return [stream for stream in there if options.wants(stream)]
+    absent = [stream for stream in options.names if stream not in there]
     if absent and options.fail_on_loss:
-        raise Missing(
-            f"there is no stream {absent[0]!r}: streams here are {', '.join(sorted(index.streams)) or 'none'}"
-        )
-    return [stream for stream in options.names if stream in index.streams]
+        raise Missing(f"there is no stream {absent[0]!r}: streams here are {', '.join(there) or 'none'}")
+    return [stream for stream in options.names if stream in there]
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._columns = _columns(schema, options)
-        self._index: Index | None = None
-        self._looked = 0.0
+        self._origin: Origin | None = None
         self._goal: Offsets | None = None
+        self._triggered_s: float | None = None
 
-    def _fresh(self, at_once: bool = False) -> Index:
-        """The index, looked up again at most ten times a second: Spark asks far more often."""
-        if self._index is None:
-            self._index = open_index(self._options.folder, self._options.cluster)
-        elif at_once or time.monotonic() - self._looked > _LOOK_EVERY_S:
-            self._index.refresh()
-        else:
-            return self._index
-        self._looked = time.monotonic()
-        return self._index
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks read with nothing but their range: what was planned with stays where it was planned."""
+        return {**self.__dict__, "_origin": None}
+
+    def _fresh(self, at_once: bool = False) -> Origin:
+        if self._origin is None:
+            self._origin = open_origin(self._options.target)
+        self._origin.refresh(at_once)
+        return self._origin
 
     def _ends(self, bound: Bound, at_once: bool = False) -> Offsets:
-        index = self._fresh(at_once)
-        named = self._options.names or tuple(sorted(filter(self._options.wants, index.streams)))
+        origin = self._fresh(at_once)
+        named = self._options.names or tuple(filter(self._options.wants, origin.streams))
         loss = self._options.fail_on_loss
-        return {name: {PARTITION: resolve(bound, name, stretch(index, name), loss)} for name in named}
+        return {name: {PARTITION: resolve(bound, name, origin.stretch(name), loss)} for name in named}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's name
         return self._ends(self._options.starting)
@@ -138,25 +128,41 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 Spark's name
         latest = self._goal if self._goal is not None else self._ends(Bound(LATEST))
+        if self._goal is None and self._too_early(start, latest):
+            return start
         if not isinstance(limit, ReadMaxRows):
             return {**start, **_at_least(latest, start)}
         return limited(start, latest, limit.max_rows)
+
+    def _too_early(self, start: Offsets, latest: Offsets) -> bool:
+        """Whether a batch is smaller than was asked for, and need not be made for its age."""
+        now_s = time.monotonic()
+        young = self._triggered_s is not None and now_s - self._triggered_s < self._options.max_delay_s
+        rows = sum(max(0, count) for count in _new(start, latest).values())
+        if young and rows < self._options.min_offsets:
+            return True
+        self._triggered_s = now_s
+        return False
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's name
+        """How far the streams are, whatever a batch may take of them."""
+        return self._ends(Bound(LATEST))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 Spark's name
         self._goal = self._ends(Bound(LATEST), at_once=True)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        index = self._fresh()
-        if any(stretch(index, name).next < place[PARTITION] for name, place in end.items()):
-            index = self._fresh(at_once=True)
-        wanted: list[Range] = []
+        origin = self._fresh()
+        if any(origin.stretch(name).next < place[PARTITION] for name, place in end.items()):
+            origin.refresh()
+        wanted: list[Span] = []
         for name, place in end.items():
-            first = start.get(name, {PARTITION: stretch(index, name).first})[PARTITION]
-            wanted += _cut(index, name, first, place[PARTITION], self._options.min_partitions)
+            first = start.get(name, {PARTITION: origin.stretch(name).first})[PARTITION]
+            wanted += _cut(origin, name, first, place[PARTITION], self._options.min_partitions)
         return [_Part(one) for one in wanted]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(cast("_Part", partition).wanted, self._columns, self._options.fail_on_loss)
+        return read_span(cast("_Part", partition).wanted, self._columns, self._options.fail_on_loss)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the log keeps what it has."""
@@ -169,9 +175,13 @@ def _at_least(latest: Offsets, start: Offsets) -> Offsets:
     }
 
 
+def _new(start: Offsets, latest: Offsets) -> dict[str, int]:
+    return {name: place[PARTITION] - start.get(name, {PARTITION: 0})[PARTITION] for name, place in latest.items()}
+
+
 def limited(start: Offsets, latest: Offsets, most: int) -> Offsets:
     """No more than `most` rows in all, shared among streams by how much each has."""
-    new = {name: place[PARTITION] - start.get(name, {PARTITION: 0})[PARTITION] for name, place in latest.items()}
+    new = _new(start, latest)
     total = sum(max(0, count) for count in new.values())
     if total <= most:
         return {**start, **_at_least(latest, start)}
