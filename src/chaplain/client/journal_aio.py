@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from chaplain.client import journal_requests
 from chaplain.client.board import Board
-from chaplain.client.journal_events import Place, TakenWish, WriteWish
+from chaplain.client.journal_events import Place, Portion, TakenWish, WriteWish
 from chaplain.client.journal_requests import CHUNK_BYTES, WRITER_BYTES_MAX, Gathering, Headers, Item
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
@@ -204,8 +204,20 @@ class AsyncReader:
                 return message
         raise StopAsyncIteration
 
+    async def portions(self) -> AsyncIterator[Portion]:
+        """What comes as it came: packs for whoever takes them apart by column. Not to be mixed with iteration."""
+        while (portion := await self._take()) is not None:
+            yield portion
+
     async def _fetch(self) -> bool:
-        """Take the next portion; False at the end."""
+        """Take the next portion apart; False at the end."""
+        portion = await self._take()
+        if portion is not None:
+            self._messages = iter(messages_of(self.stream, portion))
+        return portion is not None
+
+    async def _take(self) -> Portion | None:
+        """The next portion; None at the end."""
         self._release()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -213,15 +225,14 @@ class AsyncReader:
                     if self._sink.error is not None:
                         raise self._sink.error
                     if self._sink.ended:
-                        return False
+                        return None
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            return False
+            return None
         portion = self._sink.portions.popleft()
         self._size_bytes = len(portion.packs)
-        self._messages = iter(messages_of(self.stream, portion))
-        return True
+        return portion
 
     def _release(self) -> None:
         """What was taken may be sent again."""

@@ -39,7 +39,7 @@ from chaplain.journal.order_events import Execution, Message, Settled
 from chaplain.journal.order_message import KNOWN_AGREED
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.segment.header import read_headers
-from chaplain.segment.layout import Bytes
+from chaplain.segment.layout import Bytes, octets
 from chaplain.segment.record import Record
 from chaplain.segment.scan import scan
 from chaplain.segment.write import LogSettings, Writer
@@ -279,7 +279,7 @@ def records_between(files: Iterable[Bytes], start: int, end: int) -> tuple[Recor
         header = read_headers(data).header
         if header is None or header.end <= start or header.base >= end:
             continue
-        wanted = memoryview(data)[: end - header.base]  # what follows is none of our business, and long
+        wanted = octets(data)[: end - header.base]  # what follows is none of our business, and long
         found = scan(wanted, header, max(start, header.records_start), search=False)
         records += (record for head, record in found.records if head.position < end)
     return tuple(records)
