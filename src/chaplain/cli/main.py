@@ -26,6 +26,7 @@ NOUNS = {
     "pipeline": "Land streams in tables and prove them, with Spark.",
     "key": "Make keys, and replace the cluster's.",
     "console": "See a cluster live, as a web page.",
+    "drill": "Break a cluster on purpose and check every promise.",
     "demo": "See it all: three nodes, every stream kind, a kill -9, a verdict.",
     "config": "See what a node is configured with, and why.",
     "completion": "Completion for your shell.",

@@ -30,6 +30,7 @@ START_S = 30.0
 MEET_S = 15.0
 STOP_S = 10.0
 REMOTE_S = 3.0
+PROGRAM = (sys.executable, "-m", "chaplain.cli.main")
 POLL_S = 0.02
 LOG_FILE = "log"
 LOG_LINES_SHOWN = 8
@@ -72,7 +73,7 @@ def start_node(folder: Path) -> subprocess.Popen[bytes]:
     log = os.open(folder / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         return subprocess.Popen(  # noqa: S603  our own interpreter and module
-            [sys.executable, "-m", "chaplain.cli.main", "node", "run", "--config", str(config)],
+            [*PROGRAM, "node", "run", "--config", str(config)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -1,0 +1,69 @@
+"""`chaplain drill`: break a cluster on purpose and check every promise."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import click
+
+from chaplain.cli.show import cluster_option, output_option, progress, put_json, put_table
+
+if TYPE_CHECKING:
+    from chaplain.drill.drill import Verdict
+
+BREAK_FOUND = 3
+BREAKS_SHOWN = 50
+
+
+@click.command(epilog="Example: chaplain drill --cluster demo --minutes 2")
+@cluster_option
+@click.option("--minutes", type=click.FloatRange(0.05, 1440), default=2.0, show_default=True, help="How long.")
+@click.option("--seed", type=int, help="The same blows in the same order.  [default: others each time]")
+@output_option
+def drill(cluster: str, minutes: float, seed: int | None, output: str) -> None:
+    """Kill, pause and cut off nodes of a cluster on this machine, under load, then check what clients saw.
+
+    Writes to a stream of its own. Whatever it breaks it restores. Exit code 3: a promise was not kept.
+    """
+    from chaplain.config import find_cluster  # noqa: PLC0415
+    from chaplain.drill.drill import Drill  # noqa: PLC0415
+
+    directory = find_cluster(cluster).parent.resolve()
+    verdict = Drill(directory, minutes * 60, random.Random(seed), progress).run()
+    if output == "json":
+        put_json(_shape(verdict))
+    else:
+        _print(verdict)
+    if verdict.breaks:
+        raise click.exceptions.Exit(BREAK_FOUND)
+
+
+def _shape(verdict: Verdict) -> dict[str, object]:
+    gaps = sorted(verdict.gaps_s)
+    return {
+        "clean": not verdict.breaks,
+        "blows": verdict.blows,
+        "acknowledged": verdict.acknowledged,
+        "unknown": verdict.unknown,
+        "refused": verdict.refused,
+        "gap_median_s": round(gaps[len(gaps) // 2], 3) if gaps else None,
+        "gap_max_s": round(gaps[-1], 3) if gaps else None,
+        "breaks": [{"kind": one.kind, "offset": one.offset, "detail": one.detail} for one in verdict.breaks],
+        "left_out": list(verdict.left_out),
+    }
+
+
+def _print(verdict: Verdict) -> None:
+    shape = _shape(verdict)
+    put_table(["blow", "times"], [{"blow": blow, "times": times} for blow, times in verdict.blows.items()])
+    shown = ("acknowledged", "unknown", "refused", "gap_median_s", "gap_max_s")
+    put_table(["found", "value"], [{"found": name, "value": shape[name]} for name in shown])
+    for one in verdict.left_out:
+        click.echo(f"Note: {one}.")
+    if not verdict.breaks:
+        click.echo("Clean: everything acknowledged is there once, in order, the same on every node.")
+        return
+    rows = [{"kind": one.kind, "offset": one.offset, "detail": one.detail} for one in verdict.breaks[:BREAKS_SHOWN]]
+    put_table(["kind", "offset", "detail"], rows, f"{len(verdict.breaks)} breaks in all")
+    click.echo("Keep the cluster's directory as it is and report this: it must never happen.")

@@ -1,0 +1,122 @@
+"""What clients saw of a journal, and what must follow from it alone, whatever the nodes think of themselves.
+
+Every writer writes numbered values of its own. An acknowledged one must be in every node's final reading exactly once,
+at the offset of its receipt; one whose fate is unknown at most once; one that was refused not at all. A writer's values
+stand in its order, and what was acknowledged before another was begun stands before it.
+
+Pure: histories and readings in, breaks out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from chaplain.client.journal_results import Message
+from chaplain.core import Frozen
+
+
+class Break(Frozen, frozen=True):
+    """A promise that was not kept."""
+
+    kind: str
+    """`lost`, `doubled`, `moved`, `phantom`, `foreign`, `disordered`, `overtaken`, `different`, `gap`, `stuck` or
+    `unreadable`."""
+    offset: int | None
+    detail: str
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One write, as its writer saw it."""
+
+    value: bytes
+    invoked_s: float
+    acked_s: float = 0.0
+    offset: int | None = None
+    index: int = 0
+    refused: str = ""
+    """Why it is surely not written."""
+
+
+Histories = Sequence[Sequence[Attempt]]
+
+
+def judge(histories: Histories, readings: Mapping[int, Sequence[Message]]) -> list[Break]:
+    """All breaks, the nodes' differences first."""
+    if not readings:
+        return []
+    first_node, first = next(iter(readings.items()))
+    found = [broken for node, reading in readings.items() for broken in _reading(node, reading, first_node, first)]
+    at: dict[bytes, Message] = {}
+    for message in first:
+        at.setdefault(message.value, message)
+    attempts = [attempt for history in histories for attempt in history]
+    found += _strange(first, {attempt.value for attempt in attempts})
+    found += [broken for attempt in attempts for broken in _fate(attempt, at.get(attempt.value))]
+    found += [broken for history in histories for broken in _own_order(history, at)]
+    return [*found, *_real_time(attempts)]
+
+
+def _reading(node: int, reading: Sequence[Message], first_node: int, first: Sequence[Message]) -> Iterator[Break]:
+    for expected, message in enumerate(reading):
+        if message.offset != expected:
+            yield Break("gap", expected, f"node {node} has offset {message.offset} where {expected} should stand")
+            break
+    for mine, other in zip(reading, first, strict=False):
+        if mine != other:
+            yield Break("different", mine.offset, f"nodes {node} and {first_node} hold different messages")
+            break
+    if len(reading) != len(first):
+        shorter = min(len(reading), len(first))
+        yield Break("different", shorter, f"node {node} holds {len(reading)} messages, node {first_node} {len(first)}")
+
+
+def _strange(first: Sequence[Message], ours: set[bytes]) -> Iterator[Break]:
+    counts = Counter(message.value for message in first)
+    for message in first:
+        if counts[message.value] > 1:
+            yield Break("doubled", message.offset, f"{_shown(message.value)} stands {counts[message.value]} times")
+        if message.value not in ours:
+            yield Break("foreign", message.offset, f"nobody wrote {_shown(message.value)}")
+
+
+def _fate(attempt: Attempt, found: Message | None) -> Iterator[Break]:
+    name = _shown(attempt.value)
+    if attempt.refused and found is not None:
+        yield Break("phantom", found.offset, f"{name} was refused ({attempt.refused}), and is written")
+    elif attempt.offset is not None and found is None:
+        yield Break("lost", attempt.offset, f"{name} was acknowledged at offset {attempt.offset}, and is not there")
+    elif attempt.offset is not None and found is not None and found.offset != attempt.offset:
+        yield Break("moved", attempt.offset, f"{name} was acknowledged there, and stands at {found.offset}")
+
+
+def _own_order(history: Sequence[Attempt], at: Mapping[bytes, Message]) -> Iterator[Break]:
+    last = -1
+    for attempt in history:
+        found = at.get(attempt.value)
+        if found is None:
+            continue
+        if found.offset < last:
+            yield Break(
+                "disordered", found.offset, f"{_shown(attempt.value)} stands before what its writer wrote first"
+            )
+        last = max(last, found.offset)
+
+
+def _real_time(attempts: Sequence[Attempt]) -> Iterator[Break]:
+    done = sorted((attempt for attempt in attempts if attempt.offset is not None), key=lambda one: one.acked_s)
+    highest, place = -1, 0
+    for later in sorted(done, key=lambda one: one.invoked_s):
+        while place < len(done) and done[place].acked_s < later.invoked_s:
+            highest = max(highest, done[place].offset or 0)
+            place += 1
+        assert later.offset is not None
+        if later.offset <= highest:
+            what = f"{_shown(later.value)} was begun after offset {highest} was acknowledged"
+            yield Break("overtaken", later.offset, what)
+
+
+def _shown(value: bytes) -> str:
+    return value[:40].decode(errors="replace")
