@@ -1,0 +1,269 @@
+"""The clients that `journal.py` runs, each system's in a process of its own: `serve` obeys "round" and "stop".
+
+A way of writing is a function of (size, seconds) that writes until the time is over, waits for the last
+acknowledgement, and gives how many were acknowledged, or the latencies of single ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import json
+import os
+import socket
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+STREAM = "bench"
+WRITES_IN_FLIGHT = 4000
+MANY = 100
+MANIES_IN_FLIGHT = 100
+NATS_IN_FLIGHT = 4096
+NATS_BURST = 256
+NATS_PY_IN_FLIGHT = 1000
+PUTS_IN_FLIGHT = 1000
+TRANSACTIONS_IN_FLIGHT = 64
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Round(NamedTuple):
+    messages: int
+    seconds: float
+    cpu_s: float
+    """Of all processes: three nodes and the client."""
+    p50_ms: float = 0.0
+
+
+def cpu_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def measure(pids: list[int], write: Callable[[], int | list[float]]) -> Round:
+    before = sum(map(cpu_of, pids)) + time.process_time()
+    began_s = time.monotonic()
+    outcome = write()
+    seconds = time.monotonic() - began_s
+    used_s = sum(map(cpu_of, pids)) + time.process_time() - before
+    if isinstance(outcome, list):
+        return Round(len(outcome), seconds, used_s, statistics.median(outcome) * 1e3)
+    return Round(outcome, seconds, used_s)
+
+
+def serve(system: str, address: str, pids: list[int], control: Connection, profile: str) -> None:
+    profiler = cProfile.Profile() if profile else None
+    client = CLIENTS[system](address)
+    while (order := control.recv())[0] != "stop":
+        _, way, size_bytes, seconds = order
+        write = getattr(client, way)
+        if profiler is not None:
+            profiler.enable()
+        control.send(measure(pids, lambda: write(size_bytes, seconds)))
+        if profiler is not None:
+            profiler.disable()
+            profiler.dump_stats(f"{profile}.client")
+    client.close()
+
+
+async def keep_writing(write: Callable[[], Awaitable[object]], in_flight: int, seconds: float) -> int:
+    """So many tasks write again and again until the time is over; how many writes were acknowledged."""
+    end_s = time.monotonic() + seconds
+    count = 0
+
+    async def one() -> None:
+        nonlocal count
+        while time.monotonic() < end_s:
+            await write()
+            count += 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(one())
+    return count
+
+
+class ChaplainClient:
+    def __init__(self, address: str) -> None:
+        from chaplain import Client  # noqa: PLC0415
+
+        self._address = address
+        self._client = Client.connect(address, timeout=30)
+
+    def writer(self, size_bytes: int, seconds: float) -> int:
+        value = bytes(size_bytes)
+        end_s = time.monotonic() + seconds
+        with self._client.journal(STREAM).writer() as writer:
+            write = writer.write
+            while time.monotonic() < end_s:
+                for _ in range(1000):
+                    write(value)
+        return writer.count
+
+    def one(self, size_bytes: int, seconds: float) -> list[float]:
+        value, journal, times = bytes(size_bytes), self._client.journal(STREAM), []
+        end_s = time.monotonic() + seconds
+        while (began_s := time.monotonic()) < end_s:
+            journal.write(value)
+            times.append(time.monotonic() - began_s)
+        return times
+
+    def single(self, size_bytes: int, seconds: float) -> int:
+        """`AsyncClient.write`, one call a message."""
+        return asyncio.run(self._async(bytes(size_bytes), seconds, WRITES_IN_FLIGHT))
+
+    def many(self, size_bytes: int, seconds: float) -> int:
+        return asyncio.run(self._async([bytes(size_bytes)] * MANY, seconds, MANIES_IN_FLIGHT)) * MANY
+
+    async def _async(self, value: Any, seconds: float, in_flight: int) -> int:
+        from chaplain import AsyncClient  # noqa: PLC0415
+
+        async with AsyncClient.connect(self._address, timeout=30) as client:
+            journal = client.journal(STREAM)
+            write = journal.write if isinstance(value, bytes) else journal.write_many
+            return await keep_writing(lambda: write(value), in_flight, seconds)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class NatsClient:
+    """The protocol over a bare socket, at the stream's leader: what NATS costs without a client library."""
+
+    def __init__(self, address: str) -> None:
+        self._ports = [int(port) for port in address.split(",")]
+        self._connect(self._ports[0])
+        leader = self._make_stream()
+        self._socket.close()
+        self._connect(self._ports[int(leader.removeprefix("n"))])
+
+    def _connect(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._inbox = f"_INBOX.{os.urandom(8).hex()}"
+        self._socket.sendall(f'CONNECT {{"verbose":false}}\r\nSUB {self._inbox} 1\r\nPING\r\n'.encode())
+        self._until(b"PONG\r\n")
+
+    def _until(self, sign: bytes) -> bytes:
+        heard = b""
+        while sign not in heard:
+            heard += self._socket.recv(65536)
+        return heard
+
+    def _make_stream(self) -> str:
+        wanted = json.dumps({"name": STREAM, "subjects": [STREAM], "num_replicas": 3, "storage": "file"})
+        ask = f"PUB $JS.API.STREAM.CREATE.{STREAM} {self._inbox} {len(wanted)}\r\n{wanted}\r\n"
+        self._socket.sendall(ask.encode())
+        answer = json.loads(self._until(b"}\r\n").partition(b"\r\n")[2].strip())
+        if "error" in answer:
+            raise SystemExit(f"NATS: {answer['error']}")
+        return str(answer["cluster"]["leader"])
+
+    def _publication(self, size_bytes: int) -> bytes:
+        return b"PUB %b %b %d\r\n%b\r\n" % (STREAM.encode(), self._inbox.encode(), size_bytes, bytes(size_bytes))
+
+    def _acknowledged(self) -> int:
+        heard = self._socket.recv(1 << 20)
+        if b'"error"' in heard or b"-ERR" in heard:
+            raise SystemExit(f"NATS: {heard[:500]!r}")
+        if b"PING\r\n" in heard:
+            self._socket.sendall(b"PONG\r\n")
+        return heard.count(b'{"stream"')
+
+    def writer(self, size_bytes: int, seconds: float) -> int:
+        burst = self._publication(size_bytes) * NATS_BURST
+        sent = count = 0
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            while sent - count <= NATS_IN_FLIGHT - NATS_BURST:
+                self._socket.sendall(burst)
+                sent += NATS_BURST
+            count += self._acknowledged()
+        while count < sent:
+            count += self._acknowledged()
+        return count
+
+    def one(self, size_bytes: int, seconds: float) -> list[float]:
+        publication, times = self._publication(size_bytes), []
+        end_s = time.monotonic() + seconds
+        while (began_s := time.monotonic()) < end_s:
+            self._socket.sendall(publication)
+            while not self._acknowledged():
+                pass
+            times.append(time.monotonic() - began_s)
+        return times
+
+    def library(self, size_bytes: int, seconds: float) -> int:
+        """nats-py, one call a message, many in flight."""
+        return asyncio.run(self._library(bytes(size_bytes), seconds))
+
+    async def _library(self, value: bytes, seconds: float) -> int:
+        import nats  # noqa: PLC0415
+
+        client = await nats.connect([f"nats://127.0.0.1:{port}" for port in self._ports])
+        stream = client.jetstream()
+        count = await keep_writing(lambda: stream.publish(STREAM, value, timeout=30), NATS_PY_IN_FLIGHT, seconds)
+        await client.close()
+        return count
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _field(number: int, value: bytes) -> bytes:
+    """A length-delimited field of a protocol buffer."""
+    size, prefix = len(value), bytes([number << 3 | 2])
+    while size > 0x7F:
+        prefix += bytes([size & 0x7F | 0x80])
+        size >>= 7
+    return prefix + bytes([size]) + value
+
+
+class EtcdClient:
+    """Its gRPC service, with requests written by hand; keys differ, as messages of a log do."""
+
+    def __init__(self, address: str) -> None:
+        import grpc  # noqa: PLC0415
+
+        self._grpc = grpc
+        self._port = address.split(",")[0]
+        self._key = 0
+
+    def _put(self, value: bytes) -> bytes:
+        self._key += 1
+        return _field(1, b"%d" % self._key) + _field(2, value)
+
+    def _transaction(self, value: bytes) -> bytes:
+        return b"".join(_field(2, _field(2, self._put(value))) for _ in range(MANY))
+
+    async def _write(self, method: str, make: Callable[[], bytes], in_flight: int, seconds: float) -> int:
+        async with self._grpc.aio.insecure_channel(f"127.0.0.1:{self._port}") as channel:
+            call = channel.unary_unary(f"/etcdserverpb.KV/{method}")
+            return await keep_writing(lambda: call(make()), in_flight, seconds)
+
+    def writer(self, size_bytes: int, seconds: float) -> int:
+        return asyncio.run(self._write("Put", lambda: self._put(bytes(size_bytes)), PUTS_IN_FLIGHT, seconds))
+
+    def many(self, size_bytes: int, seconds: float) -> int:
+        value = bytes(size_bytes)
+        wait = self._write("Txn", lambda: self._transaction(value), TRANSACTIONS_IN_FLIGHT, seconds)
+        return asyncio.run(wait) * MANY
+
+    def one(self, size_bytes: int, seconds: float) -> list[float]:
+        times = []
+        with self._grpc.insecure_channel(f"127.0.0.1:{self._port}") as channel:
+            call = channel.unary_unary("/etcdserverpb.KV/Put")
+            end_s = time.monotonic() + seconds
+            while (began_s := time.monotonic()) < end_s:
+                call(self._put(bytes(size_bytes)))
+                times.append(time.monotonic() - began_s)
+        return times
+
+    def close(self) -> None:
+        pass
+
+
+CLIENTS: dict[str, Callable[[str], Any]] = {"chaplain": ChaplainClient, "nats": NatsClient, "etcd": EtcdClient}
