@@ -1,39 +1,41 @@
-"""A node under cProfile, for `journal.py --profile`: the product knows nothing of it."""
+"""A node under cProfile, for `journal.py --profile`: the product knows nothing of it.
+
+The loop and each of the threads that work for it are profiled apart, from when the node serves until it ends.
+"""
 
 from __future__ import annotations
 
 import cProfile
 import os
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from journal_clusters import PROFILE_VARIABLE
 
 from chaplain.cli.main import main
+from chaplain.runtime.host import Host
+from chaplain.runtime.labour import Labour
+from chaplain.runtime.storage import Storage
 
 
-def watch_threads(path: str) -> None:
-    """Every thread is profiled apart; each leaves its profile when it ends."""
-    run = threading.Thread.run
+def profiled(part: str, work: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    count = 0
 
-    def profiled(thread: threading.Thread) -> None:
+    def run(owner: object) -> object:
+        nonlocal count
+        count += 1
+        path = f"{os.environ[PROFILE_VARIABLE]}.{part}{count}"
         profiler = cProfile.Profile()
         try:
-            profiler.runcall(run, thread)
+            return profiler.runcall(work, owner)
         finally:
-            profiler.dump_stats(f"{path}.{thread.name}")
+            profiler.dump_stats(path)
 
-    replaced: Callable[[Any], None] = profiled
-    threading.Thread.run = replaced  # type: ignore[method-assign]
+    return run
 
 
 if __name__ == "__main__":
-    target = os.environ[PROFILE_VARIABLE]
-    watch_threads(target)
-    profiler = cProfile.Profile()
-    try:
-        profiler.runcall(main, sys.argv[1:])
-    finally:
-        profiler.dump_stats(f"{target}.loop")
+    for kind, name in ((Host, "run"), (Storage, "_work"), (Labour, "_work")):
+        setattr(kind, name, profiled(kind.__name__.lower(), getattr(kind, name)))
+    main(sys.argv[1:])
