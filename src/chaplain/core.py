@@ -141,6 +141,8 @@ class WriteAt(Frozen, frozen=True):
     file: str
     position: int
     data: bytes
+    lazy: bool = False
+    """`Persisted` need not wait for it: it outlives the process at once, the machine's power some time later."""
 
 
 class Replace(Frozen, frozen=True):

@@ -223,7 +223,24 @@ def test_a_message_of_another_node_is_checked_then_offered_and_acknowledged():
     assert len(question.items) == 2
     (arrived,) = arrivals(bench.step(Verified(question.ticket, tuple(map(holds, question.items)))))
     assert (arrived.reference, arrived.payload) == (Reference(2, 5, 1), payload)
-    assert sent(bench.step(Drained()), Ack) == [(2, Ack((Reference(2, 5, 1),)))]
+    assert not sent(bench.step(Drained()), Ack), "an acknowledgement that could wait has cost a frame"
+    due = bench.core.deadline()
+    assert due is not None
+    assert sent(bench.step(Woken(), due), Ack) == [(2, Ack((Reference(2, 5, 1),)))]
+    assert bench.core.deadline() is None
+
+
+def test_what_is_being_checked_is_not_asked_for_nor_checked_again():
+    bench = Bench()
+    payload = foreign(bench, pack(bench.lane, 1))
+    digest = ingest_message.digest_of(payload)
+    bench.step(PayloadCame(2, payload))
+    assert not sent(bench.step(NeedPayload(Reference(2, 5, 1), digest, 3)), AskPayload)
+    assert len(sent(bench.step(NeedPayload(Reference(2, 5, 1), bytes(32), 3)), AskPayload)) == 2
+    bench.step(PayloadCame(2, payload))
+    (question,) = [one for one in bench.step(Drained()) if isinstance(one, Verify)]
+    assert len(question.items) == 1
+    assert len(arrivals(bench.step(Verified(question.ticket, (True,))))) == 1
 
 
 def test_whatever_a_message_holds_it_is_offered_for_others_may_have_ordered_it():

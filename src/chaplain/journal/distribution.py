@@ -32,10 +32,16 @@ class Distribution:
         """Peers that are up, and the index of our journal up to which each has all."""
         self._owed: dict[int, None] = {}
         """Peers that wait for our acknowledgement."""
+        self._owed_ns: int | None = None
+        """When they are told: later than at once, for what is ordered soon needs no acknowledgement of its own."""
         self._rounds = 0
-        self.due_ns: int | None = None
+        self._resend_ns: int | None = None
         self.journal = 0
         self.effects: list[IngestEffect] = []
+
+    @property
+    def due_ns(self) -> int | None:
+        return min((due_ns for due_ns in (self._resend_ns, self._owed_ns) if due_ns is not None), default=None)
 
     def begin(self, journal: int) -> None:
         """Our messages belong to this journal from now on."""
@@ -54,8 +60,8 @@ class Distribution:
         self.cellar.put(reference, digest, payload)
         self.effects += [ToPeer(node, Payload(payload)) for node in self._acked]
         self.effects.append(PayloadArrived(reference, digest, payload))
-        if self.due_ns is None:
-            self.due_ns = now_ns + self._settings.resend_ns
+        if self._resend_ns is None:
+            self._resend_ns = now_ns + self._settings.resend_ns
 
     def received(self, node: int, reference: Reference, digest: bytes, payload: bytes) -> None:
         """A message of another ingest node came from this peer, and was checked."""
@@ -64,11 +70,18 @@ class Distribution:
         self._owed[node] = None
         self.effects.append(PayloadArrived(reference, digest, payload))
 
-    def acknowledge(self) -> None:
+    def drained(self, now_ns: int) -> None:
+        if self._owed and self._owed_ns is None:
+            self._owed_ns = now_ns + self._settings.ack_ns
+
+    def _acknowledge(self, now_ns: int) -> None:
         """Tell those that sent us something how far we have received everything."""
+        if self._owed_ns is None or now_ns < self._owed_ns:
+            return
         vector = self._reach.vector()
         self.effects += [ToPeer(node, Ack(vector)) for node in self._owed]
         self._owed.clear()
+        self._owed_ns = None
 
     def acknowledged(self, event: AckCame) -> None:
         for reached in event.reached:
@@ -82,10 +95,11 @@ class Distribution:
             self._rounds = 0
 
     def woken(self, now_ns: int) -> None:
-        if self.due_ns is None or now_ns < self.due_ns:
+        self._acknowledge(now_ns)
+        if self._resend_ns is None or now_ns < self._resend_ns:
             return
         waiting = next(self.cellar.own_after(self.journal, 0), None)
-        self.due_ns = None if waiting is None else now_ns + self._settings.resend_ns
+        self._resend_ns = None if waiting is None else now_ns + self._settings.resend_ns
         if waiting is None:
             self._rounds = 0
             return

@@ -25,6 +25,8 @@ class Following:
         self._bench = bench
         self._waiting: tuple[int, Propose] | None = None
         """A proposal that came before its predecessors or payloads did."""
+        self._heard: tuple[int, int, int] = (0, 0, 0)
+        """Whom we told last that we heard it: the master, its regime, and when."""
         self.behind = 0
         """Messages up to here are agreed, others say."""
 
@@ -42,7 +44,11 @@ class Following:
     def marked(self, now_ns: int, node: int, message: Mark) -> None:
         self._learn(now_ns, message.index, message.hash)
         bench = self._bench
-        bench.quill.tell(node, Heard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
+        regime = bench.keeper.regime
+        if self._heard[:2] != (node, regime) or now_ns - self._heard[2] >= bench.settings.heartbeat_ns // 2:
+            # Between two heartbeats there may be many marks; one answer is enough.
+            self._heard = (node, regime, now_ns)
+            bench.quill.tell(node, Heard(regime, bench.log.last()[0], bench.log.agreed))
 
     def _learn(self, now_ns: int, index: int, digest: bytes) -> None:
         """The message of this index and hash is agreed, and so is all before it."""

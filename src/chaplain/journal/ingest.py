@@ -86,6 +86,8 @@ class IngestCore:
         self._checked: list[Taken] = []
         """Packs for the next ingest message."""
         self._shipped: dict[Reference, list[Taken]] = {}
+        self._arriving: set[bytes] = set()
+        """Digests of messages of others that are being checked."""
         self._needed: dict[Reference, bytes] = {}
         """Digests of messages that a proposal waits for."""
         self._effects: list[IngestEffect] = self._distribution.effects
@@ -171,6 +173,7 @@ class IngestCore:
     def _verified(self, event: Verified) -> None:
         for thing, results in self._checking.answered(event):
             if isinstance(thing, _Arrival):
+                self._arriving.discard(thing.digest)
                 self._execution.learn(thing.digest, results)
                 self._distribution.received(thing.node, thing.reference, thing.digest, thing.payload)
             elif results[0]:
@@ -187,7 +190,7 @@ class IngestCore:
             self._effects.append(question)
         while self._ready and self._checked:
             self._ship(now_ns)
-        self._distribution.acknowledge()
+        self._distribution.drained(now_ns)
         self._effects += [ToClient(instance, Credit(total)) for instance, total in self._intake.credit.news()]
 
     def _ship(self, now_ns: int) -> None:
@@ -239,7 +242,8 @@ class IngestCore:
         arrival = _Arrival(event.node, reference, digest, event.payload)
         if self._distribution.cellar.get(reference, digest) is not None:
             self._distribution.received(event.node, reference, digest, event.payload)
-        else:
+        elif digest not in self._arriving:
+            self._arriving.add(digest)
             self._checking.add(arrival, self._checks(event.payload))
 
     def _checks(self, payload: bytes) -> list[Check | None]:
@@ -254,6 +258,8 @@ class IngestCore:
 
     def _need(self, event: NeedPayload) -> None:
         """Ask the ingest node, and the master if it is another: what is pinned by a digest may come from anybody."""
+        if event.digest in self._arriving:
+            return  # it came in the same frame as the proposal, and is being checked
         ask = AskPayload(event.reference, event.digest)
         if event.digest:
             self._needed[event.reference] = event.digest

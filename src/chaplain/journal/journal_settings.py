@@ -27,6 +27,8 @@ class JournalSettings(Frozen, frozen=True):
     """Ingest messages kept after they were ordered, for those who are a little behind."""
     resend_ns: int = 200 * MILLISECOND
     """What a peer has not acknowledged is sent again after this."""
+    ack_ns: int = 50 * MILLISECOND
+    """What was received is acknowledged after this: well before it would be sent again."""
     resend_bytes_max: int = MIB
     """How much is sent again to one peer at a time."""
     checks_inline_max: int = 2

@@ -45,6 +45,8 @@ from chaplain.segment.scan import scan
 from chaplain.segment.write import LogSettings, Writer
 
 LOG_KIND = 5
+JOTS_UNSYNCED_MAX = 32
+"""The jot is synced with every mark, and with every so many messages: a second sync each time would cost a third."""
 
 
 def jot_name(settings: OrderSettings) -> str:
@@ -175,7 +177,9 @@ class Log:
         if index:
             self._note_place(index, start, self._writer.written)
         jot = encode_jot(Jot(self._settings.boot, self._writer.written, self.durable))
-        return (*operations, WriteAt(jot_name(self._settings), 0, jot))
+        # Its position counts on this boot alone, so it need not be synced; its index may lag a little behind.
+        lazy = index % JOTS_UNSYNCED_MAX != 0
+        return (*operations, WriteAt(jot_name(self._settings), 0, jot, lazy))
 
     def _note_place(self, index: int, start: int, end: int) -> None:
         """Where the newest copy of the message is."""

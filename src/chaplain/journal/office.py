@@ -16,7 +16,7 @@ from collections import deque
 
 from chaplain.journal.agreement import InFlight
 from chaplain.journal.bench import Bench
-from chaplain.journal.cluster_message import Body, ConfigEntry, Entry, chain_hash, encode_body
+from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Entry, chain_hash, encode_body
 from chaplain.journal.order_events import ConfigOffered, Message, NeedPayload
 from chaplain.journal.order_message import Acknowledge, Handover, Heard, Mark, Propose
 from chaplain.journal.quill import Held
@@ -33,7 +33,8 @@ class Office:
         """A message of this regime has been proposed."""
         self._closed = False
         """Final has been proposed."""
-        self._mark_owed = False
+        self._mark_due_ns: int | None = None
+        """When the others are to be told that the last message is agreed."""
         self._offers: deque[ConfigEntry] = deque()
         self._heard_ns = dict.fromkeys(bench.settings.peers, now_ns)
         self._reach = dict.fromkeys(bench.settings.peers, 0)
@@ -44,6 +45,10 @@ class Office:
             self._propose_again()
         else:
             self._propose(now_ns, ())
+
+    @property
+    def due_ns(self) -> int:
+        return self.beat_ns if self._mark_due_ns is None else min(self.beat_ns, self._mark_due_ns)
 
     # Proposing.
 
@@ -70,8 +75,7 @@ class Office:
         raw = encode_body(body)
         message = Message(body, raw, chain_hash(body.previous, raw), self._regime, bench.shelf.get(body.data_entries))
         self._opened, self._closed = True, final
-        self._mark_owed = False
-        bench.mark_due_ns = None
+        self._mark_due_ns = bench.mark_due_ns = None
         bench.quill.write(log.store(message))
         self._fly(message)
 
@@ -100,8 +104,8 @@ class Office:
             self._propose(now_ns, entries)
         elif bench.leaving and not self._closed:
             self._propose(now_ns, (), final=True)
-        elif self._mark_owed:
-            self._mark_owed = False
+        elif self._mark_due_ns is not None and now_ns >= self._mark_due_ns:
+            self._mark_due_ns = None
             bench.tell_all(self._mark())
 
     def _choose(self) -> tuple[Entry, ...]:
@@ -134,10 +138,17 @@ class Office:
         flight.acknowledged(node, message)
         if flight.tally.reached(self._bench.keeper.now.lives):
             self._flight = None
+            self._mark_due_ns = now_ns + self._calm_ns()
             self._bench.settle_tail(now_ns)
-            self._mark_owed = True
             if self._closed:
                 self._hand_over()
+
+    def _calm_ns(self) -> int:
+        """How long the others may do without knowing: not at all, if one of their clients waits for it."""
+        tail, settings = self._bench.log.tail, self._bench.settings
+        assert tail is not None
+        ours = all(isinstance(entry, DataEntry) and entry.reference.node == settings.node for entry in tail.body.entries)
+        return settings.tell_ns if ours else 0
 
     def _hand_over(self) -> None:
         """Final is agreed: let the one that is furthest go on."""
@@ -160,6 +171,7 @@ class Office:
 
     def woken(self, now_ns: int) -> None:
         if now_ns < self.beat_ns:
+            self.drained(now_ns)
             return
         settings = self._bench.settings
         self.beat_ns = now_ns + settings.heartbeat_ns

@@ -35,6 +35,8 @@ class OrderSettings(Frozen, frozen=True):
     """When the master's connection was closed, a canvass begins within this."""
     mark_ns: int = 5 * MILLISECOND
     """An idle log gets its agreed mark after this."""
+    tell_ns: int = 2 * MILLISECOND
+    """What is agreed, and nobody else waits for, is told to the others after this, unless the next message says it."""
     retry_ns: int = 500 * MILLISECOND
     """Unanswered questions and fetches are repeated after this."""
     patience_ns: int = 5 * SECOND

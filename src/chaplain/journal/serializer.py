@@ -137,7 +137,7 @@ class SerializerCore:
         else:
             due.append(self._fetcher.due_ns)
             if self._office is not None:
-                due.append(self._office.beat_ns)
+                due.append(self._office.due_ns)
             elif self.role is not Role.OUT:
                 due.append(self._election.due_ns)
         return min((when for when in due if when is not None), default=None)

@@ -48,7 +48,7 @@ class Files:
     def perform(self, operation: Operation) -> None:
         match operation:
             case WriteAt():
-                self._write_at(check_name(operation.file), operation.position, operation.data)
+                self._write_at(check_name(operation.file), operation)
             case Replace():
                 self._replace(check_name(operation.file), operation.data)
             case Rename():
@@ -69,10 +69,11 @@ class Files:
             self._forget(name)
         self._disk.release()
 
-    def _write_at(self, name: str, position: int, data: bytes) -> None:
+    def _write_at(self, name: str, operation: WriteAt) -> None:
         fd = self._opened(name)
-        self._unsynced[name] = None
-        self._write(fd, data, position)
+        if not operation.lazy:
+            self._unsynced[name] = None
+        self._write(fd, operation.data, operation.position)
 
     def _write(self, fd: int, data: bytes, position: int) -> None:
         try:

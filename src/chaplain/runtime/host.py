@@ -185,7 +185,8 @@ class Host:
             self._errands.labour.close()
 
     def _turn(self) -> None:
-        inputs: list[Any] = [*self._sockets.wait(self._timeout_ns())]
+        deadline_ns = self.core.deadline()  # holds until the core is stepped
+        inputs: list[Any] = [*self._sockets.wait(self._timeout_ns(deadline_ns))]
         others, self._others = self._others, []
         inputs += others
         now_ns = self._clock.now_ns()
@@ -195,7 +196,6 @@ class Host:
         if self._stop.is_set() and self._good_bye_ns is None:
             self._good_bye_ns = now_ns + GOODBYE_NS
             inputs.append(Stopping())
-        deadline_ns = self.core.deadline()
         if deadline_ns is not None and deadline_ns <= now_ns:
             inputs.append(Woken())
         if inputs:
@@ -205,9 +205,8 @@ class Host:
         for _ in range(len(self._questions)):
             self._questions.popleft()()
 
-    def _timeout_ns(self) -> int:
+    def _timeout_ns(self, deadline_ns: int | None) -> int:
         now_ns = self._clock.now_ns()
-        deadline_ns = self.core.deadline()
         wait_ns = IDLE_NS if deadline_ns is None else max(0, min(deadline_ns - now_ns, IDLE_NS))
         if self._questions:
             return 0

@@ -1,4 +1,7 @@
-"""A thread that puts `Persist` effects on disk and says so, in order.
+"""Puts `Persist` effects on disk and says so, in order: small ones at once, the others in a thread of its own.
+
+What is small and finds the thread idle is written and synced by whoever gave it: handing it over and back costs more
+than a quick disk. A disk that was slow gets the thread for a while, so that it holds up nobody for long.
 
 It takes everything that is queued, performs it, syncs each touched file once, and only then completes all of it. After
 the first error nothing is tried again and everything fails: a failed sync may have thrown away what it was to
@@ -23,6 +26,10 @@ from chaplain.runtime.files import Files, NoRoom
 
 QUEUE_BYTES_MAX = 256 * 1024 * 1024
 STORAGE_STOP_S = 10.0
+SMALL_BYTES = 64 * 1024
+SLOW_NS = 10_000_000
+"""A sync that took longer makes the next ones go to the thread, for `SLOW_FOR_NS`."""
+SLOW_FOR_NS = 1_000_000_000
 ROOM_POLL_S = 0.2
 """A full disk is tried again after this."""
 
@@ -42,6 +49,9 @@ class Storage:
         self._room = threading.Condition()
         self._queue: list[Persist] = []
         self._queue_bytes = 0
+        self._busy = False
+        """The thread has something in hand."""
+        self._slow_until_ns = 0
         self._done: deque[Persisted | PersistFailed] = deque()
         self._failure = ""
         self._closing = False
@@ -49,7 +59,9 @@ class Storage:
         self._thread.start()
 
     def submit(self, persists: list[Persist]) -> None:
-        """Queue these. Waits while the queue is full: a node that outruns its disk must slow down."""
+        """Do these, or queue them. Waits while the queue is full: a node that outruns its disk must slow down."""
+        if self._at_once(persists):
+            return
         with self._room:
             for persist in persists:
                 self._room.wait_for(lambda: self._queue_bytes < self._queue_bytes_max)
@@ -58,6 +70,25 @@ class Storage:
                 if self._queue_bytes >= self._queue_bytes_max:
                     self._room.notify_all()
             self._room.notify_all()
+
+    def _at_once(self, persists: list[Persist]) -> bool:
+        """Whether they were done here. Nobody else submits, so an idle thread stays idle meanwhile."""
+        with self._room:
+            if self._queue or self._busy or self._failure or time.monotonic_ns() < self._slow_until_ns:
+                return False
+        operations = [operation for persist in persists for operation in persist.operations]
+        small = sum(map(_size_bytes, persists)) <= SMALL_BYTES
+        if not small or not all(isinstance(operation, WriteAt) for operation in operations):
+            return False
+        try:
+            for operation in operations:
+                self._files.perform(operation)
+        except NoRoom:
+            return False  # done again, all of it, by the thread, which can wait
+        except Exception as error:
+            self._fail(error)
+        self._finish(persists)
+        return True
 
     def completed(self) -> list[Persisted | PersistFailed]:
         """What is finished since the last call."""
@@ -84,38 +115,51 @@ class Storage:
     def _work(self) -> None:
         while True:
             with self._room:
+                self._busy = False
                 self._room.wait_for(lambda: self._queue or self._closing)
                 group, self._queue = self._queue, []
+                self._busy = bool(group)
             if not group:
                 self._files.close()
                 return
-            self._complete(group)
+            self._perform_all(group)
+            self._finish(group)
             with self._room:
                 self._queue_bytes -= sum(map(_size_bytes, group))
                 assert self._queue_bytes >= 0
                 self._room.notify_all()
 
-    def _complete(self, group: list[Persist]) -> None:
-        if not self._failure:
-            self._attempt(group)
+    def _perform_all(self, group: list[Persist]) -> None:
+        try:
+            for persist in group if not self._failure else ():
+                for operation in persist.operations:
+                    self._perform(operation)
+        except Exception as error:
+            self._fail(error)
+
+    def _finish(self, group: list[Persist]) -> None:
+        """Sync what was performed, and complete it."""
+        started_ns = time.monotonic_ns()
+        try:
+            if not self._failure:
+                self._files.sync()
+        except Exception as error:
+            self._fail(error)
+        now_ns = time.monotonic_ns()
+        if now_ns - started_ns > SLOW_NS:
+            self._slow_until_ns = now_ns + SLOW_FOR_NS
         for persist in group:
             failed = PersistFailed(persist.ticket, self._failure)
             self._done.append(failed if self._failure else Persisted(persist.ticket))
-        os.eventfd_write(self.fd, 1)
-
-    def _attempt(self, group: list[Persist]) -> None:
-        started_ns = time.monotonic_ns()
-        try:
-            for persist in group:
-                for operation in persist.operations:
-                    self._perform(operation)
-            self._files.sync()
-        except Exception as error:  # a fault of ours in this thread must stop the node as well, not leave it waiting
-            self._failure = str(error) if isinstance(error, OSError | StorageError) else repr(error)
-            self.counts["storage_failures"] += 1
         self.counts["storage_groups"] += 1
         self.counts["storage_tickets"] += len(group)
-        self.counts["storage_busy_microseconds"] += (time.monotonic_ns() - started_ns) // 1000
+        self.counts["storage_busy_microseconds"] += (now_ns - started_ns) // 1000
+        os.eventfd_write(self.fd, 1)
+
+    def _fail(self, error: Exception) -> None:
+        """A fault of ours, too, must stop the node and not leave it waiting."""
+        self._failure = str(error) if isinstance(error, OSError | StorageError) else repr(error)
+        self.counts["storage_failures"] += 1
 
     def _perform(self, operation: Operation) -> None:
         while True:

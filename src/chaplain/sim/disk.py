@@ -5,6 +5,8 @@ take any part) and *synced* (durable); then the host tells the core. A power cut
 synced, any subset of 512-octet sectors of each `WriteAt`, and the first few of the other operations (a file system
 keeps changes of names in their order; `Replace` happens whole or not at all). A killed process loses nothing written.
 
+A lazy write is durable with the next sync of its file; until then a power cut may take it.
+
 The disk knows nothing of time: the world calls each moment when it comes.
 
 Invariants: what is synced survives any crash unchanged; after a failure no later ticket succeeds in the same life,
@@ -25,12 +27,14 @@ Files = dict[str, bytearray]
 
 
 class Disk:
-    __slots__ = ("_durable", "_pending", "_rng", "failed", "misdirect_next")
+    __slots__ = ("_durable", "_lazy", "_pending", "_rng", "failed", "misdirect_next")
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._durable: Files = {}
         self._pending: deque[_Ticket] = deque()
+        self._lazy: list[WriteAt] = []
+        """What was written, told as done, and not synced."""
         self.failed = ""
         """Why every further ticket fails, until a restart."""
         self.misdirect_next = False
@@ -55,8 +59,18 @@ class Disk:
         assert ticket.written
         assert not self.failed
         for operation in ticket.operations:
+            if isinstance(operation, WriteAt) and operation.lazy:
+                self._lazy.append(operation)
+                continue
+            self._sync_lazy(operation)
             apply(self._durable, operation)
         return ticket.number
+
+    def _sync_lazy(self, operation: Operation) -> None:
+        """A file is synced as a whole."""
+        for lazy in [lazy for lazy in self._lazy if lazy.file == operation.file]:
+            self._lazy.remove(lazy)
+            apply(self._durable, lazy)
 
     def fail(self, reason: str) -> int:
         """The oldest ticket fails; any part of it may have reached the disk. Returns its number."""
@@ -69,6 +83,8 @@ class Disk:
 
     def killed(self) -> None:
         """The process died, the machine did not: what was written will be synced by the system."""
+        for lazy in self._lazy:
+            apply(self._durable, lazy)
         for ticket in self._pending:
             if ticket.written:
                 for operation in ticket.operations:
@@ -76,6 +92,7 @@ class Disk:
         self._restart()
 
     def power_cut(self) -> None:
+        self._tear(tuple(self._lazy))
         for ticket in self._pending:
             if ticket.written:
                 self._tear(ticket.operations)
@@ -103,6 +120,7 @@ class Disk:
 
     def _restart(self) -> None:
         self._pending.clear()
+        self._lazy.clear()
         self.failed = ""
         self.misdirect_next = False
 
