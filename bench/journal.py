@@ -24,8 +24,9 @@ from journal_programs import Round, serve
 
 COMPARED = """\
 Three nodes of each system as processes on loopback and on one disk, all up all the time; their clients take turns.
-Every acknowledgement follows a sync at a majority: chaplain always, NATS with three replicas and `sync_interval: always`,
-etcd always. chaplain signs (Ed25519) and seals (AES-256-GCM) everything, executes and chains; the others do neither.
+Every acknowledgement follows a sync at a majority: chaplain and etcd always, NATS with three replicas and
+`sync_interval: always`. chaplain signs (Ed25519) and seals (AES-256-GCM) everything, executes and chains;
+the others do nothing of that.
 rate       messages acknowledged / seconds from the first write to the last acknowledgement; median of the rounds
 per CPU s  the same messages / processor seconds of all three nodes and the client
 p50        one message in flight: median from write to acknowledgement
@@ -187,7 +188,9 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024], help="bytes of a message")
     parser.add_argument("--systems", nargs="+", default=["chaplain", "nats", "etcd"], help="which to run")
     parser.add_argument("--ways", nargs="+", default=[], help="only these: writer many single library one")
-    parser.add_argument("--profile", default="", help="write the profiles of chaplain's processes to this path and more")
+    parser.add_argument(
+        "--profile", default="", help="write the profiles of chaplain's processes to this path and more"
+    )
     parser.add_argument("--out", type=Path, help="write the JSON to this file, too")
     options = parser.parse_args()
     print(COMPARED)

@@ -11,12 +11,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from journal_clusters import PROFILE_VARIABLE
-
 from chaplain.cli.main import main
 from chaplain.runtime.host import Host
 from chaplain.runtime.labour import Labour
 from chaplain.runtime.storage import Storage
+from journal_clusters import PROFILE_VARIABLE
 
 
 def profiled(part: str, work: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -35,7 +34,7 @@ def profiled(part: str, work: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return run
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and PROFILE_VARIABLE in os.environ:
     for kind, name in ((Host, "run"), (Storage, "_work"), (Labour, "_work")):
         setattr(kind, name, profiled(kind.__name__.lower(), getattr(kind, name)))
     main(sys.argv[1:])

@@ -14,6 +14,7 @@ import socket
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +63,7 @@ def serve(system: str, address: str, pids: list[int], control: Connection, profi
         write = getattr(client, way)
         if profiler is not None:
             profiler.enable()
-        control.send(measure(pids, lambda: write(size_bytes, seconds)))
+        control.send(measure(pids, partial(write, size_bytes, seconds)))
         if profiler is not None:
             profiler.disable()
             profiler.dump_stats(f"{profile}.client")
@@ -229,7 +230,7 @@ class EtcdClient:
         import grpc  # noqa: PLC0415
 
         self._grpc = grpc
-        self._port = address.split(",")[0]
+        self._port = address.split(",", maxsplit=1)[0]
         self._key = 0
 
     def _put(self, value: bytes) -> bytes:

@@ -147,7 +147,9 @@ class Office:
         """How long the others may do without knowing: not at all, if one of their clients waits for it."""
         tail, settings = self._bench.log.tail, self._bench.settings
         assert tail is not None
-        ours = all(isinstance(entry, DataEntry) and entry.reference.node == settings.node for entry in tail.body.entries)
+        ours = all(
+            isinstance(entry, DataEntry) and entry.reference.node == settings.node for entry in tail.body.entries
+        )
         return settings.tell_ns if ours else 0
 
     def _hand_over(self) -> None:
