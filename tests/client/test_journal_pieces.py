@@ -23,9 +23,10 @@ from chaplain.client.journal_sync import Journal, Reader, Writer
 from chaplain.client.lane import Lane, Packed
 from chaplain.client.opening import prepare
 from chaplain.client.packing import Signer, make_pack
+from chaplain.client.proof import pack_proof, read_proof
 from chaplain.client.unpacking import messages_of
 from chaplain.errors import ConfigError, Malformed, Missing
-from chaplain.journal.client_messages import Run
+from chaplain.journal.client_messages import ProofIs, Run
 from chaplain.journal.request import check_pack
 from chaplain.journal.signing import Check, SignatureType, holds
 from chaplain.link.identity import Identity, to_text
@@ -241,6 +242,45 @@ def test_hostile_headers_are_malformed_at_worst(raw) -> None:
 
 
 # Identity files.
+
+
+def test_an_identity_file_may_carry_a_secret_to_sign_with() -> None:
+    passport = read_passport(write_passport(ME, "c", "aes-256-gcm", (), b"s" * 32))
+    assert passport.secret == b"s" * 32
+    assert to_text(b"s" * 32) not in repr(passport)
+    with pytest.raises(Malformed, match="identity: hmac"):
+        read_passport(write_passport(ME, "c", "aes-256-gcm", (), b"short"))
+
+
+# Proof.
+
+
+def signed(first_id: int, value: bytes, count: int = 1, lane: int = 7, signer: Identity = ME) -> bytes:
+    return make_pack(lane, first_id, [Batch("orders", [value] * count)], Signer(signer, "c"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "proves"),
+    [
+        (signed(1, b"a"), signed(1, b"b"), True),
+        (signed(1, b"a", 3), signed(3, b"b", 2), True),
+        (signed(1, b"a", 2), signed(3, b"b"), False),
+        (signed(1, b"a"), signed(1, b"a"), False),
+        (signed(1, b"a"), signed(1, b"b", lane=8), False),
+        (signed(1, b"a"), signed(1, b"b", signer=Identity(b"o" * 32)), False),
+        (signed(1, b"a"), make_pack(7, 1, [Batch("orders", [b"b"])], Signer(ME, "c", b"s" * 32)), False),
+    ],
+)
+def test_what_a_proof_proves(first: bytes, second: bytes, proves: bool) -> None:
+    said = ProofIs(1, "c", ME.key, "orders", len(first), "orders")
+    assert read_proof(pack_proof(said, first + second)).holds is proves
+
+
+@given(st.binary(max_size=400), st.integers(-(2**63), 2**63 - 1))
+def test_a_proof_that_is_none_is_malformed(packs: bytes, first_bytes: int) -> None:
+    said = ProofIs(1, "c", ME.key, "orders", first_bytes, "orders")
+    with contextlib.suppress(Malformed):
+        assert not read_proof(pack_proof(said, packs)).holds
 
 
 def test_an_identity_file_may_carry_what_a_client_needs(tmp_path) -> None:

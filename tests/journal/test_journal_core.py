@@ -33,6 +33,7 @@ from chaplain.journal.client_messages import (
     Wrapped,
     WrapSecret,
 )
+from chaplain.journal.clientele import LINGER_NS
 from chaplain.journal.config_message import AddIdentity, FenceLane, RemoveIdentity
 from chaplain.journal.founding import Policy
 from chaplain.journal.peer_messages import Order, Payload, decode
@@ -258,6 +259,8 @@ def test_a_stranger_and_a_removed_client_are_turned_away(cluster, client):
     client.petition(petition(RemoveIdentity(added.acl)))
     assert stranger.ask(Open(3))[0].kind == "removed"
     assert refused(stranger, pack(1, 1)) == [("removed", 1)]
+    assert BOB.key in cluster.nodes[3].admitted.clients, "so that it hears why"
+    cluster.rest(LINGER_NS)
     assert BOB.key not in cluster.nodes[3].admitted.clients
 
 

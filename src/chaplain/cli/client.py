@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from pathlib import Path
 from random import SystemRandom
 
@@ -10,7 +11,7 @@ import click
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, put_table
 
-_COLUMNS = ["name", "status", "admin", "writes", "reads", "lanes", "key"]
+_COLUMNS = ["name", "status", "admin", "writes", "reads", "lanes", "signature", "key"]
 
 
 @click.group()
@@ -24,6 +25,13 @@ def client() -> None:
 @click.option("--read", "reads", multiple=True, metavar="PATTERN", help="Streams it may read; may be repeated.")
 @click.option("--admin", is_flag=True, help="It may add and remove others.")
 @click.option("--key", metavar="KEY", help="The public key of an identity that is there already.")
+@click.option(
+    "--signature",
+    type=click.Choice(["ed25519", "hmac"]),
+    default="ed25519",
+    show_default=True,
+    help="How it signs what it writes. hmac is cheaper, and proves nothing to third parties.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="The identity file to write.  [default: NAME.identity]")
 @talks
 def add(
@@ -32,6 +40,7 @@ def add(
     reads: tuple[str, ...],
     admin: bool,
     key: str | None,
+    signature: str,
     out: Path | None,
     cluster: str,
     node: int | None,
@@ -45,21 +54,25 @@ def add(
     """
     from chaplain.client.identity_file import write_passport  # noqa: PLC0415
     from chaplain.config import load_cluster  # noqa: PLC0415
+    from chaplain.journal.signing import SECRET_BYTES  # noqa: PLC0415
     from chaplain.link.identity import KEY_BYTES, Identity, from_text, to_text  # noqa: PLC0415
     from chaplain.runtime.secrets import write_secret  # noqa: PLC0415
 
+    if signature == "hmac" and key is not None:
+        raise click.UsageError("--signature hmac makes a secret, which goes into the identity file: leave out --key")
     everything = ("*",) if not writes and not reads else ()
     file = None if key is not None else out or Path(f"{name}.identity")
     with reach(cluster, node) as admins:
         shown = key or ""
+        secret = SystemRandom().randbytes(SECRET_BYTES) if signature == "hmac" else b""
         if file is not None:
             identity = Identity.generate(SystemRandom())
             known = load_cluster(cluster)
             nodes = [from_text(one.key, KEY_BYTES, "a node's key") for one in known.nodes]
-            write_secret(file, write_passport(identity, known.cluster, known.seal, nodes))
+            write_secret(file, write_passport(identity, known.cluster, known.seal, nodes, secret))
             shown = to_text(identity.key)
         try:
-            acl = admins.add_client(name, shown, writes or everything, reads or everything, admin)
+            acl = admins.add_client(name, shown, writes or everything, reads or everything, admin, secret=secret)
         except ValueError as wrong:
             _remove(file)
             raise click.UsageError(str(wrong)) from None
@@ -98,6 +111,27 @@ def list_clients(cluster: str, node: int | None, output: str) -> None:
         put_json(rows)
     else:
         put_table(_COLUMNS, rows)
+
+
+@client.command(epilog="Example: chaplain client proof mallory --cluster demo --output json > proof.json")
+@click.argument("name")
+@talks
+def proof(name: str, cluster: str, node: int | None, output: str) -> None:
+    """Show what NAME was found to be compromised by: two requests that its key signed for one id.
+
+    The JSON form holds both requests whole, for whoever wants to check their signatures without this cluster.
+    """
+    from chaplain.link.identity import to_text  # noqa: PLC0415
+
+    with reach(cluster, node) as admins:
+        found = admins.proof(name)
+    rows = [{**dict(one), "pack": b64encode(one.pack).decode()} for one in found.requests]
+    if output == "json":
+        whole = {"name": name, "cluster": found.cluster, "key": to_text(found.key), "holds": found.holds}
+        put_json({**whole, "requests": rows})
+    else:
+        says = "Both signatures hold" if found.holds else "These signatures prove nothing to third parties"
+        put_table(["stream", "client_id", "first_id", "requests", "digest"], rows, f"{says}: key {to_text(found.key)}")
 
 
 def _remove(file: Path | None) -> None:

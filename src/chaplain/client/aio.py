@@ -19,6 +19,7 @@ from chaplain.client.inbox import Inbox
 from chaplain.client.journal_aio import AsyncJournal
 from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
 from chaplain.client.opening import Opening, Secret, prepare
+from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
 from chaplain.client.results import Answer, Event, Heard, Member, PoolMessage, Question
 from chaplain.errors import ChaplainError, Closed
@@ -273,14 +274,25 @@ class AsyncClient:
         write: Sequence[str] = ("*",),
         read: Sequence[str] = ("*",),
         admin: bool = False,
+        *,
+        secret: bytes = b"",
     ) -> str:
-        """Let the holder of a key in, with rights by patterns of streams; gives its ACL id. For admins."""
-        return await self._line.run(journal_requests.add_client(name, key, write, read, admin))
+        """Let the holder of a key in, with rights by patterns of streams; gives its ACL id. For admins.
+
+        With a secret of 32 bytes it signs what it writes by HMAC with that.
+        """
+        wrapped = await self._line.run(journal_requests.wrap_secret(key, secret)) if secret else b""
+        return await self._line.run(journal_requests.add_client(name, key, write, read, admin, wrapped=wrapped))
 
     async def remove_client(self, name: str) -> None:
         """End a client, its lanes and its sessions, for ever. For admins."""
         acl = journal_requests.find_client(name, await self.clients())
         await self._line.run(journal_requests.remove_client(acl))
+
+    async def proof(self, name: str) -> Proof:
+        """The two requests by which a client was found to be compromised; anybody can check them. For admins."""
+        acl = journal_requests.find_compromised(name, await self.clients())
+        return await self._line.run(journal_requests.proof(acl))
 
     async def rotate_keys(self) -> dict[str, Any]:
         """Give every member a new cluster key and retire the old one."""

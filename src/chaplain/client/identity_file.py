@@ -5,6 +5,7 @@
     key …
     cluster NAME          these lines may be missing
     seal aes-256-gcm
+    hmac …                the secret that packs are signed with instead of the key
     node KEY              one for each node
 
 With the further lines a client needs nothing but endpoints. Decides how the file is written and read; opens none.
@@ -16,6 +17,7 @@ from collections.abc import Iterable
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.journal.signing import SECRET_BYTES
 from chaplain.link.identity import KEY_BYTES, Identity, from_text, to_text
 
 _IDENTITY_LINES = 3
@@ -29,12 +31,18 @@ class Passport(Frozen, frozen=True):
     cluster: str = ""
     seal: str = ""
     node_keys: tuple[bytes, ...] = ()
+    secret: bytes = b""
+    """Of an HMAC, if packs are signed by one."""
+
+    def __repr__(self) -> str:
+        return f"Passport({self.identity!r}, {self.cluster!r}, {self.seal!r}, {len(self.node_keys)} nodes)"
 
 
-def write_passport(identity: Identity, cluster: str, seal: str, node_keys: Iterable[bytes]) -> str:
+def write_passport(identity: Identity, cluster: str, seal: str, node_keys: Iterable[bytes], secret: bytes = b"") -> str:
     """The content of a file that a client can connect with. It holds the secret: keep its mode at 0600."""
     nodes = "".join(f"node {to_text(key)}\n" for key in node_keys)
-    return f"{identity.text()}cluster {cluster}\nseal {seal}\n{nodes}"
+    hmac = f"hmac {to_text(secret)}\n" if secret else ""
+    return f"{identity.text()}cluster {cluster}\nseal {seal}\n{hmac}{nodes}"
 
 
 def read_passport(text: str) -> Passport:
@@ -48,8 +56,9 @@ def read_passport(text: str) -> Passport:
         word, _, value = line.partition(" ")
         if word == "node":
             keys.append(from_text(value, KEY_BYTES, "identity: node"))
-        elif word in ("cluster", "seal") and word not in found and value:
+        elif word in ("cluster", "seal", "hmac") and word not in found and value:
             found[word] = value
         else:
             raise Malformed(f"identity: a line of {word[:20]!r} is not known, or there twice")
-    return Passport(identity, found.get("cluster", ""), found.get("seal", ""), tuple(keys))
+    secret = from_text(found["hmac"], SECRET_BYTES, "identity: hmac") if "hmac" in found else b""
+    return Passport(identity, found.get("cluster", ""), found.get("seal", ""), tuple(keys), secret)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from random import Random
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from chaplain.client.call_events import Cancelled, Failure, Raised, Returned
 from chaplain.client.deadlines import Deadlines
 from chaplain.client.journal_events import (
@@ -30,7 +32,9 @@ from chaplain.client.journal_events import (
     Written,
 )
 from chaplain.client.outlets import Outlets
+from chaplain.client.packing import Signer
 from chaplain.client.petitioning import APPLIED, Petitioning
+from chaplain.client.proof import pack_proof
 from chaplain.client.resolving import Resolving
 from chaplain.client.streaming import Streaming
 from chaplain.client.writing import Writing
@@ -44,7 +48,9 @@ from chaplain.journal.client_messages import (
     Listed,
     NodeMessage,
     NotWritten,
+    ProofIs,
     Receipts,
+    Wrapped,
 )
 from chaplain.journal.request import REQUEST_ID_MAX
 from chaplain.link.identity import Identity
@@ -64,11 +70,21 @@ class _Ask:
 
 
 class ClientJournal:
-    def __init__(self, identity: Identity, cluster: str, chance: Random, ids_max: int = REQUEST_ID_MAX) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        cluster: str,
+        chance: Random,
+        ids_max: int = REQUEST_ID_MAX,
+        secret: bytes = b"",
+    ) -> None:
+        """With `secret`, packs are signed by HMAC; the cluster must know the identity as one that does."""
         self._effects: list[JournalEffect] = []
         self._outlets = Outlets(self._effects, cluster)
         self._petitioning = Petitioning(self._outlets, identity, chance)
-        self._writing = Writing(self._effects, self._outlets, self._petitioning, identity, ids_max)
+        self._writing = Writing(
+            self._effects, self._outlets, self._petitioning, Signer(identity, cluster, secret), ids_max
+        )
         self._resolving = Resolving(self._effects, self._petitioning, self._writing)
         self._streaming = Streaming(self._effects, self._outlets)
         self._asks: dict[int, _Ask] = {}
@@ -206,18 +222,20 @@ class ClientJournal:
     def _send(self, ask: _Ask) -> None:
         if not isinstance(ask.wish, AskWish):
             return
-        kind = type(ask.wish.question)
+        question = ask.wish.question
         self._outlets.forget(ask.wire)
 
         def answer(now_ns: int, message: NodeMessage, payload: bytes) -> None:
             self._answered(ask, message, payload)
 
-        ask.wire = self._outlets.ask(kind, answer)
+        ask.wire = self._outlets.ask(lambda call: replace(question, call=call), answer, ask.wish.payload)
 
     def _answered(self, ask: _Ask, message: NodeMessage, payload: bytes) -> None:
         match message:
-            case Listed():
+            case Listed() | Wrapped():
                 self._finish(ask, Returned(ask.wish.call, payload))
+            case ProofIs():
+                self._finish(ask, Returned(ask.wish.call, pack_proof(message, payload)))
             case Failed():
                 self._fail(ask, Failure.REFUSED, message.reason)
 

@@ -11,7 +11,14 @@ from typing import TypeAlias
 
 from chaplain.client.call_events import Cancelled, Raised, Returned
 from chaplain.core import Drained, Frozen, Report, Stopping, Woken
-from chaplain.journal.client_messages import ClientMessage, ListClients, ListStreams, NodeMessage
+from chaplain.journal.client_messages import (
+    AskProof,
+    ClientMessage,
+    ListClients,
+    ListStreams,
+    NodeMessage,
+    WrapSecret,
+)
 from chaplain.journal.config_message import ConfigMessage
 
 
@@ -71,8 +78,10 @@ class ResolveWish(Frozen, frozen=True):
 
 class AskWish(Frozen, frozen=True):
     call: int
-    question: ListStreams | ListClients
+    question: ListStreams | ListClients | AskProof | WrapSecret
+    """Its number is given when it is asked."""
     timeout_ns: int
+    payload: bytes = b""
 
 
 class PetitionWish(Frozen, frozen=True):

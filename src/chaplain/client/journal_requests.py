@@ -11,13 +11,14 @@ from typing import Any, TypeAlias
 from chaplain.client.journal_events import AskWish, Batch, PetitionWish, Place, ReadWish, ResolveWish, WriteWish
 from chaplain.client.journal_results import PLACE_UNKNOWN, ClientRecord, Receipt, StreamRecord
 from chaplain.client.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
+from chaplain.client.proof import Proof, read_proof
 from chaplain.client.requests import Ask, check_name, reader
 from chaplain.client.streaming import FROM_HEAD
 from chaplain.errors import Malformed, Missing
-from chaplain.journal.client_messages import ListClients, ListStreams
+from chaplain.journal.client_messages import AskProof, ListClients, ListStreams, WrapSecret
 from chaplain.journal.config_message import ACL_BYTES, AddIdentity, RemoveIdentity
 from chaplain.journal.request import check_stream
-from chaplain.journal.signing import SignatureType
+from chaplain.journal.signing import SECRET_BYTES, SignatureType
 from chaplain.link.identity import KEY_BYTES, from_text
 from chaplain.segment.headers import encode_headers
 
@@ -167,14 +168,30 @@ def clients() -> Ask[list[ClientRecord]]:
     return Ask(lambda call, timeout_ns: AskWish(call, ListClients(0), timeout_ns), reader(list[ClientRecord]))
 
 
-def add_client(name: str, key: str | bytes, writes: Sequence[str], reads: Sequence[str], admin: bool) -> Ask[str]:
-    check_name("a client's name", name)
-    for pattern in (*writes, *reads):
-        check_name("a pattern of streams", pattern)
+def read_client_key(key: str | bytes) -> bytes:
     octets = key if isinstance(key, bytes) else from_text(key, KEY_BYTES, "a client's key")
     if len(octets) != KEY_BYTES:
         raise ValueError(f"a client's key has {KEY_BYTES} bytes, not {len(octets)}")
-    message = AddIdentity(name, SignatureType.ED25519, octets, tuple(writes), tuple(reads), admin)
+    return octets
+
+
+def wrap_secret(key: str | bytes, secret: bytes) -> Ask[bytes]:
+    """Have a node wrap an HMAC secret for the holder of a key."""
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    question = WrapSecret(0, read_client_key(key))
+    return Ask(lambda call, timeout_ns: AskWish(call, question, timeout_ns, secret), _as_it_is)
+
+
+def add_client(
+    name: str, key: str | bytes, writes: Sequence[str], reads: Sequence[str], admin: bool, *, wrapped: bytes = b""
+) -> Ask[str]:
+    """With a wrapped secret, one who signs by HMAC."""
+    check_name("a client's name", name)
+    for pattern in (*writes, *reads):
+        check_name("a pattern of streams", pattern)
+    kind = SignatureType.HMAC_SHA256 if wrapped else SignatureType.ED25519
+    message = AddIdentity(name, kind, read_client_key(key) + wrapped, tuple(writes), tuple(reads), admin)
     return Ask(lambda call, timeout_ns: PetitionWish(call, message, timeout_ns), bytes.hex)
 
 
@@ -185,6 +202,19 @@ def find_client(name: str, known: Sequence[ClientRecord]) -> bytes:
             return bytes.fromhex(client.acl)
     names = ", ".join(sorted(client.name for client in known if client.status == "active"))
     raise Missing(f"there is no client {name!r}; there are {names}")
+
+
+def find_compromised(name: str, known: Sequence[ClientRecord]) -> bytes:
+    """The ACL id of the client that was compromised under this name last."""
+    found = [bytes.fromhex(client.acl) for client in known if (client.name, client.status) == (name, "compromised")]
+    if not found:
+        raise Missing(f"nothing is proven against a client {name!r}")
+    return found[-1]
+
+
+def proof(acl: bytes) -> Ask[Proof]:
+    question = AskProof(0, acl)
+    return Ask(lambda call, timeout_ns: AskWish(call, question, timeout_ns), read_proof)
 
 
 def remove_client(acl: bytes) -> Ask[None]:

@@ -69,6 +69,8 @@ class ClientRecord(Record, frozen=True):
     writes: tuple[str, ...]
     reads: tuple[str, ...]
     lanes: int = 0
+    signature: str = "ed25519"
+    """How it signs what it writes: `ed25519` or `hmac_sha256`."""
 
 
 class StreamRecord(Record, frozen=True):

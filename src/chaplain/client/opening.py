@@ -48,6 +48,11 @@ class Opening(Frozen, frozen=True):
     cluster: str
     timeout_s: float
     seal: str = GCM
+    secret: bytes = b""
+    """Of an HMAC, if packs are signed by one."""
+
+    def __repr__(self) -> str:
+        return f"Opening({self.endpoints!r}, {self.identity!r}, {self.cluster!r})"
 
     def build(self) -> tuple[ClientCore, Sockets]:
         """A fresh instance: a core, and sockets to run it over."""
@@ -55,7 +60,7 @@ class Opening(Frozen, frozen=True):
         instance = new_instance(chance)
         settings = LinkSettings(self.cluster, seal=self.seal, reports_per_second_max=_REPORTS_PER_SECOND_MAX)
         link = LinkCore(self.identity, instance, settings, chance, pinned=self.node_keys)
-        journal = ClientJournal(self.identity, self.cluster, chance)
+        journal = ClientJournal(self.identity, self.cluster, chance, secret=self.secret)
         core = ClientCore(link, self.identity.identifier, self.endpoints, Settings(), chance, journal=journal)
         return core, Sockets(instance)
 
@@ -93,6 +98,7 @@ def prepare(
         cluster=name or (known.cluster if known else passport.cluster or DEFAULT_CLUSTER),
         timeout_s=timeout_s,
         seal=known.seal if known else passport.seal or GCM,
+        secret=passport.secret,
     )
 
 

@@ -14,7 +14,7 @@ from itertools import chain
 from chaplain.client.journal_events import Batch
 from chaplain.core import Frozen
 from chaplain.journal.request import REQUEST_ID_MAX
-from chaplain.journal.signing import SLOT_BYTES, SignatureType, sign_pack
+from chaplain.journal.signing import SLOT_BYTES, SignatureType, seal_pack, sign_pack
 from chaplain.link.identity import Identity
 from chaplain.segment.pack import Pack, encode_pack
 
@@ -23,14 +23,28 @@ PACK_BYTES = 256 * 1024
 PACK_MESSAGES = 8192
 REQUEST_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024
 """A larger batch is refused: the cluster takes 4 MiB as one pack, and its ingest message must fit in a record, too."""
-_SLOT = bytes(SLOT_BYTES[SignatureType.ED25519])
 
 
 class Signer(Frozen, frozen=True):
-    """Who signs, and for which cluster."""
+    """Who signs, for which cluster, and how. `repr` shows no secret."""
 
     identity: Identity
     cluster: str
+    secret: bytes = b""
+    """Of an HMAC; without one, packs are signed with Ed25519."""
+
+    def __repr__(self) -> str:
+        return f"Signer({self.identity!r}, {self.cluster!r})"
+
+    @property
+    def type(self) -> SignatureType:
+        return SignatureType.HMAC_SHA256 if self.secret else SignatureType.ED25519
+
+    def sign(self, raw: bytes, stream: str) -> bytes:
+        """The pack with its slot filled."""
+        if self.secret:
+            return seal_pack(raw, self.cluster, stream, self.secret)
+        return sign_pack(raw, self.cluster, stream, self.identity)
 
 
 def packed_bytes(batch: Batch) -> int:
@@ -67,10 +81,10 @@ def make_pack(client_id: int, first_id: int, batches: Sequence[Batch], signer: S
         keys=_column([batch.keys for batch in batches], batches),
         headers=_column([batch.headers for batch in batches], batches),
         request_counts=_counts(batches),
-        signature_type=SignatureType.ED25519,
-        signature=_SLOT,
+        signature_type=signer.type,
+        signature=bytes(SLOT_BYTES[signer.type]),
     )
-    return sign_pack(encode_pack(pack), signer.cluster, stream, signer.identity)
+    return signer.sign(encode_pack(pack), stream)
 
 
 def _column(

@@ -28,7 +28,6 @@ from chaplain.client.petitioning import APPLIED, FULL, Petitioning
 from chaplain.journal.client_messages import AlreadyWritten, Decided, GoBack, NotWritten, Receipts, Write
 from chaplain.journal.config_message import FenceLane, LeaseLane, ReleaseLane
 from chaplain.journal.request import REQUEST_ID_MAX
-from chaplain.link.identity import Identity
 
 PACKS_MAX = 48
 """Unanswered packs of one lane. Nodes remember the receipts of the last 64."""
@@ -60,12 +59,12 @@ class Writing:
         effects: list[JournalEffect],
         outlets: Outlets,
         petitioning: Petitioning,
-        identity: Identity,
+        signer: Signer,
         ids_max: int = REQUEST_ID_MAX,
     ) -> None:
         self._outlets = outlets
         self._petitioning = petitioning
-        self._identity = identity
+        self._signer = signer
         self._ids_max = ids_max
         self.jobs = Jobs(effects)
         self._phase = Phase.NONE
@@ -81,6 +80,8 @@ class Writing:
         self._progress_ns = 0
         self._refusal = ""
         """Why the same octets are not taken now."""
+        self._ended = ""
+        """Why the cluster will have no more of this identity."""
 
     # From outside.
 
@@ -142,8 +143,8 @@ class Writing:
 
     def bar(self, reason: str) -> None:
         """No node will have us: nothing waits for better times, and what was sent is left as it is."""
-        self.jobs.refuse_queued(f"not written: {reason}")
-        self._lose_all(reason)
+        self.jobs.refuse_queued(f"not written: {self._ended or reason}")
+        self._lose_all(self._ended or reason)
 
     def _lose_all(self, why: str) -> None:
         for lane in self._lanes():
@@ -180,11 +181,14 @@ class Writing:
             self._pause(now_ns)
 
     def not_written(self, now_ns: int, message: NotWritten) -> None:
-        if not message.client_id and message.kind in IDENTITY:
-            self._disown(now_ns, message.reason)
-            return
         lane = self.find_lane(message.client_id)
         packed = lane.in_flight.get(message.first_id) if lane is not None else None
+        if message.kind in IDENTITY and (lane is not None or not message.client_id):
+            self._ended = message.reason
+            if packed is not None:
+                packed.refused = True
+            self._disown(now_ns, message.reason)
+            return
         if lane is None or packed is None:
             return  # answered before
         if message.kind in LATER:
@@ -202,9 +206,6 @@ class Writing:
             self._renew(now_ns)
         elif message.kind == "fenced":
             self.fence(now_ns)
-        elif message.kind in IDENTITY:
-            packed.refused = True
-            self._disown(now_ns, message.reason)
         else:
             self._refused(now_ns, lane, message)
 
@@ -322,7 +323,6 @@ class Writing:
         self._outlets.say(Write(packed.stream), packed.raw)
 
     def _pack(self, now_ns: int, outlet: Outlet, lane: Lane[Job]) -> None:
-        signer = Signer(self._identity, self._outlets.cluster)
         bytes_max = min(packing.PACK_BYTES, self._outlets.pack_bytes_max or packing.PACK_BYTES)
         while self._may_pack(outlet, lane):
             if self._outlets.pack_bytes_max is not None:
@@ -334,7 +334,7 @@ class Writing:
                     lane.next_id = max(lane.next_id, self._ids_max + 1)  # too few ids are left
                     self._let_go(now_ns, lane)
                 return
-            packed = self._sign(lane, [self.jobs.pop() for _ in range(count)], signer)
+            packed = self._sign(lane, [self.jobs.pop() for _ in range(count)])
             self._utter(now_ns, outlet, lane, packed)
 
     def _may_pack(self, outlet: Outlet, lane: Lane[Job]) -> bool:
@@ -348,9 +348,9 @@ class Writing:
         first = next(self.jobs.waiting(), None)
         return first is not None and outlet.affords(max(packing.PACK_BYTES, packing.packed_bytes(first.batch)))
 
-    def _sign(self, lane: Lane[Job], jobs: list[Job], signer: Signer) -> Packed[Job]:
+    def _sign(self, lane: Lane[Job], jobs: list[Job]) -> Packed[Job]:
         batches = [job.batch for job in jobs]
-        raw = packing.make_pack(lane.client_id, lane.next_id, batches, signer)
+        raw = packing.make_pack(lane.client_id, lane.next_id, batches, self._signer)
         first_id = lane.next_id
         for job in jobs:
             job.id = RequestId(lane.client_id, first_id)

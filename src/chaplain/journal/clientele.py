@@ -32,7 +32,7 @@ from chaplain.journal.client_messages import (
 from chaplain.journal.configuration import may_read
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.ingest import IngestCore
-from chaplain.journal.journal_events import PackWritten
+from chaplain.journal.journal_events import Admitted, PackWritten
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.peer_messages import PassPetition
 from chaplain.journal.petitions import Petitions
@@ -43,6 +43,9 @@ from chaplain.journal.service import Service
 from chaplain.journal.state import Client, Status
 from chaplain.journal.verdict import Executed, Reason
 from chaplain.link.events import Peer
+
+LINGER_NS = 200_000_000
+"""Sessions of an identity that has ended are kept for so long: it is owed an answer that says why."""
 
 
 class Clientele:
@@ -64,6 +67,8 @@ class Clientele:
         self.service = service
         self._attendance = Attendance()
         self._peers: dict[bytes, Peer] = {}
+        self._active: dict[bytes, str] = {}
+        self._lingering: dict[bytes, tuple[str, int]] = {}
 
     def __contains__(self, instance: bytes) -> bool:
         return instance in self._peers
@@ -78,6 +83,20 @@ class Clientele:
         self.reading.left(instance)
         self.petitions.left(instance)
         return True
+
+    @property
+    def due_ns(self) -> int | None:
+        """When somebody has lingered long enough."""
+        return min((until_ns for _, until_ns in self._lingering.values()), default=None)
+
+    def admitted(self, now_ns: int) -> Admitted:
+        """Who may have a session, by key: everybody active, and for a moment those who no longer are."""
+        clients = self._execution.state.clients.values()
+        active = {client.key: client.name for client in clients if client.status == Status.ACTIVE}
+        ended = {key: (name, now_ns + LINGER_NS) for key, name in self._active.items() if key not in active}
+        kept = {key: kept for key, kept in self._lingering.items() if key not in active and kept[1] > now_ns}
+        self._active, self._lingering = active, {**ended, **kept}
+        return Admitted({**active, **{key: name for key, (name, _) in self._lingering.items()}})
 
     def executed(self, executed: Executed) -> Iterator[tuple[bytes, NodeMessage]]:
         """A message was executed: what there is to say to whom, beside what the parts say themselves."""

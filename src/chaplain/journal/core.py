@@ -23,7 +23,6 @@ from chaplain.journal.founding import Founding
 from chaplain.journal.ingest import IngestCore
 from chaplain.journal.journal_events import (
     AckCame,
-    Admitted,
     IngestEffect,
     IngestInput,
     JournalEffect,
@@ -65,7 +64,6 @@ from chaplain.journal.reading import Reading, ReadingEffect, StreamIndex
 from chaplain.journal.serializer import SerializerCore
 from chaplain.journal.service import Service, ServiceEffect
 from chaplain.journal.signing import Wrapping, holds
-from chaplain.journal.state import Status
 from chaplain.journal.verdict import Executed
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
@@ -129,7 +127,7 @@ class JournalCore:
         return self.serializer.span(index, bytes_max)
 
     def deadline(self) -> int | None:
-        due = (self.serializer.deadline(), self.ingest.deadline(), self._petitions.due_ns)
+        due = (self.serializer.deadline(), self.ingest.deadline(), self._petitions.due_ns, self._clientele.due_ns)
         return min((when for when in due if when is not None), default=None)
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
@@ -146,6 +144,8 @@ class JournalCore:
             case Woken():
                 self._to_ingest(now_ns, event)
                 self._petitions.woken(now_ns)
+                if self._clientele.due_ns is not None and now_ns >= self._clientele.due_ns:
+                    self._out.append(self._clientele.admitted(now_ns))
                 self._to_order(now_ns, event)
             case Entered():
                 self._entered(now_ns, event.peer)
@@ -175,11 +175,7 @@ class JournalCore:
         self._started = True
         self._to_ingest(now_ns, Started())
         self._to_order(now_ns, Started())
-        self._admit()
-
-    def _admit(self) -> None:
-        clients = self.execution.state.clients.values()
-        self._out.append(Admitted({one.key: one.name for one in clients if one.status == Status.ACTIVE}))
+        self._out.append(self._clientele.admitted(now_ns))
 
     def _drained(self, now_ns: int) -> None:
         """What was checked at once goes into the batch that is formed now."""
@@ -252,7 +248,7 @@ class JournalCore:
         for instance, message in self._clientele.executed(executed):
             self._to_client(ToClient(instance, message))
         if executed.clients_changed:
-            self._admit()
+            self._out.append(self._clientele.admitted(now_ns))
 
     def _flush(self, now_ns: int) -> None:
         """Perform what the parts without a `step` of their own want; that may make them want more."""

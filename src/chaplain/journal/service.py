@@ -22,7 +22,7 @@ from chaplain.journal.journal_events import ToClient
 from chaplain.journal.log_records import Grouper, body_of, is_message
 from chaplain.journal.order_events import ReadLog
 from chaplain.journal.reading import Locate
-from chaplain.journal.signing import SECRET_BYTES, WRAP_NONCE_BYTES, Wrapping
+from chaplain.journal.signing import SECRET_BYTES, WRAP_NONCE_BYTES, SignatureType, Wrapping
 from chaplain.journal.state import Client, Place, Status
 from chaplain.link.identity import KEY_BYTES
 from chaplain.segment.record import Record
@@ -84,6 +84,7 @@ class Service:
                 "admin": one.admin,
                 "writes": one.writes,
                 "reads": one.reads,
+                "signature": SignatureType(one.signature_type).name.lower(),
                 "lanes": self._execution.state.lane_counts.get(one.acl, 0),
             }
             for one in self._execution.state.clients.values()
