@@ -33,6 +33,7 @@ class _Line:
 
     def __init__(self, opening: Opening) -> None:
         self.timeout_s = opening.timeout_s
+        self.cluster = opening.cluster
         self.loop = asyncio.get_running_loop()
         self.ended = self.loop.create_future()
         self.engine = Engine(*opening.build())

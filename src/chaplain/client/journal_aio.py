@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from chaplain.client import journal_requests
 from chaplain.client.board import Board
+from chaplain.client.cursor import Cursor
 from chaplain.client.journal_events import Place, Portion, TakenWish, WriteWish
-from chaplain.client.journal_requests import CHUNK_BYTES, WRITER_BYTES_MAX, Gathering, Headers, Item
+from chaplain.client.journal_requests import CHUNK_BYTES, TABLE_ROWS_MAX, WRITER_BYTES_MAX, Gathering, Headers, Item
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
 from chaplain.client.requests import Ask
@@ -24,6 +26,7 @@ class Line(Protocol):
     """What a client's methods are made with."""
 
     timeout_s: float
+    cluster: str
     board: Board
 
     async def run(self, ask: Ask[T]) -> T: ...
@@ -74,6 +77,39 @@ class AsyncJournal:
         `start=None` begins at the head. With `timeout`, following ends when nothing came for so many seconds.
         """
         return AsyncReader(self._line, self.stream, journal_requests.read(self.stream, start, stop, follow), timeout)
+
+    def cursor(self, file: str | Path) -> Cursor:
+        """Where a consumer of this stream has got to, kept in a file."""
+        return Cursor(file, self._line.cluster, self.stream)
+
+    async def to_arrow(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        limit: int = TABLE_ROWS_MAX,
+        columns: Sequence[str] | None = None,
+    ) -> Any:
+        """A `pyarrow.Table` of the messages from offset `start` up to, not with, `stop`, or the head at the time.
+
+        More than `limit` of them are an error. DuckDB takes the table as it is.
+        """
+        from chaplain.client.tables import TableReader  # noqa: PLC0415  pyarrow takes a while, and few need it
+
+        reading = TableReader(self.stream, columns, limit)
+        async with self.read(start, stop) as reader:
+            async for portion in reader.portions():
+                reading.take(portion)
+        return reading.table()
+
+    async def to_pandas(self, *args: Any, **kwargs: Any) -> Any:
+        """The same as a pandas frame."""
+        return (await self.to_arrow(*args, **kwargs)).to_pandas()
+
+    async def to_polars(self, *args: Any, **kwargs: Any) -> Any:
+        """The same as a polars frame."""
+        from chaplain.client.tables import to_polars  # noqa: PLC0415  likewise
+
+        return to_polars(await self.to_arrow(*args, **kwargs))
 
 
 class AsyncWriter:

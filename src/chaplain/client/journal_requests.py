@@ -29,6 +29,8 @@ Item: TypeAlias = bytes | tuple[bytes, bytes | None] | tuple[bytes, bytes | None
 CHUNK_BYTES = PACK_BYTES // 2
 """What a writer hands over at a time."""
 CHUNK_MESSAGES = PACK_MESSAGES // 2
+TABLE_ROWS_MAX = 1_000_000
+"""Rows of a table that is read whole, unless a caller wants more."""
 WRITER_BYTES_MAX = 8 * 1024 * 1024
 """What a writer has handed over without a receipt before it waits."""
 

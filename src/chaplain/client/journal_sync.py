@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from threading import Condition
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from chaplain.client import journal_requests
 from chaplain.client.board import Board
+from chaplain.client.cursor import Cursor
 from chaplain.client.engine import Engine
 from chaplain.client.journal_events import Place, Portion, TakenWish, WriteWish
-from chaplain.client.journal_requests import CHUNK_BYTES, WRITER_BYTES_MAX, Gathering, Headers, Item
+from chaplain.client.journal_requests import CHUNK_BYTES, TABLE_ROWS_MAX, WRITER_BYTES_MAX, Gathering, Headers, Item
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
 from chaplain.client.requests import Ask
@@ -29,6 +31,7 @@ class Line(Protocol):
     """What a client's methods are made with."""
 
     timeout_s: float
+    cluster: str
     engine: Engine
     board: Board
 
@@ -80,6 +83,39 @@ class Journal:
         `start=None` begins at the head. With `timeout`, following ends when nothing came for so many seconds.
         """
         return Reader(self._line, self.stream, journal_requests.read(self.stream, start, stop, follow), timeout)
+
+    def cursor(self, file: str | Path) -> Cursor:
+        """Where a consumer of this stream has got to, kept in a file."""
+        return Cursor(file, self._line.cluster, self.stream)
+
+    def to_arrow(
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        limit: int = TABLE_ROWS_MAX,
+        columns: Sequence[str] | None = None,
+    ) -> Any:
+        """A `pyarrow.Table` of the messages from offset `start` up to, not with, `stop`, or the head at the time.
+
+        More than `limit` of them are an error. DuckDB takes the table as it is.
+        """
+        from chaplain.client.tables import TableReader  # noqa: PLC0415  pyarrow takes a while, and few need it
+
+        reading = TableReader(self.stream, columns, limit)
+        with self.read(start, stop) as reader:
+            for portion in reader.portions():
+                reading.take(portion)
+        return reading.table()
+
+    def to_pandas(self, *args: Any, **kwargs: Any) -> Any:
+        """The same as a pandas frame."""
+        return self.to_arrow(*args, **kwargs).to_pandas()
+
+    def to_polars(self, *args: Any, **kwargs: Any) -> Any:
+        """The same as a polars frame."""
+        from chaplain.client.tables import to_polars  # noqa: PLC0415  likewise
+
+        return to_polars(self.to_arrow(*args, **kwargs))
 
 
 class Writer:

@@ -35,6 +35,7 @@ class _Line:
 
     def __init__(self, opening: Opening) -> None:
         self.timeout_s = opening.timeout_s
+        self.cluster = opening.cluster
         self.engine = Engine(*opening.build())
         self.board = Board(self.engine.submit)
         self.engine.start(self.board)

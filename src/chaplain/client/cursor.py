@@ -1,0 +1,85 @@
+"""Where a consumer has got to, kept in a file: what was committed is not read again after a crash.
+
+A consumer that commits after it has done its work sees every message at least once; one that stores the offset together
+with its results, in one transaction of its own, needs no cursor and sees each exactly once.
+
+Invariants: a file belongs to one stream of one cluster; one process holds it at a time; it never goes back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+from chaplain.errors import ConfigError
+
+
+class Cursor:
+    """Use it in a `with` statement. `offset` is the next one to read."""
+
+    def __init__(self, file: str | Path, cluster: str, stream: str) -> None:
+        self._file = Path(file)
+        self._names = {"cluster": cluster, "stream": stream}
+        self._lock = self._take_lock()
+        try:
+            self.offset = self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    def commit(self, offset: int) -> None:
+        """Everything before `offset` is done. On disk when this returns."""
+        if offset < self.offset:
+            raise ValueError(f"the cursor stands at {self.offset} and does not go back to {offset}")
+        fresh = self._file.with_name(self._file.name + ".new")
+        with fresh.open("w") as stream:
+            json.dump({**self._names, "offset": offset}, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(self._file)
+        folder = os.open(self._file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self.offset = offset
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take_lock(self) -> int:
+        try:
+            lock = os.open(
+                self._file.with_name(self._file.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+            )
+        except OSError as error:
+            raise ConfigError(f"cursor {self._file}: {error.strerror}; give a path in a folder that exists") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ConfigError(f"another consumer uses the cursor {self._file}; give each its own") from None
+        return lock
+
+    def _load(self) -> int:
+        try:
+            held = json.loads(self._file.read_text())
+            offset, names = int(held["offset"]), {name: held[name] for name in self._names}
+        except FileNotFoundError:
+            return 0
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(f"{self._file} is no cursor; give another path") from None
+        if names != self._names:
+            there = f"stream {names['stream']!r} of cluster {names['cluster']!r}"
+            raise ConfigError(f"the cursor {self._file} is of {there}; give each stream its own")
+        return offset

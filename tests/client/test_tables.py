@@ -1,0 +1,101 @@
+"""Streams as tables without Spark, and cursors that outlive their consumers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaplain import AsyncClient, Client
+from chaplain.client.cursor import Cursor
+from chaplain.errors import ConfigError
+from chaplain.runtime.founding import make_cluster
+from chaplain.runtime.local import bring_down, bring_up
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("tables") / "one"
+    make_cluster(directory, 1, "none", None)
+    bring_up(directory, lambda _: None)
+    with Client.connect(directory) as client:
+        client.journal("orders").write_many([(b"value %d" % n, b"k" if n % 2 else None) for n in range(50)])
+        with client.journal("orders").writer() as writer:
+            for number in range(50, 500):
+                writer.write(b"value %d" % number)
+    yield directory
+    bring_down(directory)
+
+
+def test_a_stretch_is_a_table_with_exactly_its_messages(cluster: Path) -> None:
+    with Client.connect(cluster) as client:
+        table = client.journal("orders").to_arrow(start=30, stop=120)
+    assert table.column("offset").to_pylist() == list(range(30, 120))
+    assert table.column("value").to_pylist() == [b"value %d" % n for n in range(30, 120)]
+    assert table.column("key").to_pylist()[:3] == [None, b"k", None]
+
+
+def test_columns_are_chosen_and_both_faces_and_pandas_agree(cluster: Path) -> None:
+    async def read() -> object:
+        async with AsyncClient.connect(cluster) as client:
+            return await client.journal("orders").to_arrow(columns=["value", "client_id"])
+
+    with Client.connect(cluster) as client:
+        table = client.journal("orders").to_arrow(columns=["value", "client_id"])
+        assert table.column_names == ["value", "client_id"]
+        assert table.num_rows == 500
+        assert table == asyncio.run(read())
+        frame = client.journal("orders").to_pandas(columns=["value", "client_id"])
+        assert list(frame["value"]) == table.column("value").to_pylist()
+
+
+def test_an_empty_stretch_is_an_empty_table(cluster: Path) -> None:
+    with Client.connect(cluster) as client:
+        table = client.journal("orders").to_arrow(start=500)
+    assert (table.num_rows, "value" in table.column_names) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"limit": 499}, "more than 499 messages there: give stop="),
+        ({"limit": 0}, "a number of rows from 1 on"),
+        ({"columns": ["values"]}, "no column 'values'; there are: key, value"),
+    ],
+)
+def test_tables_are_bounded_and_say_what_is_wrong(cluster: Path, asked: dict[str, object], said: str) -> None:
+    with Client.connect(cluster) as client, pytest.raises(ValueError, match=said):
+        client.journal("orders").to_arrow(**asked)  # type: ignore[arg-type]
+
+
+def test_a_consumer_goes_on_where_it_committed(cluster: Path, tmp_path: Path) -> None:
+    seen = []
+    for _ in range(3):
+        with Client.connect(cluster) as client, client.journal("orders").cursor(tmp_path / "place") as cursor:
+            for message in client.journal("orders").read(cursor.offset, cursor.offset + 10):
+                seen.append(message.offset)
+                if message.offset % 10 == 4:
+                    cursor.commit(message.offset + 1)
+    assert seen == [*range(10), *range(5, 15), *range(15, 25)]
+
+
+def test_a_cursor_is_for_one_consumer_of_one_stream_and_never_goes_back(tmp_path: Path) -> None:
+    file = tmp_path / "place"
+    with Cursor(file, "home", "orders") as cursor:
+        with pytest.raises(ConfigError, match="another consumer uses the cursor"):
+            Cursor(file, "home", "orders")
+        cursor.commit(5)
+        with pytest.raises(ValueError, match="does not go back to 4"):
+            cursor.commit(4)
+    with pytest.raises(ConfigError, match="is of stream 'orders' of cluster 'home'"):
+        Cursor(file, "home", "notes")
+    file.write_text("{}")
+    with pytest.raises(ConfigError, match="is no cursor"):
+        Cursor(file, "home", "orders")
+    file.write_text('{"cluster": "home", "stream": "orders", "offset": 5}')
+    with Cursor(file, "home", "orders") as cursor:
+        assert cursor.offset == 5
+    with pytest.raises(ConfigError, match="in a folder that exists"):
+        Cursor(tmp_path / "nowhere" / "place", "home", "orders")
