@@ -18,6 +18,8 @@ from tests.cluster.harness import PATIENCE_S
 from chaplain import Client, Message
 from chaplain.config import load_cluster
 from chaplain.errors import ChaplainError, Unknown
+from chaplain.segment.files import read_log
+from chaplain.segment.layout import NO_HASH
 
 STREAM = "load"
 BATCH = 20
@@ -100,6 +102,20 @@ class Writer(threading.Thread):
 def read_all(directory: Path, node: int, stream: str = STREAM) -> list[Message]:
     with Client.connect(directory, node=node, timeout=PATIENCE_S) as client:
         return list(client.journal(stream).read())
+
+
+def read_chain(segments: Path) -> dict[int, bytes]:
+    """The cluster chain as a node's files show it to anybody: the hash of each message that is agreed."""
+    return {record.index: record.chain_hash for record in read_log(segments, "journal") if record.chain_hash != NO_HASH}
+
+
+def judge_chain(histories: Sequence[Sequence[Attempt]], chains: dict[int, dict[int, bytes]]) -> int:
+    """Every receipt names the hash that its cluster message has in every node's files; how many did."""
+    receipts = {(one.index, one.hash) for history in histories for one in history if one.index}
+    for node, chain in chains.items():
+        for index, digest in sorted(receipts):
+            assert chain.get(index) == digest, f"node {node}: message {index} has another hash than its receipt"
+    return len(receipts)
 
 
 def judge(histories: Sequence[Sequence[Attempt]], readings: dict[int, list[Message]]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.cluster.harness import Cluster, Node, founded, until
-from tests.journal_real.history import Attempt, Writer, gaps, judge, read_all
+from tests.journal_real.history import Attempt, Writer, gaps, judge, judge_chain, read_all, read_chain
 
 from chaplain.runtime.inquire import get_status
 
@@ -81,7 +81,9 @@ class Load:
         histories = [writer.end() for writer in self.writers]
         wait_until_same(self.cluster)
         readings = {node.number: read_all(self.cluster.directory, node.number) for node in self.cluster}
-        return judge(histories, readings), gaps(histories, self.kills_s)
+        counts = judge(histories, readings)
+        chains = {node.number: read_chain(node.folder / "segments") for node in self.cluster}
+        return {**counts, "hashes": judge_chain(histories, chains)}, gaps(histories, self.kills_s)
 
 
 def kill_and_restart(load: Load, victims: Sequence[Node]) -> None:

@@ -16,7 +16,7 @@ from chaplain.errors import ChaplainError
 
 pytestmark = pytest.mark.timeout(300)
 SMALL = "[journal]\nsegment_bytes = 65536"
-SILENT_S = 6.0
+SILENT_S = 3.0
 
 
 def fill(cluster: Cluster, count: int, size_bytes: int = 2000) -> list[bytes]:
@@ -78,10 +78,33 @@ def test_one_of_three_repairs_itself(filled: Cluster, harm: Callable[[Node], Non
     other.start()
 
 
+def test_a_wiped_node_has_no_vote_until_it_has_caught_up(filled: Cluster) -> None:
+    wait_until_same(filled)
+    master = find_master(filled)
+    victim, other = filled.others(master.number)
+    for node in (victim, other):
+        node.kill()
+    damage.wipe(victim)
+    victim.start()  # with the master it would be a quorum, if it counted
+    until(victim.ready, "the wiped one serves")
+    until(lambda: bool(victim.lines("no vote until caught up with a quorum")), "it says that it has no vote")
+
+    def without_vote() -> bool:
+        seen = status(victim)
+        return seen["standing"].startswith("wiped") and seen["order"] == "out" and not status(master)["master"]
+
+    assert without_vote()
+    with pytest.raises(ChaplainError), Client.connect(filled.directory, timeout=2) as client:
+        client.journal("load").write(b"not acknowledged by one and a wiped one")
+    assert without_vote()
+    other.start()
+    wait_until_same(filled)
+
+
 @pytest.mark.parametrize("harm", [damage.flip_last_message, delete_log], ids=lambda harm: harm.__name__)
 def test_two_of_three_do_not_pretend(tmp_path: Path, harm: Callable[[Node], None]) -> None:
     with three(tmp_path / "three", SMALL) as cluster:
-        fill(cluster, 40)
+        fill(cluster, 5)
         cluster[3].kill()
         fill(cluster, 1)  # agreed by two alone
         for node in (cluster[1], cluster[2]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.journal_real.history import Attempt, judge
+from tests.journal_real.history import Attempt, judge, judge_chain
 
 from chaplain import Message
 
@@ -41,3 +41,12 @@ def test_a_true_history_passes() -> None:
 def test_a_false_one_does_not(histories: list, readings: dict, why: str) -> None:
     with pytest.raises(AssertionError, match=why):
         judge(histories, readings)
+
+
+def test_a_receipt_names_the_hash_of_its_message_on_every_node() -> None:
+    told = [[replace(ONE[0], hash=b"a"), replace(ONE[1], hash=b"b")], [Attempt(b"1:1", 6.0)]]
+    chain = {1: b"a", 2: b"b", 3: b"c"}
+    assert judge_chain(told, {1: chain, 2: dict(chain)}) == 2
+    for other in ({1: b"a", 2: b"x"}, {1: b"a"}):
+        with pytest.raises(AssertionError, match="another hash than its receipt"):
+            judge_chain(told, {1: chain, 2: other})

@@ -40,6 +40,7 @@ from chaplain.journal.journal_events import (
     Verify,
 )
 from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.milestones import Milestones
 from chaplain.journal.order_events import (
     Agreed,
     ConfigOffered,
@@ -94,6 +95,7 @@ class JournalCore:
         self._news: deque[Executed] = deque()
         self._started = False
         self.execution = JournalExecution(founding, wrapping=wrapping, watch=self._watch)
+        self.milestones = Milestones(self.execution.fingerprint)
         self.serializer = SerializerCore(
             settings.order, chance, self.execution, segments=segments, jot=jot, standing=standing
         )
@@ -122,6 +124,7 @@ class JournalCore:
         self._streams.add(executed)
         if self._started:
             self._news.append(executed)
+            self.milestones.passed(executed.moment.index)
 
     def _locate(self, index: int, bytes_max: int) -> tuple[int, int] | None:
         return self.serializer.span(index, bytes_max)

@@ -69,6 +69,7 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
     role = node.role
     state = journal.execution.state
     index, chain = journal.serializer.agreed
+    fingerprints = {position: found.hex() for position, found in journal.milestones.at(index).items()}
     return {
         "roles": ["ingest", "serializer", "executor", "config"],
         "order": str(role.role),
@@ -79,7 +80,8 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
         "regime": journal.serializer.regime,
         "agreed": index,
         "chain": chain.hex(),
-        "fingerprint": journal.execution.fingerprint().hex(),
+        "fingerprint": fingerprints[index],
+        "fingerprints": {str(position): found for position, found in fingerprints.items()},
         "streams": {name: {"head": tail.next_offset} for name, tail in sorted(state.streams.items())},
     }
 

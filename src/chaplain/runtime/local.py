@@ -24,11 +24,14 @@ from chaplain.config import (
     variable_of,
 )
 from chaplain.errors import ChaplainError, Refused, Unreachable
+from chaplain.journal.milestones import common
 from chaplain.runtime.inquire import get_status, is_ready
 
 START_S = 30.0
 MEET_S = 15.0
 STOP_S = 10.0
+COMPARE_S = 1.0
+"""How long nodes are asked again until their fingerprints can be compared."""
 REMOTE_S = 3.0
 PROGRAM = (sys.executable, "-m", "chaplain.cli.main")
 POLL_S = 0.02
@@ -194,23 +197,46 @@ def describe(directory: Path) -> dict[str, object]:
     nodes: list[dict[str, object]] = []
     regimes: list[int] = []
     streams: dict[str, object] = {}
-    fingerprints: dict[str, object] = {}
+    statuses, position, fingerprints = _compared(directory)
     for node in load_cluster(directory).nodes:
+        status = statuses.get(node.id, {"state": "down"})
         pid = pid_of(directory / f"node-{node.id}")
-        status = _status(directory, node, pid) or {"state": "down"}
         shown = ("state", "roles", "master", "members")
         nodes.append({"id": node.id, "endpoint": node.endpoint, "pid": pid} | {k: status.get(k) for k in shown})
         if isinstance(regime := status.get("regime"), int):
             regimes.append(regime)
         if isinstance(heads := status.get("streams"), dict):
             streams.update(heads)
-        if "fingerprint" in status:
-            fingerprints[str(node.id)] = status["fingerprint"]
     masters = [node["id"] for node in nodes if node["master"]]
     return {
         "nodes": nodes,
         "regime": max(regimes, default=None),
         "master": masters[0] if masters else None,
         "streams": streams,
-        "fingerprints": fingerprints,
+        "fingerprints": {str(node_id): found for node_id, found in fingerprints.items()},
+        "position": position,
     }
+
+
+def _compared(directory: Path) -> tuple[dict[int, Mapping[str, object]], int, dict[int, str]]:
+    """The status of each node that answers, and their fingerprints at one position.
+
+    Nodes are asked one after the other and go on meanwhile: so each gives a few positions, and if they have none in
+    common they are asked again for a while. Who is too far behind by then is left out.
+    """
+    moments = _moments(COMPARE_S)
+    while True:
+        statuses: dict[int, Mapping[str, object]] = {}
+        for node in load_cluster(directory).nodes:
+            found = _status(directory, node, pid_of(directory / f"node-{node.id}"))
+            if found is not None:
+                statuses[node.id] = found
+        held = {node_id: _fingerprints(status) for node_id, status in statuses.items() if "fingerprints" in status}
+        position, fingerprints = common(held)
+        if len(fingerprints) == len(held) or next(moments, True):
+            return statuses, position, fingerprints
+
+
+def _fingerprints(status: Mapping[str, object]) -> dict[int, str]:
+    found = status["fingerprints"]
+    return {int(position): str(value) for position, value in found.items()} if isinstance(found, dict) else {}
