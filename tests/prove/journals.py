@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.journal_real.scenes import batter, three
+from tests.cluster.harness import Cluster
+from tests.journal_real.memory import STUCK_KIB_MAX, flat, pour, stuck_follower, stuck_reader
+from tests.journal_real.scenes import batter, find_master, three, wait_until_same
 from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import scene
 
 ROUNDS = 5
+STUCK_MIB = 512
+MESSAGES = 5_000_000
+FLAT = 1.1
+"""By how much a node may grow over the last nine tenths of the messages."""
 
 
 def kills() -> Campaign:
@@ -22,4 +28,30 @@ def kills() -> Campaign:
     return scene("journal-kills", about, [str(number) for number in range(ROUNDS)], play)
 
 
-ON_REAL_JOURNALS = [kills()]
+def memory() -> Campaign:
+    def play(piece: str, directory: Path) -> Report:
+        with three(directory / "three") as cluster:
+            if piece == "flat":
+                return _flat(cluster)
+            pour(cluster, 64, find_master(cluster))
+            wait_until_same(cluster)
+            stuck = stuck_follower if piece == "follower" else stuck_reader
+            grown = stuck(cluster, STUCK_MIB)
+        assert grown <= STUCK_KIB_MAX, f"a stuck {piece} cost {grown} KiB"
+        return Report({f"KiB grown, stuck {piece}": grown, f"MiB written, stuck {piece}": STUCK_MIB})
+
+    about = f"a stuck follower and a stuck reader while {STUCK_MIB} MiB are written; {MESSAGES:,} messages of 100 bytes"
+    return scene("journal-memory", about, ["follower", "reader", "flat"], play)
+
+
+def _flat(cluster: Cluster) -> Report:
+    """The first step fills what a node keeps for those a little behind; after it nothing may grow."""
+    seen = flat(cluster, MESSAGES)
+    grown = max(now[node] / seen[0][node] for now in seen[1:] for node in now)
+    assert grown <= FLAT, f"grown to {grown:.3f} of what it was: {seen}"
+    return Report(
+        {"messages": MESSAGES, "RSS KiB after a tenth": max(seen[0].values()), "RSS KiB": max(seen[-1].values())}
+    )
+
+
+ON_REAL_JOURNALS = [kills(), memory()]
