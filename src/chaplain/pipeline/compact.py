@@ -1,0 +1,87 @@
+"""Small files of a Delta table that follow one another become one, with their rows in the order of offsets.
+
+Decides which files are worth it. One commit takes the small ones out and puts the new one in: readers see the same rows
+before and after. delta-rs can do that, too, but does not keep the order of rows.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import RemoveAction
+
+from chaplain.pipeline.tables import Storage, Written, added
+
+SMALL_ROWS = 100_000
+"""A file of fewer rows is small."""
+FILES_MIN = 8
+ROWS_MAX = 1_000_000
+"""A new file holds no more than about so many."""
+KEEP_HOURS = 168
+"""For so long who reads an older version of the table still finds its files."""
+
+
+def compact(table: str, storage: Storage = None) -> int:
+    """Make one file of each row of small ones. Returns how many small files are left."""
+    if "://" in table:
+        return 0  # there it is the store's business
+    left = 0
+    for files in rows_of_small(list_files(table, storage)):
+        if len(files) < FILES_MIN:
+            left += len(files)
+        else:
+            _replace(table, files, storage)
+    DeltaTable(table).vacuum(KEEP_HOURS, dry_run=False)
+    return left
+
+
+def list_files(table: str, storage: Storage = None) -> list[Written]:
+    """The files of a table by their offsets, as its log has them."""
+    actions = DeltaTable(table, storage_options=dict(storage or {})).get_add_actions(flatten=True)
+    rows: list[dict[str, Any]] = actions.to_pylist() if hasattr(actions, "to_pylist") else _listed(actions)
+    found = [
+        Written(row["path"], int(row["min.offset"]), int(row["max.offset"]) + 1, int(row["size_bytes"])) for row in rows
+    ]
+    return sorted(found, key=lambda file: file.start)
+
+
+def _listed(actions: Any) -> list[dict[str, Any]]:
+    import pyarrow as pa  # noqa: PLC0415
+
+    listed: list[dict[str, Any]] = pa.table(actions).to_pylist()
+    return listed
+
+
+def rows_of_small(files: list[Written]) -> Iterator[list[Written]]:
+    """Small files without a large one between them, in portions of bounded size."""
+    row: list[Written] = []
+    for file in files:
+        small = file.end - file.start < SMALL_ROWS
+        if row and (not small or file.end - row[0].start > ROWS_MAX or file.start != row[-1].end):
+            yield row
+            row = []
+        if small:
+            row.append(file)
+    if row:
+        yield row
+
+
+def _replace(table: str, files: list[Written], storage: Storage) -> None:
+    folder = Path(table)
+    name = f"{files[0].start:020d}-{files[-1].end:020d}-{uuid.uuid4().hex}.parquet"
+    with pq.ParquetWriter(folder / name, pq.read_schema(folder / files[0].name), compression="zstd") as writer:
+        for file in files:
+            writer.write_table(pq.read_table(folder / file.name))
+    now_ms = int(time.time() * 1000)
+    new = Written(name, files[0].start, files[-1].end, (folder / name).stat().st_size)
+    gone = [RemoveAction(file.name, False, now_ms, file.size_bytes, {}) for file in files]
+    delta = DeltaTable(table, storage_options=dict(storage or {}))
+    delta.create_write_transaction(
+        [*gone, added(new, now_ms, new=False)], mode="append", schema=delta.schema(), partition_by=[]
+    )

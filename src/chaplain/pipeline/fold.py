@@ -1,0 +1,17 @@
+"""`fold`: the latest row of each key.
+
+Rows without a key have no earlier or later selves: they are left out, unless they are asked for, and then all of them
+are kept.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 as everybody calls it
+
+
+def fold(rows: DataFrame, *, keep_keyless: bool = False) -> DataFrame:
+    """The latest row of each key of each stream."""
+    latest = F.max_by(F.struct(*rows.columns), F.col("offset")).alias("latest")
+    folded = rows.where("key is not null").groupBy("topic", "key").agg(latest).select("latest.*")
+    return folded.unionByName(rows.where("key is null")) if keep_keyless else folded

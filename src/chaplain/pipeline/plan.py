@@ -1,0 +1,193 @@
+"""What a proof of a log has to do: which messages go to which task, and what is broken before any is read.
+
+Decides which of a cluster's logs is proven, from where, and what others say of it: the node's own jot, the manifest of
+an earlier proof, the logs of the other nodes. Everything is read from heads alone, except who may sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from chaplain.config import NODE_FILE
+from chaplain.core import Frozen
+from chaplain.errors import ConfigError, Malformed, Missing
+from chaplain.journal import verdict as verdicts
+from chaplain.journal.cluster_message import decode_body, genesis
+from chaplain.journal.log_records import decode_jot
+from chaplain.pipeline.batches import Keys, split_first
+from chaplain.pipeline.breaks import Break
+from chaplain.pipeline.keys import Founded, Registry, Signers, find_founded
+from chaplain.pipeline.ledger import Held, Known, Ledger, cut_tail
+from chaplain.pipeline.manifest import Proven
+from chaplain.pipeline.parts import PartReader
+from chaplain.pipeline.runs import Point, State
+from chaplain.pipeline.walk import LOG, Start, stands, walk
+from chaplain.segment.files import OpenSegment, list_segments
+from chaplain.segment.record import Record
+
+TASK_BYTES = 256 << 20
+TASKS_MIN = 4
+TASKS_MAX = 1024
+
+
+class Asked(Frozen, frozen=True):
+    """What is to be proven."""
+
+    path: str = ""
+    cluster: str = ""
+    founding: str = ""
+    """A node's file, where none lies beside the segments."""
+    signatures: bool = False
+    proven: Proven | None = None
+
+
+class Plan(Frozen, frozen=True):
+    runs: list[list[Held]]
+    breaks: list[Break]
+    begin: State
+    cluster: str
+    """The cluster's name, if it is known."""
+    keys: dict[int, tuple[int, bytes]] | None = None
+    signers: Signers | None = None
+    start: Start | None = None
+    """Where the last message begins: the next proof goes on from there."""
+
+
+def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> Plan:
+    folders = _folders(asked)
+    founded = find_founded(folders[0], asked.founding)
+    if asked.signatures and not founded.cluster:
+        raise ConfigError(f"signatures need the founding clients: give founding=, the {NODE_FILE} of a node")
+    proven = asked.proven
+    if proven is not None and (proven.cluster != founded.cluster or (asked.signatures and proven.signers is None)):
+        proven = None  # of another cluster, or proven by less than is asked for
+    logs = [_Log(folder, proven) for folder in folders]
+    best = max(logs, key=lambda log: log.ledger.agreed)
+    others = [log for log in logs if log is not best] if asked.cluster else list(_siblings(best))
+    breaks = [*best.breaks, *[one for other in others for one in best.against(other, all_of_it=bool(asked.cluster))]]
+    if best.contradicted:
+        proven = None  # everything is proven again: where the two differ is not known
+    behind = proven.state.point.index if proven and proven.state.point else 0
+    messages = [held for held in best.ledger.messages if held.index > behind]
+    registry = _registry(messages, founded, proven) if asked.signatures else None
+    return Plan(
+        cut(messages, tasks),
+        breaks + (registry.breaks if registry else []),
+        proven.state if proven else _beginning(founded),
+        founded.cluster,
+        registry.lanes() if registry else None,
+        registry.signers() if registry else None,
+        best.start(),
+    )
+
+
+def keys_of(plan: Plan) -> Keys | None:
+    return None if plan.keys is None else Keys(plan.cluster, plan.keys)
+
+
+def _folders(asked: Asked) -> list[Path]:
+    if bool(asked.path) == bool(asked.cluster):
+        raise ConfigError("give either the cluster's folder or a path to segments")
+    folders = [Path(asked.path)] if asked.path else sorted(Path(asked.cluster).glob("node-*/segments"))
+    there = [folder for folder in folders if folder.is_dir() and list_segments(folder, LOG)]
+    if not there:
+        raise Missing(f"there are no segments in {asked.path or asked.cluster}: give a node's segments as path")
+    return there
+
+
+def _beginning(founded: Founded) -> State:
+    return State(Point(0, [genesis(founded.cluster)] if founded.cluster else [], 0, 0), all_lanes=True)
+
+
+class _Log:
+    """The log of one node, as its heads tell it."""
+
+    def __init__(self, folder: Path, proven: Proven | None = None) -> None:
+        self.folder = folder
+        # What others say is read first: the log may have grown since, but not shrunk.
+        jot = _jot(folder)
+        point = proven.state.point if proven else None
+        start = proven.start if proven else None
+        if point is None or start is None or not stands(folder, start, point.index, point.hashes[0]):
+            start = None
+        self.ledger = Ledger(walk(folder, start=start), first=point.index if start and point else 1)
+        known = [Known(jot[0], b"", "as the jot beside it says")] if jot else []
+        self.breaks = [*self.ledger.breaks, *self.ledger.reaches(known)]
+        self.breaks += cut_tail(self.ledger, jot[1] if jot else 0, "as the jot beside it says")
+        self.contradicted = self.ledger.reaches(_noted(point))
+        """By what was proven before."""
+        self.breaks += self.contradicted
+
+    def start(self) -> Start | None:
+        spot = self.ledger.place_of(self.ledger.agreed)
+        if spot is None:
+            return None
+        with OpenSegment(spot.path) as segment:
+            return Start(spot.sequence, segment.header.identity, spot.position)
+
+    def against(self, other: _Log, *, all_of_it: bool) -> Iterator[Break]:
+        """Where the two differ; and, if asked, what is wrong with the other by itself."""
+        name = other.folder.parent.name
+        for index in range(1, min(self.ledger.agreed, other.ledger.agreed) + 1):
+            here, there = self.ledger.hash_at(index), other.ledger.hash_at(index)
+            if here is not None and there is not None and here != there:
+                yield Break("", index, "fork", f"{there.hex()}, as {name} has it", here.hex())
+                break  # everything behind differs, too
+        if all_of_it:
+            for one in other.breaks:
+                yield Break(one.stream, one.offset, one.kind, one.expected, f"{one.found} ({name})")
+
+
+def _noted(point: Point | None) -> list[Known]:
+    return [Known(point.index, point.hashes[0], "as the manifest says")] if point is not None and point.index else []
+
+
+def _siblings(log: _Log) -> Iterator[_Log]:
+    """The logs of the other nodes of a cluster on this machine, if the folder is part of one."""
+    directory = log.folder.resolve().parent.parent
+    if (directory / "cluster.toml").exists():
+        for folder in sorted(directory.glob("node-*/segments")):
+            if folder != log.folder.resolve() and list_segments(folder, LOG):
+                yield _Log(folder)
+
+
+def _jot(folder: Path) -> tuple[int, int] | None:
+    """The index and the position that the node had written before it last wrote to its log."""
+    try:
+        jot = decode_jot((folder / f"{LOG}.jot").read_bytes())
+    except (OSError, Malformed):
+        return None
+    return jot.index, jot.position
+
+
+def _registry(messages: Iterable[Held], founded: Founded, proven: Proven | None) -> Registry:
+    """Read the configuration in the log. What cannot be read is named by whoever checks the message."""
+    registry = Registry(founded, proven.signers if proven else None)
+    with PartReader() as reader:
+        for held in messages:
+            first = reader.read(held.places[0], held.reason)
+            if isinstance(first, Record):
+                try:
+                    raw, verdict = split_first(first)
+                    registry.take(decode_body(raw), verdicts.decode(verdict))
+                except Malformed:
+                    continue
+    return registry
+
+
+def cut(messages: Sequence[Held], tasks: int) -> list[list[Held]]:
+    """Runs of messages, of about equal size in octets."""
+    sizes = [sum(place[2] for place in held.places if place) for held in messages]
+    total = sum(sizes)
+    tasks = min(TASKS_MAX, max(tasks, total // TASK_BYTES))
+    share = max(1, -(-total // tasks))
+    runs: list[list[Held]] = []
+    filled = share
+    for held, size in zip(messages, sizes, strict=True):
+        if filled >= share:
+            runs.append([])
+            filled = 0
+        runs[-1].append(held)
+        filled += size
+    return runs

@@ -1,0 +1,156 @@
+"""Landed tables: where they are, what they hold, how to read them, and how a batch becomes part of one.
+
+    delta     Parquet files and a Delta log; a commit makes a batch visible, and records the offset behind it
+    parquet   Parquet files alone, each named by the offsets it holds: FIRST-END.parquet, moved in place in order
+
+Decides what of a folder is the table. Refuses to know how files are filled.
+
+Invariant: the offset up to which a table is filled follows from the table alone, so there is no other state to lose.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction
+from pyspark.sql import DataFrame, SparkSession
+
+from chaplain.core import Frozen
+from chaplain.pipeline.rows import HEADERS_TYPE, fields, schema_text
+from chaplain.segment.arrow import SCHEMA
+
+Format = Literal["delta", "parquet"]
+Storage = Mapping[str, str] | None
+_RANGE = re.compile(r"(\d{20})-(\d{20})\.parquet")
+STAGING = "_staging"
+"""Readers of Parquet pass over names that begin like this."""
+
+
+class Written(Frozen, frozen=True, array_like=True):
+    """A Parquet file that holds these offsets of a stream."""
+
+    name: str
+    """Relative to the table's folder."""
+    start: int
+    end: int
+    size_bytes: int
+
+
+def table_path(tables: str | Path, stream: str) -> str:
+    """The folder of a stream's table. What is no plain name is escaped: `a/b` becomes `a%2Fb`."""
+    return f"{str(tables).rstrip('/')}/{quote(stream, safe='')}"
+
+
+def landed_streams(tables: str | Path) -> list[str]:
+    """The streams that have a table in a local folder."""
+    folder = Path(tables)
+    found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    return [unquote(path.name) for path in found if kind_of(str(path)) is not None]
+
+
+def kind_of(table: str, storage: Storage = None) -> Format | None:
+    if DeltaTable.is_deltatable(table, dict(storage or {})):
+        return "delta"
+    folder = Path(table)
+    return "parquet" if "://" not in table and folder.is_dir() and _ranges(folder) else None
+
+
+def landed_offset(tables: str | Path, stream: str, storage: Storage = None) -> int:
+    """The first offset that the table does not hold."""
+    table = table_path(tables, stream)
+    kind = kind_of(table, storage)
+    if kind == "delta":
+        version = DeltaTable(table, storage_options=dict(storage or {})).transaction_version(app_of(stream))
+        return 0 if version is None else int(version)
+    return _ranges(Path(table))[-1][1] if kind == "parquet" else 0
+
+
+def landed_files(tables: str | Path, stream: str, storage: Storage = None) -> list[str]:
+    """The files that are the table now, in the order of their offsets."""
+    table = table_path(tables, stream)
+    kind = kind_of(table, storage)
+    if kind == "delta":
+        return sorted(DeltaTable(table, storage_options=dict(storage or {})).file_uris())
+    return [str(Path(table) / file) for _, _, file in _ranges(Path(table))] if kind == "parquet" else []
+
+
+def _ranges(folder: Path) -> list[tuple[int, int, str]]:
+    """Offsets and names of the files that follow one another from 0 on."""
+    found: list[tuple[int, int, str]] = []
+    for start, end, name in _named(folder):
+        if start == (found[-1][1] if found else 0):
+            found.append((start, end, name))
+    return found
+
+
+def _named(folder: Path) -> list[tuple[int, int, str]]:
+    named = [(match, path.name) for path in folder.iterdir() if (match := _RANGE.fullmatch(path.name))]
+    return sorted((int(match[1]), int(match[2]), name) for match, name in named)
+
+
+def stray_files(tables: str | Path, stream: str) -> list[str]:
+    """Files of a plain table that lie behind a gap: something that was landed is gone."""
+    folder = Path(table_path(tables, stream))
+    if kind_of(str(folder)) != "parquet":
+        return []
+    end = _ranges(folder)[-1][1]
+    return [str(folder / name) for start, _, name in _named(folder) if start > end]
+
+
+def app_of(stream: str) -> str:
+    return f"chaplain/{stream}"
+
+
+def commit(table: str, stream: str, files: Sequence[Written], schema: Any, storage: Storage = None) -> None:
+    """Make these files part of a Delta table, all or none, and note the offset behind them."""
+    options = dict(storage or {})
+    if not DeltaTable.is_deltatable(table, options):
+        DeltaTable.create(table, schema=schema, storage_options=options)
+    delta = DeltaTable(table, storage_options=options)
+    now_ms = int(time.time() * 1000)
+    delta.create_write_transaction(
+        [added(file, now_ms, new=True) for file in files],
+        mode="append",
+        schema=delta.schema(),
+        partition_by=[],
+        commit_properties=CommitProperties(app_transactions=[Transaction(app_of(stream), files[-1].end)]),
+    )
+
+
+def added(file: Written, now_ms: int, *, new: bool) -> AddAction:
+    """What a Delta log says of a file; its bounds let readers pass over it."""
+    bounds = {"minValues": {"offset": file.start}, "maxValues": {"offset": file.end - 1}, "nullCount": {"offset": 0}}
+    stats = json.dumps({"numRecords": file.end - file.start, **bounds})
+    return AddAction(file.name, file.size_bytes, {}, now_ms, new, stats)
+
+
+def move_in(table: str, files: Sequence[Written]) -> None:
+    """Make these files part of a plain table, one after the other: whatever is there is a prefix of the stream."""
+    folder = Path(table)
+    for file in files:
+        os.replace(folder / file.name, folder / f"{file.start:020d}-{file.end:020d}.parquet")
+
+
+def table(spark: SparkSession, path: str | Path, storage_options: Storage = None) -> DataFrame:
+    """A landed table as it is now. Never read the folder of a Delta table as plain Parquet: it may hold more."""
+    tables, _, name = str(path).rstrip("/").rpartition("/")
+    files = landed_files(tables or ".", unquote(name), storage_options)
+    if not files:
+        return spark.createDataFrame([], schema_text(headers=True))
+    return spark.read.parquet(*files)
+
+
+def arrow_schema() -> Any:
+    """The schema of every landed table."""
+    ours = {"partition": pa.int32(), "timestampType": pa.int32(), "headers": HEADERS_TYPE}
+    names = [field.split()[0] for field in fields(headers=True)]
+    return pa.schema([(name, ours[name] if name in ours else SCHEMA.field(name).type) for name in names])

@@ -1,0 +1,169 @@
+"""Walks the heads of a log, file by file, and says where none can be read.
+
+Decides what stands in which file. Bodies are not read, and nothing is judged: that a stretch is unreadable is a fact
+like any other. Refuses to know which records belong together.
+
+Invariants: spots come in the order of the files; whatever lies between two of them and is no record is a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.segment.files import OpenSegment, SegmentFile, list_segments
+from chaplain.segment.layout import checksum
+from chaplain.segment.record import HEAD_BYTES, STREAM_BYTES_MAX, Head, Kind, decode_head
+from chaplain.segment.scan import scan
+
+LOG = "journal"
+HEAD_MOST = HEAD_BYTES + STREAM_BYTES_MAX + 1
+
+
+class Spot(Frozen, frozen=True):
+    """One record, by what its head says."""
+
+    path: str
+    sequence: int
+    position: int
+    size_bytes: int
+    kind: int
+    index: int
+    part: int
+    parts: int
+    previous: bytes
+    chain: bytes
+
+
+class Gap(Frozen, frozen=True):
+    """Here stands no record, or no file, though the log goes on behind or is known to."""
+
+    reason: str
+
+
+class Ending(Frozen, frozen=True):
+    """Where the walk ended."""
+
+    position: int
+    sealed: bool
+    """The last record said that the log goes on in a file that is not there."""
+
+
+class Start(Frozen, frozen=True):
+    """Where an earlier walk had come to."""
+
+    sequence: int
+    identity: bytes
+    position: int
+
+
+Step: TypeAlias = Spot | Gap | Ending
+
+
+def walk(folder: Path | str, log: str = LOG, start: Start | None = None) -> Iterator[Step]:
+    """Everything from `start` on, which must be there: see `stands`."""
+    ending, expected, position = Ending(0, sealed=False), None, None
+    files = list_segments(folder, log)
+    if start is not None:
+        expected, position = start.sequence, start.position
+        files = [file for file in files if file.sequence >= start.sequence]
+    while files:
+        for number, file in enumerate(files):
+            if file.sequence != (file.sequence if expected is None else expected):
+                yield Gap(_absent(expected or 0, file.sequence))
+            expected = file.sequence + 1
+            walker = _Walker(file, last=number + 1 == len(files))
+            yield from walker.steps(position)
+            ending, position = walker.ending or ending, None
+        # A file that the last one names as its next has been made since they were listed, or is gone.
+        files = [file for file in list_segments(folder, log) if ending.sealed and file.sequence >= (expected or 0)]
+    yield ending
+
+
+def _absent(first: int, behind: int) -> str:
+    names = f"segment {first}" if behind - first == 1 else f"segments {first} to {behind - 1}"
+    return f"{names} is gone" if behind - first == 1 else f"{names} are gone"
+
+
+def stands(folder: Path | str, start: Start, index: int, chain: bytes, log: str = LOG) -> bool:
+    """Whether that message still begins there."""
+    for file in list_segments(folder, log):
+        if file.sequence == start.sequence:
+            try:
+                with OpenSegment(file.path) as segment:
+                    data = segment.read(start.position, HEAD_MOST)
+                    record = decode_head(data, start.identity, start.position).record
+                    return (segment.header.identity, record.index, record.chain_hash) == (start.identity, index, chain)
+            except (Malformed, FileNotFoundError):
+                return False
+    return False
+
+
+class _Walker:
+    """One file."""
+
+    def __init__(self, file: SegmentFile, last: bool) -> None:
+        self._file = file
+        self._last = last
+        self.ending: Ending | None = None
+
+    def steps(self, position: int | None) -> Iterator[Step]:
+        try:
+            segment = OpenSegment(self._file.path)
+        except (Malformed, FileNotFoundError):
+            if not self._last:  # the last one may be about to begin
+                yield Gap(f"{self._file.path.name} has no valid header")
+            return
+        with segment:
+            if segment.header.sequence != self._file.sequence:
+                if not self._last:
+                    yield Gap(f"{self._file.path.name} holds segment {segment.header.sequence}")
+                return
+            yield from self._heads(segment, segment.header.records_start if position is None else position)
+            segment.check_life()
+
+    def _heads(self, segment: OpenSegment, position: int) -> Iterator[Step]:
+        identity, crc = segment.header.identity, checksum(segment.header.identity)
+        while True:
+            try:
+                head = decode_head(segment.peek(position, HEAD_MOST), identity, position, crc)
+            except Malformed as wrong:
+                later = self._behind(segment, position)
+                if later is None:
+                    if not self._last:
+                        yield Gap(f"nothing valid in {self._file.path.name} from position {position} on: {wrong}")
+                    self.ending = Ending(position, sealed=False)
+                    return
+                yield Gap(f"nothing valid in {self._file.path.name} at position {position}: {wrong}")
+                position = later
+                continue
+            if head.record.kind in (Kind.END, Kind.ROLL):
+                self.ending = Ending(position, sealed=head.record.kind == Kind.ROLL)
+                return
+            yield self._spot(head)
+            position = head.end
+
+    def _behind(self, segment: OpenSegment, position: int) -> int | None:
+        """Where the next valid record is."""
+        whole = segment.read(segment.header.base, segment.header.size_bytes)
+        found = scan(whole, segment.header, position)
+        gap = next((one for one in found.findings if one.position == position), None)
+        return gap.end if gap is not None and gap.end > position else None
+
+    def _spot(self, head: Head) -> Spot:
+        record = head.record
+        return Spot(
+            str(self._file.path),
+            self._file.sequence,
+            head.position,
+            head.end - head.position,
+            record.kind,
+            record.index,
+            record.part,
+            record.parts,
+            record.previous_hash,
+            record.chain_hash,
+        )

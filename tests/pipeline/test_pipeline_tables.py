@@ -1,0 +1,255 @@
+"""Landed tables, without Spark: what is written is what was read, in order, and damage to rows is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from damage import Scene
+from rich_journal import rich_journal
+
+from chaplain.pipeline import compact as compaction
+from chaplain.pipeline.index import Index
+from chaplain.pipeline.land import LandTask, write_file
+from chaplain.pipeline.manifest import read, signer_for
+from chaplain.pipeline.rows import ranges
+from chaplain.pipeline.table_proof import find_table_breaks
+from chaplain.pipeline.tables import (
+    STAGING,
+    arrow_schema,
+    commit,
+    landed_files,
+    landed_offset,
+    move_in,
+    stray_files,
+    table_path,
+)
+from chaplain.pipeline.verify import prove
+from chaplain.segment.headers import encode_headers
+from chaplain.segment.pack import Pack, encode_pack
+
+STREAM = "orders"
+Edit = Callable[[Any], tuple[Any, set[tuple[str, int, str]]]]
+
+
+def landed(scene: Scene, batches: int = 3, plain: bool = False) -> Path:
+    """The scene's stream in a table: batches of two files, cut in the middle of packs."""
+    index = Index(scene.segments)
+    index.refresh()
+    places = index.streams[STREAM]
+    end = places[-1].first_offset + places[-1].count
+    tables = scene.directory / "tables"
+    table = table_path(tables, STREAM)
+    for batch in ranges(places, STREAM, 0, end, batches):
+        cut = ranges(batch.places, STREAM, batch.start, batch.end, 2)
+        prefix = f"{STAGING}/" if plain else ""
+        files = [write_file(LandTask(one, table, f"{prefix}{one.start:020d}")) for one in cut]
+        if plain:
+            move_in(table, files)
+        else:
+            commit(table, STREAM, files, arrow_schema())
+    return tables
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    scene = Scene(tmp_path, 1)
+    scene.write()
+    return scene
+
+
+def rows(tables: Path) -> Any:
+    return pa.concat_tables([pq.read_table(file) for file in landed_files(tables, STREAM)])
+
+
+def named(tables: Path, **more: Any) -> set[tuple[str, int, str]]:
+    return {(one.stream, one.offset, one.kind) for one in find_table_breaks(None, tables, STREAM, **more)}
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("batches", [1, 7])
+def test_whole(scene: Scene, batches: int, plain: bool) -> None:
+    tables = landed(scene, batches, plain)
+    found = rows(tables)
+    assert found.column("offset").to_pylist() == list(range(landed_offset(tables, STREAM)))
+    assert found.num_rows > 200
+    assert named(tables) == set()
+
+
+def test_compaction_keeps_rows_and_order(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "ROWS_MAX", 150)
+    tables = landed(scene, 20)
+    before, files = rows(tables), landed_files(tables, STREAM)
+    table = table_path(tables, STREAM)
+    assert len(files) == 40
+    compaction.compact(table)
+    after = landed_files(tables, STREAM)
+    assert len(after) <= 12
+    assert rows(tables).equals(before)
+    assert landed_offset(tables, STREAM) == before.num_rows
+    assert [one.start for one in compaction.list_files(table)] == sorted(
+        one.start for one in compaction.list_files(table)
+    )
+    assert named(tables) == set()
+
+
+def one_gone(table: Any, at: int) -> Any:
+    return pa.concat_tables([table.slice(0, at), table.slice(at + 1)])
+
+
+def changed(table: Any, name: str, at: int, value: Any) -> Any:
+    column = table.column(name).to_pylist()
+    column[at] = value
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(name), pa.array(column, table.schema.field(name).type))
+
+
+def pack_start(table: Any, at: int) -> int:
+    """The offset at which the pack of this row begins."""
+    digest = table.column("pack_digest")[at]
+    return int(pc.min(table.filter(pc.equal(table.column("pack_digest"), digest)).column("offset")).as_py())
+
+
+def missing(table: Any) -> Any:
+    return one_gone(table, 50), {(STREAM, 50, "missing")}
+
+
+def missing_first(table: Any) -> Any:
+    return one_gone(table, 0), {(STREAM, 0, "missing")}
+
+
+def missing_last(table: Any) -> Any:
+    return table.slice(0, table.num_rows - 1), {(STREAM, table.num_rows - 1, "missing")}
+
+
+def missing_pack(table: Any) -> Any:
+    start = pack_start(table, 60)
+    kept = table.filter(pc.not_equal(table.column("pack_digest"), table.column("pack_digest")[60]))
+    return kept, {(STREAM, start, "missing")}
+
+
+def last_row_of_a_message(table: Any) -> Any:
+    indexes = table.column("message_index").to_pylist()
+    at = next(n for n in range(40, len(indexes)) if indexes[n] != indexes[n + 1])
+    return one_gone(table, at), {(STREAM, at, "missing")}
+
+
+def duplicated(table: Any) -> Any:
+    doubled = pa.concat_tables([table.slice(0, 51), table.slice(50, 1), table.slice(51)])
+    return doubled, {(STREAM, 50, "repeated")}
+
+
+def altered(table: Any) -> Any:
+    return changed(table, "value", 70, b"forged"), {(STREAM, pack_start(table, 70), "digest")}
+
+
+def swapped(table: Any) -> Any:
+    start = pack_start(table, 70)
+    first, second = table.column("value")[start].as_py(), table.column("value")[start + 1].as_py()
+    return changed(changed(table, "value", start, second), "value", start + 1, first), {(STREAM, start, "digest")}
+
+
+def keyed(table: Any) -> Any:
+    return changed(table, "key", 70, b"k"), {(STREAM, pack_start(table, 70), "digest")}
+
+
+def another_client(table: Any) -> Any:
+    start = pack_start(table, 70)
+    return changed(table, "client_id", start, 77), {(STREAM, start, "digest")}
+
+
+def another_digest(table: Any) -> Any:
+    """Of one row: it seems to be a pack of its own, and splits the one it was of."""
+    start = pack_start(table, 70)
+    return changed(table, "pack_digest", start, b"\1" * 32), {(STREAM, start, "digest"), (STREAM, start + 1, "digest")}
+
+
+def stale_regime(table: Any) -> Any:
+    return changed(table, "regime", 80, 0), {(STREAM, 80, "regime")}
+
+
+def earlier(table: Any) -> Any:
+    return changed(table, "timestamp", 80, table.column("timestamp")[0].as_py()), {(STREAM, 80, "time")}
+
+
+def another_message(table: Any) -> Any:
+    return changed(table, "message_index", 80, 1), {(STREAM, 80, "order")}
+
+
+def another_topic(table: Any) -> Any:
+    return changed(table, "topic", 80, "audit"), {(STREAM, 80, "header")}
+
+
+EDITS: tuple[Edit, ...] = (
+    missing, missing_first, missing_last, missing_pack, last_row_of_a_message, duplicated, altered, swapped, keyed,
+    another_client, another_digest, stale_regime, earlier, another_message, another_topic,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+def test_damage_is_named(scene: Scene, edit: Edit) -> None:
+    tables = landed(scene, 1)
+    files = landed_files(tables, STREAM)
+    parts = [pq.read_table(file) for file in files]
+    whole, expected = edit(pa.concat_tables(parts))
+    cut = parts[0].num_rows
+    pq.write_table(whole.slice(0, cut), files[0])
+    pq.write_table(whole.slice(cut), files[1])
+    assert named(tables) == expected
+
+
+def test_a_file_that_is_gone(scene: Scene) -> None:
+    tables = landed(scene, 3, plain=True)
+    gone = Path(landed_files(tables, STREAM)[2])
+    gone.unlink()
+    start = int(gone.name.split("-")[0])
+    assert landed_offset(tables, STREAM) == start
+    assert named(tables) == {(STREAM, start, "missing")}
+    for stray in stray_files(tables, STREAM):
+        Path(stray).unlink()
+    # Nobody says how far plain files should reach: what is left is a table that ends earlier.
+    assert named(tables) == set()
+
+
+def test_a_table_is_held_against_what_was_proven(scene: Scene, tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.json"
+    assert prove(None, path=str(scene.segments), manifest=manifest).breaks == []
+    proven = read(manifest, signer_for(manifest, ""))
+    assert named(landed(scene), proven=proven) == set()
+    other = Scene(tmp_path / "other", 1)
+    other.groups = rich_journal(1, parts_at=20, messages=31)
+    other.write()
+    tables = landed(other)
+    assert named(tables) == set()
+    assert proven is not None
+    end = proven.state.tails[STREAM].next_offset
+    assert named(tables, proven=proven) == {(STREAM, end - 1, "stream chain")}
+
+
+def test_packs_of_every_shape_are_rebuilt() -> None:
+    from chaplain.pipeline.rows import header_lists
+    from chaplain.pipeline.table_check import check_pack
+    from chaplain.segment.arrow import to_record_batches
+    from chaplain.segment.record import Kind, Record
+
+    values = (b"a", b"", b"ccc")
+    head = encode_headers({"h": b"1"})
+    for keys in (None, (None, b"k", b""), (None, None, None)):
+        for headers in (None, (None, head, encode_headers({})), (None, None, None)):
+            for counts in (None, (1, 2), (1, 1, 1)):
+                for signature in ((1, bytes(64)), (2, bytes(32)), (0, b"")):
+                    raw = encode_pack(Pack(3, 9, values, keys, headers, counts, 4, *signature))
+                    record = Record(Kind.BATCH, raw, 5, 100, 7, 3, 1, STREAM)
+                    (batch,) = to_record_batches([record])
+                    table = pa.Table.from_batches([batch])
+                    place = table.schema.get_field_index("headers")
+                    lists = header_lists(table.column("headers").combine_chunks())
+                    table = table.set_column(place, "headers", lists)
+                    assert check_pack(STREAM, table) == []
+                    broken = table.set_column(1, "value", pa.array([b"a", b"", b"ccd"]))
+                    assert len(check_pack(STREAM, broken)) == 1
