@@ -43,10 +43,10 @@ def up(count: int = 3, settings: Settings | None = None) -> Stage:
     return stage
 
 
-def test_two_sessions_are_kept_warm() -> None:
+def test_three_sessions_are_kept_warm() -> None:
     stage = up()
-    assert len(stage.core._keeper.sessions) == 2
-    assert len(stage.dialled) == 2
+    assert len(stage.core._keeper.sessions) == 3
+    assert len(stage.dialled) == 3
 
 
 def test_connect_returns_when_the_first_session_is_up() -> None:
@@ -483,7 +483,7 @@ def test_hostile_bytes_never_raise(noise: bytes, wrapped: bool) -> None:
     frame = command.encode(Alive(2, noise)) if wrapped else noise
     stage.frame(stage.serving(), frame)
     stage.run(1)
-    assert len(stage.core._keeper.sessions) == 2
+    assert len(stage.core._keeper.sessions) == 3
 
 
 @given(

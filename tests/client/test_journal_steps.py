@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from ledger_stage import Bench, Cluster, large_cluster
+from ledger_stage import CLUSTER, Bench, Cluster, large_cluster
 
 from chaplain.client import writing
 from chaplain.client.call_events import Failure, Returned
 from chaplain.client.journal_events import AskWish, Barred, PetitionWish, Written
 from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
+from chaplain.client.outlets import Outlets
 from chaplain.client.streaming import WINDOW_BYTES
 from chaplain.client.unpacking import messages_of
 from chaplain.core import Stopping
-from chaplain.journal.client_messages import Chunk, GoBack, ListClients, NotWritten, Receipts, Run, Write
+from chaplain.journal.client_messages import Chunk, GoBack, ListClients, NotWritten, Opened, Receipts, Run, Write
 from chaplain.journal.config_message import AddIdentity, ReleaseLane, RemoveIdentity
 from chaplain.journal.founding import Policy
 from chaplain.link.identity import Identity
@@ -88,10 +89,43 @@ def test_a_silent_node_is_left_for_the_warm_one(cluster) -> None:
     chosen = bench.journal._outlets.chosen
     assert chosen is not None
     dull = chosen.instance
-    cluster.cut |= {(1, 2), (1, 3), (2, 1), (3, 1)}
+    number = bench.sessions[dull].node
+    for other in {1, 2, 3} - {number}:
+        cluster.cut |= {(number, other), (other, number)}
     call = bench.write(b"x")
     assert bench.end(call).place.base_offset == 1
     assert bench.journal._outlets.chosen.instance != dull
+
+
+def test_the_master_is_preferred_and_followed(cluster) -> None:
+    bench = Bench(cluster, 1, 2, 3)
+    bench.end(bench.write(b"a"))
+    chosen = bench.journal._outlets.chosen
+    assert bench.sessions[chosen.instance].node == cluster.master
+    bench.kill(cluster.master)
+    bench.end(bench.write(b"b"))
+    later = bench.journal._outlets.chosen
+    assert later.leads > chosen.leads, "a later regime"
+    assert bench.sessions[later.instance].node == cluster.master
+
+
+def test_who_was_master_once_is_not_preferred_to_who_is() -> None:
+    outlets = Outlets([], CLUSTER)
+    outlets.wake(0)
+    for number, leads in ((1, 4), (2, 0), (3, 0)):
+        instance = bytes([number])
+        outlets.up(0, instance)
+        call = outlets._outlets[instance].call
+        outlets.answered(0, instance, call, Opened(call, number, CLUSTER, bytes(15), "x", 10, leads=leads), b"")
+    assert outlets.chosen.instance == b"\1"
+    outlets.leads(b"\3", 3)
+    assert outlets.chosen.instance == b"\1", "an older regime is over"
+    outlets.leads(b"\3", 5)
+    assert outlets.chosen.instance == b"\3"
+    outlets.leads(b"\3", 0)
+    assert outlets.chosen.instance == b"\3", "there is nobody better yet"
+    outlets.leads(b"\2", 6)
+    assert outlets.chosen.instance == b"\2"
 
 
 def test_a_refusal_is_told_and_later_writes_go_on_elsewhere(cluster) -> None:

@@ -19,7 +19,7 @@ from chaplain.desk.messages import ClientRequest, EventItem, PoolItem, QuestionI
 class Settings(Frozen, frozen=True):
     """Bounds and times of one client."""
 
-    sessions_warm: int = 2
+    sessions_warm: int = 3
     """Sessions kept up at once: one that serves, the others ready to take over."""
     calls_max: int = 10_000
     """Calls under way, listenings included. One more is refused with `BUSY`."""

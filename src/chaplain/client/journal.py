@@ -45,6 +45,7 @@ from chaplain.journal.client_messages import (
     Decided,
     Failed,
     GoBack,
+    Leads,
     Listed,
     NodeMessage,
     NotWritten,
@@ -193,6 +194,8 @@ class ClientJournal:
                 self._writing.receipts(now_ns, message)
             case Credit():
                 self._outlets.credit(spoke.instance, message.credit_bytes)
+            case Leads():
+                self._outlets.leads(spoke.instance, message.regime)
             case GoBack():
                 self._writing.go_back(now_ns, message)
             case AlreadyWritten():

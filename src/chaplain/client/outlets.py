@@ -1,7 +1,7 @@
 """The sessions as the journal uses them: which one, whether it was opened, and how much may still be written on it.
 
-Decides where everything about the journal is said. All of it goes through one session at a time; the others are opened
-as well, so that one can take over at once. Refuses to know what is said.
+Decides where everything about the journal is said. All of it goes through one session at a time, that of the master if
+there is one; the others are opened as well, so that one can take over at once. Refuses to know what is said.
 
 Invariants: nothing is said on a session before `Opened`, but `Open`; every question has a number that no other has.
 """
@@ -31,11 +31,13 @@ Answer: TypeAlias = Callable[[int, NodeMessage, bytes], None]
 class Outlet:
     """One session."""
 
-    __slots__ = ("call", "credit_bytes", "due_ns", "instance", "ready", "used_bytes")
+    __slots__ = ("call", "credit_bytes", "due_ns", "instance", "leads", "ready", "used_bytes")
 
     def __init__(self, instance: bytes) -> None:
         self.instance = instance
         self.ready = False
+        self.leads = 0
+        """The regime in which the node at the other end is master; 0 if it is not."""
         self.credit_bytes = 0
         self.used_bytes = 0
         self.call = 0
@@ -66,6 +68,10 @@ class Outlets:
         self.trouble = "no node has opened its journal to us yet"
         """Why nothing can be said, for a message to a person."""
 
+    @property
+    def at_master(self) -> bool:
+        return self.chosen is not None and self.chosen.leads > 0
+
     def wake(self, now_ns: int) -> None:
         """The journal is used: open every session."""
         if not self._awake:
@@ -88,10 +94,27 @@ class Outlets:
 
     def rotate(self) -> bool:
         """Go to another session, if one is open: this one does not get us on."""
-        others = [outlet for outlet in self._outlets.values() if outlet.ready and outlet is not self.chosen]
+        others = [outlet for outlet in self._ready() if outlet is not self.chosen]
         if others:
             self._choose(others[0])
         return bool(others)
+
+    def _ready(self) -> list[Outlet]:
+        """Open sessions, the one of the latest master first: what it takes is ordered at once."""
+        return sorted((outlet for outlet in self._outlets.values() if outlet.ready), key=lambda one: -one.leads)
+
+    def leads(self, instance: bytes, regime: int) -> None:
+        """A node says that it is master, or no more."""
+        outlet = self._outlets.get(instance)
+        if outlet is not None:
+            outlet.leads = max(0, regime)
+            self._prefer(outlet)
+
+    def _prefer(self, outlet: Outlet) -> None:
+        """Go to this one if it is there to be gone to, and if it is master now, or there is no other."""
+        chosen = self.chosen
+        if outlet.ready and (chosen is None or outlet.leads > chosen.leads):
+            self._choose(outlet)
 
     def shun(self, now_ns: int, reason: str) -> None:
         """The node at the other end has no room for more: another may have."""
@@ -101,8 +124,7 @@ class Outlets:
             self.rotate()
 
     def _choose(self, outlet: Outlet | None) -> None:
-        ready = (outlet for outlet in self._outlets.values() if outlet.ready)
-        self.chosen = outlet if outlet is not None else next(ready, None)
+        self.chosen = outlet if outlet is not None else next(iter(self._ready()), None)
         self.moves += 1
 
     # Talking.
@@ -173,8 +195,8 @@ class Outlets:
         self.acl = message.acl
         if message.pack_bytes_max >= PACK_BYTES_LEAST:
             self.pack_bytes_max = min(message.pack_bytes_max, self.pack_bytes_max or message.pack_bytes_max)
-        if self.chosen is None:
-            self._choose(outlet)
+        outlet.leads = max(0, message.leads)
+        self._prefer(outlet)
 
     def woken(self, now_ns: int) -> None:
         for outlet in self._closed():

@@ -19,6 +19,8 @@ from chaplain.journal.client_messages import LATEST, Chunk, Ended, Failed, Grant
 WINDOW_BYTES = 4 * 1024 * 1024
 """What one read may hold here, beside one chunk."""
 READS_MAX = 64
+BEHIND_NS = 300_000_000
+"""A node may be so far behind its master; what it does not have yet may be there."""
 AGAIN_NS = 50_000_000
 HEADS_MAX = 1024
 FROM_HEAD = -1
@@ -26,7 +28,18 @@ FROM_HEAD = -1
 
 
 class _Reader:
-    __slots__ = ("again_ns", "due_ns", "headed", "held_bytes", "next_offset", "owed_bytes", "stop", "wire", "wish")
+    __slots__ = (
+        "again_ns",
+        "believed_ns",
+        "due_ns",
+        "headed",
+        "held_bytes",
+        "next_offset",
+        "owed_bytes",
+        "stop",
+        "wire",
+        "wish",
+    )
 
     def __init__(self, wish: ReadWish) -> None:
         self.wish = wish
@@ -40,6 +53,8 @@ class _Reader:
         self.wire = 0
         self.again_ns: int | None = None
         self.due_ns: int | None = None
+        self.believed_ns = 0
+        """From then on a node that is not master is believed that there is nothing."""
 
     @property
     def finished(self) -> bool:
@@ -61,6 +76,7 @@ class Streaming:
             return
         reader = self._readers[wish.call] = _Reader(wish)
         reader.due_ns = now_ns + wish.timeout_ns
+        reader.believed_ns = now_ns + BEHIND_NS
         self._ask(reader)
 
     def note_head(self, stream: str, head: int) -> None:
@@ -159,7 +175,9 @@ class Streaming:
 
     def _head(self, now_ns: int, reader: _Reader, head: int) -> None:
         wish = reader.wish
-        if head < self._heads.get(wish.stream, 0):
+        nothing = (not head and not wish.follow) or (wish.start != FROM_HEAD and reader.next_offset > head)
+        early = nothing and not self._outlets.at_master and now_ns < reader.believed_ns
+        if early or head < self._heads.get(wish.stream, 0):
             reader.again_ns = now_ns + AGAIN_NS
             return
         self.note_head(wish.stream, head)

@@ -131,6 +131,14 @@ class Opened(_Message, frozen=True):
     """In all: how much may be written in this session until `Credit` says more."""
     pack_bytes_max: int = 0
     """A larger pack is refused here; 0 if the node does not say."""
+    leads: int = 0
+    """The regime in which the node is master, as in `Leads`."""
+
+
+class Leads(_Message, frozen=True):
+    """The node has become master in this regime; or, if it is 0, is master no more. What it takes is ordered sooner."""
+
+    regime: int
 
 
 class Run(Frozen, frozen=True, array_like=True):
@@ -257,6 +265,7 @@ class Failed(_Message, frozen=True):
 
 NodeMessage: TypeAlias = (
     Opened
+    | Leads
     | Receipts
     | AlreadyWritten
     | GoBack

@@ -17,6 +17,7 @@ from chaplain.journal.client_messages import (
     ClientMessage,
     Failed,
     Grant,
+    Leads,
     ListClients,
     ListStreams,
     NodeMessage,
@@ -69,6 +70,8 @@ class Clientele:
         self._peers: dict[bytes, Peer] = {}
         self._active: dict[bytes, str] = {}
         self._lingering: dict[bytes, tuple[str, int]] = {}
+        self._leads = 0
+        """The regime in which this node is master."""
 
     def __contains__(self, instance: bytes) -> bool:
         return instance in self._peers
@@ -97,6 +100,12 @@ class Clientele:
         kept = {key: kept for key, kept in self._lingering.items() if key not in active and kept[1] > now_ns}
         self._active, self._lingering = active, {**ended, **kept}
         return Admitted({**active, **{key: name for key, (name, _) in self._lingering.items()}})
+
+    def led(self, regime: int) -> Iterator[tuple[bytes, NodeMessage]]:
+        """This node became master in a regime, or is none any more: its clients may choose by that."""
+        if regime != self._leads:
+            self._leads = regime
+            yield from ((instance, Leads(regime)) for instance in self._peers)
 
     def executed(self, executed: Executed) -> Iterator[tuple[bytes, NodeMessage]]:
         """A message was executed: what there is to say to whom, beside what the parts say themselves."""
@@ -130,7 +139,7 @@ class Clientele:
             case Open():
                 names = (self._settings.node, self._execution.cluster, client.acl, client.name)
                 bound = self._settings.pack_bytes_max
-                yield Opened(message.call, *names, self._ingest.credit_of(instance), bound)
+                yield Opened(message.call, *names, self._ingest.credit_of(instance), bound, self._leads)
             case SubmitPetition():
                 petition = PassPetition(message.entry_type, message.stage, payload)
                 self.petitions.submit(now_ns, (instance, message.call), petition)

@@ -54,6 +54,7 @@ from chaplain.journal.order_events import (
     ReadLog,
     Received,
     Resumed,
+    Role,
     RoleChanged,
     SpaceTold,
     Started,
@@ -232,8 +233,7 @@ class JournalCore:
             case NeedPayload():
                 self._to_ingest(now_ns, effect)
             case RoleChanged():
-                self._petitions.role(now_ns, effect)
-                self._out.append(effect)
+                self._role_changed(now_ns, effect)
             case ReadLog():
                 self._read_log("order", effect)
             case Report() | Halt():
@@ -242,6 +242,12 @@ class JournalCore:
                 assert effect.index == self.execution.settled
             case _:
                 assert_never(effect)
+
+    def _role_changed(self, now_ns: int, changed: RoleChanged) -> None:
+        self._petitions.role(now_ns, changed)
+        self._out.append(changed)
+        for instance, message in self._clientele.led(changed.regime if changed.role is Role.MASTER else 0):
+            self._to_client(ToClient(instance, message))
 
     def _agreed(self, now_ns: int, agreed: Agreed) -> None:
         executed = self._news.popleft()
