@@ -102,7 +102,7 @@ class Clientele:
         return Admitted({**active, **{key: name for key, (name, _) in self._lingering.items()}})
 
     def led(self, regime: int) -> Iterator[tuple[bytes, NodeMessage]]:
-        """This node became master in a regime, or is none any more: its clients may choose by that."""
+        """We became master in a regime, or are none any more: its clients may choose by that."""
         if regime != self._leads:
             self._leads = regime
             yield from ((instance, Leads(regime)) for instance in self._peers)
