@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from chaplain.core import Drained
 from chaplain.errors import Malformed
-from chaplain.journal import client_messages, config_message, ingest_message, peer_messages, verdict
+from chaplain.journal import client_messages, config_message, ingest_message, node_message, peer_messages, verdict
 from chaplain.journal.client_messages import AskLane, Open, Read, SubmitPetition, Write
 from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
 from chaplain.journal.config_message import AddIdentity, EntryType, FenceLane, LeaseLane, ReleaseLane, acl_id
@@ -18,6 +18,7 @@ from chaplain.journal.founding import Founding, FoundingClient, Member
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.journal_events import Told
 from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.node_message import AddNode, NewSet, Refusal, Stage, Step
 from chaplain.journal.order_events import Settled, Started
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.peer_messages import Ack, AskPayload, Order, PassPetition, Payload
@@ -94,7 +95,11 @@ _PEERS = (
     AskPayload(Reference(1, 1, 1), b""),
     Ack((Reference(1, 1, 1),)),
     PassPetition(8, 0, b""),
+    peer_messages.Drained(),
+    peer_messages.Removed(9),
 )
+_NODES = (AddNode(EntryType.ADD_INGEST_NODE, 9, "tcp://x", b"k" * 32, b"d" * 16), NewSet((1, 2)))
+_STEP = Step(EntryType.NEW_SERIALIZER_SET, Stage.REFUSE, (1, 2), acl_id(1, 2, 3), Refusal.SAME_SET)
 
 SEEDS = {
     "target_pack": [_pack()],
@@ -107,6 +112,10 @@ SEEDS = {
     "target_state": [_STATE],
     "target_client": [bytes((len(body),)) + body + _pack() for body in _SAID],
     "target_peer": [bytes((len(body),)) + body + payload for body, payload in map(peer_messages.encode, _PEERS)],
+    "target_node_stage": [
+        *(bytes((node_message.type_of(one), config_message.stage_of(one))) + _petition(one) for one in _NODES),
+        bytes((_STEP.entry_type, _STEP.stage)) + node_message.encode_step(_STEP),
+    ],
     "target_verdict": [verdict.encode(verdict.Verdict((), ()))],
 }
 
@@ -127,6 +136,15 @@ def target_pack(data: bytes) -> None:
     except Malformed:
         return
     decode_pack(raw)
+
+
+def target_node_stage(data: bytes) -> None:
+    """Whatever is ordered about nodes, there is a verdict, and the state has one form."""
+    if len(data) < 2:
+        return
+    execution = JournalExecution(FOUNDING, snapshot=_STATE)
+    _settle(execution, (ConfigEntry(data[0] % 6 + 2, data[1] % 9, data[2:]),), ())
+    load(FOUNDING, execution.state.export())
 
 
 def target_ingest(data: bytes) -> None:
@@ -190,7 +208,7 @@ def target_verdict(data: bytes) -> None:
 
 def _core() -> JournalCore:
     disk = b"d" * 16
-    order = OrderSettings(1, (1, 2), genesis(CLUSTER), disk, disk, b"b" * 16, segment_bytes=16384)
+    order = OrderSettings(1, genesis(CLUSTER), disk, disk, b"b" * 16, segment_bytes=16384)
     core = JournalCore(JournalSettings(order), FOUNDING, random.Random(1), identifier=1)
     for event in (Started(), Entered(_CLIENT, {}), Entered(_PEER, {})):
         core.step(NOW_NS, event)

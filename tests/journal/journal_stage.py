@@ -163,7 +163,7 @@ class Cluster:
         self.now_ns = 1_000_000_000_000
         self.numbers = tuple(range(1, count + 1))
         self.wrapping = wrapping
-        self.founding = founding(policy, wrapping.id if wrapping else b"")
+        self.founding = founding(policy, wrapping.id if wrapping else b"", self.numbers)
         self._settings = settings
         self.disks: dict[int, dict[str, bytearray]] = {number: {} for number in self.numbers}
         self.nodes: dict[int, Node] = {}
@@ -180,7 +180,6 @@ class Cluster:
     def settings(self, number: int) -> JournalSettings:
         order = OrderSettings(
             node=number,
-            serializers=self.numbers,
             genesis=genesis(CLUSTER),
             disk=bytes((number,)) * 16,
             founding_disk=bytes((number,)) * 16,

@@ -50,7 +50,6 @@ class Desk:
     def settings(self) -> OrderSettings:
         return OrderSettings(
             self.node,
-            self.cluster.nodes,
             genesis("tested"),
             self.disk,
             self.founding,
@@ -67,7 +66,7 @@ class Desk:
         self.reports: list[Report] = []
         self.halted = ""
         self.persists.clear()
-        self.tape = Tape()
+        self.tape = Tape(self.cluster.nodes)
         self.core = SerializerCore(
             self.settings,
             Random(f"{self.node}"),

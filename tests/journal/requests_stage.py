@@ -37,13 +37,13 @@ WRAPPING = Wrapping(b"w" * 32, CLUSTER)
 SECOND = 10**9
 
 
-def founding(policy: Policy | None = None, wrapping_id: bytes = b"") -> Founding:
+def founding(policy: Policy | None = None, wrapping_id: bytes = b"", serializers: tuple[int, ...] = ()) -> Founding:
     members = tuple(
         Member(node, identity.key, f"tcp://127.0.0.1:{7000 + node}", bytes((node,)) * 16)
         for node, identity in NODES.items()
     )
     client = FoundingClient("default", ADMIN.key)
-    return Founding(CLUSTER, members, (client,), policy or Policy(), wrapping_id)
+    return Founding(CLUSTER, members, (client,), policy or Policy(), wrapping_id, serializers)
 
 
 def pack(

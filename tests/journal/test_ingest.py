@@ -44,7 +44,7 @@ NOW = 10**12
 
 def order_settings() -> OrderSettings:
     disk = b"d" * 16
-    return OrderSettings(1, (1, 2, 3), genesis(CLUSTER), disk, disk, b"b" * 16)
+    return OrderSettings(1, genesis(CLUSTER), disk, disk, b"b" * 16)
 
 
 class Bench:

@@ -13,6 +13,7 @@ from chaplain.journal.cluster_message import DataEntry, Reference
 from chaplain.journal.order_events import Tell
 from chaplain.journal.order_message import Fetch
 from chaplain.journal.quill import Quill, Stood
+from chaplain.journal.quorum import Quorum
 from chaplain.journal.shelf import PAYLOAD_OVERHEAD_BYTES, Shelf
 
 IDLE_NS = 10
@@ -27,7 +28,7 @@ def put(shelf: Shelf, index: int, journal: int = 1) -> bool:
 
 
 def test_a_quorum_is_more_than_half_and_counts_members_once() -> None:
-    tally = Tally((1, 2, 3, 4))
+    tally = Tally(Quorum(((1, 2, 3, 4),)))
     for node in (1, 1, 2, 99):
         tally.add(node, 0, {})
     assert not tally.reached({})
@@ -36,7 +37,7 @@ def test_a_quorum_is_more_than_half_and_counts_members_once() -> None:
 
 
 def test_a_life_that_somebody_knows_to_be_over_does_not_count() -> None:
-    tally = Tally((1, 2, 3))
+    tally = Tally(Quorum(((1, 2, 3),)))
     tally.add(1, 0, {})
     tally.add(2, 0, {})
     assert tally.reached({})
@@ -48,7 +49,7 @@ def test_a_life_that_somebody_knows_to_be_over_does_not_count() -> None:
 
 
 def test_an_old_word_does_not_replace_a_newer_one() -> None:
-    tally = Tally((1, 2, 3))
+    tally = Tally(Quorum(((1, 2, 3),)))
     tally.add(2, 2, {})
     tally.add(2, 1, {})
     tally.add(1, 0, {2: 2})

@@ -289,9 +289,9 @@ def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
     from chaplain.sim.order_node import Tape
 
     files = {name: bytes(data) for name, data in desk.files.items()}
-    other = replace(settings, genesis=genesis("another"), serializers=(1, 2, 3))
+    other = replace(settings, genesis=genesis("another"))
     with pytest.raises(StorageError, match="another cluster"):
-        SerializerCore(other, Random(1), Tape(), segments=segments_of(files))
+        SerializerCore(other, Random(1), Tape((1, 2, 3)), segments=segments_of(files))
 
 
 def test_a_follower_far_behind_reads_what_left_memory() -> None:

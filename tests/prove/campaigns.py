@@ -119,6 +119,7 @@ CAMPAIGNS = [
     simulate("gossip", seeds=1_000),
     gossip_scale(node_hours=1_000),
     simulate("order", seeds=2_000),
+    simulate("config", seeds=2_000),
     simulate("requests", seeds=2_000),
     fuzz_all(inputs=1_000_000),
     planted_all(),

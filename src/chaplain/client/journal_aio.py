@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from chaplain.client import journal_requests
 from chaplain.client.board import Board
@@ -115,9 +115,8 @@ class AsyncJournal:
 class AsyncWriter:
     """Writes many messages, each its own request, in order. The first failure is raised by whatever is awaited next."""
 
-    def __init__(self, line: Line, stream: str, receipts: bool, message_type: int = 0) -> None:
+    def __init__(self, line: Line, stream: str, receipts: bool) -> None:
         self.stream = stream
-        self._message_type = message_type
         self.count = 0
         """Messages with a receipt."""
         self.last: Receipt | None = None
@@ -165,11 +164,7 @@ class AsyncWriter:
         places, self._places = self._places, []
         return [receipt for place in places for receipt in journal_requests.receipts_of(place)]
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> AsyncWriter:
         return self
 
     async def __aexit__(
@@ -189,7 +184,7 @@ class AsyncWriter:
         if not len(self._gathering):
             return
         gathering, self._gathering = self._gathering, Gathering()
-        batch = gathering.batch(self.stream, message_type=self._message_type)
+        batch = gathering.batch(self.stream)
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)
         timeout_ns = int(self._line.timeout_s * 1e9)
         self._unanswered += 1

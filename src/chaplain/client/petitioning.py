@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from chaplain.client.outlets import Outlets
 from chaplain.journal.client_messages import Decided, Failed, NodeMessage, SubmitPetition
-from chaplain.journal.config_message import NO_ACL, NONCE_BYTES, STAGE, ConfigMessage, entry_type_of, sign
+from chaplain.journal.config_message import NO_ACL, NONCE_BYTES, ConfigMessage, entry_type_of, sign, stage_of
 from chaplain.journal.request import REQUEST_ID_MAX
 from chaplain.link.identity import Identity
 
@@ -95,15 +95,17 @@ class Petitioning:
         if not petition.data:
             acl = outlets.acl or NO_ACL
             petition.data = sign(petition.message, outlets.cluster, acl, petition.nonce, self._identity)
-        entry_type = entry_type_of(petition.message)
+        entry_type, stage = entry_type_of(petition.message), stage_of(petition.message)
 
         def answer(now_ns: int, message: NodeMessage, payload: bytes) -> None:
             self._answered(now_ns, petition, message)
 
-        petition.call = outlets.ask(lambda call: SubmitPetition(call, entry_type, STAGE), answer, petition.data)
+        petition.call = outlets.ask(lambda call: SubmitPetition(call, entry_type, stage), answer, petition.data)
 
     def _answered(self, now_ns: int, petition: Petition, message: NodeMessage) -> None:
         if isinstance(message, Failed):
+            if message.kind == "not_config" and self._outlets.rotate():
+                return  # asked again because we moved
             if message.kind in TRANSIENT:
                 petition.due_ns = min(petition.due_ns, now_ns + PAUSE_NS)
                 if message.kind == FULL:

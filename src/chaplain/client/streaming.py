@@ -225,7 +225,7 @@ class Streaming:
             self._finish(reader)
 
     def _ended(self, now_ns: int, reader: _Reader, kind: str, reason: str) -> None:
-        if kind == "damaged" and self._outlets.rotate():
+        if kind in ("damaged", "not_executor") and self._outlets.rotate():
             return  # the other node is asked because we moved
         if kind in ("end", "busy"):
             self._outlets.forget(reader.wire)

@@ -40,7 +40,9 @@ ANSWER_NS = 3_000_000_000
 PAUSE_FIRST_NS = 5_000_000
 PAUSE_MOST_NS = 500_000_000
 
-LATER = ("busy", FULL, "stopping")
+ELSEWHERE = (FULL, "not_ingest")
+"""Kinds of refusal that another node may not have."""
+LATER = ("busy", "stopping", *ELSEWHERE)
 """Kinds of refusal that pass: the same octets may be taken later, or elsewhere."""
 IDENTITY = ("removed", "compromised", "unknown_signer", "not_yours")
 """Kinds of refusal that end everything under this identity."""
@@ -196,7 +198,7 @@ class Writing:
             packed.sends -= 1
             lane.go_back(message.first_id)
             self._pause(now_ns)
-            if message.kind == FULL:
+            if message.kind in ELSEWHERE:
                 self._outlets.shun(now_ns, message.reason)
         elif message.client_id in self._retiring:
             # Fenced and found written: only its receipt cannot be had here.

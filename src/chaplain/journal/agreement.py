@@ -6,25 +6,26 @@ A node may lose its disk after it spoke and come back as a later life that remem
 knows of a later life of a node than the one that spoke, that node is not counted: the ones it is counted with might
 have told the later life that nothing had happened. The argument is in docs/protocol/journal-order.md.
 
-Invariants: a node counts once; only its life that nobody counted knows to be over counts.
+Invariants: a node counts once, and only if it is one of those who vote; only its life that nobody counted knows to be
+over counts. Who votes is fixed when the counting begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from chaplain.journal.order_message import Acknowledge, Lives
+from chaplain.journal.quorum import Quorum
 
 
 class Tally:
     """Who has spoken for one thing."""
 
-    def __init__(self, serializers: Sequence[int]) -> None:
-        self._serializers = serializers
+    def __init__(self, quorum: Quorum) -> None:
+        self._quorum = quorum
+        self._voters = quorum.voters
         self._spoken: dict[int, tuple[int, Lives]] = {}
 
     def add(self, node: int, life: int, lives: Lives) -> None:
-        if node not in self._serializers:
+        if node not in self._voters:
             return
         known = self._spoken.get(node)
         if known is None or known[0] <= life:
@@ -42,17 +43,17 @@ class Tally:
         return [node for node, (life, _) in self._spoken.items() if life >= latest.get(node, 0)]
 
     def reached(self, lives: Lives) -> bool:
-        return len(self.counted(lives)) > len(self._serializers) // 2
+        return self._quorum.reached(self.counted(lives))
 
 
 class InFlight:
     """The one message that is proposed and not yet agreed."""
 
-    def __init__(self, regime: int, index: int, digest: bytes, serializers: Sequence[int]) -> None:
+    def __init__(self, regime: int, index: int, digest: bytes, quorum: Quorum) -> None:
         self.regime = regime
         self.index = index
         self.hash = digest
-        self.tally = Tally(serializers)
+        self.tally = Tally(quorum)
 
     def acknowledged(self, node: int, message: Acknowledge) -> None:
         """Take an acknowledgement, if it is one of this very proposal under this very regime."""

@@ -6,11 +6,13 @@ import random
 from collections.abc import Iterable
 
 from chaplain.core import Report
+from chaplain.journal.assembly import Assembly
 from chaplain.journal.log import Log
 from chaplain.journal.order_events import Agreed, Message
 from chaplain.journal.order_message import OrderMessage
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.quill import Quill, Written
+from chaplain.journal.quorum import Quorum
 from chaplain.journal.shelf import Shelf
 from chaplain.journal.standing import Keeper
 
@@ -28,11 +30,45 @@ class Bench:
         self.room = True
         """The disk has room for more."""
         self.leaving = False
+        self._assembly: Assembly | None = None
+        self._quorum = Quorum(())
+        self._peers: tuple[int, ...] = ()
+        self._voters: tuple[int, ...] = ()
         self.mark_due_ns: int | None = None
         """When the agreed mark is to be written, unless a message comes first."""
 
+    @property
+    def quorum(self) -> Quorum:
+        """Who has to agree to the next message, as far as the agreed prefix that we have says."""
+        self._look()
+        return self._quorum
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """Everybody else who is told what is ordered."""
+        self._look()
+        return self._peers
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """Everybody else who has a vote."""
+        self._look()
+        return self._voters
+
+    def _look(self) -> None:
+        """Derive again what depends on the assembly, if there is a new one."""
+        assembly = self.log.assembly
+        if assembly is not self._assembly:
+            self._assembly, self._quorum = assembly, assembly.quorum
+            self._peers = tuple(node for node in assembly.members if node != self.settings.node)
+            self._voters = tuple(node for node in self._quorum.voters if node != self.settings.node)
+
     def tell_all(self, message: OrderMessage) -> None:
-        for peer in self.settings.peers:
+        for peer in self.peers:
+            self.quill.tell(peer, message)
+
+    def tell_voters(self, message: OrderMessage) -> None:
+        for peer in self.voters:
             self.quill.tell(peer, message)
 
     def report(self, event: str, node: int = 0, **detail: str | int) -> None:

@@ -10,7 +10,7 @@ that may have forgotten its promises has learned enough to promise again. Neithe
 
 Invariants: a message is taken only if it continues our agreed chain and its payloads have their digests; a doubtful
 node learns from a quorum without itself, or, if all were in doubt about their last record only (a power cut of
-everybody), from all.
+everybody), from all; and if what it learns is that others have the vote now, it learns from those.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ class Doubt:
         self._begin(now_ns)
 
     def _begin(self, now_ns: int) -> None:
+        self._quorum = self._bench.quorum
         self._answers: dict[int, Answer] = {}
         self._nonce = self._bench.chance.getrandbits(64)
         self._life = 0
@@ -132,7 +133,7 @@ class Doubt:
     def _ask(self, now_ns: int) -> None:
         """Ask those that have not answered."""
         self.due_ns: int | None = now_ns + self._bench.settings.retry_ns
-        for peer in self._bench.settings.peers:
+        for peer in self._others():
             if peer not in self._answers:
                 self._bench.quill.promise(peer, Question(self._nonce, self._life))
         self._proceed(now_ns)
@@ -156,7 +157,7 @@ class Doubt:
         self._bench.report("no vote until caught up with a quorum", 0, **detail)
 
     def answered(self, now_ns: int, node: int, answer: Answer) -> None:
-        if answer.nonce != self._nonce or self._target is not None or node not in self._bench.settings.peers:
+        if answer.nonce != self._nonce or self._target is not None or node not in self._others():
             return
         if self._life and answer.asker_life > self._life:
             self._begin(now_ns)  # a life of ours that we have forgotten, too
@@ -172,12 +173,16 @@ class Doubt:
         else:
             self._aim(now_ns)
 
+    def _others(self) -> tuple[int, ...]:
+        return tuple(node for node in self._quorum.voters if node != self._bench.settings.node)
+
     def _enough(self) -> bool:
         """Whether what was answered covers all that we can have promised."""
         states = [answer.standing for answer in self._answers.values()]
-        if states.count(State.SOUND) >= self._bench.settings.quorum:
+        sound = [node for node, answer in self._answers.items() if answer.standing == State.SOUND]
+        if self._quorum.reached(sound):
             return True
-        everybody = len(states) == len(self._bench.settings.peers)
+        everybody = len(states) == len(self._others())
         ours = self._bench.keeper.now.state
         torn = {State.SOUND, State.DOUBTFUL}.issuperset(states)  # who lost or was wiped explains no torn write
         return everybody and torn and ours is State.DOUBTFUL
@@ -217,6 +222,8 @@ class Doubt:
             self._impatient_ns = now_ns + self._bench.settings.patience_ns
         if log.last() < self._target or not log.whole:
             self._fetcher.want(now_ns, self._furthest())
+        elif self._bench.quorum != self._quorum:
+            self._begin(now_ns)  # others have the vote now than those who answered: ask them, too
         elif log.durable >= log.last()[0]:
             self._regain()
 

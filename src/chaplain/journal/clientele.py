@@ -9,12 +9,13 @@ Invariant: nobody without an active identity is served, neither at once nor late
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from chaplain.journal.client_messages import (
     AskLane,
     AskProof,
     ClientMessage,
+    Ended,
     Failed,
     Grant,
     Leads,
@@ -36,17 +37,20 @@ from chaplain.journal.ingest import IngestCore
 from chaplain.journal.journal_events import Admitted, PackWritten
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.peer_messages import PassPetition
-from chaplain.journal.petitions import Petitions
-from chaplain.journal.reading import Reading
+from chaplain.journal.petitions import PetitionEffect, Petitions
+from chaplain.journal.place import Place
+from chaplain.journal.reading import Reading, ReadingEffect
 from chaplain.journal.receipts import REASONS, Attendance, kind_of
 from chaplain.journal.request import client_id_of, read_heading
-from chaplain.journal.service import Service
+from chaplain.journal.service import Service, ServiceEffect
 from chaplain.journal.state import Client, Status
 from chaplain.journal.verdict import Executed, Reason
 from chaplain.link.events import Peer
 
 LINGER_NS = 200_000_000
 """Sessions of an identity that has ended are kept for so long: it is owed an answer that says why."""
+NOT_EXECUTOR = "not_executor"
+ClienteleEffect: TypeAlias = PetitionEffect | ReadingEffect | ServiceEffect
 
 
 class Clientele:
@@ -66,12 +70,24 @@ class Clientele:
         self.petitions = petitions
         self.reading = reading
         self.service = service
+        self._place = Place(settings, execution)
         self._attendance = Attendance()
+        self.closed = False
+        """The node is no member any more: it serves nobody."""
         self._peers: dict[bytes, Peer] = {}
         self._active: dict[bytes, str] = {}
         self._lingering: dict[bytes, tuple[str, int]] = {}
         self._leads = 0
         """The regime in which this node is master."""
+
+    def wanted(self) -> list[tuple[str, ClienteleEffect]]:
+        """What the parts want done, each with its name; they want it no more."""
+        parts = (("petitions", self.petitions), ("reading", self.reading), ("service", self.service))
+        wanted: list[tuple[str, ClienteleEffect]] = []
+        for name, part in parts:
+            wanted += [(name, effect) for effect in part.effects]
+            part.effects.clear()
+        return wanted
 
     def __contains__(self, instance: bytes) -> bool:
         return instance in self._peers
@@ -94,7 +110,7 @@ class Clientele:
 
     def admitted(self, now_ns: int) -> Admitted:
         """Who may have a session, by key: everybody active, and for a moment those who no longer are."""
-        clients = self._execution.state.clients.values()
+        clients = () if self.closed else self._execution.state.clients.values()
         active = {client.key: client.name for client in clients if client.status == Status.ACTIVE}
         ended = {key: (name, now_ns + LINGER_NS) for key, name in self._active.items() if key not in active}
         kept = {key: kept for key, kept in self._lingering.items() if key not in active and kept[1] > now_ns}
@@ -147,7 +163,9 @@ class Clientele:
                 self._attend(instance, client, message.client_id)
                 self.service.lane(instance, message)
             case Read():
-                if may_read(client, message.stream):
+                if not self._place.answers_reads:
+                    yield Ended(message.call, NOT_EXECUTOR, "this node is no executor: go to another", message.offset)
+                elif may_read(client, message.stream):
                     self.reading.begin(instance, message)
                 else:
                     why = "this client may not read this stream: ask an admin for the right"

@@ -1,19 +1,21 @@
-"""Config messages of journal.txt about clients, signed, and the entry types of all of them.
+"""Config requests of journal.txt, signed: those about clients, and the first stages of those about nodes.
 
     data = fields of the type | signer 15 | nonce 16 | signature size 2 | signature
 
 Decides which octets are a configuration request and what its signature covers. Refuses to know whether it is granted.
 A signature covers cluster, entry type, stage and all data before the signature's size. Configuration is always signed
-with the Ed25519 key of an identity. Byte tables and hex examples: docs/protocol/journal-requests.md.
+with the Ed25519 key of an identity. Byte tables and hex examples: docs/protocol/journal-requests.md for clients,
+docs/protocol/configuration.md for nodes.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.journal import node_message
+from chaplain.journal.node_message import OPENING, AddNode, EntryType, NewSet, NodeMessage, RemoveNode, is_opening
 from chaplain.journal.signing import CONFIG_LABEL, WRAPPED_BYTES
 from chaplain.link.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, verify
 from chaplain.wire.primitives import Cursor, put_number, put_string, put_strings
@@ -21,23 +23,7 @@ from chaplain.wire.primitives import Cursor, put_number, put_string, put_strings
 ACL_BYTES = 15
 NO_ACL = bytes(ACL_BYTES)
 NONCE_BYTES = 16
-STAGE = 0
-"""Messages about clients have one stage only."""
 _ADMIN = 1
-
-
-class EntryType(IntEnum):
-    """Entry types of the cluster journal. 1 is data; numbers are never reused."""
-
-    ADD_EXECUTOR_NODE = 2
-    REMOVE_EXECUTOR_NODE = 3
-    ADD_INGEST_NODE = 4
-    REMOVE_INGEST_NODE = 5
-    ADD_CONFIG_NODE = 6
-    NEW_SERIALIZER_SET = 7
-    ADD_CLIENT = 8
-    REMOVE_CLIENT = 9
-    FENCE_CLIENT = 10
 
 
 class AddIdentity(Frozen, frozen=True):
@@ -77,7 +63,7 @@ class FenceLane(Frozen, frozen=True):
     client_id: int
 
 
-ConfigMessage: TypeAlias = AddIdentity | LeaseLane | RemoveIdentity | ReleaseLane | FenceLane
+ConfigMessage: TypeAlias = AddIdentity | LeaseLane | RemoveIdentity | ReleaseLane | FenceLane | NodeMessage
 
 
 class Petition(Frozen, frozen=True):
@@ -106,8 +92,15 @@ def entry_type_of(message: ConfigMessage) -> EntryType:
             return EntryType.REMOVE_CLIENT
         case FenceLane():
             return EntryType.FENCE_CLIENT
+        case AddNode() | RemoveNode() | NewSet():
+            return node_message.type_of(message)
         case _:
             assert_never(message)
+
+
+def stage_of(message: ConfigMessage) -> int:
+    """The stage in which it is asked for; messages about clients have one only, 0."""
+    return OPENING.get(entry_type_of(message), 0)
 
 
 def encode_fields(message: ConfigMessage) -> bytes:
@@ -131,6 +124,8 @@ def encode_fields(message: ConfigMessage) -> bytes:
             return _client(message.client_id, NO_ACL)
         case FenceLane():
             return put_number(message.client_id, 4)
+        case AddNode() | RemoveNode() | NewSet():
+            return node_message.encode_fields(message)
         case _:
             assert_never(message)
 
@@ -146,22 +141,22 @@ def sign(message: ConfigMessage, cluster: str, signer: bytes, nonce: bytes, iden
     if len(signer) != ACL_BYTES or len(nonce) != NONCE_BYTES:
         raise ValueError(f"a signer has {ACL_BYTES} octets, a nonce {NONCE_BYTES}")
     covered = encode_fields(message) + signer + nonce
-    signature = identity.sign(CONFIG_LABEL, _signed(cluster, entry_type_of(message), covered))
+    signature = identity.sign(CONFIG_LABEL, _signed(cluster, message, covered))
     return covered + put_number(len(signature), 2) + signature
 
 
 def signature_holds(petition: Petition, cluster: str, key: bytes) -> bool:
-    message = _signed(cluster, entry_type_of(petition.message), petition.covered)
+    message = _signed(cluster, petition.message, petition.covered)
     return verify(key, CONFIG_LABEL, message, petition.signature)
 
 
-def _signed(cluster: str, entry_type: int, covered: bytes) -> bytes:
-    return b"%b%c%c%b" % (put_string(cluster), entry_type, STAGE, covered)
+def _signed(cluster: str, message: ConfigMessage, covered: bytes) -> bytes:
+    return b"%b%c%c%b" % (put_string(cluster), entry_type_of(message), stage_of(message), covered)
 
 
 def decode(entry_type: int, stage: int, data: bytes) -> Petition:
-    if stage != STAGE:
-        raise Malformed(f"configuration: entry type {entry_type} has no stage {stage}")
+    if not is_opening(entry_type, stage):
+        raise Malformed(f"configuration: nobody may ask for entry type {entry_type} in stage {stage}")
     cursor = Cursor(data)
     message = _fields(cursor, entry_type)
     signer, nonce = cursor.take(ACL_BYTES, "signer"), cursor.take(NONCE_BYTES, "nonce")
@@ -185,7 +180,7 @@ def _fields(cursor: Cursor, entry_type: int) -> ConfigMessage:
         case EntryType.FENCE_CLIENT:
             return FenceLane(cursor.number(4, "client id"))
         case _:
-            raise Malformed(f"configuration: entry type {entry_type} is not known here")
+            return node_message.decode_fields(cursor, entry_type)
 
 
 def _add_client(cursor: Cursor) -> AddIdentity | LeaseLane:

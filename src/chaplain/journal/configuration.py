@@ -1,7 +1,8 @@
-"""Executes the configuration stream: identities, their rights, lane leases, fences.
+"""Executes the configuration stream: identities, their rights, lane leases, fences, and who asked for other nodes.
 
 Decides whether a petition is granted and what it changes, from the state and the petition alone. Refuses to know who
-asked over which connection: a signature by an identity of the state is all that counts.
+asked over which connection: a signature by an identity of the state is all that counts. What a change of nodes does is
+decided in `assembly`; its later stages bear no signature, for only a master can order them.
 
 | petition | who may | asked again |
 |---|---|---|
@@ -9,6 +10,7 @@ asked over which connection: a signature by an identity of the state is all that
 | Add Client, lane | the identity | same nonce: the same lane, while there is one |
 | Remove Client, identity | an admin, or the identity | nothing more happens |
 | Remove Client, lane; Fence | an admin, or its identity | nothing more happens |
+| everything about nodes | an admin | same nonce, same signer: the same change |
 
 Invariants: an ACL id and a client id are given once; a name and a key have at most one active identity.
 """
@@ -24,6 +26,7 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal import config_message
+from chaplain.journal.assembly import open_change, take_step
 from chaplain.journal.cluster_message import ConfigEntry
 from chaplain.journal.config_message import (
     AddIdentity,
@@ -35,6 +38,7 @@ from chaplain.journal.config_message import (
     acl_id,
 )
 from chaplain.journal.lanes import make_room
+from chaplain.journal.node_message import AddNode, NewSet, NodeMessage, RemoveNode, Step, decode_step, is_opening
 from chaplain.journal.signing import SignatureType, Wrapping
 from chaplain.journal.state import Client, Draft, Lane, Status
 from chaplain.journal.verdict import ConfigVerdict, Reason
@@ -73,6 +77,8 @@ class Configuration:
 
     def _decide(self, draft: Draft, number: int, entry: ConfigEntry) -> ConfigVerdict:
         try:
+            if not is_opening(entry.entry_type, entry.stage):
+                return _step(draft, decode_step(entry.entry_type, entry.stage, entry.data))
             petition = config_message.decode(entry.entry_type, entry.stage, entry.data)
         except Malformed:
             return _refused(Reason.UNKNOWN_TYPE)
@@ -96,6 +102,8 @@ class Configuration:
                 return _release(draft, message, signer)
             case FenceLane():
                 return _fence(draft, message, signer)
+            case AddNode() | RemoveNode() | NewSet():
+                return _change(draft, number, petition, message, signer)
             case _:
                 assert_never(message)
 
@@ -139,6 +147,23 @@ class Configuration:
 
 def _refused(reason: Reason) -> ConfigVerdict:
     return ConfigVerdict(0, reason)
+
+
+def _change(draft: Draft, number: int, petition: Petition, message: NodeMessage, signer: Client) -> ConfigVerdict:
+    if not signer.admin:
+        return _refused(Reason.NOT_ALLOWED)
+    asked = sha256(petition.signer + petition.nonce).digest()
+    known = draft.assembly.opened(asked)
+    if known is not None:
+        return ConfigVerdict(0, Reason.APPLIED, acl=known.id)
+    change = acl_id(draft.moment.regime, draft.moment.index, number)
+    draft.assembly, reason = open_change(draft.assembly, message, change, asked, draft.moment.index)
+    return ConfigVerdict(0, Reason.APPLIED, acl=change) if reason is Reason.APPLIED else _refused(reason)
+
+
+def _step(draft: Draft, step: Step) -> ConfigVerdict:
+    draft.assembly, reason = take_step(draft.assembly, step, draft.moment.index)
+    return ConfigVerdict(0, reason, acl=step.change)
 
 
 def _lease(draft: Draft, petition: Petition, message: LeaseLane, signer: Client) -> ConfigVerdict:

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import assert_never
 
 from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
 from chaplain.errors import Malformed
 from chaplain.journal import client_messages, peer_messages
-from chaplain.journal.clientele import Clientele
+from chaplain.journal.clientele import Clientele, ClienteleEffect
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.founding import Founding
 from chaplain.journal.ingest import IngestCore
 from chaplain.journal.journal_events import (
     AckCame,
+    Dropped,
     IngestEffect,
     IngestInput,
     JournalEffect,
@@ -41,9 +42,11 @@ from chaplain.journal.journal_events import (
 )
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.milestones import Milestones
+from chaplain.journal.nodes import Nodes
 from chaplain.journal.order_events import (
     Agreed,
     ConfigOffered,
+    IngestDrained,
     LogRead,
     NeedPayload,
     OrderEffect,
@@ -60,12 +63,14 @@ from chaplain.journal.order_events import (
     Started,
     Tell,
 )
-from chaplain.journal.peer_messages import Ack, AskPayload, Order, PassPetition, Payload
-from chaplain.journal.petitions import PetitionEffect, Petitions
-from chaplain.journal.reading import Reading, ReadingEffect, StreamIndex
+from chaplain.journal.peer_messages import Ack, AskPayload, Order, PassPetition, Payload, Removed
+from chaplain.journal.petitions import Petitions
+from chaplain.journal.place import Place
+from chaplain.journal.reading import Reading, StreamIndex
 from chaplain.journal.serializer import SerializerCore
-from chaplain.journal.service import Service, ServiceEffect
+from chaplain.journal.service import Service
 from chaplain.journal.signing import Wrapping, holds
+from chaplain.journal.slips import Slips
 from chaplain.journal.verdict import Executed
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
@@ -87,16 +92,14 @@ class JournalCore:
         standing: bytes | None = None,
         ingest: bytes | None = None,
         wrapping: Wrapping | None = None,
-        watch: Callable[[Executed], None] | None = None,
     ) -> None:
-        """Begin from what the disk holds, which `watch` is told first; `identifier` is this node's name in parcels."""
+        """Begin from what the disk holds; `identifier` is the name of this node in parcels."""
         self.settings = settings
         self._identifier = identifier
-        self._nodes = {member.key: member.node for member in founding.members}
         self._streams = StreamIndex()
         self._news: deque[Executed] = deque()
         self._started = False
-        self._watcher = watch
+        self.removed = False
         self.execution = JournalExecution(founding, wrapping=wrapping, watch=self._watch)
         self.milestones = Milestones(self.execution.fingerprint)
         self.serializer = SerializerCore(
@@ -108,19 +111,15 @@ class JournalCore:
             self.execution,
             self.ingest,
             petitions=Petitions(settings, self.execution),
-            reading=Reading(settings, self._streams, self._locate),
-            service=Service(self.execution, chance, wrapping, self._locate),
+            reading=Reading(settings, self._streams, self.serializer.span),
+            service=Service(self.execution, chance, wrapping, self.serializer.span),
         )
         self._petitions = self._clientele.petitions
         self._reading = self._clientele.reading
         self._service = self._clientele.service
-        self._instances: dict[int, bytes] = {}
-        """The session that each node is reached by."""
-        self._tickets: deque[tuple[int, bool, int]] = deque()
-        """Writes on their way: the ticket here, whether it is ingest's, the ticket there."""
-        self._ticket = 0
-        self._tokens: dict[int, tuple[str, int]] = {}
-        self._token = 0
+        self._nodes = Nodes(self.execution.assembly)
+        self._place = Place(settings, self.execution)
+        self._slips = Slips()
         self._out: list[JournalEffect] = []
 
     def _watch(self, executed: Executed) -> None:
@@ -128,11 +127,6 @@ class JournalCore:
         if self._started:
             self._news.append(executed)
             self.milestones.passed(executed.moment.index)
-        if self._watcher is not None:
-            self._watcher(executed)
-
-    def _locate(self, index: int, bytes_max: int) -> tuple[int, int] | None:
-        return self.serializer.span(index, bytes_max)
 
     def deadline(self) -> int | None:
         due = (self.serializer.deadline(), self.ingest.deadline(), self._petitions.due_ns, self._clientele.due_ns)
@@ -164,12 +158,10 @@ class JournalCore:
             case Started():
                 self._start(now_ns)
             case Stopping():
-                self._to_ingest(now_ns, event)
-                self._to_order(now_ns, event)
+                self._to_both(now_ns, event)
             case SpaceTold():
                 self._petitions.full = event.free_bytes < self.settings.order.room_bytes_min
-                self._to_ingest(now_ns, event)
-                self._to_order(now_ns, event)
+                self._to_both(now_ns, event)
             case PersistFailed():
                 self._to_order(now_ns, event)
             case _:
@@ -181,15 +173,20 @@ class JournalCore:
     def _start(self, now_ns: int) -> None:
         assert not self._started, "started twice"
         self._started = True
-        self._to_ingest(now_ns, Started())
-        self._to_order(now_ns, Started())
+        self._to_both(now_ns, Started())
         self._out.append(self._clientele.admitted(now_ns))
+        self._assembled(now_ns)
 
     def _drained(self, now_ns: int) -> None:
         """What was checked at once goes into the batch that is formed now."""
         if self._to_ingest(now_ns, Drained()):
             self._to_ingest(now_ns, Drained())
         self._to_order(now_ns, Drained())
+        master = self._place.tells_drained(now_ns, self._petitions.master, self.ingest.idle)
+        if master == self.settings.node:
+            self._to_order(now_ns, IngestDrained(master))
+        elif master:
+            self._to_peer(ToPeer(master, peer_messages.Drained()))
 
     # Between the parts.
 
@@ -209,7 +206,7 @@ class JournalCore:
             case ToClient():
                 self._to_client(effect)
             case Persist():
-                self._persist(effect, ingest=True)
+                self._out.append(self._slips.write("ingest", effect))
             case Report():
                 self._out.append(effect)
             case Verify():
@@ -222,6 +219,10 @@ class JournalCore:
                 assert_never(effect)
         return False
 
+    def _to_both(self, now_ns: int, event: Started | Stopping | SpaceTold | PeerUp | PeerDown) -> None:
+        self._to_ingest(now_ns, event)
+        self._to_order(now_ns, event)
+
     def _to_order(self, now_ns: int, event: OrderInput) -> None:
         for effect in self.serializer.step(now_ns, event):
             self._of_order(now_ns, effect)
@@ -231,7 +232,7 @@ class JournalCore:
             case Tell():
                 self._to_peer(ToPeer(effect.node, Order(effect.message)))
             case Persist():
-                self._persist(effect, ingest=False)
+                self._out.append(self._slips.write("order", effect))
             case Agreed():
                 self._agreed(now_ns, effect)
             case NeedPayload():
@@ -239,7 +240,7 @@ class JournalCore:
             case RoleChanged():
                 self._role_changed(now_ns, effect)
             case ReadLog():
-                self._read_log("order", effect)
+                self._out.append(self._slips.read("order", effect))
             case Report() | Halt():
                 self._out.append(effect)
             case Resumed():
@@ -262,18 +263,16 @@ class JournalCore:
             self._to_client(ToClient(instance, message))
         if executed.clients_changed:
             self._out.append(self._clientele.admitted(now_ns))
+        if executed.nodes_changed:
+            self._assembled(now_ns)
 
     def _flush(self, now_ns: int) -> None:
         """Perform what the parts without a `step` of their own want; that may make them want more."""
-        while self._petitions.effects or self._reading.effects or self._service.effects:
-            petitions, self._petitions.effects = self._petitions.effects, []
-            reading, self._reading.effects = self._reading.effects, []
-            service, self._service.effects = self._service.effects, []
-            for part, effects in ("petitions", petitions), ("reading", reading), ("service", service):
-                for effect in effects:
-                    self._of_clientele(now_ns, part, effect)
+        while wanted := self._clientele.wanted():
+            for part, effect in wanted:
+                self._of_clientele(now_ns, part, effect)
 
-    def _of_clientele(self, now_ns: int, part: str, effect: PetitionEffect | ReadingEffect | ServiceEffect) -> None:
+    def _of_clientele(self, now_ns: int, part: str, effect: ClienteleEffect) -> None:
         match effect:
             case ConfigOffered():
                 self._to_order(now_ns, effect)
@@ -284,38 +283,24 @@ class JournalCore:
             case Report():
                 self._out.append(effect)
             case ReadLog():
-                self._read_log(part, effect)
+                self._out.append(self._slips.read(part, effect))
             case _:
                 assert_never(effect)
 
     # The host.
 
-    def _persist(self, effect: Persist, *, ingest: bool) -> None:
-        self._ticket += 1
-        self._tickets.append((self._ticket, ingest, effect.ticket))
-        self._out.append(Persist(self._ticket, effect.operations))
-
     def _persisted(self, now_ns: int, event: Persisted) -> None:
-        while self._tickets and self._tickets[0][0] <= event.ticket:
-            _, ingest, ticket = self._tickets.popleft()
-            if ingest:
-                self._to_ingest(now_ns, Persisted(ticket))
-            else:
-                self._to_order(now_ns, Persisted(ticket))
-
-    def _read_log(self, part: str, effect: ReadLog) -> None:
-        self._token += 1
-        self._tokens[self._token] = (part, effect.token)
-        self._out.append(ReadLog(self._token, effect.start, effect.end))
+        for part, ticket in self._slips.written(event.ticket):
+            tell = self._to_ingest if part == "ingest" else self._to_order
+            tell(now_ns, Persisted(ticket))
 
     def _read(self, now_ns: int, event: LogRead) -> None:
-        part, token = self._tokens.pop(event.token)
+        part, token = self._slips.took(event.token)
         if part == "order":
             self._to_order(now_ns, LogRead(token, event.records))
-        elif part == "reading":
-            self._reading.read(token, event.records)
         else:
-            self._service.read(token, event.records)
+            reader = self._reading if part == "reading" else self._service
+            reader.read(token, event.records)
 
     # Sessions.
 
@@ -323,33 +308,40 @@ class JournalCore:
         if peer.client:
             self._clientele.entered(peer)
             self._to_ingest(now_ns, SessionOpened(peer.instance))
-            return
-        node = self._nodes.get(peer.key, 0)
-        if not node:
+        elif news := self._nodes.entered(peer):
+            self._tell_peers(now_ns, news)
+        else:
             self._out.append(Report("not a node of the journal", f"{peer.identifier:08x}"))
-            return
-        if node in self._instances:
-            self._lose(now_ns, node)
-        self._instances[node] = peer.instance
-        self._to_ingest(now_ns, PeerUp(node))
-        self._to_order(now_ns, PeerUp(node))
 
     def _exited(self, now_ns: int, peer: Peer) -> None:
-        if peer.client:
-            if self._clientele.exited(peer.instance):
-                self._to_ingest(now_ns, SessionClosed(peer.instance))
-            return
-        node = self._nodes.get(peer.key, 0)
-        if node and self._instances.get(node) == peer.instance:
-            self._lose(now_ns, node)
+        if not peer.client:
+            self._tell_peers(now_ns, self._nodes.exited(peer))
+        elif self._clientele.exited(peer.instance):
+            self._to_ingest(now_ns, SessionClosed(peer.instance))
 
-    def _lose(self, now_ns: int, node: int) -> None:
-        del self._instances[node]
-        self._to_ingest(now_ns, PeerDown(node))
-        self._to_order(now_ns, PeerDown(node))
+    def _tell_peers(self, now_ns: int, news: Iterable[PeerUp | PeerDown]) -> None:
+        for event in news:
+            self._to_both(now_ns, event)
+
+    def _assembled(self, now_ns: int) -> None:
+        """The nodes or their roles changed."""
+        self._tell_peers(now_ns, self._nodes.assembled(self.execution.assembly))
+        if not self._place.may_ship:
+            self._to_ingest(now_ns, Dropped())
+        if self._place.left:
+            self._leave(now_ns, self.execution.settled)
+
+    def _leave(self, now_ns: int, index: int) -> None:
+        """We are no member any more: nothing here is of use to anybody."""
+        if not self.removed:
+            self.removed = True
+            self._clientele.closed = True
+            removed = Report("removed from the cluster", detail={"index": index})
+            self._out += [removed, self._clientele.admitted(now_ns)]
+            self._to_both(now_ns, Stopping())
 
     def _to_peer(self, effect: ToPeer) -> None:
-        instance = self._instances.get(effect.node)
+        instance = self._nodes.instance(effect.node)
         if instance is not None:
             body, payload = peer_messages.encode(effect.message)
             self._whisper(instance, body, payload, urgent=isinstance(effect.message, Order))
@@ -370,9 +362,11 @@ class JournalCore:
             if peer.client:
                 self._of_client(now_ns, peer, said)
                 return
-            node = self._nodes.get(peer.key, 0)
-            if self._instances.get(node) == peer.instance:
+            node = self._nodes.speaker(peer)
+            if node:
                 self._of_peer(now_ns, node, peer_messages.decode(said.body, said.payload))
+            elif self._nodes.is_gone(peer):
+                self._whisper(peer.instance, *peer_messages.encode(Removed(self.execution.settled)), urgent=False)
         except Malformed as wrong:
             self._out.append(Report("malformed journal parcel", f"{peer.identifier:08x}", {"reason": str(wrong)}))
 
@@ -398,5 +392,9 @@ class JournalCore:
                 self._to_ingest(now_ns, AckCame(node, message.reached))
             case PassPetition():
                 self._petitions.passed(message)
+            case peer_messages.Drained():
+                self._to_order(now_ns, IngestDrained(node))
+            case Removed():
+                self._leave(now_ns, message.index)
             case _:
                 assert_never(message)

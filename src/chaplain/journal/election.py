@@ -9,7 +9,8 @@ Decides which regime a node is in, whom it votes for, and when it campaigns. Ref
 
 Invariants: at most one vote a regime, on disk before it leaves; nobody votes for a log behind its own; a node that
 hears its master, and whose connection to it stands, helps nobody to replace it; a node that is not sound neither
-votes nor campaigns.
+votes nor campaigns; one that has no vote, as far as it knows, does not campaign, but votes if it is asked: whoever
+counts may know more.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from chaplain.journal.bench import Bench
 from chaplain.journal.order_events import Role, RoleChanged
 from chaplain.journal.order_message import AskVote, Canvass, Canvassed, Vote
 from chaplain.journal.quill import Stood
+from chaplain.journal.quorum import Quorum
 from chaplain.journal.standing import NOBODY
 
 
@@ -36,6 +38,7 @@ class Election:
         self._canvass: Tally | None = None
         self._votes: Tally | None = None
         self._handover = False
+        self._claim: tuple[Quorum, tuple[int, int]] = (bench.quorum, (0, 0))
 
     # Becoming something.
 
@@ -92,7 +95,8 @@ class Election:
     def fit(self) -> bool:
         """Whether we could be master."""
         bench = self._bench
-        return bench.keeper.sound and bench.log.whole and bench.room and not bench.leaving
+        able = bench.keeper.sound and bench.log.whole and bench.room and not bench.leaving
+        return able and bench.settings.node in bench.quorum.voters
 
     def woken(self, now_ns: int) -> None:
         if self.role in (Role.FOLLOWER, Role.CANDIDATE) and now_ns >= self.due_ns:
@@ -108,9 +112,9 @@ class Election:
         self._be(Role.CANDIDATE, 0)
         self._postpone(now_ns)
         self._asked = max(bench.keeper.regime, self.seen) + 1
-        self._canvass = Tally(bench.settings.serializers)
+        self._canvass = Tally(bench.quorum)
         index, ballot = bench.log.last()
-        bench.tell_all(Canvass(self._asked, index, ballot))
+        bench.tell_voters(Canvass(self._asked, index, ballot))
         self._count_canvass(bench.settings.node)
 
     def asked_canvass(self, now_ns: int, node: int, message: Canvass) -> None:
@@ -151,6 +155,8 @@ class Election:
     def _stand(self, handover: bool) -> None:
         self._canvass = None
         self._handover = handover
+        # Who votes and what we hold belong together: later knowledge must not change one of them alone.
+        self._claim = (self._bench.quorum, self._bench.log.last())
         self._bench.keeper.enter(self._asked, self._bench.settings.node)
         self._bench.quill.write((), Stood(self._asked))
 
@@ -159,10 +165,12 @@ class Election:
         bench = self._bench
         if self.role is not Role.CANDIDATE or proof.regime != bench.keeper.regime:
             return
-        self._votes = Tally(bench.settings.serializers)
+        quorum, (index, ballot) = self._claim
+        self._votes = Tally(quorum)
         self._votes.add(bench.settings.node, bench.keeper.now.life, bench.keeper.now.lives)
-        index, ballot = bench.log.last()
-        bench.tell_all(AskVote(proof.regime, index, ballot, self._handover))
+        for peer in quorum.voters:
+            if peer != bench.settings.node:
+                bench.quill.tell(peer, AskVote(proof.regime, index, ballot, self._handover))
 
     def asked_vote(self, now_ns: int, node: int, message: AskVote) -> None:
         bench = self._bench

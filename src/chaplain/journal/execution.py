@@ -24,6 +24,7 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal import ingest_message, lanes, verdict
+from chaplain.journal.assembly import Assembly
 from chaplain.journal.cluster_message import Body, DataEntry, Reference, chain_hash, encode_body, genesis
 from chaplain.journal.configuration import Configuration, may_write
 from chaplain.journal.filing import Filed, file, unfile
@@ -91,6 +92,10 @@ class JournalExecution:
     @property
     def settled(self) -> int:
         return self.state.moment.index
+
+    @property
+    def assembly(self) -> Assembly:
+        return self.state.assembly
 
     def preview(self, body: Body, payloads: Sequence[bytes], /) -> Preview:
         plan = self._plan_for(body, tuple(payloads))
@@ -190,7 +195,7 @@ class JournalExecution:
         parts = file(filed)
         batches = tuple(part for part in parts if part.kind == Kind.BATCH)
         decided = Verdict(tuple(entries), tuple(_stream_verdicts(draft)))
-        executed = Executed(draft.moment, decided, batches, draft.clients_changed)
+        executed = Executed(draft.moment, decided, batches, draft.clients_changed, draft.nodes_changed)
         return _Plan(body, payloads, draft, executed, parts)
 
     def _execute_data(self, draft: Draft, number: int, entry: DataEntry, payload: bytes) -> Filed:
@@ -200,7 +205,7 @@ class JournalExecution:
             message = ingest_message.decode(payload)
         except Malformed:
             return Filed(reference, payload, None, DataVerdict((), malformed=True))
-        if message.reference != reference:
+        if message.reference != reference or not draft.assembly.takes_writes(reference.node):
             return Filed(reference, payload, None, DataVerdict((), malformed=True))
         packs = tuple(self._execute_packs(draft, number, entry.digest, message))
         return Filed(reference, payload, message, DataVerdict(packs))

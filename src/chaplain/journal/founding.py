@@ -11,6 +11,7 @@ from hashlib import sha256
 import msgspec
 
 from chaplain.core import Frozen
+from chaplain.journal.assembly import Assembly, Placed, founded
 from chaplain.journal.signing import SignatureType
 
 SECOND = 10**9
@@ -59,6 +60,12 @@ class Founding(Frozen, frozen=True, array_like=True):
     policy: Policy = Policy()
     wrapping_id: bytes = b""
     """Names the key that HMAC secrets are wrapped with; empty: there are none."""
+    serializers: tuple[int, ...] = ()
+    """Those of the members that serialize; empty: all."""
+
+    def assembly(self) -> Assembly:
+        nodes = founded(Placed(one.node, one.key, one.uri, one.disk) for one in self.members)
+        return msgspec.structs.replace(nodes, serializers=self.serializers or nodes.serializers)
 
     def digest(self) -> bytes:
         return sha256(b"chaplain founding\0" + msgspec.msgpack.encode(self)).digest()

@@ -26,9 +26,10 @@ from chaplain.journal.client_messages import Credit
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.distribution import Distribution
 from chaplain.journal.execution import JournalExecution
-from chaplain.journal.intake import Intake, Taken, refuse
+from chaplain.journal.intake import Intake, Taken, not_ingest, refuse
 from chaplain.journal.journal_events import (
     AckCame,
+    Dropped,
     IngestEffect,
     IngestInput,
     Ordered,
@@ -97,6 +98,11 @@ class IngestCore:
         return self._journal
 
     @property
+    def idle(self) -> bool:
+        """Nothing that was taken here waits."""
+        return self._intake.idle
+
+    @property
     def waiting_bytes(self) -> int:
         return self._intake.credit.waiting_bytes
 
@@ -119,6 +125,8 @@ class IngestCore:
                 self._came(event)
             case Ordered():
                 self._ordered(event)
+            case Dropped():
+                self._dismiss()
             case AckCame():
                 self._distribution.acknowledged(event)
             case PayloadWanted():
@@ -188,6 +196,8 @@ class IngestCore:
         question = self._checking.ask()
         if question is not None:
             self._effects.append(question)
+        if self._checked and not self._intake.place.may_ship:
+            self._dismiss()
         while self._ready and self._checked:
             self._ship(now_ns)
         self._distribution.drained(now_ns)
@@ -225,6 +235,16 @@ class IngestCore:
             self._needed.pop(reference, None)
             for taken in self._shipped.pop(reference, ()):
                 self._intake.finish(taken)
+
+    def _dismiss(self) -> None:
+        """Give back what waits: its writers go elsewhere with it."""
+        references = tuple(self._shipped)
+        taken = [one for reference in references for one in self._shipped.pop(reference)] + self._checked
+        self._checked = []
+        self._distribution.ordered(references)
+        for one in taken:
+            self._intake.finish(one)
+            self._effects.append(ToClient(one.instance, not_ingest(one.heading, 0)))
 
     # Messages of other ingest nodes.
 

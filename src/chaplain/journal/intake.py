@@ -19,6 +19,7 @@ from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.journal_events import PackWritten
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.lanes import Standing, rule
+from chaplain.journal.place import Place
 from chaplain.journal.receipts import REASONS, kind_of, run_of
 from chaplain.journal.request import Heading, read_heading, request_digest
 from chaplain.journal.state import Lane
@@ -27,6 +28,7 @@ from chaplain.journal.verdict import Reason
 BUSY = "busy"
 DISK_FULL = "disk_full"
 NOT_YOURS = "not_yours"
+NOT_INGEST = "not_ingest"
 _NO_HEADING = Heading(0, 0, 0, 0, 0, b"", 0)
 
 
@@ -55,6 +57,7 @@ class Intake:
         self._execution = execution
         self.credit = CreditBook(settings.window_bytes, settings.ingest_bytes_max)
         self._queues: dict[int, _Queue] = {}
+        self.place = Place(settings, execution)
         self.stopping = False
         self.full = False
         """The disk has no room for more."""
@@ -105,11 +108,17 @@ class Intake:
         expected = max(lane.last_id, queue.highest) + 1
         if heading.first_id > expected:
             return GoBack(lane.client_id, expected)
+        if not self.place.takes_writes:
+            return not_ingest(heading, expected)
         taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest)
         self._queues[lane.client_id] = queue
         queue.taken[heading.first_id, digest] = taken
         queue.highest = max(queue.highest, heading.last_id)
         return taken
+
+    @property
+    def idle(self) -> bool:
+        return not self._queues
 
     def finish(self, taken: Taken) -> None:
         """The pack has its verdict, or failed its check."""
@@ -127,6 +136,11 @@ def full_reason(node: int) -> str:
 def refuse(heading: Heading, reason: Reason, lane: Lane | None = None) -> NotWritten:
     expected = lane.last_id + 1 if lane is not None else 0
     return _not_written(heading, kind_of(reason), REASONS[reason], expected)
+
+
+def not_ingest(heading: Heading, expected_id: int) -> NotWritten:
+    why = "this node is no ingest node, or not for long: go to another node"
+    return _not_written(heading, NOT_INGEST, why, expected_id)
 
 
 def _not_written(heading: Heading, kind: str, reason: str, expected_id: int) -> NotWritten:

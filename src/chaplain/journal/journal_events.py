@@ -116,6 +116,10 @@ class AckCame(Frozen, frozen=True):
     reached: tuple[Reference, ...]
 
 
+class Dropped(Frozen, frozen=True):
+    """We are no ingest node: what waits here will never be ordered as ours."""
+
+
 class Ordered(Frozen, frozen=True):
     """A cluster message with these references was executed."""
 
@@ -138,6 +142,7 @@ IngestInput: TypeAlias = (
     | PayloadWanted
     | AckCame
     | Ordered
+    | Dropped
     | Verified
     | NeedPayload
     | SpaceTold

@@ -23,6 +23,7 @@ import msgspec
 
 from chaplain.core import Operation, WriteAt
 from chaplain.errors import Malformed, StorageError
+from chaplain.journal.assembly import Assembly
 from chaplain.journal.log_records import (
     Group,
     Grouper,
@@ -81,6 +82,11 @@ class Log:
         self.durable = 0
         """Everything held up to this index is on disk."""
         self._replay(recovered)
+
+    @property
+    def assembly(self) -> Assembly:
+        """The cluster's nodes, as the agreed prefix has them."""
+        return self._execution.assembly
 
     # How far we are.
 

@@ -6,6 +6,8 @@ On taking office an inherited tail is proposed again, the same bytes under the n
 regime's own, perhaps empty; only then anything else. The next message says that the one before is agreed; if there is
 none, a mark does.
 
+A change of the cluster's nodes goes on stage by stage (`stages`), after the regime's own first message.
+
 Invariants: one message in flight; what is proposed continues the agreed chain; nothing is proposed after Final; a
 master that has not heard a quorum for the election time-out steps down.
 """
@@ -17,9 +19,11 @@ from collections import deque
 from chaplain.journal.agreement import InFlight
 from chaplain.journal.bench import Bench
 from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Entry, chain_hash, encode_body
+from chaplain.journal.node_message import EntryType, Stage, Step, encode_step
 from chaplain.journal.order_events import ConfigOffered, Message, NeedPayload
 from chaplain.journal.order_message import Acknowledge, Handover, Heard, Mark, Propose
 from chaplain.journal.quill import Held
+from chaplain.journal.stages import Stages, Watch
 
 
 class Office:
@@ -36,8 +40,8 @@ class Office:
         self._mark_due_ns: int | None = None
         """When the others are to be told that the last message is agreed."""
         self._offers: deque[ConfigEntry] = deque()
-        self._heard_ns = dict.fromkeys(bench.settings.peers, now_ns)
-        self._reach = dict.fromkeys(bench.settings.peers, 0)
+        self._watch = Watch(now_ns)
+        self.stages = Stages(bench, self._watch)
         self.beat_ns = now_ns + bench.settings.heartbeat_ns
         self.over = ""
         """Why the tenure has ended, once it has."""
@@ -81,7 +85,7 @@ class Office:
 
     def _fly(self, message: Message) -> None:
         bench = self._bench
-        self._flight = InFlight(self._regime, message.index, message.hash, bench.settings.serializers)
+        self._flight = InFlight(self._regime, message.index, message.hash, bench.quorum)
         bench.tell_all(Propose(self._regime, message.index, message.raw))
         bench.quill.write((), Held(self._regime, message.index, message.hash), bench.written())
 
@@ -99,6 +103,10 @@ class Office:
         bench = self._bench
         if self._flight is not None or self.over:
             return
+        step = self.stages.due(now_ns) if self._opened and not self._closed and not bench.leaving else None
+        if step is not None:
+            self._advance(now_ns, step)
+            return
         entries = self._choose() if self._opened and not self._closed else ()
         if not self._opened or entries:
             self._propose(now_ns, entries)
@@ -107,6 +115,15 @@ class Office:
         elif self._mark_due_ns is not None and now_ns >= self._mark_due_ns:
             self._mark_due_ns = None
             bench.tell_all(self._mark())
+
+    def _advance(self, now_ns: int, step: Step) -> None:
+        """Order a stage, alone in its message. With it our regime ends, if somebody else is to be master then."""
+        node, new_set = self._bench.settings.node, step.entry_type is EntryType.NEW_SERIALIZER_SET
+        passes = new_set and step.stage is Stage.IMPLEMENT and step.nodes[0] != node
+        leaves = new_set and step.stage is Stage.CONFIRM and node not in step.nodes
+        self._bench.report("stage", 0, change=step.entry_type.name.lower(), stage=step.stage.name.lower())
+        entry = ConfigEntry(step.entry_type, step.stage, encode_step(step))
+        self._propose(now_ns, (entry,), final=passes or leaves)
 
     def _choose(self) -> tuple[Entry, ...]:
         settings = self._bench.settings
@@ -126,9 +143,8 @@ class Office:
         self._count(now_ns, self._bench.settings.node, own)
 
     def acknowledged(self, now_ns: int, node: int, message: Acknowledge) -> None:
-        if message.regime == self._regime and node in self._heard_ns:
-            self._heard_ns[node] = now_ns
-            self._reach[node] = max(self._reach[node], message.index)
+        if message.regime == self._regime:
+            self._watch.hear(now_ns, node, message.index)
         self._count(now_ns, node, message)
 
     def _count(self, now_ns: int, node: int, message: Acknowledge) -> None:
@@ -139,8 +155,8 @@ class Office:
         if flight.tally.reached(self._bench.keeper.now.lives):
             self._flight = None
             self._mark_due_ns = now_ns + self._calm_ns()
-            self._bench.settle_tail(now_ns)
-            if self._closed:
+            self._settle(now_ns)
+            if self._closed or self._bench.settings.node not in self._bench.quorum.voters:
                 self._hand_over()
 
     def _calm_ns(self) -> int:
@@ -152,24 +168,41 @@ class Office:
         )
         return settings.tell_ns if ours else 0
 
+    def _settle(self, now_ns: int) -> None:
+        bench = self._bench
+        before = bench.peers
+        bench.settle_tail(now_ns)
+        for node in before:
+            if node not in bench.peers:
+                bench.quill.tell(node, self._mark())  # the last it hears of us: it is removed
+
     def _hand_over(self) -> None:
         """Final is agreed: let the one that is furthest go on."""
         bench = self._bench
         bench.tell_all(self._mark())
-        ready = [peer for peer in bench.settings.peers if peer in bench.up]
+        heirs, first = bench.voters, 0
+        change = bench.log.assembly.new_set
+        if change is not None and change.stage == Stage.IMPLEMENT:
+            heirs, first = change.nodes, change.nodes[0]
+        elif bench.settings.node not in bench.quorum.voters:
+            first = bench.log.assembly.serializers[0]
+        ready = [peer for peer in heirs if peer in bench.up]
         if ready:
-            best = max(ready, key=lambda peer: (self._reach[peer], -peer))
+            near = bench.log.agreed - 1
+            best = max(ready, key=lambda peer: (peer == first and self._reach(peer) >= near, self._reach(peer), -peer))
             bench.quill.tell(best, Handover(self._regime, bench.log.agreed))
         self.over = "handed over"
+
+    def _reach(self, node: int) -> int:
+        return self._watch.reach(node)
 
     # Staying.
 
     def heard(self, now_ns: int, node: int, message: Heard) -> None:
         if message.regime > self._regime:
             self.over = f"node {node} is in regime {message.regime}"
-        elif message.regime == self._regime and node in self._heard_ns:
-            self._heard_ns[node] = now_ns
-            self._reach[node] = max(self._reach[node], message.index)
+        elif message.regime == self._regime:
+            self._watch.hear(now_ns, node, message.index)
 
     def woken(self, now_ns: int) -> None:
         if now_ns < self.beat_ns:
@@ -177,8 +210,9 @@ class Office:
             return
         settings = self._bench.settings
         self.beat_ns = now_ns + settings.heartbeat_ns
-        near = sum(now_ns - heard_ns < settings.election_ns for heard_ns in self._heard_ns.values())
-        if near + 1 < settings.quorum:
+        bench = self._bench
+        near = [node for node in bench.voters if now_ns - self._watch.heard_ns(node) < settings.election_ns]
+        if not bench.quorum.reached([*near, settings.node]):
             self.over = "no quorum was heard for the election time-out"
             return
         self._beat()
@@ -192,6 +226,8 @@ class Office:
         tail = bench.log.tail
         if flight is None or tail is None:
             return
-        for peer in bench.settings.peers:
-            if peer not in flight.tally:
+        voters = bench.voters
+        for peer in bench.peers:
+            lacks = peer not in flight.tally if peer in voters else self._reach(peer) < tail.index
+            if lacks:
                 bench.quill.tell(peer, Propose(self._regime, tail.index, tail.raw))

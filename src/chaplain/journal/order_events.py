@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
+from chaplain.journal.assembly import Assembly
 from chaplain.journal.cluster_message import Body, DataEntry, Reference
 from chaplain.segment.record import Record
 
@@ -39,6 +40,11 @@ class Execution(Protocol):
     @property
     def settled(self) -> int:
         """The last index whose message was settled; at start, what a snapshot covers."""
+        ...
+
+    @property
+    def assembly(self) -> Assembly:
+        """The nodes of the cluster after the last message that was settled."""
         ...
 
     def preview(self, body: Body, payloads: Sequence[bytes], /) -> Preview:
@@ -94,6 +100,12 @@ class ConfigOffered(Frozen, frozen=True):
     data: bytes
 
 
+class IngestDrained(Frozen, frozen=True):
+    """A blocked ingest node says that nothing of it waits to be ordered."""
+
+    node: int
+
+
 class LogRead(Frozen, frozen=True):
     """The records that `ReadLog` asked for, as far as they are whole."""
 
@@ -119,6 +131,7 @@ OrderInput: TypeAlias = (
     | Received
     | PayloadArrived
     | ConfigOffered
+    | IngestDrained
     | LogRead
     | SpaceTold
 )

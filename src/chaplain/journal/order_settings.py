@@ -13,7 +13,6 @@ ENTRY_BYTES = 64
 
 class OrderSettings(Frozen, frozen=True):
     node: int
-    serializers: tuple[int, ...]
     genesis: bytes
     """Hash before the first message; see `cluster_message.genesis`."""
     disk: bytes
@@ -41,6 +40,10 @@ class OrderSettings(Frozen, frozen=True):
     """Unanswered questions and fetches are repeated after this."""
     patience_ns: int = 5 * SECOND
     """A node that regains its standing begins anew if it came no further for this long."""
+    nomination_ns: int = 5 * SECOND
+    """A new set is refused if one of its nodes came no further, or was not heard, for this long."""
+    drain_ns: int = 5 * SECOND
+    """An ingest node that is silent for so long is dropped without its word that nothing of it waits."""
 
     order_entries_max: int = 4096
     order_bytes_max: int = 4 * MIB
@@ -76,11 +79,3 @@ class OrderSettings(Frozen, frozen=True):
     def order_entries_bound(self) -> int:
         """References per cluster message, given the size of segments."""
         return min(self.order_entries_max, self.segment_bytes // 4 // ENTRY_BYTES)
-
-    @property
-    def quorum(self) -> int:
-        return len(self.serializers) // 2 + 1
-
-    @property
-    def peers(self) -> tuple[int, ...]:
-        return tuple(node for node in self.serializers if node != self.node)

@@ -52,8 +52,18 @@ class PassPetition(Frozen, frozen=True):
     data: bytes
 
 
-PeerMessage: TypeAlias = Order | Payload | AskPayload | Ack | PassPetition
-_ORDER, _PAYLOAD, _ASK, _ACK, _PETITION = range(1, 6)
+class Drained(Frozen, frozen=True):
+    """I am blocked as an ingest node, master, and nothing of mine waits to be ordered."""
+
+
+class Removed(Frozen, frozen=True):
+    """You are no member any more, as of some message up to this index."""
+
+    index: int
+
+
+PeerMessage: TypeAlias = Order | Payload | AskPayload | Ack | PassPetition | Drained | Removed
+_ORDER, _PAYLOAD, _ASK, _ACK, _PETITION, _DRAINED, _REMOVED = range(1, 8)
 
 
 def encode(message: PeerMessage) -> tuple[bytes, bytes]:
@@ -69,6 +79,10 @@ def encode(message: PeerMessage) -> tuple[bytes, bytes]:
             return _body(_ACK, put_number(len(message.reached), 1), *map(put_reference, message.reached)), b""
         case PassPetition():
             return _body(_PETITION, put_number(message.entry_type, 1), put_number(message.stage, 1)), message.data
+        case Drained():
+            return _body(_DRAINED), b""
+        case Removed():
+            return _body(_REMOVED, put_number(message.index, 8)), b""
         case _:
             assert_never(message)
 
@@ -83,7 +97,7 @@ def decode(body: bytes, payload: bytes) -> PeerMessage:
         raise Malformed(f"peer message: this program speaks protocol {PROTOCOL}")
     message = _fields(cursor, cursor.number(1, "kind"), payload)
     cursor.end("peer message")
-    if payload and isinstance(message, AskPayload | Ack):
+    if payload and isinstance(message, AskPayload | Ack | Drained | Removed):
         raise Malformed("peer message: a payload where none belongs")
     return message
 
@@ -101,8 +115,12 @@ def _fields(cursor: Cursor, kind: int, payload: bytes) -> PeerMessage:
             return Ack(tuple(_reached(cursor) for _ in range(cursor.number(1, "count"))))
         case 5:
             return PassPetition(cursor.number(1, "entry type"), cursor.number(1, "stage"), payload)
+        case 6:
+            return Drained()
+        case 7:
+            return Removed(cursor.number(8, "index"))
         case _:
-            raise Malformed(f"peer message: kind {kind} is not one of 1 to 5")
+            raise Malformed(f"peer message: kind {kind} is not one of 1 to 7")
 
 
 def _reached(cursor: Cursor) -> Reference:

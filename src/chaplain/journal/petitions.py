@@ -21,12 +21,15 @@ from chaplain.journal.execution import JournalExecution
 from chaplain.journal.intake import DISK_FULL, full_reason
 from chaplain.journal.journal_events import ToClient, ToPeer
 from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.node_message import OPENING, is_opening
 from chaplain.journal.order_events import ConfigOffered, RoleChanged
 from chaplain.journal.peer_messages import PassPetition
+from chaplain.journal.place import Place
 from chaplain.journal.receipts import REASONS, kind_of
 from chaplain.journal.state import Status
 from chaplain.journal.verdict import ConfigVerdict, Executed, Reason
 
+NOT_CONFIG = "not_config"
 PetitionEffect: TypeAlias = ConfigOffered | ToPeer | ToClient
 
 
@@ -42,10 +45,16 @@ class Petitions:
         self._settings = settings
         self._execution = execution
         self._master = 0
+        self._place = Place(settings, execution)
         self.full = False
         """The disk has no room for what would be decided."""
         self._waiting: dict[bytes, _Waiting] = {}
         self.effects: list[PetitionEffect] = []
+
+    @property
+    def master(self) -> int:
+        """Who orders, as far as we know; 0 if nobody does."""
+        return self._master
 
     @property
     def due_ns(self) -> int | None:
@@ -53,6 +62,10 @@ class Petitions:
 
     def submit(self, now_ns: int, asker: tuple[bytes, int], petition: PassPetition) -> None:
         """A client asks; what cannot be granted is refused at once."""
+        if petition.entry_type in OPENING and not self._place.takes_config:
+            why = "this node takes no requests about nodes: ask one with the role config"
+            self.effects.append(ToClient(asker[0], Failed(asker[1], NOT_CONFIG, why)))
+            return
         reason = self._courtesy(petition)
         if reason is not Reason.APPLIED:
             self.effects.append(ToClient(asker[0], _decided(asker[1], ConfigVerdict(petition.entry_type, reason))))
@@ -89,8 +102,9 @@ class Petitions:
         return Reason.APPLIED
 
     def passed(self, petition: PassPetition) -> None:
-        """Another node thinks that we are master."""
-        if self._master == self._settings.node and len(petition.data) <= self._settings.petition_bytes_max:
+        """Another node thinks that we are master. Later stages are nobody's to ask for."""
+        small = len(petition.data) <= self._settings.petition_bytes_max
+        if self._master == self._settings.node and small and is_opening(petition.entry_type, petition.stage):
             self.effects.append(ConfigOffered(petition.entry_type, petition.stage, petition.data))
 
     def role(self, now_ns: int, event: RoleChanged) -> None:

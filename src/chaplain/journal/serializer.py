@@ -28,6 +28,7 @@ from chaplain.journal.office import Office
 from chaplain.journal.order_events import (
     ConfigOffered,
     Execution,
+    IngestDrained,
     LogRead,
     OrderEffect,
     OrderInput,
@@ -77,7 +78,6 @@ class SerializerCore:
         standing: bytes | None = None,
     ) -> None:
         """Begin from what the disk holds: the log's segments by sequence, and the two small files next to them."""
-        assert settings.node in settings.serializers
         recovered = recover(settings.log, segments, jot, settings.boot, settings.genesis)
         found = found_standing(standing, settings.disk, settings.founding_disk, recovered.empty)
         quill = Quill(settings.node)
@@ -113,12 +113,6 @@ class SerializerCore:
     def agreed(self) -> tuple[int, bytes]:
         """The last agreed index and the chain's hash there."""
         return self._bench.log.agreed, self._bench.log.agreed_hash
-
-    @property
-    def reach(self) -> int | None:
-        """The furthest index held here, agreed or not; None if we cannot say what we held."""
-        sound = self._bench.keeper.sound and self.whole
-        return self._bench.log.last()[0] if sound else None
 
     @property
     def whole(self) -> bool:
@@ -174,7 +168,7 @@ class SerializerCore:
             case Woken():
                 self._wake(now_ns)
             case PeerUp():
-                if event.node in bench.settings.peers and event.node not in bench.up:
+                if event.node != bench.settings.node and event.node not in bench.up:
                     bench.up.append(event.node)
             case PeerDown():
                 if event.node in bench.up:
@@ -183,6 +177,9 @@ class SerializerCore:
             case ConfigOffered():
                 if self._office is None or not self._office.offer(event):
                     bench.report("configuration entry refused", self._election.master, entry_type=event.entry_type)
+            case IngestDrained():
+                if self._office is not None:
+                    self._office.stages.drained(event.node)
             case LogRead():
                 self._supplying.read(event)
             case SpaceTold():
@@ -300,8 +297,6 @@ class SerializerCore:
             self._following.retry(now_ns)
 
     def _receive(self, now_ns: int, event: Received) -> None:
-        if event.node not in self._bench.settings.peers:
-            return
         try:
             message = decode(event.message)
         except Malformed as wrong:

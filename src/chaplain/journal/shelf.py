@@ -85,6 +85,10 @@ class Shelf:
                 index += 1
         return chosen
 
+    def holds(self, node: int) -> bool:
+        """Whether anything of this ingest node waits here."""
+        return any(journal[0] == node for journal in self._kept)
+
     def gaps(self, references_max: int) -> list[Reference]:
         """What is missing before payloads that are here, the first of each journal first."""
         gaps: list[Reference] = []

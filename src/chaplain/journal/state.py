@@ -2,6 +2,7 @@
 
     identities  who there is, by ACL id       streams  the next offset and the chain of each
     lanes       by client id                  proofs   of those who signed two things for one id
+    assembly    the nodes, and who serializes
 
 Decides nothing: rules are in `lanes`, `configuration` and `execution`. A `Draft` lies over the state, so that a
 message can be tried without being agreed; `commit` lays it down. Whatever is in `export` is compared between nodes;
@@ -20,11 +21,12 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.journal.assembly import Assembly
 from chaplain.journal.config_message import acl_id
 from chaplain.journal.founding import Founding
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 class Moment(Frozen, frozen=True, array_like=True):
@@ -125,6 +127,7 @@ class _Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     streams: tuple[tuple[str, Tail], ...]
     proofs: tuple[Proof, ...]
     journals: tuple[tuple[int, int, int], ...]
+    assembly: Assembly
 
 
 def stream_genesis(cluster: str, stream: str) -> bytes:
@@ -151,6 +154,7 @@ class State:
         self.proofs: dict[bytes, Proof] = {}
         self.journals: dict[int, tuple[int, int]] = {}
         """The journal and index of each ingest node's message that was ordered last."""
+        self.assembly = founding.assembly()
         self.leases: dict[tuple[bytes, bytes], int] = {}
         self.lane_counts: dict[bytes, int] = {}
         for number, seed in enumerate(founding.clients):
@@ -184,6 +188,7 @@ class State:
             tuple((name, self.streams[name]) for name in sorted(self.streams)),
             tuple(self.proofs[acl] for acl in sorted(self.proofs)),
             tuple((node, *self.journals[node]) for node in sorted(self.journals)),
+            self.assembly,
         )
         return msgspec.msgpack.encode(exported)
 
@@ -204,6 +209,7 @@ def load(founding: Founding, data: bytes) -> State:
     state.streams = dict(exported.streams)
     state.proofs = {proof.acl: proof for proof in exported.proofs}
     state.journals = {node: (journal, index) for node, journal, index in exported.journals}
+    state.assembly = exported.assembly
     if state.export() != data:
         raise Malformed("state: not in its one form")
     return state
@@ -234,6 +240,7 @@ class Draft:
         self.state = state
         self.moment = moment
         self.next_client = state.next_client
+        self.assembly = state.assembly
         self._clients: dict[bytes, Client] = {}
         self._lanes: dict[int, Lane | None] = {}
         self._leases: dict[tuple[bytes, bytes], int] = {}
@@ -306,6 +313,10 @@ class Draft:
     def clients_changed(self) -> bool:
         return bool(self._clients)
 
+    @property
+    def nodes_changed(self) -> bool:
+        return self.assembly is not self.state.assembly
+
     def commit(self) -> None:
         state = self.state
         assert self.moment.index == state.moment.index + 1, "a message was applied out of order"
@@ -318,4 +329,4 @@ class Draft:
         state.streams.update(self.tails())
         state.proofs = {**self._proofs, **state.proofs}
         state.journals.update(self._journals)
-        state.moment, state.next_client = self.moment, self.next_client
+        state.moment, state.next_client, state.assembly = self.moment, self.next_client, self.assembly

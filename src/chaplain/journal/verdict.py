@@ -8,45 +8,17 @@ requests.md.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import TypeAlias
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.cluster_message import DATA_ENTRY, PROTOCOL
 from chaplain.journal.config_message import ACL_BYTES, NO_ACL
+from chaplain.journal.reason import Reason as Reason  # noqa: PLC0414  named here for those who read verdicts
 from chaplain.journal.state import Moment, Remembered
 from chaplain.segment.layout import HASH_BYTES, NO_OFFSET
 from chaplain.segment.record import Record
 from chaplain.wire.primitives import Cursor, put_number, put_string
-
-
-class Reason(IntEnum):
-    """Why something was applied or not. Numbers are on disk and never reused."""
-
-    APPLIED = 0
-    DUPLICATE = 1
-    OLD = 2
-    GAP = 3
-    UNKNOWN_LANE = 4
-    REMOVED = 5
-    COMPROMISED = 6
-    FENCED = 7
-    MALFORMED = 8
-    SIGNATURE = 9
-    NO_RIGHT = 10
-    STREAMS_FULL = 11
-    TOO_LARGE = 12
-    UNKNOWN_TYPE = 20
-    UNKNOWN_SIGNER = 21
-    NOT_ALLOWED = 22
-    NAME_TAKEN = 23
-    KEY_TAKEN = 24
-    LANES_FULL = 25
-    IDENTITIES_FULL = 26
-    UNKNOWN_CLIENT = 27
-    BAD_SECRET = 28
-
 
 UNCHECKED = (Reason.UNKNOWN_LANE, Reason.REMOVED, Reason.COMPROMISED)
 """Decided without looking at the signature, or after it held: they say nothing about it."""
@@ -114,6 +86,7 @@ class Executed(Frozen, frozen=True):
     batches: tuple[Record, ...]
     """What it wrote, one record for each ingest message and stream."""
     clients_changed: bool
+    nodes_changed: bool = False
 
 
 def encode(verdict: Verdict) -> bytes:

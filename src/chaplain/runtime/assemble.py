@@ -10,15 +10,14 @@ import fcntl
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, TextIO
+from typing import TextIO
 
 from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
 from chaplain.desk.core import DeskSettings
 from chaplain.errors import ConfigError
-from chaplain.executor.view import NodesJournal
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.journal_events import Verified, Verify
 from chaplain.journal.order_events import LogRead, ReadLog, SpaceTold
@@ -33,9 +32,7 @@ from chaplain.node.core import NodeCore, NodeSettings
 from chaplain.node.recorder import Recorder, RecorderSettings
 from chaplain.node.rings import KEYRING_FILE
 from chaplain.runtime.beacon import BeaconSocket
-from chaplain.runtime.databases.errands import THREADS
 from chaplain.runtime.disk import Disk
-from chaplain.runtime.executor import make_databases, make_executor, read_back
 from chaplain.runtime.host import Clock, Errands, Host
 from chaplain.runtime.http import HttpServer, Views
 from chaplain.runtime.journal import free_bytes, make_journal, read_log, segments_of
@@ -44,7 +41,6 @@ from chaplain.runtime.secrets import read_identity, read_keyring, read_public_ke
 from chaplain.runtime.storage import Storage
 from chaplain.segment.tap import StreamKind, Tap
 from chaplain.segment.write import LogSettings
-from chaplain.wire.parcel import Layer
 
 LOCK_FILE = "lock"
 TAP_SEGMENT_BYTES = 16 << 20
@@ -94,11 +90,6 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         raise ConfigError(f"[nodes] gives node {config.number('id')} another key than its identity file has")
     clients = {read_public_key(key, f"[clients] {name}"): name for name, key in config.clients.items()}
     rotated = config.path("data") / KEYRING_FILE
-    executor = make_executor(config, identity.identifier)
-    watch = None if executor is None else executor.executed
-    journal = make_journal(config, identity.identifier, watch) if config.disks else None
-    if executor is not None and journal is not None:
-        executor.attach(NodesJournal(journal))
     return NodeCore(
         make_settings(config, endpoint, {identifier_of(key): node_id for node_id, key in nodes.items()}),
         identity,
@@ -107,8 +98,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         rng=SystemRandom(),
         instance=instance,
         now_ns=now_ns,
-        journal=journal,
-        uppers={} if executor is None else {Layer.EXECUTOR: executor},
+        journal=make_journal(config, identity.identifier) if config.disks else None,
         recorder=make_recorder(config),
     )
 
@@ -138,14 +128,7 @@ def make_errands(config: NodeConfig, node: NodeCore) -> Errands | None:
     def read(wanted: ReadLog) -> LogRead:
         return read_log(segments, log, wanted)
 
-    def room() -> list[SpaceTold]:
-        return [SpaceTold(free_bytes(segments))]
-
-    if Layer.EXECUTOR not in node.uppers:
-        return Errands({Verify: verify, ReadLog: read}, room)
-    databases = make_databases(config)
-    doers: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read, **read_back(config.path("data"), log)}
-    return Errands(doers, room, slow=databases.doers, slow_threads=THREADS, end=databases.close)
+    return Errands({Verify: verify, ReadLog: read}, lambda: [SpaceTold(free_bytes(segments))])
 
 
 def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -> NodeSettings:

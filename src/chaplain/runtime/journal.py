@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import SystemRandom
 from uuid import UUID
@@ -24,7 +24,6 @@ from chaplain.journal.order_events import LogRead, ReadLog
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.signing import Wrapping
 from chaplain.journal.standing import DISK_BYTES
-from chaplain.journal.verdict import Executed
 from chaplain.link.keyring import KeyRing
 from chaplain.runtime.secrets import read_keyring, read_public_key
 from chaplain.segment.files import list_segments
@@ -36,7 +35,7 @@ WRAPPING_FILE = "wrapping"
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
-def make_journal(config: NodeConfig, identifier: int, watch: Callable[[Executed], None] | None = None) -> JournalCore:
+def make_journal(config: NodeConfig, identifier: int) -> JournalCore:
     data = config.path("data")
     wrapping = read_wrapping(data / WRAPPING_FILE, config.text("cluster"))
     founding = make_founding(config, wrapping)
@@ -52,7 +51,6 @@ def make_journal(config: NodeConfig, identifier: int, watch: Callable[[Executed]
         standing=_content(data / standing_name(order)),
         ingest=_content(data / settings.ingest_file),
         wrapping=wrapping,
-        watch=watch,
     )
 
 
@@ -75,7 +73,6 @@ def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
     return JournalSettings(
         OrderSettings(
             node,
-            tuple(member.node for member in founding.members),
             genesis(founding.cluster),
             disk=disk_id(config.path("data")),
             founding_disk=mine[0].disk,

@@ -182,6 +182,8 @@ class Oracle:
                 elif not lane.fenced:
                     lane.fenced, lane.used_ns = True, body.timestamp_ns
                 return "applied", message.client_id
+            case _:
+                return "refused", 0  # nobody changes nodes here
 
     def _lease(self, body: Body, signer: bytes, nonce: bytes, message: LeaseLane) -> tuple[str, int]:
         if message.acl != signer:

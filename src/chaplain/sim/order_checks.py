@@ -8,7 +8,7 @@ ends, and from nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from chaplain.core import Arrived, Send
@@ -127,7 +127,7 @@ class OrderChecker(Watcher):
             self.complain(f"{host.name} says {index} is agreed, and nobody said so of {len(self._agreed) + 1}")
         speakers = [who for key, who in self._speakers.items() if key[1:] == (index, agreed.hash)]
         alone = len(self._workload.names) == 1
-        if not alone and max(map(len, speakers), default=0) <= len(self._workload.names) // 2:
+        if not alone and not any(self._enough(who, index) for who in speakers):
             self.complain(f"{host.name} says {index} is agreed; no quorum acknowledged it in one regime: {speakers}")
         self._agreed[index] = agreed.hash
         self._ballots[index] = agreed.ballot
@@ -143,12 +143,16 @@ class OrderChecker(Watcher):
         if resumed.index and self._agreed.get(resumed.index) != resumed.hash:
             self.complain(f"{host.name} came back with {resumed.index} agreed, which nobody had agreed to")
 
+    def _enough(self, names: Collection[str], index: int) -> bool:
+        """Whether these are a quorum for the message of this index."""
+        return len(names) > len(self._workload.names) // 2
+
     def _demand_copies(self, index: int, digest: bytes, what: str) -> None:
         """A quorum must hold the message on disk. A damaged disk may have held it."""
         assert self.world is not None
         hosts = self.world.hosts.values()
         holders = [host.name for host in hosts if host.name in self._workload.victims or _holds(host, digest)]
-        if len(holders) <= len(self._workload.names) // 2:
+        if not self._enough(holders, index):
             self.complain(f"message {index} {what}, and is on disk only at {holders}")
 
     # What is claimed.
@@ -238,7 +242,7 @@ class OrderChecker(Watcher):
         # A disk that was slow may have a queue of syncs longer than the time that was given for progress.
         idle_ns = self.world.now_ns + 10**9
         sound = [host for host in healed if _can_serve(host, self._workload) and host.disk_free_ns < idle_ns]
-        if len(sound) <= len(self._workload.names) // 2:
+        if not self._enough([host.name for host in sound], len(self._agreed) + 1):
             self.world.counts["liveness not demanded"] += 1
             return
         self.world.counts["liveness demanded"] += 1

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from chaplain.core import (
     Admit,
     Arrived,
@@ -24,8 +26,11 @@ from chaplain.core import (
     Woken,
 )
 from chaplain.errors import Malformed
-from chaplain.journal.cluster_message import Body, Reference
+from chaplain.journal.assembly import Placed, founded, open_change, take_step
+from chaplain.journal.cluster_message import Body, ConfigEntry, Reference
+from chaplain.journal.config_message import acl_id
 from chaplain.journal.log import jot_name, records_between, standing_name
+from chaplain.journal.node_message import decode_fields, decode_step, is_opening
 from chaplain.journal.order_events import (
     LogRead,
     NeedPayload,
@@ -45,6 +50,7 @@ from chaplain.segment.layout import parse_name
 from chaplain.segment.record import Kind, Record
 from chaplain.sim.disk import apply
 from chaplain.sim.weather import MILLISECOND
+from chaplain.wire.primitives import Cursor
 
 if TYPE_CHECKING:
     from chaplain.sim.workloads.order import Order
@@ -55,9 +61,11 @@ _ECHOED = (2, 8)
 
 
 class Tape:
-    """An execution that counts payloads: as little as an execution can be."""
+    """An execution that counts payloads, and changes serializers if it is told to: as little as an execution can be."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Sequence[int], serializers: Sequence[int] = ()) -> None:
+        placed = founded(Placed(node, b"key %d" % node, f"node-{node}", b"") for node in nodes)
+        self.assembly = replace(placed, serializers=tuple(serializers) or placed.serializers)
         self.settled = 0
         self.count = 0
 
@@ -73,6 +81,21 @@ class Tape:
         assert message.body.index == self.settled + 1, "settled out of order"
         self.settled += 1
         self.count += len(message.payloads)
+        for number, entry in enumerate(message.body.entries):
+            if isinstance(entry, ConfigEntry):
+                self._configure(acl_id(message.body.regime, self.settled, number), entry)
+
+    def _configure(self, change: bytes, entry: ConfigEntry) -> None:
+        """Nobody signs here: a request is its fields."""
+        try:
+            if is_opening(entry.entry_type, entry.stage):
+                wanted = decode_fields(Cursor(entry.data), entry.entry_type)
+                self.assembly, _ = open_change(self.assembly, wanted, change, change, self.settled)
+            else:
+                step = decode_step(entry.entry_type, entry.stage, entry.data)
+                self.assembly, _ = take_step(self.assembly, step, self.settled)
+        except Malformed:
+            pass
 
     def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
         return tuple(bytes(part.body) for part in parts)
@@ -98,7 +121,7 @@ class OrderNode:
         self.routing_id = b"\x01" + rng.randbytes(16)
         self.number = workload.number(name)
         self.settings = workload.settings(name)
-        self.execution = Tape()
+        self.execution = Tape(workload.numbers, workload.founders)
         self._files = {file: bytearray(data) for file, data in disk.items()}
         self.serializer = SerializerCore(
             self.settings,

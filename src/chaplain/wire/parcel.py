@@ -28,7 +28,6 @@ class Layer(IntEnum):
     SEQUENCE = 4
     JOURNAL = 5
     CLIENT = 6
-    EXECUTOR = 7
 
 
 class Parcel(Frozen, frozen=True):

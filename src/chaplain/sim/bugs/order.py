@@ -65,9 +65,9 @@ BUGS = [
     ),
     _bug(
         "count half as a quorum",
-        "agreement",
-        "        return len(self.counted(lives)) > len(self._serializers) // 2",
-        "        return len(self.counted(lives)) >= len(self._serializers) // 2",
+        "quorum",
+        "> len(members) // 2 for members in self.sets)",
+        ">= len(members) // 2 for members in self.sets)",
     ),
     _bug(
         "cut a record in doubt",
@@ -132,8 +132,8 @@ BUGS = [
     _bug(
         "regain standing from a minority",
         "catchup",
-        "        if states.count(State.SOUND) >= self._bench.settings.quorum:",
-        "        if states.count(State.SOUND) >= 1:",
+        "        if self._quorum.reached(sound):",
+        "        if sound:",
         600,
     ),
     _bug(

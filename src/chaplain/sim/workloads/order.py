@@ -85,7 +85,8 @@ class Order(Workload):
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
-        self.numbers = tuple(range(1, rng.choice((1, 3, 3, 3, 3, 5, 5)) + 1))
+        self.numbers = tuple(range(1, self.draw_size(rng) + 1))
+        self.founders = self.numbers
         self.names = tuple(f"s{number}" for number in self.numbers)
         self.victims: list[str] = []
         self._rotting: set[str] = set()
@@ -98,6 +99,10 @@ class Order(Workload):
         self._boots = dict.fromkeys(self.names, 0)
         self._checker = OrderChecker(self)
 
+    def draw_size(self, rng: Random) -> int:
+        """How many nodes there are."""
+        return rng.choice((1, 3, 3, 3, 3, 5, 5))
+
     def number(self, name: str) -> int:
         return self.numbers[self.names.index(name)]
 
@@ -107,7 +112,6 @@ class Order(Workload):
     def settings(self, name: str) -> OrderSettings:
         return OrderSettings(
             node=self.number(name),
-            serializers=self.numbers,
             genesis=genesis("simulated"),
             disk=self._disks[name],
             founding_disk=self._founding[name],

@@ -249,6 +249,7 @@ class Requests(Workload):
                 FoundingClient(name, _identity(name).key, writes, ALL_STREAMS, admin) for name, writes, admin in people
             ),
             Policy(remembered_packs=3, lane_idle_ns=rng.choice((15, 60, 10_000)) * SECOND),
+            serializers=self.numbers,
         )
         self._boots = dict.fromkeys(self.names, 0)
         streams = {"default": ("orders", "audit"), "bob": ("bob-1", "bob-2"), "carol": ("orders", "bob-1")}
@@ -277,7 +278,6 @@ class Requests(Workload):
         number = self.number(name)
         order = OrderSettings(
             node=number,
-            serializers=self.numbers,
             genesis=genesis(CLUSTER),
             disk=self._disk(number),
             founding_disk=self._disk(number),

@@ -1,1 +1,0 @@
-"""Executes the journal's SQL requests on databases: what is decided about it, without any database."""

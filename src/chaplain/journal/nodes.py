@@ -1,0 +1,70 @@
+"""The other nodes as one journal reaches them: whose key is which node, and the session each is reached by.
+
+Decides who somebody is: a member by its key, as the assembly has it; a stranger, who may become a member; or one that
+was removed. Refuses to know what they say.
+
+Invariant: a node is up while its latest session stands and it is a member, and everybody hears of both.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from chaplain.journal.assembly import Assembly
+from chaplain.journal.order_events import PeerDown, PeerUp
+from chaplain.link.events import Peer
+
+News: TypeAlias = PeerUp | PeerDown
+
+
+class Nodes:
+    def __init__(self, assembly: Assembly) -> None:
+        self._members: dict[bytes, int] = {}
+        self._gone: dict[bytes, int] = {}
+        self._sessions: dict[bytes, Peer] = {}
+        """The latest session of every key that is connected, member or not."""
+        self._ways: dict[int, bytes] = {}
+        self.assembled(assembly)
+
+    def assembled(self, assembly: Assembly) -> list[News]:
+        """The assembly changed: strangers may be members now, and members gone."""
+        before = self._members
+        self._members = {one.key: one.node for one in assembly.nodes if assembly.has(one)}
+        self._gone = {one.key: one.node for one in assembly.nodes if not assembly.has(one)}
+        left = [key for key in self._sessions if key in before and key in self._gone]
+        come = [key for key in self._sessions if key in self._members and key not in before]
+        self._find_ways()
+        return [*(PeerDown(before[key]) for key in left), *(PeerUp(self._members[key]) for key in come)]
+
+    def _find_ways(self) -> None:
+        sessions = self._sessions.items()
+        self._ways = {self._members[key]: peer.instance for key, peer in sessions if key in self._members}
+
+    def entered(self, peer: Peer) -> list[News]:
+        """A session came up; one that it replaces is over."""
+        replaced = peer.key in self._sessions
+        self._sessions[peer.key] = peer
+        self._find_ways()
+        node = self._members.get(peer.key, 0)
+        if not node:
+            return []
+        return [PeerDown(node), PeerUp(node)] if replaced else [PeerUp(node)]
+
+    def exited(self, peer: Peer) -> list[News]:
+        known = self._sessions.get(peer.key)
+        if known is None or known.instance != peer.instance:
+            return []
+        del self._sessions[peer.key]
+        self._find_ways()
+        return [PeerDown(self._members[peer.key])] if peer.key in self._members else []
+
+    def speaker(self, peer: Peer) -> int:
+        """The member that speaks on this session; 0 if it is none, or the session is not its latest."""
+        known = self._sessions.get(peer.key)
+        return self._members.get(peer.key, 0) if known is not None and known.instance == peer.instance else 0
+
+    def is_gone(self, peer: Peer) -> bool:
+        return peer.key in self._gone
+
+    def instance(self, node: int) -> bytes | None:
+        return self._ways.get(node)

@@ -1,0 +1,75 @@
+"""One node's own place in the assembly: what its roles let it do for clients.
+
+Decides from the executed state alone, and looks again only when the assembly changed. A node that is not in the
+assembly yet has no role; one that was in it and lost everything has left.
+"""
+
+from __future__ import annotations
+
+from chaplain.journal.assembly import Assembly
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.node_message import Stage
+
+SAY_AGAIN_NS = 200_000_000
+"""A blocked ingest node says so often that nothing of it waits, until it is dropped."""
+
+
+class Place:
+    def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
+        self._node = settings.node
+        self._execution = execution
+        self._seen: Assembly | None = None
+        self._ingest = self._executor = self._config = Stage.NONE
+        self._known = self._belongs = False
+        self._said_ns = 0
+
+    @property
+    def takes_writes(self) -> bool:
+        self._look()
+        return self._ingest is Stage.LIVE
+
+    @property
+    def blocked(self) -> bool:
+        self._look()
+        return self._ingest is Stage.BLOCK
+
+    @property
+    def may_ship(self) -> bool:
+        """What was taken before a block may still be ordered."""
+        return self.takes_writes or self.blocked
+
+    @property
+    def answers_reads(self) -> bool:
+        self._look()
+        return self._executor is Stage.LIVE
+
+    @property
+    def takes_config(self) -> bool:
+        self._look()
+        return self._config is Stage.LIVE
+
+    @property
+    def left(self) -> bool:
+        """We were a member, and are none any more."""
+        self._look()
+        return self._known and not self._belongs
+
+    def tells_drained(self, now_ns: int, master: int, idle: bool) -> int:
+        """The master, if it is to be told that nothing of ours waits; 0 if not, or not again yet."""
+        if not self.blocked or not idle or now_ns - self._said_ns < SAY_AGAIN_NS:
+            return 0
+        self._said_ns = now_ns
+        return master
+
+    def _look(self) -> None:
+        assembly = self._execution.state.assembly
+        if assembly is self._seen:
+            return
+        self._seen = assembly
+        placed = assembly.node(self._node)
+        self._known = placed is not None
+        if placed is not None:
+            self._belongs = assembly.has(placed)
+            self._ingest, self._executor = Stage(placed.ingest), Stage(placed.executor)
+            self._config = Stage(placed.config)

@@ -1,0 +1,127 @@
+"""One-line mutations of how serializer sets change; the `config` workload must catch each."""
+
+from __future__ import annotations
+
+from chaplain.sim.planted import Bug
+
+_BY = ("config", "assert")
+
+
+def _bug(name: str, module: str, old: str, new: str, seeds: int = 200, *, mode: str = "safety") -> Bug:
+    return Bug(name, f"chaplain.journal.{module}", old, new, "config", _BY, seeds, mode)
+
+
+BUGS = [
+    _bug(
+        "a majority of either set is enough",
+        "quorum",
+        "return all(sum(node in nodes",
+        "return any(sum(node in nodes",
+    ),
+    _bug(
+        "a majority of all together is enough",
+        "assembly",
+        "            return Quorum((self.serializers, change.nodes))",
+        "            return Quorum((tuple(sorted({*self.serializers, *change.nodes})),))",
+    ),
+    _bug(
+        "the new set counts alone from implement on",
+        "assembly",
+        "            return Quorum((self.serializers, change.nodes))",
+        "            return Quorum((change.nodes,))",
+    ),
+    _bug(
+        "the old set counts alone until confirm",
+        "assembly",
+        "            return Quorum((self.serializers, change.nodes))",
+        "            return Quorum((self.serializers,))",
+    ),
+    _bug(
+        "both sets count from nominate on",
+        "assembly",
+        "        if change is not None and change.stage == Stage.IMPLEMENT:\n            return Quorum",
+        "        if change is not None:\n            return Quorum",
+    ),
+    _bug(
+        "the old set counts after confirm",
+        "assembly",
+        "        return msgspec.structs.replace(assembly, serializers=step.nodes)",
+        "        return assembly",
+    ),
+    _bug(
+        "half of a set is enough",
+        "quorum",
+        "> len(members) // 2 for members in self.sets)",
+        ">= len(members) // 2 for members in self.sets)",
+    ),
+    _bug(
+        "elected by the old set alone",
+        "election",
+        "        self._votes = Tally(quorum)",
+        "        self._votes = Tally(Quorum(quorum.sets[:1]))",
+    ),
+    _bug(
+        "elected by the new set alone",
+        "election",
+        "        self._votes = Tally(quorum)",
+        "        self._votes = Tally(Quorum(quorum.sets[-1:]))",
+    ),
+    _bug(
+        "agreed by the new set alone",
+        "office",
+        "InFlight(self._regime, message.index, message.hash, bench.quorum)",
+        "InFlight(self._regime, message.index, message.hash, type(bench.quorum)(bench.quorum.sets[-1:]))",
+    ),
+    _bug(
+        "two changes at once",
+        "assembly",
+        "        return assembly.new_set is not None\n",
+        "        return False\n",
+    ),
+    _bug(
+        "stages before anything of the regime is agreed",
+        "office",
+        "        if bench.log.tail is not None:\n            self._propose_again()\n        else:\n",
+        "        if bench.log.tail is not None:\n            self._propose_again()\n"
+        "        elif (step := self.stages.due(now_ns)) is not None:\n"
+        "            self._advance(now_ns, step)\n        else:\n",
+    ),
+    _bug(
+        "confirm without implement",
+        "stages",
+        "        return _step(change, Stage.IMPLEMENT) if ready else None",
+        "        return _step(change, Stage.CONFIRM) if ready else None",
+    ),
+    _bug(
+        "the old master goes on after implement",
+        "office",
+        "        self._propose(now_ns, (entry,), final=passes or leaves)",
+        "        self._propose(now_ns, (entry,), final=leaves)",
+    ),
+    _bug(
+        "the same set is implemented",
+        "stages",
+        "        if sorted(change.nodes) == sorted(self._bench.log.assembly.serializers):",
+        "        if change.nodes == self._bench.log.assembly.serializers:",
+    ),
+    _bug(
+        "a removed master stays",
+        "office",
+        "            if self._closed or self._bench.settings.node not in self._bench.quorum.voters:",
+        "            if self._closed and self._bench.settings.node in self._bench.quorum.voters:",
+    ),
+    _bug(
+        "memory is regained from those who had the vote once",
+        "catchup",
+        "        elif self._bench.quorum != self._quorum:\n",
+        "        elif not self._quorum:\n",
+        600,
+    ),
+    _bug(
+        "a silent node is waited for, for ever",
+        "stages",
+        "            if self._is_late(now_ns, change, node):",
+        "            if self._is_late(0, change, node):",
+        mode="liveness",
+    ),
+]

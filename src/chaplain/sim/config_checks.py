@@ -1,0 +1,151 @@
+"""Watches serializer sets change: who may agree to which message, and whether every stage had its right.
+
+It keeps its own list of sets, made of nothing but the agreed bodies, in a few lines that share no code with the
+`assembly` that nodes use. Everything that `order_checks` demands of a quorum is demanded of the sets at that index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from chaplain.core import Send
+from chaplain.journal.cluster_message import Body, ConfigEntry, decode_body
+from chaplain.journal.node_message import EntryType, Stage
+from chaplain.journal.order_events import Agreed, Role, RoleChanged
+from chaplain.journal.order_message import Propose, Vote, decode
+from chaplain.sim.host import Host
+from chaplain.sim.order_checks import OrderChecker
+
+if TYPE_CHECKING:
+    from chaplain.sim.workloads.config import Config
+
+Sets = tuple[tuple[int, ...], ...]
+LINGER_NS = 20 * 10**9
+"""A change may be open for so long while a quorum is well."""
+
+
+class ConfigChecker(OrderChecker):
+    name = "config"
+
+    def __init__(self, workload: Config) -> None:
+        super().__init__(workload)
+        self._config = workload
+        self._sets: list[Sets] = [(), (workload.founders,)]
+        """The sets that have to agree to each index."""
+        self._nominated: tuple[int, ...] = ()
+        self._since_ns = 0
+        self._regimes: list[int] = []
+        """Regimes of which a message is agreed."""
+        self._granted: dict[int, list[int]] = {}
+        self._stood: dict[str, int] = {}
+        self._struck: list[bytes] = []
+
+    @property
+    def serializers(self) -> tuple[int, ...]:
+        return self._sets[-1][-1]
+
+    def _enough(self, names: Collection[str], index: int) -> bool:
+        numbers = [self._config.number(name) for name in names]
+        return _quorum(self._sets[min(index, len(self._sets) - 1)], numbers)
+
+    # Stages.
+
+    def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._overhear(host, effect.frame)
+            elif isinstance(effect, RoleChanged):
+                self._watch_role(host, effect)
+        super().observe(time_ns, host, event, effects)
+
+    def _overhear(self, host: Host, frame: bytes) -> None:
+        message = decode(frame[1:])
+        if isinstance(message, Vote) and message.granted:
+            self._granted.setdefault(message.regime, []).append(self._config.number(host.name))
+        elif isinstance(message, Propose):
+            body = decode_body(message.body)
+            if body.regime == message.regime and message.body not in self._struck:
+                self._proposed_stage(host, message.body, body)
+
+    def _proposed_stage(self, host: Host, raw: bytes, body: Body) -> None:
+        for stage, nodes in _stages(body):
+            self._struck.append(raw)
+            assert self.world is not None
+            if stage is not Stage.NOMINATE and body.regime not in self._regimes:
+                self.complain(f"{host.name} proposes {stage.name} before it agreed anything in regime {body.regime}")
+            if stage is Stage.IMPLEMENT and body.final != (nodes[0] != body.master):
+                self.complain(f"{host.name} proposes Implement for master {nodes[0]}, and final is {body.final}")
+            self._config.staged(self.world, host, body, stage, nodes)
+
+    def _first_agreed(self, host: Host, agreed: Agreed) -> None:
+        super()._first_agreed(host, agreed)
+        body = agreed.body
+        if body.regime not in self._regimes:
+            self._regimes.append(body.regime)
+        self._sets.append(self._sets[-1])
+        for stage, nodes in _stages(body):
+            self._take_stage(stage, nodes)
+
+    def _take_stage(self, stage: Stage, nodes: tuple[int, ...]) -> None:
+        assert self.world is not None
+        before = self._sets[-2]
+        if stage is Stage.NOMINATE:
+            if not self._nominated:
+                self._nominated, self._since_ns = nodes, self.world.now_ns
+            return
+        self.world.counts[f"stage {stage.name.lower()}"] += 1
+        if nodes != self._nominated:
+            self.complain(f"{stage.name} of {nodes}, and {self._nominated or 'nobody'} was nominated")
+        if stage is Stage.IMPLEMENT:
+            if len(before) > 1 or sorted(nodes) == sorted(before[0]):
+                self.complain(f"Implement of {nodes} while {before} serialize")
+            self._sets[-1] = (*before, nodes)
+        elif stage is Stage.CONFIRM:
+            if len(before) < 2 or before[1] != nodes:
+                self.complain(f"Confirm of {nodes} while {before} serialize")
+            self._sets[-1], self._nominated = (nodes,), ()
+        elif len(before) > 1:
+            self.complain(f"Refuse of {nodes} after its Implement")
+        else:
+            self._nominated = ()
+
+    # Elections.
+
+    def _watch_role(self, host: Host, changed: RoleChanged) -> None:
+        position = max(0, self._position[host.name])
+        if changed.role is Role.CANDIDATE:
+            self._stood[host.name] = position
+        elif changed.role is Role.MASTER:
+            self._demand_votes(host, changed.regime, position)
+
+    def _demand_votes(self, host: Host, regime: int, position: int) -> None:
+        """A master needs the votes of those who, as far as it knew when it stood, have to agree to its next message."""
+        voters = [*self._granted.get(regime, []), self._config.number(host.name)]
+        known = range(self._stood.get(host.name, position), position + 1)
+        sets = [self._sets[min(at + 1, len(self._sets) - 1)] for at in known]
+        if not any(_quorum(each, voters) for each in sets):
+            self.complain(f"{host.name} is master of {regime} by votes of {sorted(set(voters))}, of {sets}")
+
+    # The end.
+
+    def finish(self, healed: Sequence[Host], /) -> None:
+        assert self.world is not None
+        demanded = self.world.counts["liveness demanded"]
+        super().finish(healed)
+        overdue = self._nominated and self.world.now_ns - self._since_ns > LINGER_NS
+        if overdue and self.world.counts["liveness demanded"] > demanded:
+            self.complain(f"the change to {self._nominated} has been under way since {self._since_ns / 1e9:.1f} s")
+
+
+def _quorum(sets: Sets, numbers: Collection[int]) -> bool:
+    return all(2 * len(set(members) & set(numbers)) > len(members) for members in sets)
+
+
+def _stages(body: Body) -> list[tuple[Stage, tuple[int, ...]]]:
+    """The stages of new serializer sets in a body, and the set."""
+    found = []
+    for entry in body.entries:
+        if isinstance(entry, ConfigEntry) and entry.entry_type == EntryType.NEW_SERIALIZER_SET:
+            found.append((Stage(entry.stage), tuple(entry.data[1 : 1 + entry.data[0]])))
+    return found

@@ -1,0 +1,39 @@
+"""Serializer sets that change in the made-up world: a few seeds, and a few of the bugs that the workload must catch."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from chaplain.sim import planted
+from chaplain.sim.runner import run_seed, total
+
+BUGS = {bug.name: bug for bug in planted.bugs("config")}
+QUICK = ("the old set counts alone until confirm", "confirm without implement", "the same set is implemented")
+
+
+def test_seeds():
+    runs = [(seed, "safety") for seed in range(4)] + [(1, "liveness"), (3, "liveness")]
+    outcomes = [run_seed("config", seed, mode) for seed, mode in runs]
+    assert not [f"{outcome.reason}: {outcome.replay()}" for outcome in outcomes if not outcome.ok]
+    counts = total(outcomes)
+    assert counts["stage implement"] >= 3
+    assert counts["stage confirm"] >= 3
+    assert counts["stage refuse"] >= 1
+
+
+@pytest.mark.parametrize("name", sorted(BUGS))
+def test_bugs_can_still_be_planted(name):
+    spec = importlib.util.find_spec(BUGS[name].module)
+    assert spec is not None
+    source = Path(str(spec.origin)).read_text()
+    assert planted.mutate(BUGS[name], source) != source
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_planted_bug_is_caught(name):
+    verdict = planted.judge("config", dataclasses.replace(BUGS[name], seeds=20))
+    assert verdict.ok, verdict.detail
