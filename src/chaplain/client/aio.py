@@ -22,6 +22,7 @@ from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
 from chaplain.client.results import Answer, Event, Heard, Member, PoolMessage, Question
+from chaplain.client.sequence import AsyncSequenceStream
 from chaplain.errors import ChaplainError, Closed
 
 T = TypeVar("T")
@@ -255,6 +256,10 @@ class AsyncClient:
     def journal(self, stream: str) -> AsyncJournal:
         """A stream of the journal, whether or not anything was written to it yet."""
         return AsyncJournal(self._line, stream, self.resolve)
+
+    def sequence(self, stream: str) -> AsyncSequenceStream:
+        """A stream of the sequence, whether or not anything was published to it yet."""
+        return AsyncSequenceStream(self._line, stream)
 
     async def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""

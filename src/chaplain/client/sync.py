@@ -21,6 +21,7 @@ from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
 from chaplain.client.results import Answer, Event, Heard, Member, PoolMessage, Question
+from chaplain.client.sequence import SequenceStream
 from chaplain.errors import ChaplainError, Unreachable
 
 T = TypeVar("T")
@@ -238,6 +239,10 @@ class Client:
     def journal(self, stream: str) -> Journal:
         """A stream of the journal, whether or not anything was written to it yet."""
         return Journal(self._line, stream, self.resolve)
+
+    def sequence(self, stream: str) -> SequenceStream:
+        """A stream of the sequence, whether or not anything was published to it yet."""
+        return SequenceStream(self._line, stream)
 
     def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""

@@ -263,7 +263,7 @@ class NodeCore:
     def _place_of_upper(self, upper: UpperCore) -> Place:
         place = Place(upper.step, upper.deadline, {})
         place.send(self._emit, Report, Halt)
-        place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
+        place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
         place.send(lambda effect: self._work.append((self._desk, effect)), Settled)
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         return place

@@ -51,6 +51,8 @@ def gauges(node: NodeCore) -> dict[str, float]:
     """What goes up and down: for monitoring."""
     present = sum(member.state is not State.LEFT for member in node.gossip.members())
     measured: dict[str, float] = {"members_present": present, "peers": len(node.mesh.peers())}
+    for upper in node.uppers.values():
+        measured |= getattr(upper, "gauges", dict)()
     if node.journal is None:
         return measured
     serializer, streams = node.journal.serializer, node.journal.execution.state.streams

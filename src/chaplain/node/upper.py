@@ -19,6 +19,7 @@ from chaplain.core import (
     Woken,
 )
 from chaplain.gossip.events import MemberChanged, Told
+from chaplain.link.events import Meet
 from chaplain.mesh.events import Entered, Exited, Whisper
 
 UpperInput: TypeAlias = (
@@ -35,7 +36,7 @@ UpperInput: TypeAlias = (
     | PersistFailed
 )
 """Tickets are the layer's own; `Entered` and `Exited` are of nodes, never of clients."""
-UpperEffect: TypeAlias = Whisper | Settled | Persist | Report | Halt
+UpperEffect: TypeAlias = Whisper | Meet | Settled | Persist | Report | Halt
 
 
 class UpperCore(Protocol):

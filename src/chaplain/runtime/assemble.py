@@ -41,6 +41,10 @@ from chaplain.runtime.secrets import read_identity, read_keyring, read_public_ke
 from chaplain.runtime.storage import Storage
 from chaplain.segment.tap import StreamKind, Tap
 from chaplain.segment.write import LogSettings
+from chaplain.sequence.core import SequenceCore
+from chaplain.sequence.layer import SequenceLayer
+from chaplain.sequence.settings import SequenceSettings
+from chaplain.wire.parcel import Layer
 
 LOCK_FILE = "lock"
 TAP_SEGMENT_BYTES = 16 << 20
@@ -99,6 +103,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         instance=instance,
         now_ns=now_ns,
         journal=make_journal(config, identity.identifier) if config.disks else None,
+        uppers={Layer.SEQUENCE: make_sequence(config, identity.identifier, nodes, endpoint, now_ns)},
         recorder=make_recorder(config),
     )
 
@@ -108,6 +113,27 @@ def make_recorder(config: NodeConfig) -> Recorder | None:
     if not settings.records:
         return None
     return Recorder(settings, make_tap(config, "pool", StreamKind.POOL), make_tap(config, "event", StreamKind.EVENT))
+
+
+def make_sequence(
+    config: NodeConfig, identifier: int, nodes: dict[int, bytes], endpoint: str, now_ns: int
+) -> SequenceLayer:
+    """The list of a node is its neighbours; with an empty one it does not wait for the other nodes it knows."""
+    neighbours = tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint)
+    names = {identifier_of(key): node_id for node_id, key in nodes.items()}
+    settings = SequenceSettings(
+        identifier,
+        listed=tuple(sorted(names.keys() - {identifier})) if neighbours else (),
+        neighbours=neighbours,
+        silence_ns=config.span_ns("sequence.silence_seconds"),
+        patience_ns=config.span_ns("sequence.patience_seconds"),
+        window_bytes=config.number("sequence.window_bytes"),
+    )
+    tapped = config.texts("record.sequence")
+    tap = make_tap(config, "sequence", StreamKind.SEQUENCE) if tapped else None
+    layer = SequenceLayer(SequenceCore(settings, SystemRandom(), now_ns), tap, tapped)
+    layer.name_nodes(names)
+    return layer
 
 
 def make_tap(config: NodeConfig, log: str, kind: StreamKind) -> Tap:

@@ -203,6 +203,8 @@ def describe(directory: Path) -> dict[str, object]:
         pid = pid_of(directory / f"node-{node.id}")
         shown = ("state", "roles", "master", "members")
         nodes.append({"id": node.id, "endpoint": node.endpoint, "pid": pid} | {k: status.get(k) for k in shown})
+        if "sequence" in status:
+            nodes[-1]["sequence"] = status["sequence"]
         if isinstance(regime := status.get("regime"), int):
             regimes.append(regime)
         if isinstance(heads := status.get("streams"), dict):

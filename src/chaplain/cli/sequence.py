@@ -1,0 +1,50 @@
+"""`chaplain sequence`: one agreed, gapless numbering of events, in memory."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from chaplain.cli.reach import reach, talks
+from chaplain.cli.show import put_json, shown_value
+
+
+@click.group()
+def sequence() -> None:
+    """One agreed, gapless numbering of events, held in the memories of a work set."""
+
+
+@sequence.command(epilog='Example: chaplain sequence publish "tick" --stream ticks --cluster demo')
+@click.argument("text")
+@click.option("--stream", required=True, metavar="S", help="The stream to publish to.")
+@click.option("--lines", is_flag=True, help="Each line of the input is an event of its own.")
+@talks
+def publish(text: str, stream: str, lines: bool, cluster: str, node: int | None, output: str) -> None:
+    """Publish TEXT, or with - what comes on standard input; show the number it got.
+
+    A number means: a majority of the work set holds this event and every one before it.
+    """
+    data = sys.stdin.buffer.read() if text == "-" else text.encode()
+    values = data.splitlines() if lines else [data]
+    with reach(cluster, node) as client:
+        first = client.sequence(stream).publish_many(values)
+    for number in range(first, first + len(values)):
+        put_json({"number": number})
+
+
+@sequence.command(epilog="Example: chaplain sequence read --stream ticks --follow --cluster demo")
+@click.option("--stream", required=True, metavar="S", help="The stream to read.")
+@click.option("--from", "start", type=click.IntRange(1), metavar="NUMBER", help="Begin with this one.")
+@click.option("--to", "stop", type=click.IntRange(1), metavar="NUMBER", help="Stop before this one.")
+@click.option("--follow", is_flag=True, help="Go on with whatever is published from now on.")
+@talks
+def read(
+    stream: str, start: int | None, stop: int | None, follow: bool, cluster: str, node: int | None, output: str
+) -> None:
+    """Show events, one JSON object a line, from the oldest that the node remembers up to the last one now."""
+    from chaplain.client.sequence_requests import shape  # noqa: PLC0415  `--help` needs no client
+
+    with reach(cluster, node) as client:
+        for event in client.sequence(stream).read(start, stop, follow):
+            put_json(shape(event, shown_value(event.value)))

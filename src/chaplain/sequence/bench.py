@@ -1,0 +1,151 @@
+"""What the parts of the sequence share: the log, the others, what was promised, and the way to say something.
+
+It decides nothing. A *bearing* is read off here, so that no message can claim what is not so at that moment.
+
+Invariants: the promised ballot never goes down within a tenure; a seat belongs to one memory.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+
+from chaplain.core import Report
+from chaplain.mesh.events import Whisper
+from chaplain.sequence.company import Company, Fellow
+from chaplain.sequence.entry import NO_BALLOT, Ballot, Member
+from chaplain.sequence.events import Became, SequenceEffect
+from chaplain.sequence.log import NOTHING, Base, Log
+from chaplain.sequence.messages import Bearing, Events, Message, State, encode
+from chaplain.sequence.publishing import Publishing
+from chaplain.sequence.settings import SequenceSettings
+from chaplain.sequence.work_set import WorkSet
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
+
+
+class Bench:
+    def __init__(self, settings: SequenceSettings, chance: random.Random) -> None:
+        self.settings = settings
+        self.chance = chance
+        self.company = Company()
+        self.publishing = Publishing()
+        self.counts: Counter[str] = Counter()
+        self.out: list[SequenceEffect] = []
+        self.now_ns = 0
+        """Time as the sequence counts it: it never goes back, and a pause counts little."""
+        self.state = State.DSC
+        self.reason = "looking for others"
+        self.since_ns = 0
+        self.tenure = 0
+        self.remembers = False
+        self.wants = False
+        self.seat = self._draw()
+        self.clear()
+
+    def _draw(self) -> int:
+        return self.chance.randrange(1, 1 << 64)
+
+    def clear(self) -> None:
+        """Forget everything that a seat remembers."""
+        self.history = 0
+        self.log = Log(NOTHING)
+        self.promised: Ballot = NO_BALLOT
+        self.streams: dict[str, tuple[int, bytes]] = {}
+        self.events = 0
+        self.alone = False
+        """Founded with an empty list."""
+        self.ack_due = False
+        """Something was accepted that the others do not know of yet."""
+
+    def new_seat(self) -> None:
+        self.tenure = min(self.tenure + 1, 0xFFFF)
+        self.seat = self._draw()
+        self.clear()
+        self.company.forget()
+
+    def start_from(self, history: int, base: Base, members: WorkSet) -> None:
+        self.clear()
+        self.history = history
+        self.log = Log(base, members)
+
+    # Who I am.
+
+    @property
+    def me(self) -> Member:
+        return Member(self.settings.identifier, self.seat)
+
+    @property
+    def is_member(self) -> bool:
+        return self.me in self.log.members
+
+    def knows(self, member: Member) -> bool:
+        """Whether it is in the work set, or would be if what is undecided were decided."""
+        return any(member in members for members in self.log.sets())
+
+    def bearing(self) -> Bearing:
+        log = self.log
+        return Bearing(
+            self.state,
+            self.history,
+            self.seat,
+            self.tenure,
+            self.wants,
+            self.remembers,
+            self.promised,
+            log.head,
+            log.decided,
+            log.decided_hash,
+            self.events,
+        )
+
+    def become(self, state: State, reason: str) -> None:
+        if (state, reason) == (self.state, self.reason):
+            return
+        if state is not self.state:
+            self.since_ns = self.now_ns
+            self.out.append(Report("sequence", detail={"state": state.name, "reason": reason, "history": self.name}))
+        self.state, self.reason = state, reason
+        self.out.append(Became(state, reason))
+
+    @property
+    def name(self) -> str:
+        return history_name(self.history)
+
+    # Saying.
+
+    def tell(self, fellow: Fellow, message: Message) -> None:
+        self.tell_all((fellow,), message)
+
+    def tell_all(self, fellows: Iterable[Fellow], message: Message) -> None:
+        body, payload = encode(message)
+        content = parcel.encode(Parcel(self.settings.identifier, Layer.SEQUENCE, body, payload))
+        for fellow in fellows:
+            if fellow.connected:
+                self.out.append(Whisper(fellow.instance, content, urgent=True))
+
+    def members(self) -> list[Fellow]:
+        """The connected others of the work set, undecided changes included, in order."""
+        known = {member.identifier for members in self.log.sets() for member in members}
+        fellows = self.company.fellows
+        return [fellows[who] for who in sorted(known) if who in fellows and fellows[who].connected]
+
+    def spread(self, after: int) -> None:
+        """Say what is held behind this index to everybody it concerns; that acknowledges all before it."""
+        self.ack_due = False
+        self.tell_all(self.members(), self.entries_after(after))
+
+    def entries_after(self, index: int) -> Events:
+        before = self.log.hash_at(index)
+        assert before is not None
+        return Events(self.bearing(), index, before, b"".join(held.entry.encoded for held in self.log.after(index)))
+
+    def rank(self) -> int:
+        """How many lower members were heard lately: those act first."""
+        fresh = self.company.fresh(self.now_ns, self.settings.silence_ns)
+        return sum(1 for fellow in fresh if fellow.identifier < self.settings.identifier)
+
+
+def history_name(history: int) -> str:
+    return f"{history:016x}" if history else ""

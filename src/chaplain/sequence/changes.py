@@ -1,0 +1,82 @@
+"""Which change of the work set is due, if any: one at a time.
+
+A member whose node shows a new seat has lost its memory, and goes at once. One that was silent too long goes. One that
+asks for the number is let in, when its former self is out. Only an agreed entry does it.
+"""
+
+from __future__ import annotations
+
+from chaplain.sequence.bench import Bench
+from chaplain.sequence.entry import Change, Member
+from chaplain.sequence.messages import State
+from chaplain.sequence.work_set import WorkSet, changed, is_enough
+
+_ASKED_NS = 1_500 * 10**6
+"""A wish to join counts for so long."""
+
+
+def due_change(bench: Bench) -> Change | None:
+    members = bench.log.members
+    leaving = [Change(member, joins=False) for member in members if _should_leave(bench, member)]
+    joining = [Change(member, joins=True) for member in _joining(bench)]
+    return next((change for change in (*leaving, *joining) if _bears(bench, change)), None)
+
+
+def _should_leave(bench: Bench, member: Member) -> bool:
+    if member == bench.me:
+        return False
+    fellow = bench.company.fellows.get(member.identifier)
+    if fellow is not None and fellow.connected and _asks(bench, member.identifier):
+        return fellow.bearing.seat != member.seat
+    heard_ns = bench.company.heard_ns(member.identifier, member.seat, bench.now_ns)
+    return bench.now_ns - heard_ns > bench.settings.silence_ns
+
+
+def _asks(bench: Bench, identifier: int) -> bool:
+    fellow = bench.company.fellows[identifier]
+    asked_ns = fellow.asked_ns
+    bearing = fellow.bearing
+    recently = asked_ns is not None and bench.now_ns - asked_ns <= _ASKED_NS
+    return recently and fellow.connected and bearing.state is State.DSC and not bearing.history
+
+
+def _joining(bench: Bench) -> list[Member]:
+    present = {member.identifier for member in bench.log.members}
+    fellows = bench.company.fellows
+    asking = [who for who in sorted(fellows) if who not in present and _asks(bench, who)]
+    return [Member(who, fellows[who].bearing.seat) for who in asking]
+
+
+def _bears(bench: Bench, change: Change) -> bool:
+    """Whether the set that would come of it could decide anything: else the change would be the last one."""
+    members = changed(bench.log.members, change)
+    here = {*reached(bench), *((change.member.seat,) if change.joins else ())}
+    return members != bench.log.members and is_enough(members, here, bench.company.dead)
+
+
+def lacking(bench: Bench) -> WorkSet | None:
+    """The first work set, decided or on its way, of which too few are here to decide."""
+    here = awaited(bench)
+    return next((one for one in bench.log.asked() if not is_enough(one, here, bench.company.dead)), None)
+
+
+def awaited(bench: Bench) -> set[int]:
+    """The seats that are not silent yet, ours included: who just joined has had no time to speak."""
+    company, now_ns = bench.company, bench.now_ns
+    members = {member for members in bench.log.sets() for member in members}
+    silence_ns = bench.settings.silence_ns
+    return {bench.seat, *(m.seat for m in members if now_ns - company.heard_ns(*m, now_ns) <= silence_ns)}
+
+
+def reached(bench: Bench) -> set[int]:
+    """The seats that were heard lately of all work sets, decided or on their way; ours included."""
+    now_ns, silence_ns = bench.now_ns, bench.settings.silence_ns
+    fellows = bench.company.fellows
+    seats = {bench.seat}
+    for member in (member for members in bench.log.sets() for member in members):
+        fellow = fellows.get(member.identifier)
+        if fellow is None or fellow.bearing.seat != member.seat or fellow.heard_ns is None:
+            continue
+        if now_ns - fellow.heard_ns <= silence_ns and fellow.bearing.history == bench.history:
+            seats.add(member.seat)
+    return seats

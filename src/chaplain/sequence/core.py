@@ -1,0 +1,347 @@
+"""The sequence of one node: one agreed, gapless order of events, held in the memories of a work set.
+
+Decides what is accepted, what is decided, and what state the node is in. Who writes is `locking`'s, who is in is
+`changes`' and `discovery`'s. Refuses to know clients, streams' readers and disks. Why nothing forks and nothing that
+was acknowledged is lost: docs/protocol/sequence.md.
+
+Invariants, asserted here or in the parts: what is decided never changes and has no gaps; an entry is accepted only
+under the promised ballot or because it is decided; consecutive work sets differ by one member; who is not in the set
+acknowledges nothing; a memory that is lost is a new seat.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import assert_never
+
+from chaplain.core import Drained, Report, Stopping, Woken
+from chaplain.errors import Malformed
+from chaplain.gossip.events import MemberChanged, Told
+from chaplain.mesh.events import Entered, Exited
+from chaplain.sequence.bench import Bench, history_name
+from chaplain.sequence.changes import awaited, lacking
+from chaplain.sequence.company import Fellow
+from chaplain.sequence.deciding import Deciding
+from chaplain.sequence.discovery import Discovery
+from chaplain.sequence.entry import Member
+from chaplain.sequence.events import Publish, SequenceEffect, SequenceInput, Unpublished
+from chaplain.sequence.intake import Intake
+from chaplain.sequence.locking import Locking
+from chaplain.sequence.log import Base
+from chaplain.sequence.messages import (
+    Bearing,
+    Beat,
+    DscReq,
+    DscRes,
+    Events,
+    Fill,
+    Grant,
+    Lock,
+    Message,
+    Refuse,
+    Seq,
+    SeqRes,
+    State,
+    Why,
+    decode,
+)
+from chaplain.sequence.settings import SequenceSettings
+from chaplain.sequence.work_set import is_lost
+from chaplain.sequence.writing import Writing
+
+_STEP_NS_MAX = 10**9
+"""A step counts no more time than this: who was paused must not think that the others were."""
+
+
+class SequenceCore:
+    def __init__(self, settings: SequenceSettings, chance: random.Random, now_ns: int) -> None:
+        self.settings = settings
+        self.bench = Bench(settings, chance)
+        self.discovery = Discovery(self.bench)
+        self.locking = Locking(self.bench)
+        self._deciding = Deciding(self.bench)
+        self._writing = Writing(self.bench, self.locking, self._decide)
+        self._intake = Intake(self.bench, self.locking, self.discovery, self._advance)
+        self._clock_ns = now_ns
+        self._beat_ns = 0
+        self._stirred = True
+        """Something came since we acted last."""
+        self._rival: tuple[int, int] | None = None
+        """Another history with events in it, and when it was last met."""
+
+    # Time.
+
+    def deadline(self) -> int | None:
+        parts = (self.locking, self.discovery, self._writing, self._intake)
+        due = [self._beat_ns, *(part.due_ns() for part in parts)]
+        return self._clock_ns + max(0, min(when for when in due if when is not None) - self.bench.now_ns)
+
+    def _pass_time(self, now_ns: int) -> None:
+        self.bench.now_ns += min(max(0, now_ns - self._clock_ns), _STEP_NS_MAX)
+        self._clock_ns = now_ns
+
+    def step(self, now_ns: int, event: SequenceInput) -> list[SequenceEffect]:
+        if isinstance(event, Drained) and not self._stirred:
+            return []  # others of the node were woken, not we
+        self._pass_time(now_ns)
+        self._stirred = not isinstance(event, Drained | Woken)
+        match event:
+            case Told():
+                self._told(event)
+            case Publish():
+                self._publish(event)
+            case Drained():
+                self._act()
+            case Woken():
+                self._tick()
+                self._act()
+            case Entered():
+                self.bench.company.enter(event.peer)
+                fellow = self.bench.company.fellows[event.peer.identifier]
+                self.bench.tell(fellow, DscReq(self.bench.bearing(), self.discovery.neighbours()))
+                self.locking.hurry()
+            case Exited():
+                self.bench.company.exit(event.peer)
+                self.locking.hurry()
+            case MemberChanged():
+                self.discovery.member_changed(event)
+            case Stopping():
+                pass
+            case _:
+                assert_never(event)
+        effects, self.bench.out = self.bench.out, []
+        return effects
+
+    def _tick(self) -> None:
+        bench = self.bench
+        self.discovery.look()
+        if bench.now_ns >= self._beat_ns:
+            self._beat_ns = bench.now_ns + self.settings.heartbeat_ns
+            if bench.history:
+                bench.tell_all(bench.company.connected(), Beat(bench.bearing()))
+        self._intake.tick()
+        self._assess()
+
+    def _act(self) -> None:
+        """Everything that came has been taken in: write, wait for the lock, acknowledge."""
+        bench = self.bench
+        if not bench.history:
+            self.discovery.look()
+        self._decide()
+        self._writing.watch()
+        ballot = self.locking.complete()
+        if ballot is not None:
+            self._writing.write_first(ballot)
+        elif bench.state is State.WRK or bench.log.is_changing():
+            self._writing.write()
+        self._writing.wait()
+        if bench.ack_due:
+            bench.ack_due = False
+            bench.tell_all(bench.members(), Beat(bench.bearing()))
+        self._assess()
+
+    # States.
+
+    def _assess(self) -> None:
+        bench = self.bench
+        members = bench.log.members
+        if not bench.history:
+            bench.become(State.DSC, "looking for others")
+            self._give_up_waiting()
+            return
+        if members and is_lost(members, bench.company.dead):
+            self._leave(f"history {bench.name} is lost: more than half of its memories are gone")
+            return
+        if not members:
+            if bench.now_ns - bench.since_ns > self.settings.silence_ns and bench.log.head.index == 1:
+                self._leave("a history was to begin, and too few answered")
+            return
+        if self._rival is not None and bench.now_ns - self._rival[1] > self.settings.silence_ns:
+            self._rival = None
+        if self._rival is not None:
+            other = history_name(self._rival[0])
+            self._fall(f"histories {bench.name} and {other} both hold events: restart the nodes of one of them")
+        elif (short := lacking(bench)) is not None:
+            here = awaited(bench)
+            present = sum(1 for member in short if member.seat in here)
+            self._fall(f"reaches {present} of the {len(short)} members of the work set: no majority")
+        else:
+            bench.become(State.WRK, "")
+
+    def _fall(self, reason: str) -> None:
+        bench = self.bench
+        bench.become(State.ERR, reason)
+        self._refuse_pending(f"this node is in ERR: {reason}")
+        for token in bench.publishing.abandon_placed():
+            bench.out.append(Unpublished(token, "unknown", f"this node fell into ERR meanwhile: {reason}"))
+
+    def _give_up_waiting(self) -> None:
+        bench = self.bench
+        if bench.now_ns - bench.since_ns > self.settings.patience_ns:
+            self._refuse_pending("this node is in DSC: it found no work set to join; see that its neighbours run")
+
+    def _refuse_pending(self, reason: str) -> None:
+        for token in self.bench.publishing.abandon_pending():
+            self.bench.out.append(Unpublished(token, "refused", reason))
+
+    def _leave(self, reason: str) -> None:
+        """What this seat remembered is of no use any more: begin anew under another."""
+        bench = self.bench
+        bench.out.append(Report("sequence left", detail={"reason": reason, "history": bench.name}))
+        for token in bench.publishing.abandon_placed():
+            bench.out.append(Unpublished(token, "unknown", reason))
+        bench.new_seat()
+        bench.counts["seats_left"] += 1
+        self.locking.reset()
+        self._writing.reset()
+        self._intake.reset()
+        self._rival = None
+        bench.since_ns = bench.now_ns
+        bench.become(State.DSC, reason)
+
+    # Publishing.
+
+    def _publish(self, publish: Publish) -> None:
+        bench, settings = self.bench, self.settings
+        size = sum(map(len, publish.values)) + 4 * len(publish.values)
+        if bench.state is State.ERR:
+            refusal = Unpublished(publish.token, "refused", f"this node is in ERR: {bench.reason}; ask another node")
+        elif not publish.values or size > settings.publish_bytes_max:
+            reason = f"one call publishes 1 event or more, up to {settings.publish_bytes_max} bytes in all, not {size}"
+            refusal = Unpublished(publish.token, "refused", reason)
+        elif bench.publishing.pending_bytes + size > settings.pending_bytes_max:
+            refusal = Unpublished(publish.token, "busy", "too many events wait to be numbered: wait for answers first")
+        elif publish.stream not in bench.streams and len(bench.streams) >= settings.streams_max:
+            refusal = Unpublished(publish.token, "refused", f"there are {settings.streams_max} streams already")
+        else:
+            bench.publishing.add(publish)
+            return
+        bench.counts["publishes_refused"] += 1
+        bench.out.append(refusal)
+
+    # What others say.
+
+    def _told(self, told: Told) -> None:
+        bench, said = self.bench, told.parcel
+        try:
+            message = decode(said.body, said.payload)
+            if said.node != told.peer.identifier:
+                raise Malformed(f"sequence: {told.peer.identifier:08x} speaks for {said.node:08x}")
+            fellow = bench.company.note(bench.now_ns, told.peer, message.bearing)
+            if fellow is None:
+                return
+            self._heard(fellow, message.bearing)
+            self._answer(fellow, message)
+        except Malformed as wrong:
+            bench.counts["parcels_malformed"] += 1
+            detail = {"reason": str(wrong)}
+            bench.out.append(Report("malformed sequence parcel", f"{told.peer.identifier:08x}", detail))
+
+    def _heard(self, fellow: Fellow, bearing: Bearing) -> None:
+        bench = self.bench
+        if bearing.history and bearing.decided:
+            bench.remembers = True
+        if not bench.history or not bearing.history:
+            return
+        if bearing.history != bench.history:
+            self._meet_history(bearing)
+        elif bench.knows(Member(fellow.identifier, bearing.seat)):
+            self.locking.promise(bearing.promised)
+            self._intake.learn_decided(bearing)
+            self._intake.note_lack(fellow, bearing)
+
+    def _meet_history(self, bearing: Bearing) -> None:
+        """Two histories: the one without events gives way; of two such, the one with the higher name."""
+        bench = self.bench
+        mine, theirs = bench.events, bearing.events
+        if mine and theirs:
+            self._rival = (bearing.history, bench.now_ns)
+        elif not mine and bearing.decided and (theirs or bench.history > bearing.history):
+            self._leave(f"history {bench.name} holds no events and gives way to {history_name(bearing.history)}")
+
+    def _answer(self, fellow: Fellow, message: Message) -> None:
+        bench = self.bench
+        match message:
+            case DscReq():
+                self.discovery.learn(dict(message.neighbours))
+                bench.tell(fellow, DscRes(bench.bearing(), self.discovery.neighbours()))
+            case DscRes():
+                self.discovery.learn(dict(message.neighbours))
+            case SeqRes():
+                fellow.asked_ns = bench.now_ns
+                self._let_in(fellow)
+            case Seq():
+                self._enter(message)
+            case Beat():
+                pass
+            case Events():
+                self._intake.take_in(fellow, message)
+            case Lock() | Grant() | Refuse() | Fill():
+                if bench.history and message.bearing.history == bench.history:
+                    self._negotiate(fellow, message)
+            case _:
+                assert_never(message)
+
+    def _negotiate(self, fellow: Fellow, message: Lock | Grant | Refuse | Fill) -> None:
+        match message:
+            case Lock():
+                self.locking.asked(fellow, message)
+            case Grant():
+                self.locking.granted(fellow, message)
+            case Refuse():
+                self.locking.refused(fellow, message)
+                if message.why is Why.FORGOTTEN:
+                    self._leave("fell behind by more than the others remember")
+                elif message.why is Why.OUTSIDE and message.bearing.decided >= self.bench.log.decided:
+                    self._leave("is no longer in the work set")
+            case Fill():
+                self._intake.fill(fellow, message.bearing)
+
+    # Joining.
+
+    def _let_in(self, fellow: Fellow) -> None:
+        """Tell the number to one who is in the work set and does not know it yet."""
+        bench = self.bench
+        if Member(fellow.identifier, fellow.bearing.seat) not in bench.log.members or fellow.bearing.history:
+            return
+        base = bench.log.base_at(bench.log.decided)
+        members, streams = bench.log.members, dict(bench.streams)
+        message = Seq(bench.bearing(), base.index, base.hash, base.ballot, base.next, members, streams)
+        bench.tell(fellow, message)
+
+    def _enter(self, seq: Seq) -> None:
+        bench = self.bench
+        if bench.history or bench.me not in seq.members or not seq.bearing.history:
+            return
+        bench.start_from(seq.bearing.history, Base(seq.index, seq.hash, seq.ballot, seq.next), seq.members)
+        bench.promised = max(seq.bearing.promised, seq.ballot)
+        bench.streams = dict(seq.streams)
+        bench.events = seq.bearing.events
+        bench.remembers = True
+        self._deciding.began()
+        bench.ack_due = True
+        self._assess()
+
+    # Deciding.
+
+    def _decide(self) -> None:
+        if self.bench.history:
+            index = self._deciding.decidable()
+            if index > self.bench.log.decided:
+                self._advance(index)
+
+    def _advance(self, index: int) -> None:
+        """Everything up to this index is agreed."""
+        bench = self.bench
+        before = bench.log.members
+        self._deciding.advance(index)
+        bench.remembers = True
+        self._writing.decided()
+        if bench.log.members != before:
+            self.locking.hurry()
+            for member in bench.log.members:
+                fellow = bench.company.fellows.get(member.identifier)
+                if fellow is not None and member not in before and fellow.connected:
+                    self._let_in(fellow)
+        if not bench.is_member:
+            self._leave("is no longer in the work set")

@@ -1,0 +1,101 @@
+"""What is agreed, and what follows from it: numbers, hashes, deliveries.
+
+An index is decided when enough members of every work set from the last decided entry up to that before the index hold
+the log of the promised ballot up to it, and the entry there was written under that ballot. All before it is decided
+with it. So a change of the work set is decided by the old set, and what follows on an undecided one by both.
+
+Invariant: an event's number is the count of its stream's events before it in the agreed order; so it has no gaps, and
+every node that knows the order knows the number.
+"""
+
+from __future__ import annotations
+
+from chaplain.core import Report
+from chaplain.sequence.bench import Bench
+from chaplain.sequence.entry import NO_HASH, EntryKind, Run, run_hash
+from chaplain.sequence.events import Began, Delivered, Published
+from chaplain.sequence.log import Held, change_of
+from chaplain.sequence.work_set import WorkSet, enough_index
+
+
+class Deciding:
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def began(self) -> None:
+        bench = self._bench
+        log = bench.log
+        bench.out.append(Began(bench.history, log.decided, log.decided_hash, dict(bench.streams)))
+
+    def decidable(self) -> int:
+        """The highest index that is decided by what the others say they hold; 0 if none is."""
+        bench = self._bench
+        log = bench.log
+        if not log.undecided or log.head.ballot != bench.promised:
+            return 0
+        index, held_by_all = 0, log.head.index
+        asked: WorkSet = ()
+        for held in log.after(log.decided):
+            members = log.set_for(held)
+            if members != asked:
+                asked = members
+                held_by_all = min(held_by_all, enough_index(members, self._held(members), bench.company.dead))
+            if held.index > held_by_all:
+                break
+            index = held.index
+        at = log.at(index)
+        return index if at is not None and at.entry.ballot == bench.promised else 0
+
+    def _held(self, members: WorkSet) -> dict[int, int]:
+        """How far each member holds the log of the promised ballot, by seat."""
+        bench = self._bench
+        held: dict[int, int] = {}
+        for member in members:
+            fellow = bench.company.fellows.get(member.identifier)
+            if member == bench.me:
+                held[member.seat] = bench.log.head.index
+            elif fellow is not None and fellow.bearing.seat == member.seat:
+                acked = fellow.acked
+                if acked.ballot == bench.promised and fellow.bearing.history == bench.history:
+                    held[member.seat] = acked.index
+        return held
+
+    def advance(self, index: int) -> None:
+        bench = self._bench
+        while bench.log.decided < index:
+            held = bench.log.decide_next()
+            match held.entry.kind:
+                case EntryKind.EVENTS:
+                    self._deliver(held)
+                case EntryKind.FOUND:
+                    self.began()
+                case EntryKind.CHANGE:
+                    self._report(held)
+                case EntryKind.PASS:
+                    pass
+        bench.counts["entries_decided"] = bench.log.decided
+        bench.log.trim(bench.settings.window_bytes, bench.settings.window_entries_max)
+
+    def _deliver(self, held: Held) -> None:
+        bench = self._bench
+        firsts: list[int] = []
+        for run in held.entry.runs:
+            firsts.append(self._number(held, run))
+            bench.events += len(run.lengths)
+        bench.counts["events"] = bench.events
+        for token, first in bench.publishing.numbered(held.index, firsts):
+            bench.out.append(Published(token, first))
+
+    def _number(self, held: Held, run: Run) -> int:
+        bench = self._bench
+        last, before = bench.streams.get(run.stream, (0, NO_HASH))
+        bench.streams[run.stream] = (last + len(run.lengths), run_hash(before, last + 1, run))
+        bench.out.append(Delivered(bench.history, held.index, last + 1, run, before))
+        return last + 1
+
+    def _report(self, held: Held) -> None:
+        change = change_of(held.entry)
+        assert change is not None
+        detail: dict[str, str | int] = {"number": held.index, "change": "joins" if change.joins else "leaves"}
+        self._bench.out.append(Report("work set", f"{change.member.identifier:08x}", detail))
+        self._bench.counts["work_set_changes"] += 1

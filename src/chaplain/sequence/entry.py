@@ -1,0 +1,219 @@
+"""Entries: what is agreed, one after the other. Byte tables: docs/protocol/sequence.md.
+
+    kind 1 | ballot: round 8, seat 8 | author 4 | next 8 | n 4 | body n
+
+An entry's hash covers its predecessor's hash, its index and all its bytes, so two logs with the same hash at an index
+are the same up to it. `next` says whose turn it is to write the following entry under the same ballot: that is the
+lock, and because it is part of the entry there is one holder for every place.
+
+Decoders check every length before they believe it, and raise `Malformed` alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from hashlib import sha256
+from itertools import pairwise
+from typing import NamedTuple
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.wire.primitives import Cursor, put_number, put_string
+
+_HEAD = struct.Struct(">BQQIQI")
+HEAD_BYTES = _HEAD.size
+MEMBERS_MAX = 255
+NO_HASH = bytes(32)
+
+
+class EntryKind(IntEnum):
+    FOUND = 1
+    CHANGE = 2
+    EVENTS = 3
+    PASS = 4
+
+
+class Ballot(NamedTuple):
+    """Who may write, from when on. Unique: no two seats are the same."""
+
+    round: int
+    seat: int
+
+
+NO_BALLOT = Ballot(0, 0)
+
+
+class Member(NamedTuple):
+    """One memory that counts: a node, and the seat it drew when it began to remember. Seat 0 is vacant."""
+
+    identifier: int
+    seat: int
+
+
+class Run(Frozen, frozen=True):
+    """Events of one publisher for one stream, one behind the other, where they stand in their entry."""
+
+    stream: str
+    publisher: str
+    lengths: tuple[int, ...]
+    data: bytes
+    at: int
+    """Where the first value begins in the data."""
+    end: int
+
+    def values(self, skip: int = 0) -> Iterator[bytes]:
+        start = self.at + sum(self.lengths[:skip])
+        for length in self.lengths[skip:]:
+            yield self.data[start : start + length]
+            start += length
+
+
+class Entry(Frozen, frozen=True):
+    kind: EntryKind
+    ballot: Ballot
+    author: int
+    """Identifier of the node that wrote it."""
+    next: int
+    """The seat that writes the following entry under this ballot."""
+    encoded: bytes
+    """All of it, as it is hashed and as it travels."""
+    runs: tuple[Run, ...] = ()
+    """Of EVENTS."""
+
+    @property
+    def body(self) -> bytes:
+        return self.encoded[HEAD_BYTES:]
+
+
+def make_entry(kind: EntryKind, ballot: Ballot, author: int, then: int, body: bytes = b"") -> Entry:
+    encoded = _HEAD.pack(kind, *ballot, author, then, len(body)) + body
+    return _finish(kind, ballot, author, then, encoded)
+
+
+class Change(Frozen, frozen=True):
+    member: Member
+    joins: bool
+    """True: from the next entry on it counts; False: it does no longer."""
+
+
+def entry_hash(previous: bytes, index: int, encoded: bytes) -> bytes:
+    return sha256(b"".join((previous, index.to_bytes(8, "big"), encoded))).digest()
+
+
+def decode_entries(data: bytes) -> list[Entry]:
+    entries: list[Entry] = []
+    position = 0
+    while position < len(data):
+        if len(data) - position < HEAD_BYTES:
+            raise Malformed(f"entry: a head has {HEAD_BYTES} octets, {len(data) - position} left")
+        kind, turn, seat, author, then, size = _HEAD.unpack_from(data, position)
+        end = position + HEAD_BYTES + size
+        if end > len(data):
+            raise Malformed(f"entry: body of {size} octets, {len(data) - position - HEAD_BYTES} left")
+        if kind not in _KINDS:
+            raise Malformed(f"entry: there is no kind {kind}")
+        entries.append(_finish(_KINDS[kind], Ballot(turn, seat), author, then, data[position:end]))
+        position = end
+    return entries
+
+
+_KINDS = {kind.value: kind for kind in EntryKind}
+
+
+def _finish(kind: EntryKind, ballot: Ballot, author: int, then: int, encoded: bytes) -> Entry:
+    """A body that nobody could apply must not become an entry."""
+    if ballot.round == 0 or ballot.seat == 0:
+        raise Malformed("entry: a ballot has a round and a seat")
+    runs: tuple[Run, ...] = ()
+    match kind:
+        case EntryKind.FOUND:
+            decode_members(encoded[HEAD_BYTES:])
+        case EntryKind.CHANGE:
+            decode_change(encoded[HEAD_BYTES:])
+        case EntryKind.EVENTS:
+            runs = _take_runs(encoded)
+        case EntryKind.PASS:
+            if len(encoded) > HEAD_BYTES:
+                raise Malformed("entry: PASS has no body")
+    return Entry(kind, ballot, author, then, encoded, runs)
+
+
+# Bodies.
+
+
+def encode_members(members: Iterable[Member]) -> bytes:
+    listed = sorted(members)
+    assert len(listed) <= MEMBERS_MAX
+    return bytes((len(listed),)) + b"".join(put_number(who, 4) + put_number(seat, 8) for who, seat in listed)
+
+
+def take_members(cursor: Cursor) -> tuple[Member, ...]:
+    count = cursor.number(1, "work set")
+    members = tuple(Member(cursor.number(4, "work set"), cursor.number(8, "work set")) for _ in range(count))
+    if not members or any(one.identifier >= other.identifier for one, other in pairwise(members)):
+        raise Malformed("work set: identifiers must ascend, and there must be one")
+    return members
+
+
+def decode_members(body: bytes) -> tuple[Member, ...]:
+    cursor = Cursor(body)
+    members = take_members(cursor)
+    cursor.end("work set")
+    return members
+
+
+def encode_change(change: Change) -> bytes:
+    return struct.pack(">BIQ", change.joins, *change.member)
+
+
+def decode_change(body: bytes) -> Change:
+    cursor = Cursor(body)
+    joins, member = cursor.number(1, "change"), Member(cursor.number(4, "change"), cursor.number(8, "change"))
+    cursor.end("change")
+    if joins > 1 or (joins and not member.seat):
+        raise Malformed("change: a member with a seat joins (1), or one leaves (0)")
+    return Change(member, bool(joins))
+
+
+def encode_run(stream: str, publisher: str, values: Sequence[bytes]) -> bytes:
+    lengths = struct.pack(f">{len(values)}I", *map(len, values))
+    return b"".join((put_string(stream), put_string(publisher), put_number(len(values), 4), lengths, *values))
+
+
+def _take_runs(encoded: bytes) -> tuple[Run, ...]:
+    cursor = Cursor(encoded, HEAD_BYTES)
+    runs: list[Run] = []
+    while cursor.position < len(encoded):
+        stream, publisher = cursor.string("stream"), cursor.string("publisher")
+        count = cursor.number(4, "run")
+        if not stream or not count:
+            raise Malformed("run: a stream has a name, and a run an event")
+        lengths = struct.unpack(f">{count}I", cursor.take(4 * count, "lengths"))
+        at, end = cursor.position, cursor.position + sum(lengths)
+        if end > len(encoded):
+            raise Malformed(f"run: values of {end - at} octets, {len(encoded) - at} left")
+        cursor.position = end
+        runs.append(Run(stream, publisher, lengths, encoded, at, end))
+    if not runs:
+        raise Malformed("entry: EVENTS has at least one run")
+    return tuple(runs)
+
+
+# The chain of one stream.
+
+
+def run_hash(previous: bytes, first: int, run: Run) -> bytes:
+    """The stream's hash behind a run whose first event has this number."""
+    lengths = struct.pack(f">{len(run.lengths)}I", *run.lengths)
+    hashed = sha256(b"".join((previous, put_number(first, 8), put_string(run.publisher), lengths)))
+    hashed.update(memoryview(run.data)[run.at : run.end])
+    return hashed.digest()
+
+
+def event_hashes(previous: bytes, first: int, values: Iterable[bytes]) -> Iterator[bytes]:
+    """Each event's own hash, linked to the one before it; the first to the stream's hash before its run."""
+    for number, value in enumerate(values, first):
+        previous = sha256(b"".join((previous, put_number(number, 8), value))).digest()
+        yield previous

@@ -1,0 +1,72 @@
+"""What passes between the sequence and the layer around it, beside sessions, parcels and time."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from chaplain.core import Drained, Frozen, Report, Stopping, Woken
+from chaplain.gossip.events import MemberChanged, Told
+from chaplain.link.events import Meet
+from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.sequence.entry import Run
+from chaplain.sequence.messages import State
+
+# Inputs.
+
+
+class Publish(Frozen, frozen=True):
+    """Number these events, one behind the other. Ends in `Published` or `Unpublished` of the same token."""
+
+    token: int
+    stream: str
+    publisher: str
+    values: tuple[bytes, ...]
+
+
+SequenceInput: TypeAlias = Woken | Drained | Stopping | Entered | Exited | MemberChanged | Told | Publish
+
+
+# Effects.
+
+
+class Published(Frozen, frozen=True):
+    """Agreed: the first event has this number, the others follow it."""
+
+    token: int
+    first: int
+
+
+class Unpublished(Frozen, frozen=True):
+    """`refused` and `busy`: none of it was published, nor will be. `unknown`: it may have been, or may yet be."""
+
+    token: int
+    kind: str
+    reason: str
+
+
+class Delivered(Frozen, frozen=True):
+    """These events are agreed, and so is everything before them."""
+
+    history: int
+    index: int
+    first: int
+    run: Run
+    before: bytes
+    """The stream's hash before the first of them."""
+
+
+class Began(Frozen, frozen=True):
+    """From now on deliveries are of this history, behind these numbers; what was delivered before is of another."""
+
+    history: int
+    index: int
+    hash: bytes
+    streams: dict[str, tuple[int, bytes]]
+
+
+class Became(Frozen, frozen=True):
+    state: State
+    reason: str
+
+
+SequenceEffect: TypeAlias = Whisper | Meet | Report | Published | Unpublished | Delivered | Began | Became

@@ -1,0 +1,119 @@
+"""Entries of others: what is accepted, what is missing, and what others are given of ours.
+
+Under the promised ballot, or a higher one, a log is accepted up to its last entry, because that entry's ballot says
+whose log it is. Everything else is accepted only as far as it is decided.
+
+Invariants: what is decided is never dropped; nothing is acknowledged that does not hang on what was held before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chaplain.sequence.bench import Bench
+from chaplain.sequence.company import Fellow
+from chaplain.sequence.discovery import Discovery
+from chaplain.sequence.entry import Entry, decode_entries
+from chaplain.sequence.locking import Locking
+from chaplain.sequence.log import NOTHING
+from chaplain.sequence.messages import Bearing, Events, Fill, Refuse, Why
+
+
+class Intake:
+    def __init__(self, bench: Bench, locking: Locking, discovery: Discovery, advance: Callable[[int], None]) -> None:
+        self._bench = bench
+        self._locking = locking
+        self._discovery = discovery
+        self._advance = advance
+        self._lack: tuple[int, int] | None = None
+        """Whom to ask for what we lack, and when."""
+        self._filled_ns = -bench.settings.lack_ns
+
+    def reset(self) -> None:
+        self._lack = None
+
+    def due_ns(self) -> int | None:
+        return None if self._lack is None else self._lack[1]
+
+    def tick(self) -> None:
+        if self._lack is not None and self._bench.now_ns >= self._lack[1]:
+            self._ask_for_missing(self._lack[0])
+
+    def take_in(self, fellow: Fellow, message: Events) -> None:
+        bench = self._bench
+        entries = decode_entries(message.entries)
+        if not bench.history and self._discovery.may_enter(entries, message.previous):
+            bench.start_from(message.bearing.history, NOTHING, ())
+            bench.since_ns = bench.now_ns
+        if message.bearing.history != bench.history or not entries:
+            return
+        fitting = bench.log.fit(message.previous, message.previous_hash, entries)
+        if fitting is None:
+            if message.previous >= bench.log.decided:
+                self._ask_for_missing(fellow.identifier)
+            return
+        self._accept(fellow, message.bearing, *fitting)
+
+    def _accept(self, fellow: Fellow, bearing: Bearing, previous: int, entries: list[Entry]) -> None:
+        """Under the promised ballot or a higher one all is accepted; else only what is decided."""
+        bench = self._bench
+        if entries and entries[-1].ballot < bench.promised:
+            if entries[-1].author == fellow.identifier and bearing.promised < bench.promised:
+                bench.tell(fellow, Refuse(bench.bearing(), Why.STALE))
+            entries = entries[: max(0, bearing.decided - previous)]
+        elif entries:
+            self._locking.promise(entries[-1].ballot)
+        bench.publishing.displaced(bench.log.attach(previous, entries))
+        if entries:
+            bench.ack_due = True
+            self._lack = None
+        self.learn_decided(bearing)
+        if bearing.head.index > bench.log.head.index:
+            self._ask_for_missing(fellow.identifier)
+
+    def learn_decided(self, bearing: Bearing) -> None:
+        log = self._bench.log
+        if bearing.decided > log.decided and log.hash_at(bearing.decided) == bearing.decided_hash:
+            self._advance(bearing.decided)
+
+    def note_lack(self, fellow: Fellow, bearing: Bearing) -> None:
+        """Others acknowledge what has not come here: it is on its way, or lost."""
+        bench = self._bench
+        log = bench.log
+        behind = bearing.decided > log.decided and log.hash_at(bearing.decided) != bearing.decided_hash
+        if behind or bearing.head > log.head:
+            if self._lack is None:
+                self._lack = (fellow.identifier, bench.now_ns + self._bench.settings.lack_ns)
+        elif self._lack is not None and self._lack[0] == fellow.identifier:
+            self._lack = None
+
+    def _ask_for_missing(self, identifier: int) -> None:
+        """Not more often than once in the time that an answer may take."""
+        bench = self._bench
+        fellow = bench.company.fellows.get(identifier)
+        if self._filled_ns > bench.now_ns - self._bench.settings.lack_ns // 2:
+            self._lack = (identifier, bench.now_ns + self._bench.settings.lack_ns // 2)
+            return
+        self._lack = None
+        if fellow is not None and bench.history:
+            self._filled_ns = bench.now_ns
+            bench.tell(fellow, Fill(bench.bearing()))
+
+    def fill(self, fellow: Fellow, asker: Bearing) -> None:
+        """As much as fits into one message: of what is undecided, all or nothing, so that it shows its ballot."""
+        bench = self._bench
+        log = bench.log
+        before = log.hash_at(asker.decided)
+        if asker.decided > log.decided:
+            return
+        if before is None:
+            bench.tell(fellow, Refuse(bench.bearing(), Why.FORGOTTEN))
+            return
+        chosen: list[bytes] = []
+        size = 0
+        for held in log.after(asker.decided):
+            if size > self._bench.settings.batch_bytes_max and held.index <= log.decided:
+                break
+            chosen.append(held.entry.encoded)
+            size += len(held.entry.encoded)
+        bench.tell(fellow, Events(bench.bearing(), asker.decided, before, b"".join(chosen)))

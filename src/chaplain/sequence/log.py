@@ -1,0 +1,232 @@
+"""The log of one node: the entries it holds, which of them are agreed, and the work set behind each.
+
+It decides what fits where: an entry follows the hash before it. It refuses to know ballots' owners, peers and time.
+
+Invariants: what is decided never changes; `decided` never goes back; the hash chain holds; an entry that changes the
+work set is written only when all before it is decided.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from chaplain.core import Frozen
+from chaplain.sequence.entry import (
+    NO_BALLOT,
+    NO_HASH,
+    Ballot,
+    Change,
+    Entry,
+    EntryKind,
+    decode_change,
+    decode_members,
+    entry_hash,
+)
+from chaplain.sequence.messages import Place
+from chaplain.sequence.work_set import WorkSet, changed
+
+
+class Held(Frozen, frozen=True):
+    index: int
+    entry: Entry
+    hash: bytes
+
+
+class Base(Frozen, frozen=True):
+    """The entry before the first that is held: all that must be known of it."""
+
+    index: int = 0
+    hash: bytes = NO_HASH
+    ballot: Ballot = NO_BALLOT
+    next: int = 0
+
+
+NOTHING = Base()
+
+
+class Log:
+    def __init__(self, base: Base, members: WorkSet = ()) -> None:
+        self._base = base
+        self._held: deque[Held] = deque()
+        self._bytes = 0
+        self.decided = base.index
+        self.members: WorkSet = members
+        """The work set behind the last decided entry."""
+        self.undecided_bytes = 0
+        self._changing = 0
+        """Undecided entries that change the work set."""
+
+    # Reading.
+
+    @property
+    def head(self) -> Place:
+        if self._held:
+            last = self._held[-1]
+            return Place(last.entry.ballot, last.index)
+        return Place(self._base.ballot, self._base.index)
+
+    @property
+    def head_hash(self) -> bytes:
+        return self._held[-1].hash if self._held else self._base.hash
+
+    @property
+    def turn(self) -> int:
+        """The seat that writes next, under the head's ballot."""
+        return self._held[-1].entry.next if self._held else self._base.next
+
+    @property
+    def decided_hash(self) -> bytes:
+        found = self.hash_at(self.decided)
+        assert found is not None, "the last decided entry is always known"
+        return found
+
+    def hash_at(self, index: int) -> bytes | None:
+        if index == self._base.index:
+            return self._base.hash
+        held = self.at(index)
+        return None if held is None else held.hash
+
+    def at(self, index: int) -> Held | None:
+        place = index - self._base.index - 1
+        return self._held[place] if 0 <= place < len(self._held) else None
+
+    def after(self, index: int) -> list[Held]:
+        """What is held behind an index that is held itself."""
+        count = self.head.index - index
+        return [self._held[place] for place in range(len(self._held) - count, len(self._held))]
+
+    def base_at(self, index: int) -> Base:
+        held = self.at(index)
+        if held is None:
+            assert index == self._base.index
+            return self._base
+        return Base(index, held.hash, held.entry.ballot, held.entry.next)
+
+    @property
+    def undecided(self) -> int:
+        return self.head.index - self.decided
+
+    def sets(self) -> list[WorkSet]:
+        """The work sets from the last decided entry to the head."""
+        if not self._changing:
+            return [self.members]
+        sets = [self.members]
+        for held in self.after(self.decided):
+            behind = set_behind(sets[-1], held.entry)
+            if behind != sets[-1]:
+                sets.append(behind)
+        return sets
+
+    def asked(self) -> list[WorkSet]:
+        """The work sets that must agree before the head is decided: all but that which it brings itself."""
+        sets = self.sets()
+        brings = len(sets) > 1 and self._held[-1].entry.kind is EntryKind.CHANGE
+        return [one for one in (sets[:-1] if brings else sets) if one]
+
+    def set_for(self, held: Held) -> WorkSet:
+        """The work set that decides about an undecided entry; the first entry of all is decided by those it names."""
+        members = self.members or set_behind((), held.entry)
+        if not self._changing:
+            return members
+        for before in self.after(self.decided)[: held.index - self.decided - 1]:
+            members = set_behind(members, before.entry)
+        return members
+
+    def is_changing(self) -> bool:
+        """Whether an undecided entry changes the work set: then nothing is written behind it."""
+        return self._changing > 0
+
+    # Changing.
+
+    def append(self, entry: Entry) -> Held:
+        index = self.head.index + 1
+        held = Held(index, entry, entry_hash(self.head_hash, index, entry.encoded))
+        self._hold(held)
+        return held
+
+    def _hold(self, held: Held) -> None:
+        self._held.append(held)
+        self._bytes += len(held.entry.encoded)
+        self.undecided_bytes += len(held.entry.encoded)
+        self._changing += _changes(held)
+
+    def cut(self, index: int) -> list[Held]:
+        """Drop everything behind an index, and give it back."""
+        assert index >= self.decided, "what is decided is never cut"
+        dropped: list[Held] = []
+        while self._held and self._held[-1].index > index:
+            held = self._held.pop()
+            self._bytes -= len(held.entry.encoded)
+            self.undecided_bytes -= len(held.entry.encoded)
+            self._changing -= _changes(held)
+            dropped.append(held)
+        return dropped[::-1]
+
+    def fit(self, previous: int, previous_hash: bytes, entries: list[Entry]) -> tuple[int, list[Entry]] | None:
+        """Where in this log the entries belong, without those that are decided here already; None: nowhere yet."""
+        if previous > self.head.index:
+            return None
+        if previous >= self.decided:
+            return (previous, entries) if self.hash_at(previous) == previous_hash else None
+        skip = self.decided - previous
+        for index, entry in enumerate(entries[:skip], previous + 1):
+            previous_hash = entry_hash(previous_hash, index, entry.encoded)
+        if len(entries) < skip or previous_hash != self.decided_hash:
+            return None
+        return self.decided, entries[skip:]
+
+    def attach(self, previous: int, entries: list[Entry]) -> list[Held]:
+        """Hold these entries behind `previous`; what contradicts them is dropped and given back."""
+        dropped: list[Held] = []
+        before = self.hash_at(previous)
+        assert before is not None
+        for index, entry in enumerate(entries, previous + 1):
+            here = entry_hash(before, index, entry.encoded)
+            held = self.at(index)
+            if held is not None and held.hash != here:
+                dropped += self.cut(index - 1)
+                held = None
+            if held is None:
+                self._hold(Held(index, entry, here))
+            before = here
+        return dropped
+
+    def decide_next(self) -> Held:
+        held = self.at(self.decided + 1)
+        assert held is not None, "only what is held is decided"
+        self.decided += 1
+        self.undecided_bytes -= len(held.entry.encoded)
+        self._changing -= _changes(held)
+        behind = set_behind(self.members, held.entry)
+        if held.entry.kind is not EntryKind.FOUND:
+            assert len(set(behind) ^ set(self.members)) <= 1, "work sets change by one member"
+        self.members = behind
+        return held
+
+    def trim(self, bytes_max: int, entries_max: int) -> int:
+        """Forget the oldest decided entries beyond the window; the index of the last one forgotten."""
+        while self._held and self._held[0].index < self.decided:
+            if self._bytes <= bytes_max and len(self._held) <= entries_max:
+                break
+            held = self._held.popleft()
+            self._bytes -= len(held.entry.encoded)
+            self._base = Base(held.index, held.hash, held.entry.ballot, held.entry.next)
+        return self._base.index
+
+
+def _changes(held: Held) -> bool:
+    return held.entry.kind in {EntryKind.FOUND, EntryKind.CHANGE}
+
+
+def set_behind(members: WorkSet, entry: Entry) -> WorkSet:
+    match entry.kind:
+        case EntryKind.FOUND:
+            return decode_members(entry.body)
+        case EntryKind.CHANGE:
+            return changed(members, decode_change(entry.body))
+        case _:
+            return members
+
+
+def change_of(entry: Entry) -> Change | None:
+    return decode_change(entry.body) if entry.kind is EntryKind.CHANGE else None

@@ -1,0 +1,101 @@
+"""What clients ask of the sequence, and the pages they are given. Bodies are MessagePack arrays, as at the desk.
+
+The values of a publish are the payload, one behind the other; the body says how long each is. A page is bounded, so a
+reader asks again for what follows, here or at another node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TypeAlias
+
+import msgspec
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.wire.limits import STRING_BYTES_MAX
+from chaplain.wire.primitives import VCHAR
+
+
+class PublishRequest(Frozen, frozen=True, array_like=True, tag="publish", forbid_unknown_fields=True):
+    stream: str
+    lengths: list[int]
+
+
+class ReadRequest(Frozen, frozen=True, array_like=True, tag="read", forbid_unknown_fields=True):
+    stream: str
+    start: int
+    """The number of the first event wanted; 0: the oldest that the node remembers."""
+    wait_ns: int
+    """How long to wait for an event if there is none yet."""
+    history: int
+    """The history that the reader read before, 0 for any: numbers of another mean something else."""
+
+
+SequenceRequest: TypeAlias = PublishRequest | ReadRequest
+
+
+class PageRun(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Events that follow on each other, of one publisher."""
+
+    first: int
+    publisher: str
+    before: bytes
+    """The hash that the first of them is linked to."""
+    values: list[bytes]
+
+
+class Page(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
+    history: int
+    first: int
+    """The oldest number that the node remembers; one above the head if none."""
+    head: int
+    """The last number; 0 before the first event."""
+    runs: list[PageRun]
+
+
+class Numbered(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
+    first: int
+
+
+_requests: msgspec.msgpack.Decoder[SequenceRequest] = msgspec.msgpack.Decoder(SequenceRequest)
+_pages = msgspec.msgpack.Decoder(Page)
+_numbers = msgspec.msgpack.Decoder(Numbered)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: SequenceRequest | Page | Numbered) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_request(body: bytes) -> SequenceRequest:
+    try:
+        request = _requests.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"sequence request: {error}") from None
+    name = request.stream.encode(errors="replace")
+    if not name or len(name) > STRING_BYTES_MAX or name.translate(None, VCHAR):
+        raise Malformed(f"a stream's name has 1 to {STRING_BYTES_MAX} visible ASCII characters")
+    return request
+
+
+def decode_page(payload: bytes) -> Page:
+    try:
+        return _pages.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"sequence page: {error}") from None
+
+
+def decode_numbered(payload: bytes) -> Numbered:
+    try:
+        return _numbers.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"sequence number: {error}") from None
+
+
+def split(lengths: Sequence[int], payload: bytes) -> tuple[bytes, ...]:
+    """The values of a publish."""
+    if not lengths or min(lengths) < 0 or sum(lengths) != len(payload):
+        raise Malformed("sequence request: the lengths do not add up to the values")
+    return tuple(payload[end - size : end] for size, end in zip(lengths, accumulate(lengths), strict=True))

@@ -1,0 +1,138 @@
+"""Writing while the lock is ours: changes of the work set first, then events, then somebody else's turn.
+
+Decides what the next entry is, whom it names as the next writer, and whether this node waits for the lock.
+
+Invariants: nothing is written behind an entry that changes the work set until that is decided, except the first entry
+of a new ballot; such a change is written only when all before it is decided; what no majority holds yet is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chaplain.sequence.bench import Bench
+from chaplain.sequence.changes import due_change
+from chaplain.sequence.company import Fellow
+from chaplain.sequence.entry import Ballot, EntryKind, encode_change, make_entry
+from chaplain.sequence.locking import Locking
+from chaplain.sequence.messages import Beat, State
+from chaplain.sequence.work_set import successor
+
+
+class Writing:
+    def __init__(self, bench: Bench, locking: Locking, decide: Callable[[], None]) -> None:
+        self._bench = bench
+        self._locking = locking
+        self._decide = decide
+        self._chore_ns: int | None = None
+        """Since when a change of the work set is due."""
+        self._stuck_ns: int | None = None
+        """Since when something is undecided."""
+        self._asked = (0, 0)
+        """Whom we told last that we wait, and for which place."""
+
+    def reset(self) -> None:
+        self._chore_ns = self._stuck_ns = None
+
+    def due_ns(self) -> int | None:
+        waits = self._chore_ns is not None or self._stuck_ns is not None
+        return self._bench.now_ns + self._bench.settings.chore_ns // 4 if waits else None
+
+    def watch(self) -> None:
+        """See whether there is something to do that nobody asked for."""
+        bench = self._bench
+        due = bench.is_member and due_change(bench) is not None
+        self._chore_ns = (self._chore_ns if self._chore_ns is not None else bench.now_ns) if due else None
+        if not bench.history or not bench.log.undecided:
+            self._stuck_ns = None
+        elif self._stuck_ns is None:
+            self._stuck_ns = bench.now_ns
+
+    def decided(self) -> None:
+        self._stuck_ns = None
+
+    def write_first(self, ballot: Ballot) -> None:
+        """The lock is ours by a new ballot: go on with what was found, and put a first entry of ours behind it."""
+        bench = self._bench
+        may_publish = bench.publishing and not bench.log.is_changing() and bench.state is State.WRK
+        if may_publish and self._has_room():
+            self._append(EntryKind.EVENTS, ballot, self._batch())
+        else:
+            self._append(EntryKind.PASS, ballot, then=bench.seat)
+        bench.spread(bench.log.decided)
+        self._decide()
+
+    def write(self) -> None:
+        """While the lock is ours: changes of the work set first, then events, then somebody else's turn."""
+        while self._locking.holds and not self._bench.log.is_changing():
+            if not self._write_one():
+                return
+            self._bench.spread(self._bench.log.head.index - 1)
+            self._decide()
+
+    def _write_one(self) -> bool:
+        bench = self._bench
+        change = due_change(bench) if self._chore_ns is not None else None
+        if change is not None:
+            if bench.log.undecided:
+                return False
+            self._append(EntryKind.CHANGE, bench.promised, encode_change(change), then=bench.seat)
+        elif bench.publishing and not self._is_held_back():
+            if not self._has_room():
+                return False
+            self._append(EntryKind.EVENTS, bench.promised, self._batch())
+        elif self._next() != bench.seat and self._has_room():
+            self._append(EntryKind.PASS, bench.promised)
+        else:
+            return False
+        return True
+
+    def _has_room(self) -> bool:
+        settings, log = self._bench.settings, self._bench.log
+        fits = log.undecided_bytes + settings.batch_bytes_max <= settings.flight_bytes_max
+        return fits and log.undecided < settings.flight_entries_max
+
+    def _batch(self) -> bytes:
+        bench = self._bench
+        return bench.publishing.take(bench.log.head.index + 1, bench.settings.batch_bytes_max)
+
+    def _append(self, kind: EntryKind, ballot: Ballot, body: bytes = b"", then: int = 0) -> None:
+        bench = self._bench
+        assert ballot == bench.promised, "nobody writes under a ballot that is not his"
+        bench.log.append(make_entry(kind, ballot, bench.settings.identifier, then or self._next(), body))
+        bench.counts["entries_written"] += 1
+
+    def _next(self) -> int:
+        """Whose turn is next: going round, the first member that waits for the lock; else it stays ours."""
+        bench = self._bench
+        fresh = bench.company.fresh(bench.now_ns, bench.settings.silence_ns)
+        wanting = {one.bearing.seat for one in fresh if one.bearing.wants and one.bearing.history == bench.history}
+        return successor(bench.log.members, bench.seat, wanting) or bench.seat
+
+    def _is_held_back(self) -> bool:
+        bench = self._bench
+        lonely = bench.alone and len(bench.log.members) == 1
+        return lonely and bench.now_ns - bench.since_ns < bench.settings.lonely_ns
+
+    def _wants(self) -> bool:
+        bench = self._bench
+        if not bench.is_member or self._locking.holds:
+            return False
+        staggered_ns = bench.settings.chore_ns * (3 + bench.rank()) // 3
+        due = (since for since in (self._chore_ns, self._stuck_ns) if since is not None)
+        return bool(bench.publishing) or any(bench.now_ns - since > staggered_ns for since in due)
+
+    def wait(self) -> None:
+        """Say at once that we wait, to whoever has the lock; everybody else hears it with the next word."""
+        bench = self._bench
+        bench.wants = self._wants()
+        self._locking.wait(wants=bench.wants)
+        if bench.wants and bench.publishing and not bench.ack_due:
+            holder = bench.company.of_seat(bench.log.members, bench.log.turn)
+            if holder is not None and not self._asked_at(holder):
+                bench.tell(holder, Beat(bench.bearing()))
+
+    def _asked_at(self, holder: Fellow) -> bool:
+        key = (holder.identifier, self._bench.log.head.index)
+        asked, self._asked = self._asked == key, key
+        return asked

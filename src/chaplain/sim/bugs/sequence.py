@@ -1,0 +1,170 @@
+"""One-line mutations of the sequence; each must be caught by a checker or by an assertion in the code."""
+
+from __future__ import annotations
+
+from chaplain.sim.planted import Bug
+
+_BY = ("sequence", "assert")
+
+
+def _bug(name: str, module: str, old: str, new: str, seeds: int = 60, *, mode: str = "safety") -> Bug:
+    return Bug(name, f"chaplain.sequence.{module}", old, new, "sequence", _BY, seeds, mode)
+
+
+BUGS = [
+    _bug(
+        "remove the silent node without agreement",
+        "core",
+        "        self._intake.tick()\n",
+        "        self._intake.tick()\n"
+        "        silence_ns, heard_ns = self.settings.silence_ns, bench.company.heard_ns\n"
+        "        bench.log.members = tuple(\n"
+        "            member\n"
+        "            for member in bench.log.members\n"
+        "            if member == bench.me or bench.now_ns - heard_ns(*member, bench.now_ns) <= silence_ns\n"
+        "        )\n",
+    ),
+    _bug(
+        "count half as enough",
+        "work_set",
+        "    if 2 * present > len(members):",
+        "    if 2 * present >= len(members) - 1:",
+    ),
+    _bug(
+        "accept entries under an old ballot",
+        "intake",
+        "        if entries and entries[-1].ballot < bench.promised:",
+        "        if entries and entries[-1].ballot < bench.log.head.ballot:",
+    ),
+    _bug(
+        "break a promise",
+        "locking",
+        "        elif asker.promised < bench.promised:",
+        "        elif asker.promised < bench.log.head.ballot:",
+    ),
+    _bug(
+        "grant the lock without a promise",
+        "locking",
+        "        self.promise(asker.promised)\n        before, tail",
+        "        before, tail",
+    ),
+    _bug(
+        "grant the lock to one who knows less",
+        "locking",
+        "        elif asker.decided < bench.log.decided:",
+        "        elif asker.decided < bench.log.decided - 3:",
+    ),
+    _bug(
+        "go on without what the granters hold",
+        "locking",
+        "        if best is None or best.bearing.head <= log.head:",
+        "        if best is None or best.bearing.head >= log.head:",
+    ),
+    _bug(
+        "take the longest log, whatever its ballot",
+        "locking",
+        "key=lambda grant: grant.bearing.head, default=None)\n"
+        "        if best is None or best.bearing.head <= log.head:",
+        "key=lambda grant: grant.bearing.head.index, default=None)\n"
+        "        if best is None or best.bearing.head.index <= log.head.index:",
+        300,
+    ),
+    _bug(
+        "write when it is another's turn",
+        "locking",
+        "bench.is_member and self._attempt is None and log.turn == bench.seat and log.head.ballot == bench.promised",
+        "bench.is_member and self._attempt is None and log.head.ballot == bench.promised",
+    ),
+    _bug(
+        "take the lock with too few grants",
+        "locking",
+        "        if not is_enough(attempt.members, seats, bench.company.dead):",
+        "        if len(seats) < 2:",
+    ),
+    _bug(
+        "count acknowledgements of another ballot",
+        "deciding",
+        "                if acked.ballot == bench.promised and fellow.bearing.history == bench.history:",
+        "                if fellow.bearing.history == bench.history:",
+    ),
+    _bug(
+        "decide by what was written under an old ballot",
+        "deciding",
+        "        if not log.undecided or log.head.ballot != bench.promised:\n            return 0",
+        "        if not log.undecided:\n            return 0",
+        300,
+    ),
+    _bug(
+        "believe that an index is decided without comparing hashes",
+        "intake",
+        "        if bearing.decided > log.decided and log.hash_at(bearing.decided) == bearing.decided_hash:",
+        "        if bearing.decided > log.decided and log.hash_at(bearing.decided) is not None:",
+    ),
+    _bug(
+        "publish again what kept its place",
+        "publishing",
+        "        placed = self._placed.pop(index, ())",
+        "        placed = self._placed.get(index, ())",
+    ),
+    _bug(
+        "forget what lost its place",
+        "publishing",
+        "                self._pending.appendleft(one.publish)\n",
+        "                pass\n",
+        mode="liveness",
+    ),
+    _bug(
+        "a restarted node takes its old seat",
+        "bench",
+        "        return self.chance.randrange(1, 1 << 64)",
+        "        return self.settings.identifier",
+    ),
+    _bug(
+        "join with numbers of one's own",
+        "core",
+        "        bench.streams = dict(seq.streams)\n",
+        "        bench.streams = {}\n",
+    ),
+    _bug(
+        "say that one holds what others hold",
+        "intake",
+        "            bench.ack_due = True\n            self._lack = None\n",
+        "            bench.ack_due = True\n            self._lack = None\n"
+        "            fellow.acked = max(other.acked for other in bench.company.fellows.values())\n",
+        300,
+    ),
+    _bug(
+        "hold entries that do not fit",
+        "log",
+        "            return (previous, entries) if self.hash_at(previous) == previous_hash else None",
+        "            return previous, entries",
+    ),
+    _bug(
+        "begin a history with whoever is here",
+        "discovery",
+        "        most = 2 * (len(here) + 1) > size and",
+        "        most =",
+        120,
+    ),
+    _bug(
+        "never take the lock from the dead",
+        "locking",
+        "            self._take()\n\n    def hurry",
+        "            self._armed = None\n\n    def hurry",
+        mode="liveness",
+    ),
+    _bug(
+        "never ask for what is missing",
+        "intake",
+        "            bench.tell(fellow, Fill(bench.bearing()))",
+        "            pass",
+        mode="liveness",
+    ),
+    _bug(
+        "never let anybody in",
+        "changes",
+        "    return recently and fellow.connected and",
+        "    return False and",
+        mode="liveness",
+    ),
+]

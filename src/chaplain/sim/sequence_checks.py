@@ -1,0 +1,205 @@
+"""Watches the sequence from outside: what was published, delivered and acknowledged, at whom, and in which history.
+
+It compares what one node delivered with what another did, and acknowledgements with both. The only thing it takes from
+a node's inside is who is in its work set and whether a memory still exists, to know what may be demanded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chaplain.sequence.core import SequenceCore
+from chaplain.sequence.events import Began, Delivered, Publish, Published, Unpublished
+from chaplain.sequence.messages import State
+from chaplain.sequence.work_set import WorkSet
+from chaplain.sim.checkers import Watcher
+from chaplain.sim.host import Host
+
+if TYPE_CHECKING:
+    from chaplain.sim.workloads.sequence import Sequence as Workload
+    from chaplain.sim.world import World
+
+_PROGRESS_NS = 10 * 10**9
+
+
+class SequenceChecker(Watcher):
+    name = "sequence"
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self.world: World | None = None
+        self._sent: dict[int, tuple[str, int, Publish]] = {}
+        """By token: at which life of whom, and what."""
+        self._sent_at: dict[int, int] = {}
+        self._ended: set[int] = set()
+        self._order: dict[tuple[int, str, int], bytes] = {}
+        self._where: dict[bytes, tuple[int, str, int]] = {}
+        self._heads: dict[str, dict[str, int]] = {}
+        self._sets: dict[tuple[int, int], WorkSet] = {}
+        self._acked: dict[tuple[int, str], int] = {}
+        self._acked_at: dict[str, int] = {}
+        """When each node last acknowledged something."""
+        self._active: list[int] = []
+        """Histories that hold events, in the order in which they began to."""
+
+    def born(self, time_ns: int, host: Host, /) -> None:
+        self._heads[host.name] = {}
+
+    def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
+        if isinstance(event, Publish):
+            self._sent[event.token] = (host.name, host.life, event)
+            self._sent_at[event.token] = time_ns
+        for effect in effects:
+            match effect:
+                case Began():
+                    self._heads[host.name] = {stream: number for stream, (number, _) in effect.streams.items()}
+                case Delivered():
+                    self._delivered(host, effect)
+                case Published():
+                    self._acknowledged(time_ns, host, effect)
+                case Unpublished():
+                    self._end(effect.token)
+                    self._workload.counts(self.world)[f"unpublished: {effect.kind}"] += 1
+                case _:
+                    pass
+        self._see_set(host)
+
+    # One message per number, no gaps, the same order everywhere.
+
+    def _delivered(self, host: Host, delivered: Delivered) -> None:
+        stream = delivered.run.stream
+        heads = self._heads[host.name]
+        if delivered.first != heads.get(stream, 0) + 1:
+            self.complain(f"{host.name} delivers {stream} {delivered.first} after {heads.get(stream, 0)}")
+        for number, value in enumerate(delivered.run.values(), delivered.first):
+            place = (delivered.history, stream, number)
+            if self._order.setdefault(place, value) != value:
+                self.complain(f"fork: {stream} {number} is two messages; the second at {host.name}")
+            if self._where.setdefault(value, place) != place:
+                self.complain(f"{host.name} delivers {value!r} as {place}; it is {self._where[value]} already")
+        heads[stream] = delivered.first + len(delivered.run.lengths) - 1
+        if delivered.history not in self._active:
+            self._second_history(host, delivered.history)
+
+    def _second_history(self, host: Host, history: int) -> None:
+        """Another one may hold events only when the first is over, or nobody who remembers it was asked."""
+        self._active.append(history)
+        for former in self._active[:-1]:
+            if self._is_alive(former) and not self._was_forgotten(former, history):
+                self.complain(f"fork: {host.name} delivers in history {history:x} while {former:x} lives")
+
+    def _latest(self, history: int) -> WorkSet:
+        return max(((index, members) for (of, index), members in self._sets.items() if of == history))[1]
+
+    def _cores(self) -> dict[int, SequenceCore]:
+        assert self.world is not None
+        hosts = [host for host in self.world.hosts.values() if host.core is not None]
+        return {host.core.number: host.core.sequence for host in hosts}  # type: ignore[union-attr]
+
+    def _holders(self, history: int) -> list[SequenceCore]:
+        """Those whose memories still count in this history."""
+        members = self._latest(history)
+        return [core for core in self._cores().values() if core.bench.history == history and core.bench.me in members]
+
+    def _is_alive(self, history: int) -> bool:
+        return 2 * len(self._holders(history)) > len(self._latest(history))
+
+    def _was_forgotten(self, former: int, history: int) -> bool:
+        """More than half of all nodes hold no memory of the former history: those may begin anew among themselves."""
+        return 2 * len(self._holders(former)) < len(self._workload.names)
+
+    # Acknowledgements.
+
+    def _acknowledged(self, time_ns: int, host: Host, published: Published) -> None:
+        name, life, sent = self._sent[published.token]
+        self._end(published.token)
+        if (name, life) != (host.name, host.life):
+            self.complain(f"{host.name}.{host.life} acknowledges what was published at {name}.{life}")
+        core = host.core.sequence  # type: ignore[union-attr]
+        for number, value in enumerate(sent.values, published.first):
+            if self._order.get((core.bench.history, sent.stream, number)) != value:
+                self.complain(f"{host.name} acknowledges {value!r} as {sent.stream} {number}, which it is not")
+        key = (core.bench.history, sent.stream)
+        self._acked[key] = max(self._acked.get(key, 0), published.first + len(sent.values) - 1)
+        self._acked_at[host.name] = time_ns
+        self._workload.counts(self.world)["acknowledged"] += len(sent.values)
+        self._demand_copies(host, core)
+
+    def _demand_copies(self, host: Host, core: SequenceCore) -> None:
+        """What is acknowledged is in more than half of the memories that count; one that died since had it, maybe."""
+        log = core.bench.log
+        members = log.members
+        cores = self._cores()
+        without = 0
+        for member in members:
+            other = cores.get(member.identifier)
+            if other is not None and other.bench.me == member and other.bench.history == core.bench.history:
+                held = other.bench.log.hash_at(log.decided)
+                without += held != log.decided_hash and other.bench.log.decided < log.decided
+        if 2 * without >= len(members) and len(members) > 1:
+            self.complain(f"{host.name} acknowledges what {without} of {len(members)} memories do not hold")
+
+    def _end(self, token: int) -> None:
+        if token in self._ended:
+            self.complain(f"token {token} ended twice")
+        self._ended.add(token)
+
+    # Work sets.
+
+    def _see_set(self, host: Host) -> None:
+        if host.core is None:
+            return
+        bench = host.core.sequence.bench  # type: ignore[attr-defined]
+        if bench.history and bench.log.decided:
+            known = self._sets.setdefault((bench.history, bench.log.decided), bench.log.members)
+            if known != bench.log.members:
+                self.complain(f"fork: {host.name} has another work set behind {bench.log.decided} than others")
+
+    # The end.
+
+    def finish(self, healed: Sequence[Host], /) -> None:
+        assert self.world is not None
+        counts = self.world.counts
+        counts["histories with events"] += len(self._active)
+        counts["delivered"] += len(self._order)
+        for (history, stream), number in self._acked.items():
+            holders = self._holders(history)
+            if self._is_alive(history) and all(core.bench.streams.get(stream, (0,))[0] < number for core in holders):
+                tails = [core.bench.log.undecided for core in holders]
+                if not any(tails):
+                    self.complain(f"{stream} {number} was acknowledged, and nobody in {history:x} has it")
+        if healed:
+            self._demand_progress(healed)
+
+    def _demand_progress(self, healed: Sequence[Host]) -> None:
+        """A majority of the work set among the healed must work again, and take in the others that were healed."""
+        assert self.world is not None
+        cores = [host.core.sequence for host in healed if host.core is not None]  # type: ignore[attr-defined]
+        histories = {core.bench.history for core in cores if core.bench.history and core.bench.log.members}
+        able = [history for history in sorted(histories) if self._can_go_on(history, cores)]
+        if not able:
+            self.world.counts["liveness not demanded"] += 1
+            return
+        self.world.counts["liveness demanded"] += 1
+        for host, core in zip(healed, cores, strict=True):
+            bench = core.bench
+            if bench.state is not State.WRK or bench.history != able[-1]:
+                self.complain(f"{host.name} is in {bench.state.name} long after the heal: {bench.reason}")
+            self._demand_answers(host)
+            if self._acked_at.get(host.name, 0) < self.world.now_ns - _PROGRESS_NS:
+                self.complain(f"{host.name} acknowledged nothing lately, long after the heal")
+
+    def _demand_answers(self, host: Host) -> None:
+        assert self.world is not None
+        for token, (name, life, _) in self._sent.items():
+            late = self._sent_at[token] < self.world.now_ns - _PROGRESS_NS
+            if late and (name, life) == (host.name, host.life) and token not in self._ended:
+                self.complain(f"{host.name} never answered what was published as {token}, long after the heal")
+
+    def _can_go_on(self, history: int, cores: Sequence[SequenceCore]) -> bool:
+        members = self._latest(history)
+        here = [core for core in cores if core.bench.history == history and core.bench.me in members]
+        sets = [members, *(one for core in here for one in core.bench.log.sets())]
+        present = {core.bench.me for core in here}
+        return all(2 * len(present.intersection(one)) > len(one) for one in sets)

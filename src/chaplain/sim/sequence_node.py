@@ -1,0 +1,139 @@
+"""A sequence in the simplest possible coat, for the made-up world.
+
+It dials every peer and begins each frame with its number and its instance. What link and mesh prove elsewhere is taken
+for granted here: an instance that was replaced by another of its node is not listened to any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from chaplain.core import Admit, Arrived, Connected, Dial, Disconnected, Flushed, HangUp, Knocked, Send, Woken
+from chaplain.gossip.events import Told
+from chaplain.link.events import Meet, Peer
+from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.sequence.core import SequenceCore
+from chaplain.sequence.settings import SequenceSettings
+from chaplain.sim.weather import MILLISECOND
+from chaplain.wire import parcel
+
+REDIAL_NS = 300 * MILLISECOND
+LEAD = 17
+"""Octets of a frame before its content: number and instance."""
+
+
+class SequenceNode:
+    def __init__(self, settings: SequenceSettings, endpoint_of: Callable[[int], str], rng: Random, now_ns: int) -> None:
+        self._rng = rng
+        self._endpoint_of = endpoint_of
+        self.number = settings.identifier
+        self.instance = rng.randbytes(16)
+        self.routing_id = b"\x01" + self.instance
+        self.sequence = SequenceCore(settings, rng, now_ns)
+        self._lead = bytes((self.number,)) + self.instance
+        self._ways: dict[int, int] = {}
+        """Connected dials, by peer."""
+        self._dials: dict[int, int] = {}
+        self._comers: dict[bytes, int] = {}
+        self._shown: dict[int, bytes] = {}
+        """The instance that each peer has shown last."""
+        self._present: dict[int, bytes] = {}
+        """Peers that were told of as entered."""
+        self._replaced: set[bytes] = set()
+        self._redial_ns = dict.fromkeys(settings.listed, now_ns)
+        self._next_dial = 0
+
+    def deadline(self) -> int | None:
+        due = [*self._redial_ns.values(), self.sequence.deadline()]
+        return min((when for when in due if when is not None), default=None)
+
+    def step(self, now_ns: int, event: Any, /) -> list[Any]:
+        effects: list[Any] = []
+        match event:
+            case Knocked():
+                effects.append(Admit(event.request, "node"))
+            case Connected():
+                peer = self._dials[event.dial]
+                self._ways[peer] = event.dial
+                effects.append(Send(event.dial, self._lead))
+                self._see(now_ns, peer, effects)
+            case Disconnected():
+                self._lost(now_ns, event, effects)
+            case Arrived():
+                self._arrived(now_ns, event, effects)
+            case Woken():
+                self._wake(now_ns, effects)
+            case Flushed():
+                pass
+            case _:
+                self._feed(now_ns, event, effects)
+        return effects
+
+    def _peer(self, number: int, instance: bytes) -> Peer:
+        return Peer(instance, number, bytes(32), self._endpoint_of(number))
+
+    def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
+        number, instance = event.frame[0], event.frame[1:LEAD]
+        if instance in self._replaced:
+            return
+        if isinstance(event.channel, bytes):
+            self._comers[event.channel] = number
+        former = self._shown.get(number)
+        if former is not None and former != instance:
+            self._replaced.add(former)
+            self._exit(now_ns, number, effects)
+        self._shown[number] = instance
+        self._see(now_ns, number, effects)
+        if len(event.frame) > LEAD and self._present.get(number) == instance:
+            content = parcel.decode(event.frame[LEAD:])
+            self._feed(now_ns, Told(self._peer(number, instance), content), effects)
+
+    def _see(self, now_ns: int, number: int, effects: list[Any]) -> None:
+        instance = self._shown.get(number)
+        if instance is not None and number in self._ways and number not in self._present:
+            self._present[number] = instance
+            self._feed(now_ns, Entered(self._peer(number, instance), {}), effects)
+
+    def _exit(self, now_ns: int, number: int, effects: list[Any]) -> None:
+        instance = self._present.pop(number, None)
+        if instance is not None:
+            self._feed(now_ns, Exited(self._peer(number, instance), "gone"), effects)
+
+    def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
+        """A session is both directions: if one is gone, so is the other."""
+        if isinstance(event.channel, bytes):
+            peer = self._comers.pop(event.channel, 0)
+            dial = self._ways.pop(peer, None)
+            if dial is None:
+                return
+            effects.append(HangUp(dial))
+            del self._dials[dial]
+        else:
+            peer = self._dials.pop(event.channel)
+            self._ways.pop(peer, None)
+        self._redial_ns[peer] = now_ns + self._rng.randrange(REDIAL_NS)
+        self._exit(now_ns, peer, effects)
+
+    def _wake(self, now_ns: int, effects: list[Any]) -> None:
+        for peer in [peer for peer, when in self._redial_ns.items() if when <= now_ns]:
+            del self._redial_ns[peer]
+            self._next_dial += 1
+            self._dials[self._next_dial] = peer
+            effects.append(Dial(self._next_dial, self._endpoint_of(peer), b"", b""))
+        own = self.sequence.deadline()
+        if own is not None and own <= now_ns:
+            self._feed(now_ns, Woken(), effects)
+
+    def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
+        for effect in self.sequence.step(now_ns, event):
+            match effect:
+                case Whisper():
+                    peer = next((who for who, instance in self._present.items() if instance == effect.instance), 0)
+                    if peer in self._ways:
+                        effects.append(Send(self._ways[peer], self._lead + effect.content))
+                case Meet():
+                    pass
+                case _:
+                    effects.append(effect)

@@ -1,0 +1,99 @@
+"""The sequence alone: five nodes over plain connections, publishers at all of them, and no disks to lose.
+
+The node is the one of `sequence_node`: the whole core, without greetings and seals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from random import Random
+from typing import Any, ClassVar
+
+from chaplain.core import Send
+from chaplain.errors import Malformed
+from chaplain.sequence.events import Publish
+from chaplain.sequence.messages import Type
+from chaplain.sequence.settings import SequenceSettings
+from chaplain.sim.faults import CLOCK, NETWORK, PROCESS
+from chaplain.sim.host import CrashPoint
+from chaplain.sim.sequence_checks import SequenceChecker
+from chaplain.sim.sequence_node import LEAD, SequenceNode
+from chaplain.sim.weather import MILLISECOND
+from chaplain.sim.workloads import Workload
+from chaplain.sim.world import World
+from chaplain.wire import parcel
+
+NODES = 5
+_PUBLISH_NS = 400 * MILLISECOND
+
+
+def _says(*kinds: Type) -> Any:
+    def matches(effect: object) -> bool:
+        if not isinstance(effect, Send) or len(effect.frame) <= LEAD:
+            return False
+        try:
+            return parcel.decode(effect.frame[LEAD:]).body[0] in kinds
+        except Malformed:
+            return False
+
+    return matches
+
+
+class Sequence(Workload):
+    kinds: ClassVar[SequenceOf[str]] = (*NETWORK, *PROCESS, *CLOCK)
+    points: ClassVar[SequenceOf[CrashPoint]] = (
+        CrashPoint("after entries", _says(Type.EVENTS)),
+        CrashPoint("after asking for the lock", _says(Type.LOCK)),
+        CrashPoint("after granting the lock", _says(Type.GRANT)),
+        CrashPoint("after an acknowledgement", _says(Type.BEAT)),
+        CrashPoint("after telling the number", _says(Type.SEQ)),
+    )
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self.numbers = tuple(range(1, NODES + 1))
+        self.names = tuple(f"q{number}" for number in self.numbers)
+        self._publishers = rng.choice((1, 3, 5))
+        self._streams = rng.choice((("a",), ("a", "b")))
+        self._window = rng.choice((1 << 20, 1 << 20, 2000))
+        self._token = 0
+        self._checker = SequenceChecker(self)
+
+    def number(self, name: str) -> int:
+        return self.numbers[self.names.index(name)]
+
+    def endpoint_of(self, number: int) -> str:
+        return self.endpoint(self.names[number - 1])
+
+    def make_node(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> SequenceNode:
+        number = self.number(name)
+        others = tuple(other for other in self.numbers if other != number)
+        settings = SequenceSettings(number, listed=others, window_bytes=self._window)
+        return SequenceNode(settings, self.endpoint_of, rng, now_ns)
+
+    def checkers(self) -> list[Any]:
+        return [self._checker]
+
+    def counts(self, world: World | None) -> Counter[str]:
+        assert world is not None
+        return world.counts
+
+    def begin(self, world: World) -> None:
+        self._checker.world = world
+        for name in self.names:
+            world.after(self.rng.randrange(_PUBLISH_NS), self._publish, world, name)
+
+    def _publish(self, world: World, name: str) -> None:
+        """Some nodes have many publishers, some few; in the end all of them publish, so that all must be able to."""
+        busy = self.number(name) <= self._publishers
+        for _ in range(self.rng.choice((0, 1, 1, 3)) if busy else self.rng.choice((0, 0, 0, 1))):
+            self._token += 1
+            values = tuple(b"%d.%d" % (self._token, place) for place in range(self.rng.choice((1, 1, 2, 5))))
+            publish = Publish(self._token, self.rng.choice(self._streams), name, values)
+            world.tell(world.hosts[name], publish)
+        world.after(self.rng.randrange(1, _PUBLISH_NS), self._publish, world, name)
+
+
+WORKLOAD = Sequence

@@ -1,0 +1,58 @@
+"""The sequence in the made-up world: a few seeds of each mode, and bugs planted on purpose."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaplain.sim.bugs.sequence import BUGS
+from chaplain.sim.planted import Bug, judge, mutate
+from chaplain.sim.runner import run_seed
+
+
+@pytest.mark.parametrize("mode", ["safety", "liveness"])
+@pytest.mark.parametrize("seed", [2, 5, 10])
+def test_a_seed(mode: str, seed: int) -> None:
+    outcome = run_seed("sequence", seed, mode)
+    assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
+
+
+def test_a_seed_is_the_same_run_whatever_the_hash_seed() -> None:
+    digests = set()
+    for hash_seed in ("1", "2"):
+        command = [sys.executable, "-m", "chaplain.sim", "--workload", "sequence", "--seed", "1", "--mode", "safety"]
+        done = subprocess.run(
+            [*command, "--output", "json"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        )
+        digests.add(json.loads(done.stdout.splitlines()[-1])["digest"])
+    assert len(digests) == 1
+
+
+def test_there_are_planted_bugs_with_names_of_their_own() -> None:
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 15
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_the_text_of_each_bug_is_there(bug: Bug) -> None:
+    spec = importlib.util.find_spec(bug.module)
+    assert spec is not None
+    assert spec.origin is not None
+    compile(mutate(bug, Path(spec.origin).read_text()), spec.origin, "exec")
+
+
+def test_removing_the_silent_without_agreement_forks() -> None:
+    [bug] = [bug for bug in BUGS if bug.name == "remove the silent node without agreement"]
+    verdict = judge("sequence", bug)
+    assert verdict.ok, verdict.detail
+    assert "fork" in verdict.detail
