@@ -37,6 +37,8 @@ STRETCH = Stretch(10, 40, [(10, 1_000_000), (20, 2_000_000), (30, 3_000_000)])
         ({**BASE, "minOffsetsPerTrigger": "11", "maxOffsetsPerTrigger": "10"}, "must not be more than"),
         ({**BASE, "maxTriggerDelay": "soon"}, "a time like 10s"),
         ({**BASE, "identity": "abc"}, "never an option's value"),
+        ({**BASE, "kind": "queue"}, "kind is one of journal, pool"),
+        ({"endpoints": "tcp://127.0.0.1:1", "subscribe": "chat", "kind": "pool"}, "where a node recorded them"),
     ],
 )
 def test_refused(given: dict[str, str], words: str) -> None:

@@ -122,10 +122,10 @@ def _place(head: Head, path: str) -> Place:
     )
 
 
-def open_index(folder: str, cluster: str) -> Index:
+def open_index(folder: str, cluster: str, log: str = LOG) -> Index:
     """The index of a folder, or of that node of a cluster on this machine which has got furthest."""
     folders = [Path(folder)] if folder else sorted(Path(cluster).glob("node-*/segments"))
-    indexes = [Index(one) for one in folders if one.is_dir()]
+    indexes = [Index(one, log) for one in folders if one.is_dir()]
     if not indexes:
         raise Missing(f"there are no segments in {folder or cluster}: give a node's segments as path")
     for index in indexes:

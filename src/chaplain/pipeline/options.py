@@ -33,6 +33,11 @@ class Bound(Frozen, frozen=True):
     """What a time stands for behind which nothing was written."""
 
 
+JOURNAL = "journal"
+KINDS = (JOURNAL, "pool", "event", "sequence", "graph")
+"""Kinds of streams, each with a log of that name in a node's segments."""
+
+
 class Target(Frozen, frozen=True):
     """Where streams are: a folder of segments, or a cluster by its folder or by endpoints. Never holds a secret."""
 
@@ -41,6 +46,8 @@ class Target(Frozen, frozen=True):
     endpoints: tuple[str, ...] = ()
     identity_file: str = ""
     """A path on whichever machine connects; empty: CHAPLAIN_IDENTITY there, or the cluster's own."""
+    kind: str = JOURNAL
+    """Which kind of stream; all but the journal's are read from segments, where a node recorded them."""
 
 
 class Options(Frozen, frozen=True):
@@ -99,7 +106,12 @@ def parse_target(given: Mapping[str, str]) -> Target:
             "exactly one of the options cluster (its folder), endpoints and path (a folder of segments) must be set"
         )
     endpoints = tuple(one.strip() for one in found.get("endpoints", "").split(",") if one.strip())
-    return Target(found.get("path", ""), found.get("cluster", ""), endpoints, found.get("identityfile", ""))
+    kind = found.get("kind", JOURNAL).lower()
+    if kind not in KINDS:
+        raise ConfigError(f"kind is one of {', '.join(KINDS)}, not {kind!r}")
+    if kind != JOURNAL and endpoints:
+        raise ConfigError(f"streams of kind {kind} are read where a node recorded them: give path or cluster")
+    return Target(found.get("path", ""), found.get("cluster", ""), endpoints, found.get("identityfile", ""), kind)
 
 
 def duration_s(name: str, text: str) -> float:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from chaplain.errors import Unreachable
 from chaplain.pipeline.index import Index, open_index
 from chaplain.pipeline.live import LOOK_EVERY_S, Live, LiveSpan, read_live
-from chaplain.pipeline.options import Stretch, Target
+from chaplain.pipeline.options import JOURNAL, Stretch, Target
 from chaplain.pipeline.rows import Range, Span, ranges, read_range
 
 
@@ -45,7 +45,7 @@ class Files:
     """Segments in a folder."""
 
     def __init__(self, target: Target) -> None:
-        self._index = open_index(target.folder, target.cluster)
+        self._index = open_index(target.folder, target.cluster, target.kind)
         self._looked_s = time.monotonic()
 
     @property
@@ -65,7 +65,7 @@ class Files:
 
 
 def open_origin(target: Target) -> Origin:
-    if target.folder or (target.cluster and not _has_nodes(target.cluster)):
+    if target.folder or target.kind != JOURNAL or (target.cluster and not _has_nodes(target.cluster)):
         return Files(target)
     try:
         return Live(target)
