@@ -52,6 +52,8 @@ MESSAGES: dict[str, om.OrderMessage] = {
     "question": om.Question(0x1122334455667788, 1),
     "answer": om.Answer(0x1122334455667788, 3, 8, 3, State.SOUND, 1, {2: 1}),
     "handover": om.Handover(3, 9),
+    "recall": om.Recall(5),
+    "recalled": om.Recalled(5, b"\xb0\xd1", b"\xe1\xe2\xe3", (b"\xaa\xbb",)),
 }
 
 

@@ -78,6 +78,16 @@ def test_one_of_three_repairs_itself(filled: Cluster, harm: Callable[[Node], Non
     other.start()
 
 
+def test_damage_that_a_reader_meets_is_mended_while_the_node_runs(filled: Cluster) -> None:
+    wait_until_same(filled)
+    victim = next(node for node in filled if node is not find_master(filled))
+    whole = read_all(filled.directory, find_master(filled).number)
+    damage.flip_in_the_middle(victim)
+    assert read_all(filled.directory, victim.number) == whole
+    assert victim.lines("mended: a damaged message is whole again")
+    assert status(victim)["standing"] == "sound"
+
+
 def test_a_wiped_node_has_no_vote_until_it_has_caught_up(filled: Cluster) -> None:
     wait_until_same(filled)
     master = find_master(filled)

@@ -227,7 +227,7 @@ class Streaming:
     def _ended(self, now_ns: int, reader: _Reader, kind: str, reason: str) -> None:
         if kind in ("damaged", "not_executor") and self._outlets.rotate():
             return  # the other node is asked because we moved
-        if kind in ("end", "busy"):
+        if kind in ("end", "busy", "damaged"):  # what is damaged is mended meanwhile
             self._outlets.forget(reader.wire)
             reader.wire, reader.again_ns = 0, now_ns + AGAIN_NS
         else:

@@ -30,6 +30,7 @@ class Bench:
         self.room = True
         """The disk has room for more."""
         self.leaving = False
+        self._token = 0
         self._assembly: Assembly | None = None
         self._quorum = Quorum(())
         self._peers: tuple[int, ...] = ()
@@ -62,6 +63,11 @@ class Bench:
             self._assembly, self._quorum = assembly, assembly.quorum
             self._peers = tuple(node for node in assembly.members if node != self.settings.node)
             self._voters = tuple(node for node in self._quorum.voters if node != self.settings.node)
+
+    def next_token(self) -> int:
+        """Names one read of the log."""
+        self._token += 1
+        return self._token
 
     def tell_all(self, message: OrderMessage) -> None:
         for peer in self.peers:

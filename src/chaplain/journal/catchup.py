@@ -97,14 +97,15 @@ class Fetcher:
         log = self._bench.log
         if body.index != log.agreed + 1:
             return None
-        if body.previous != log.agreed_hash or not _matches(body, supplied.payloads):
+        if body.previous != log.agreed_hash or not payloads_match(body, supplied.payloads):
             self._bench.report("supply does not fit", node, index=body.index)
             return None
         digest = chain_hash(body.previous, supplied.body)
         return Message(body, supplied.body, digest, ballot, supplied.payloads)
 
 
-def _matches(body: Body, payloads: tuple[bytes, ...]) -> bool:
+def payloads_match(body: Body, payloads: tuple[bytes, ...]) -> bool:
+    """Whether these are what the body refers to, by their digests."""
     digests = tuple(entry.digest for entry in body.data_entries)
     return digests == tuple(sha256(payload).digest() for payload in payloads)
 

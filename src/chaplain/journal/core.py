@@ -46,6 +46,7 @@ from chaplain.journal.nodes import Nodes
 from chaplain.journal.order_events import (
     Agreed,
     ConfigOffered,
+    Damaged,
     IngestDrained,
     LogRead,
     NeedPayload,
@@ -157,10 +158,9 @@ class JournalCore:
                 self._read(now_ns, event)
             case Started():
                 self._start(now_ns)
-            case Stopping():
-                self._to_both(now_ns, event)
-            case SpaceTold():
-                self._petitions.full = event.free_bytes < self.settings.order.room_bytes_min
+            case Stopping() | SpaceTold():
+                if isinstance(event, SpaceTold):
+                    self._petitions.full = event.free_bytes < self.settings.order.room_bytes_min
                 self._to_both(now_ns, event)
             case PersistFailed():
                 self._to_order(now_ns, event)
@@ -274,7 +274,7 @@ class JournalCore:
 
     def _of_clientele(self, now_ns: int, part: str, effect: ClienteleEffect) -> None:
         match effect:
-            case ConfigOffered():
+            case ConfigOffered() | Damaged():
                 self._to_order(now_ns, effect)
             case ToPeer():
                 self._to_peer(effect)

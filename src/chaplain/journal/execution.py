@@ -27,7 +27,7 @@ from chaplain.journal import ingest_message, lanes, verdict
 from chaplain.journal.assembly import Assembly
 from chaplain.journal.cluster_message import Body, DataEntry, Reference, chain_hash, encode_body, genesis
 from chaplain.journal.configuration import Configuration, may_write
-from chaplain.journal.filing import Filed, file, unfile
+from chaplain.journal.filing import Filed, file, refiled, unfile
 from chaplain.journal.founding import Founding
 from chaplain.journal.ingest_message import IngestEntry, IngestMessage
 from chaplain.journal.lanes import Standing
@@ -112,6 +112,14 @@ class JournalExecution:
             self._checked.pop(entry.digest, None)
         if self._watch is not None:
             self._watch(plan.executed)
+
+    def refile(self, body: Body, payloads: Sequence[bytes], given: bytes, /) -> Preview:
+        decided = [one for one in verdict.decode(given).entries if isinstance(one, DataVerdict)]
+        entries = body.data_entries
+        if len(decided) != len(entries) or len(payloads) != len(entries):
+            raise Malformed("verdict: on another message than this")
+        filed = [refiled(*one) for one in zip(entries, payloads, decided, strict=True)]
+        return Preview(given, file(filed))
 
     def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
         unfiled = unfile(parts)

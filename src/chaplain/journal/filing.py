@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal import ingest_message
-from chaplain.journal.cluster_message import Reference
+from chaplain.journal.cluster_message import DataEntry, Reference
 from chaplain.journal.ingest_message import IngestEntry, IngestMessage
 from chaplain.journal.verdict import DataVerdict, PackVerdict, Reason, take_reason
 from chaplain.segment.record import Kind, Record
@@ -87,6 +87,16 @@ def _batch(filed: Filed, stream: str, group: list[tuple[IngestEntry, PackVerdict
         origin_journal=reference.journal,
         origin_index=reference.index,
     )
+
+
+def refiled(entry: DataEntry, payload: bytes, given: DataVerdict) -> Filed:
+    """An ingest message that was judged before, and its verdict, if the one can be about the other."""
+    if given.malformed:
+        return Filed(entry.reference, payload, None, given)
+    message = ingest_message.decode(payload)
+    if len(message.entries) != len(given.packs):
+        raise Malformed("verdict: packs differ in number")
+    return Filed(entry.reference, payload, message, given)
 
 
 class Unfiled(Frozen, frozen=True):

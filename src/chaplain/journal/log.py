@@ -34,6 +34,7 @@ from chaplain.journal.log_records import (
     message_of,
     message_records,
     stamp_record,
+    verdict_of,
 )
 from chaplain.journal.log_recovery import Recovered
 from chaplain.journal.order_events import Execution, Message, Settled
@@ -261,6 +262,34 @@ class Log:
                 break
             end = self._ends[at]
         return start, end
+
+    def find(self, records: Iterable[Record], index: int) -> Group | None:
+        """The agreed message of this index in these records, if it is there and whole."""
+        grouper, found = Grouper(), None
+        for record in records:
+            if is_message(record) and (group := grouper.feed(0, 0, record)) is not None and record.index == index:
+                found = group
+        with suppress(Malformed):
+            if found is not None and index <= self.agreed:
+                message_of(found, self._execution.payloads)
+                return found
+        return None
+
+    def recall(self, group: Group) -> tuple[Message, bytes]:
+        """A message that was found, and the verdict beside it."""
+        return message_of(group, self._execution.payloads), verdict_of(group.first)
+
+    def mend(self, message: Message, verdict: bytes) -> tuple[tuple[Operation, ...], tuple[int, int]]:
+        """Write an agreed message once more, and where; nothing is read from there before `move`."""
+        assert message.index <= self.agreed, "only what is agreed is mended"
+        preview = self._execution.refile(message.body, message.payloads, verdict)
+        start = self._writer.written
+        operations = self._append(message_records(message, preview))
+        return operations, (start, self._writer.written)
+
+    def move(self, index: int, start: int, end: int) -> None:
+        """The message of this index is to be read from there."""
+        self._note_place(index, start, end)
 
     def reread(self, records: Iterable[Record], index: int) -> list[Message]:
         """The agreed messages in these records from this index on, in order.

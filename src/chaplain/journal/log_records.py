@@ -70,6 +70,12 @@ def body_of(record: Record) -> tuple[Body, bytes]:
     return body, raw
 
 
+def verdict_of(record: Record) -> bytes:
+    """What stands behind the body in a message's first record."""
+    data = bytes(record.body)
+    return data[_SIZE.size + _SIZE.unpack_from(data)[0] :]
+
+
 class Group(Frozen, frozen=True):
     """All records of one message as found on disk."""
 

@@ -55,6 +55,12 @@ class Execution(Protocol):
         """The message is agreed: apply it."""
         ...
 
+    def refile(self, body: Body, payloads: Sequence[bytes], verdict: bytes, /) -> Preview:
+        """What `preview` made of an agreed message at its time, given the verdict that it gave. Raises `Malformed` if
+        that is no verdict on these payloads.
+        """
+        ...
+
     def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
         """The payloads again, from the parts that `preview` made of them."""
         ...
@@ -113,6 +119,12 @@ class LogRead(Frozen, frozen=True):
     records: tuple[Record, ...]
 
 
+class Damaged(Frozen, frozen=True):
+    """The records of this agreed message could not be read back from the log."""
+
+    index: int
+
+
 class SpaceTold(Frozen, frozen=True):
     """How much room the disk has."""
 
@@ -133,6 +145,7 @@ OrderInput: TypeAlias = (
     | ConfigOffered
     | IngestDrained
     | LogRead
+    | Damaged
     | SpaceTold
 )
 

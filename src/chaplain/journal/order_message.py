@@ -139,6 +139,21 @@ class Handover(Frozen, frozen=True):
     index: int
 
 
+class Recall(Frozen, frozen=True):
+    """My copy of this agreed message is damaged: send me yours."""
+
+    index: int
+
+
+class Recalled(Frozen, frozen=True):
+    """An agreed message, and what execution made of it here; every other node made the same of it."""
+
+    index: int
+    body: bytes
+    verdict: bytes
+    payloads: tuple[bytes, ...]
+
+
 OrderMessage: TypeAlias = (
     Propose
     | Acknowledge
@@ -153,6 +168,8 @@ OrderMessage: TypeAlias = (
     | Question
     | Answer
     | Handover
+    | Recall
+    | Recalled
 )
 
 
@@ -199,6 +216,11 @@ def encode(message: OrderMessage, node: int = 0) -> bytes:
             return _head(12, message.regime, message.index, 0, node) + fields
         case Handover():
             return _head(13, message.regime, message.index, 0, node)
+        case Recall():
+            return _head(14, 0, message.index, 0, node)
+        case Recalled():
+            fields = put_number(len(message.verdict), 4) + _put_supplied(Supplied(message.body, message.payloads))
+            return _head(15, 0, message.index, 0, node) + fields + message.verdict
         case _:
             assert_never(message)
 
@@ -206,11 +228,13 @@ def encode(message: OrderMessage, node: int = 0) -> bytes:
 def _encode_supply(supply: Supply, node: int) -> bytes:
     pieces = [_head(10, supply.regime, supply.index, 0, node), put_number(supply.agreed, 8)]
     pieces += [put_number(supply.tail_ballot, 4), put_number(len(supply.messages), 2)]
-    for message in supply.messages:
-        sizes = (len(message.body), len(message.payloads), *map(len, message.payloads))
-        pieces += [put_number(size, 4) for size in sizes]
-        pieces += [message.body, *message.payloads]
+    pieces += map(_put_supplied, supply.messages)
     return b"".join(pieces)
+
+
+def _put_supplied(message: Supplied) -> bytes:
+    sizes = (len(message.body), len(message.payloads), *map(len, message.payloads))
+    return b"".join((*(put_number(size, 4) for size in sizes), message.body, *message.payloads))
 
 
 def decode(data: bytes) -> OrderMessage:
@@ -263,8 +287,14 @@ def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: 
             return Answer(nonce, regime, index, ballot, standing, life, _lives(cursor))
         case 13:
             return Handover(regime, index)
+        case 14:
+            return Recall(index)
+        case 15:
+            verdict_bytes = cursor.number(4, "verdict size")
+            supplied = _supplied(cursor)
+            return Recalled(index, supplied.body, cursor.take(verdict_bytes, "verdict"), supplied.payloads)
         case _:
-            raise Malformed(f"order message: purpose {purpose} is not one of 1 to 13")
+            raise Malformed(f"order message: purpose {purpose} is not one of 1 to 15")
 
 
 def _lives(cursor: Cursor) -> Lives:
@@ -279,15 +309,15 @@ def _lives(cursor: Cursor) -> Lives:
 
 def _supply(cursor: Cursor, regime: int, index: int) -> Supply:
     agreed, tail_ballot = cursor.number(8, "agreed"), cursor.number(4, "tail ballot")
-    messages: list[Supplied] = []
-    for _ in range(cursor.number(2, "messages")):
-        body_bytes, count = cursor.number(4, "body size"), cursor.number(4, "payloads")
-        sizes = cursor.take(4 * count, "payload sizes")
-        body = cursor.take(body_bytes, "body")
-        payloads = tuple(
-            cursor.take(int.from_bytes(sizes[at : at + 4], "big"), "payload") for at in range(0, len(sizes), 4)
-        )
-        messages.append(Supplied(body, payloads))
+    messages = tuple(_supplied(cursor) for _ in range(cursor.number(2, "messages")))
     if tail_ballot and not messages:
         raise Malformed("supply: a tail without a message")
-    return Supply(regime, index, agreed, tuple(messages), tail_ballot)
+    return Supply(regime, index, agreed, messages, tail_ballot)
+
+
+def _supplied(cursor: Cursor) -> Supplied:
+    body_bytes, count = cursor.number(4, "body size"), cursor.number(4, "payloads")
+    sizes = cursor.take(4 * count, "payload sizes")
+    body = cursor.take(body_bytes, "body")
+    payloads = (cursor.take(int.from_bytes(sizes[at : at + 4], "big"), "payload") for at in range(0, len(sizes), 4))
+    return Supplied(body, tuple(payloads))

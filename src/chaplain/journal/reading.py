@@ -17,19 +17,18 @@ from typing import TypeAlias
 
 import msgspec
 
-from chaplain.core import Report
 from chaplain.errors import Malformed
 from chaplain.journal.client_messages import LATEST, Chunk, Ended, Failed, Grant, Read
 from chaplain.journal.cluster_message import Body
 from chaplain.journal.journal_events import ToClient
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.log_records import Grouper, body_of, is_message
-from chaplain.journal.order_events import ReadLog
+from chaplain.journal.order_events import Damaged, ReadLog
 from chaplain.journal.state import Moment
 from chaplain.journal.verdict import Executed
 from chaplain.segment.record import Kind, Record
 
-ReadingEffect: TypeAlias = ReadLog | ToClient | Report
+ReadingEffect: TypeAlias = ReadLog | ToClient | Damaged
 Locate: TypeAlias = Callable[[int, int], tuple[int, int] | None]
 """Positions of the log that hold messages from an index on, in about so many octets; None if they are not on disk."""
 
@@ -141,8 +140,8 @@ class Reading:
         for body, message in _messages(records, index):
             self._give(reader, Moment(body.index, body.regime, body.timestamp_ns, message[0].chain_hash), message)
         if reader.next_offset == before and key in self._readers and reader.credit_bytes > 0:
-            self.effects.append(Report("damaged: a stream cannot be read back", "", {"stream": reader.stream}))
-            self._end(reader, "damaged", "this node's log is damaged here: read from another node")
+            self.effects.append(Damaged(index))
+            self._end(reader, "damaged", "this node's log is damaged here, and being mended: read from another node")
             return True
         self._pump(reader)
         return True

@@ -24,9 +24,11 @@ from chaplain.journal.following import Diverged, Following
 from chaplain.journal.log import Log, standing_name
 from chaplain.journal.log_records import body_of
 from chaplain.journal.log_recovery import Recovered, recover
+from chaplain.journal.mending import Mending
 from chaplain.journal.office import Office
 from chaplain.journal.order_events import (
     ConfigOffered,
+    Damaged,
     Execution,
     IngestDrained,
     LogRead,
@@ -54,6 +56,8 @@ from chaplain.journal.order_message import (
     OrderMessage,
     Propose,
     Question,
+    Recall,
+    Recalled,
     Supply,
     Vote,
     decode,
@@ -89,6 +93,7 @@ class SerializerCore:
         self._following = Following(self._bench)
         self._fetcher = Fetcher(self._bench)
         self._supplying = Supplying(self._bench)
+        self._mending = Mending(self._bench)
         self._doubt: Doubt | None = None
         self._office: Office | None = None
         self._dead = False
@@ -135,7 +140,7 @@ class SerializerCore:
         if self._doubt is not None:
             due.append(self._doubt.due_ns)
         else:
-            due.append(self._fetcher.due_ns)
+            due += [self._fetcher.due_ns, self._mending.due_ns]
             if self._office is not None:
                 due.append(self._office.due_ns)
             elif self.role is not Role.OUT:
@@ -181,7 +186,10 @@ class SerializerCore:
                 if self._office is not None:
                     self._office.stages.drained(event.node)
             case LogRead():
-                self._supplying.read(event)
+                self._mending.damaged(now_ns, self._supplying.read(event))
+                self._mending.read(now_ns, event)
+            case Damaged():
+                self._mending.damaged(now_ns, event.index)
             case SpaceTold():
                 self._measure(event)
             case PersistFailed():
@@ -246,6 +254,7 @@ class SerializerCore:
     def _wake(self, now_ns: int) -> None:
         bench = self._bench
         bench.shelf.expire(now_ns)
+        self._mending.woken(now_ns)
         if bench.mark_due_ns is not None and now_ns >= bench.mark_due_ns:
             if bench.quill.busy:
                 bench.mark_due_ns = now_ns + bench.settings.heartbeat_ns  # a slow disk has better things to do
@@ -268,6 +277,7 @@ class SerializerCore:
             case Written():
                 self._bench.log.synced(proof.position, proof.index)
                 self._bench.keeper.begin_log()
+                self._mending.written(proof.position)
                 if self._doubt is not None:
                     self._doubt.durable(now_ns)
             case Regained():
@@ -311,14 +321,12 @@ class SerializerCore:
         """Without standing we promise nothing: whatever else is said to us goes by."""
         assert self._doubt is not None
         match message:
-            case Question():
-                self._supplying.questioned(node, message)
+            case Question() | Fetch() | Recall():
+                self._supplying.asked(node, message)
             case Answer():
                 self._doubt.answered(now_ns, node, message)
             case Supply():
                 self._doubt.supplied(now_ns, node, message)
-            case Fetch():
-                self._supplying.fetched(node, message)
             case _:
                 pass
 
@@ -346,12 +354,12 @@ class SerializerCore:
                 self._unseat()
             case Vote():
                 self._election.voted(now_ns, node, message)
-            case Fetch():
-                self._supplying.fetched(node, message)
+            case Fetch() | Question() | Recall():
+                self._supplying.asked(node, message)
             case Supply():
                 self._supplied(now_ns, node, message)
-            case Question():
-                self._supplying.questioned(node, message)
+            case Recalled():
+                self._mending.recalled(node, message)
             case Answer():
                 pass
             case Handover():

@@ -20,14 +20,14 @@ from chaplain.journal.configuration import may_read
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.journal_events import ToClient
 from chaplain.journal.log_records import Grouper, body_of, is_message
-from chaplain.journal.order_events import ReadLog
+from chaplain.journal.order_events import Damaged, ReadLog
 from chaplain.journal.reading import Locate
 from chaplain.journal.signing import SECRET_BYTES, WRAP_NONCE_BYTES, SignatureType, Wrapping
 from chaplain.journal.state import Client, Place, Status
 from chaplain.link.identity import KEY_BYTES
 from chaplain.segment.record import Record
 
-ServiceEffect: TypeAlias = ToClient | ReadLog
+ServiceEffect: TypeAlias = ToClient | ReadLog | Damaged
 PROOFS_MAX = 64
 """Proofs that are being read from the log."""
 
@@ -132,7 +132,8 @@ class Service:
         try:
             search.packs.append(self._find(search.places[len(search.packs)], records))
         except Malformed as wrong:
-            self._fail(search.instance, search.call, "damaged", f"{wrong}: ask another node")
+            self.effects.append(Damaged(search.places[len(search.packs)].index))
+            self._fail(search.instance, search.call, "damaged", f"{wrong}: ask another node, or later")
             return
         if len(search.packs) < len(search.places):
             self._search(search)

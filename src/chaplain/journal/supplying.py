@@ -8,20 +8,31 @@ Bounds: one read of the log at a time for each peer; a supply has `supply_bytes_
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from chaplain.journal.bench import Bench
 from chaplain.journal.order_events import LogRead, Message, ReadLog
-from chaplain.journal.order_message import Answer, Fetch, Question, Supplied, Supply
+from chaplain.journal.order_message import Answer, Fetch, Question, Recall, Recalled, Supplied, Supply
 from chaplain.journal.standing import State
 
 
 class Supplying:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        self._token = 0
-        self._reads: dict[int, tuple[int, Fetch]] = {}
+        self._reads: dict[int, tuple[int, Fetch | Recall]] = {}
 
-    def fetched(self, node: int, fetch: Fetch) -> None:
+    def asked(self, node: int, message: Fetch | Recall | Question) -> None:
+        match message:
+            case Fetch():
+                self._fetched(node, message)
+            case Recall():
+                self._read_log(node, message)
+            case Question():
+                self._questioned(node, message)
+            case _:
+                assert_never(message)
+
+    def _fetched(self, node: int, fetch: Fetch) -> None:
         bench, settings = self._bench, self._bench.settings
         if bench.keeper.now.state is State.WIPED or not fetch.index:
             return
@@ -29,22 +40,35 @@ class Supplying:
         if messages is not None:
             self._supply(node, fetch, messages)
             return
-        span = bench.log.span(fetch.index, settings.supply_bytes_max)
+        self._read_log(node, fetch)
+
+    def _read_log(self, node: int, wanted: Fetch | Recall) -> None:
+        bench = self._bench
+        span = bench.log.span(wanted.index, bench.settings.supply_bytes_max) if wanted.index else None
         if span is None or any(reader == node for reader, _ in self._reads.values()):
             return
-        self._token += 1
-        self._reads[self._token] = (node, fetch)
-        bench.quill.say(ReadLog(self._token, *span))
+        token = bench.next_token()
+        self._reads[token] = (node, wanted)
+        bench.quill.say(ReadLog(token, *span))
 
-    def read(self, event: LogRead) -> None:
-        node, fetch = self._reads.pop(event.token, (0, Fetch(0, False)))
+    def read(self, event: LogRead) -> int:
+        """What was asked for has been read; gives the index that could not be, or 0."""
+        node, wanted = self._reads.pop(event.token, (0, Fetch(0, False)))
         if not node:
-            return
-        messages = self._bench.log.reread(event.records, fetch.index)
-        if messages:
-            self._supply(node, fetch, messages)
-        else:
-            self._bench.report("damaged: agreed messages cannot be read back", 0, index=fetch.index)
+            return 0
+        log = self._bench.log
+        if isinstance(wanted, Recall):
+            group = log.find(event.records, wanted.index)
+            if group is None:
+                return wanted.index
+            message, verdict = log.recall(group)
+            self._bench.quill.tell(node, Recalled(message.index, message.raw, verdict, message.payloads))
+            return 0
+        messages = log.reread(event.records, wanted.index)
+        if not messages:
+            return wanted.index
+        self._supply(node, wanted, messages)
+        return 0
 
     def _supply(self, node: int, fetch: Fetch, messages: Sequence[Message]) -> None:
         bench, log = self._bench, self._bench.log
@@ -55,7 +79,7 @@ class Supplying:
             supplied.append(Supplied(log.tail.raw, log.tail.payloads))
         bench.quill.tell(node, Supply(bench.keeper.regime, fetch.index, log.agreed, tuple(supplied), ballot))
 
-    def questioned(self, node: int, question: Question) -> None:
+    def _questioned(self, node: int, question: Question) -> None:
         """Somebody lost its memory. From now on its former lives count for nothing here, and that is on disk first."""
         keeper, log = self._bench.keeper, self._bench.log
         if question.life > keeper.now.lives.get(node, 0):

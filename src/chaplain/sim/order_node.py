@@ -71,11 +71,13 @@ class Tape:
 
     def preview(self, body: Body, payloads: Sequence[bytes], /) -> Preview:
         assert body.index == self.settled + 1, "asked for a verdict out of order"
-        parts = tuple(
-            Record(Kind.BATCH, payload, first_offset=self.count + place, count=1, stream="tape")
+        return Preview(b"%d" % self.count, self._parts(self.count, payloads))
+
+    def _parts(self, first_offset: int, payloads: Sequence[bytes]) -> tuple[Record, ...]:
+        return tuple(
+            Record(Kind.BATCH, payload, first_offset=first_offset + place, count=1, stream="tape")
             for place, payload in enumerate(payloads)
         )
-        return Preview(b"%d" % self.count, parts)
 
     def settle(self, message: Settled, /) -> None:
         assert message.body.index == self.settled + 1, "settled out of order"
@@ -96,6 +98,9 @@ class Tape:
                 self.assembly, _ = take_step(self.assembly, step, self.settled)
         except Malformed:
             pass
+
+    def refile(self, body: Body, payloads: Sequence[bytes], verdict: bytes, /) -> Preview:
+        return Preview(verdict, self._parts(int(verdict), payloads))
 
     def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
         return tuple(bytes(part.body) for part in parts)

@@ -1,0 +1,116 @@
+"""Puts back agreed messages whose records are found damaged while the node runs.
+
+    damaged ──▶ pinned, by the hash that the next message of our log gives it ──▶ Recall ──▶ Recalled ──▶ on disk
+
+Decides what may take the place of what is damaged: the very message that our own log pins, with the verdict that
+another node stored beside it. Refuses to touch anything that is not agreed; what is damaged there is doubt, and
+`catchup` has to do with it.
+
+Invariants: what is written has the hash that was pinned, and its payloads have their digests; the agreed prefix and
+what was made of it do not change; the old place is forgotten only when the new one is on disk.
+
+Bounds: `MENDS_MAX` messages at a time; each is tried again ever more slowly.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from chaplain.errors import Malformed
+from chaplain.journal.bench import Bench
+from chaplain.journal.catchup import payloads_match
+from chaplain.journal.cluster_message import chain_hash, decode_body
+from chaplain.journal.order_events import LogRead, Message, ReadLog
+from chaplain.journal.order_message import Recall, Recalled
+
+MENDS_MAX = 64
+PATIENCE_MAX = 60
+"""A message that nobody can give is asked for at last after so many times the usual pause."""
+
+
+class _Mend(msgspec.Struct):
+    due_ns: int
+    pin: bytes = b""
+    """The hash that the message must have."""
+    tries: int = 0
+    place: tuple[int, int] | None = None
+    """Where it is written, once it is."""
+
+
+class Mending:
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._mends: dict[int, _Mend] = {}
+        self._reads: dict[int, int] = {}
+
+    @property
+    def due_ns(self) -> int | None:
+        return min((mend.due_ns for mend in self._mends.values() if mend.place is None), default=None)
+
+    def damaged(self, now_ns: int, index: int) -> None:
+        """The records of this message could not be read."""
+        log = self._bench.log
+        if not 1 <= index <= min(log.agreed, log.durable) or index in self._mends or len(self._mends) >= MENDS_MAX:
+            return
+        self._bench.report("damaged: an agreed message cannot be read, and is asked of others", 0, index=index)
+        self._mends[index] = _Mend(now_ns)
+        self._pursue(now_ns, index)
+
+    def woken(self, now_ns: int) -> None:
+        for index in [index for index, mend in self._mends.items() if mend.place is None and now_ns >= mend.due_ns]:
+            self._pursue(now_ns, index)
+
+    def _pursue(self, now_ns: int, index: int) -> None:
+        mend, log = self._mends[index], self._bench.log
+        mend.tries += 1
+        mend.due_ns = now_ns + self._bench.settings.retry_ns * min(mend.tries, PATIENCE_MAX)
+        if index == log.agreed:
+            mend.pin = log.agreed_hash
+        if mend.pin:
+            self._ask(index)
+        elif (span := log.span(index + 1, 1)) is not None:
+            token = self._bench.next_token()
+            self._reads[token] = index
+            self._bench.quill.say(ReadLog(token, *span))
+
+    def read(self, now_ns: int, event: LogRead) -> None:
+        """The message behind a damaged one was read: it names what is missing, or is missing, too."""
+        index = self._reads.pop(event.token, 0)
+        mend = self._mends.get(index)
+        if mend is None:
+            return
+        following = self._bench.log.find(event.records, index + 1)
+        if following is None:
+            self.damaged(now_ns, index + 1)
+        else:
+            mend.pin = following.first.previous_hash
+            self._ask(index)
+
+    def _ask(self, index: int) -> None:
+        up = self._bench.up
+        if up and self._bench.room:
+            self._bench.quill.tell(up[self._mends[index].tries % len(up)], Recall(index))
+
+    def recalled(self, node: int, message: Recalled) -> None:
+        mend = self._mends.get(message.index)
+        if mend is None or not mend.pin or mend.place is not None:
+            return
+        bench = self._bench
+        try:
+            body = decode_body(message.body)
+            if chain_hash(body.previous, message.body) != mend.pin or not payloads_match(body, message.payloads):
+                raise Malformed("not the message that is missing here")
+            held = Message(body, message.body, mend.pin, bench.keeper.regime, message.payloads)
+            operations, mend.place = bench.log.mend(held, message.verdict)
+        except Malformed as wrong:
+            bench.report("recalled message does not fit", node, index=message.index, reason=str(wrong))
+            return
+        bench.quill.write(operations, bench.written())
+
+    def written(self, position: int) -> None:
+        """The log is on disk up to here: what was put back is now where it can be read."""
+        for index, mend in list(self._mends.items()):
+            if mend.place is not None and mend.place[1] <= position:
+                self._bench.log.move(index, *mend.place)
+                self._bench.report("mended: a damaged message is whole again", 0, index=index)
+                del self._mends[index]
