@@ -182,7 +182,7 @@ class SequenceLayer:
                 "state": bench.state.name,
                 "reason": bench.reason,
                 "history": bench.name,
-                "work_set": [names.get(member.identifier, member.identifier) for member in bench.log.members],
+                "work_set": sorted(names.get(member.identifier, member.identifier) for member in bench.log.members),
                 "number": bench.log.decided,
                 "hash": bench.log.decided_hash.hex(),
                 "lock": self._holder(),

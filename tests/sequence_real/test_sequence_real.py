@@ -1,0 +1,76 @@
+"""Five real nodes: publishers that contend while the holder of the lock is killed, and a partition that heals."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.cluster import namespaces
+from tests.cluster.harness import shell, until
+from tests.sequence_real.sequence_scenes import (
+    STREAM,
+    batter,
+    first_node_forgets_everybody,
+    five,
+    refusal,
+    sequence_of,
+    shown,
+    wait_until_working,
+    when_in,
+)
+
+from chaplain import Client
+from chaplain.pipeline.index import Index
+
+pytestmark = pytest.mark.timeout(240)
+KILLS = 4
+ERR_S = 6.0
+
+
+def test_publishers_contend_while_the_holder_is_killed_again_and_again(tmp_path: Path) -> None:
+    with five(tmp_path / "five", '[record]\nsequence = ["*"]\n') as cluster:
+        counts, gaps = batter(cluster, KILLS)
+        assert counts["acknowledged"] > 20 * KILLS
+        first_node_forgets_everybody(cluster)
+        where = ("--cluster", cluster.directory, "--stream", "cli")
+        assert shown(shell("sequence", "publish", "one", *where)) == [{"number": 1}]
+        [read] = shown(shell("sequence", "read", *where))
+        assert (read["number"], read["value"], read["publisher"], len(read["hash"])) == (1, "one", "default", 64)
+        [status] = shown(shell("cluster", "status", "--cluster", cluster.directory, "--output", "json"))
+        for node in status["nodes"]:
+            assert (node["state"], node["sequence"]["work_set"]) == ("WRK", [1, 2, 3, 4, 5])
+        assert cluster[2].metrics()["sequence_working"] == 1
+        until(lambda: _recorded(cluster[4].folder / "segments"), "what was published is in segments")
+        for node in cluster:
+            node.check()
+    print(f"{counts}, gaps {[round(gap, 2) for gap in gaps]}")
+
+
+def _recorded(segments: Path) -> bool:
+    """Records of the tap, as the Spark source finds them."""
+    index = Index(segments, "sequence")
+    index.refresh()
+    return sum(place.count for place in index.streams.get("cli", ())) == 1
+
+
+@pytest.mark.root
+@pytest.mark.skipif(bool(namespaces.missing()), reason=namespaces.missing())
+def test_the_side_of_three_goes_on_and_the_side_of_two_says_that_it_does_not(tmp_path: Path) -> None:
+    with namespaces.wired(tmp_path / "five", 5) as (cluster, wires):
+        history = wait_until_working(cluster)
+        wires.split((1, 2), (3, 4, 5))
+        cut_s = time.time()
+        with wires.inside(3), Client.connect(cluster.directory, node=3) as client:
+            assert client.sequence(STREAM).publish(b"goes on") == 1
+        until(lambda: all(when_in(cluster[n], "ERR", cut_s) is not None for n in (1, 2)), "the side of two is in ERR")
+        took_s = max((when_in(cluster[number], "ERR", cut_s) or 0.0) - cut_s for number in (1, 2))
+        assert took_s <= ERR_S, took_s
+        with wires.inside(1):
+            assert "of the 5 members" in refusal(cluster.directory, 1)
+        assert all(when_in(cluster[number], "ERR", cut_s) is None for number in (3, 4, 5))
+        wait_until_working(cluster, 3, 4, 5)
+        wires.heal()
+        assert wait_until_working(cluster) == history
+        assert sequence_of(cluster[1])["streams"] == {STREAM: {"head": 1}}
+    print(f"in ERR after {took_s:.2f} s")
