@@ -8,6 +8,7 @@ from tests.fuzz import runner as fuzz
 from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import ON_REAL_CLUSTERS
 from tests.prove.journals import ON_REAL_JOURNALS
+from tests.prove.sequences import ON_REAL_SEQUENCES
 
 from chaplain.sim import gossip_scale as gossip
 from chaplain.sim import planted
@@ -121,8 +122,10 @@ CAMPAIGNS = [
     simulate("order", seeds=2_000),
     simulate("config", seeds=2_000),
     simulate("requests", seeds=2_000),
+    simulate("sequence", seeds=2_000),
     fuzz_all(inputs=1_000_000),
     planted_all(),
     *ON_REAL_CLUSTERS,
     *ON_REAL_JOURNALS,
+    *ON_REAL_SEQUENCES,
 ]
