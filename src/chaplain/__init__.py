@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from chaplain.client.results import Member as Member
     from chaplain.client.results import PoolMessage as PoolMessage
     from chaplain.client.results import Question as Question
+    from chaplain.client.sql_results import Result as Result
     from chaplain.client.sync import Client as Client
 
 __version__ = "0.1.0"
@@ -29,6 +30,7 @@ _HOMES = {
     "PoolMessage": "chaplain.client.results",
     "Question": "chaplain.client.results",
     "Receipt": "chaplain.client.journal_results",
+    "Result": "chaplain.client.sql_results",
 }
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "PoolMessage",
     "Question",
     "Receipt",
+    "Result",
     "__version__",
 ]
 

@@ -36,6 +36,16 @@ class Unknown(ChaplainError):
         """Of a write to the journal: what `resolve` wants."""
 
 
+class StatementFailed(Refused):
+    """A statement was executed and failed: its transaction changed nothing, on any node."""
+
+    def __init__(self, reason: str = "", kind: str = "error", result: object = None) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        """For programs: refused, limit, constraint or error."""
+        self.result = result
+
+
 class Missing(ChaplainError, LookupError):
     """There is no such stream, offset or client."""
 

@@ -21,6 +21,7 @@ NOUNS = {
     "client": "Let clients in, with their rights, and end them.",
     "journal": "Write to streams in one agreed order, on disk, and read them.",
     "sequence": "Publish events under one agreed, gapless numbering in memory, and read them.",
+    "sql": "Execute SQL in one agreed order on every node's database, and query it.",
     "query": "Ask the whole cluster a question.",
     "event": "Fire events that reach every node, and listen to them.",
     "pool": "Broadcast to whoever has joined a pool, and listen.",

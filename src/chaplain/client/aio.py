@@ -23,6 +23,7 @@ from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
 from chaplain.client.results import Answer, Event, Heard, Member, PoolMessage, Question
 from chaplain.client.sequence import AsyncSequenceStream
+from chaplain.client.sql_aio import AsyncSql
 from chaplain.errors import ChaplainError, Closed
 
 T = TypeVar("T")
@@ -193,6 +194,7 @@ class AsyncClient:
         self._opening: Opening | None = opening
         self._opened: _Line | None = None
         self._pools: dict[str, AsyncPool] = {}
+        self._sqls: dict[str, AsyncSql] = {}
 
     @classmethod
     def connect(
@@ -260,6 +262,10 @@ class AsyncClient:
     def sequence(self, stream: str) -> AsyncSequenceStream:
         """A stream of the sequence, whether or not anything was published to it yet."""
         return AsyncSequenceStream(self._line, stream)
+
+    def sql(self, stream: str = "main") -> AsyncSql:
+        """The database of a stream, whether or not anything was executed on it yet."""
+        return self._sqls.get(stream) or self._sqls.setdefault(stream, AsyncSql(self._line, stream, self.resolve))
 
     async def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""

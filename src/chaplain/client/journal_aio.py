@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from chaplain.client import journal_requests
 from chaplain.client.board import Board
@@ -115,8 +115,9 @@ class AsyncJournal:
 class AsyncWriter:
     """Writes many messages, each its own request, in order. The first failure is raised by whatever is awaited next."""
 
-    def __init__(self, line: Line, stream: str, receipts: bool) -> None:
+    def __init__(self, line: Line, stream: str, receipts: bool, message_type: int = 0) -> None:
         self.stream = stream
+        self._message_type = message_type
         self.count = 0
         """Messages with a receipt."""
         self.last: Receipt | None = None
@@ -164,7 +165,11 @@ class AsyncWriter:
         places, self._places = self._places, []
         return [receipt for place in places for receipt in journal_requests.receipts_of(place)]
 
-    async def __aenter__(self) -> AsyncWriter:
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -184,7 +189,7 @@ class AsyncWriter:
         if not len(self._gathering):
             return
         gathering, self._gathering = self._gathering, Gathering()
-        batch = gathering.batch(self.stream)
+        batch = gathering.batch(self.stream, message_type=self._message_type)
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)
         timeout_ns = int(self._line.timeout_s * 1e9)
         self._unanswered += 1

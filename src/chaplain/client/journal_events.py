@@ -33,6 +33,8 @@ class Batch(Frozen, frozen=True):
     """All messages are one request; else each is its own."""
     size_bytes: int = 0
     """Of values, keys and headers together."""
+    message_type: int = 0
+    """What the values are: data, unless an executor says otherwise."""
 
     @property
     def requests(self) -> int:

@@ -93,8 +93,8 @@ class Gathering:
         self._headers.append(taken)
         return len(taken or b"")
 
-    def batch(self, stream: str, *, transaction: bool = False) -> Batch:
-        batch = Batch(stream, self._values, self._keys, self._headers, transaction, self.size_bytes)
+    def batch(self, stream: str, *, transaction: bool = False, message_type: int = 0) -> Batch:
+        batch = Batch(stream, self._values, self._keys, self._headers, transaction, self.size_bytes, message_type)
         if packed_bytes(batch) > REQUEST_BYTES_MAX:
             raise ValueError(
                 f"{self.size_bytes} bytes in {len(self)} messages are too much for one request,"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Condition
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from chaplain.client import journal_requests
 from chaplain.client.board import Board
@@ -121,8 +121,9 @@ class Journal:
 class Writer:
     """Writes many messages, each its own request, in order. The first failure is raised by whatever is called next."""
 
-    def __init__(self, line: Line, stream: str, receipts: bool) -> None:
+    def __init__(self, line: Line, stream: str, receipts: bool, message_type: int = 0) -> None:
         self.stream = stream
+        self._message_type = message_type
         self.count = 0
         """Messages with a receipt."""
         self.last: Receipt | None = None
@@ -173,7 +174,11 @@ class Writer:
             places, self._places = self._places, []
         return [receipt for place in places for receipt in journal_requests.receipts_of(place)]
 
-    def __enter__(self) -> Writer:
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -191,7 +196,7 @@ class Writer:
         if not len(self._gathering):
             return
         gathering, self._gathering = self._gathering, Gathering()
-        batch = gathering.batch(self.stream)
+        batch = gathering.batch(self.stream, message_type=self._message_type)
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)
         timeout_ns = int(self._line.timeout_s * 1e9)
         self._unanswered += 1

@@ -55,13 +55,13 @@ def packed_bytes(batch: Batch) -> int:
 def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BYTES) -> int:
     """How many of the batches that wait go into the next pack; none if not even the first has ids left."""
     count = messages = size_bytes = requests = 0
-    stream = ""
+    kind: tuple[str, int] | None = None
     for batch in waiting:
         messages += len(batch.values)
         size_bytes += packed_bytes(batch)
         requests += batch.requests
-        stream = stream or batch.stream
-        fits = size_bytes <= bytes_max and messages <= PACK_MESSAGES and batch.stream == stream
+        kind = kind or (batch.stream, batch.message_type)
+        fits = size_bytes <= bytes_max and messages <= PACK_MESSAGES and (batch.stream, batch.message_type) == kind
         if (count and not fits) or requests > requests_max:
             break
         count += 1
@@ -71,7 +71,7 @@ def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BY
 def make_pack(client_id: int, first_id: int, batches: Sequence[Batch], signer: Signer) -> bytes:
     """One signed pack of these batches, which are for one stream."""
     stream = batches[0].stream
-    assert all(batch.stream == stream for batch in batches)
+    assert all((batch.stream, batch.message_type) == (stream, batches[0].message_type) for batch in batches)
     assert first_id + sum(batch.requests for batch in batches) - 1 <= REQUEST_ID_MAX
     values = batches[0].values if len(batches) == 1 else list(chain.from_iterable(batch.values for batch in batches))
     pack = Pack(
@@ -81,6 +81,7 @@ def make_pack(client_id: int, first_id: int, batches: Sequence[Batch], signer: S
         keys=_column([batch.keys for batch in batches], batches),
         headers=_column([batch.headers for batch in batches], batches),
         request_counts=_counts(batches),
+        message_type=batches[0].message_type,
         signature_type=signer.type,
         signature=bytes(SLOT_BYTES[signer.type]),
     )

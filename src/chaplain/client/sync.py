@@ -22,6 +22,7 @@ from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
 from chaplain.client.results import Answer, Event, Heard, Member, PoolMessage, Question
 from chaplain.client.sequence import SequenceStream
+from chaplain.client.sql_sync import Sql
 from chaplain.errors import ChaplainError, Unreachable
 
 T = TypeVar("T")
@@ -171,6 +172,7 @@ class Client:
         """Use `Client.connect`."""
         self._line = _Line(opening)
         self._pools: dict[str, Pool] = {}
+        self._sqls: dict[str, Sql] = {}
         try:
             self._line.run(requests.connect(opening.timeout_s))
         except BaseException:
@@ -243,6 +245,10 @@ class Client:
     def sequence(self, stream: str) -> SequenceStream:
         """A stream of the sequence, whether or not anything was published to it yet."""
         return SequenceStream(self._line, stream)
+
+    def sql(self, stream: str = "main") -> Sql:
+        """The database of a stream, whether or not anything was executed on it yet."""
+        return self._sqls.get(stream) or self._sqls.setdefault(stream, Sql(self._line, stream, self.resolve))
 
     def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
@@ -93,14 +93,16 @@ class JournalCore:
         standing: bytes | None = None,
         ingest: bytes | None = None,
         wrapping: Wrapping | None = None,
+        watch: Callable[[Executed], None] | None = None,
     ) -> None:
-        """Begin from what the disk holds; `identifier` is the name of this node in parcels."""
+        """Begin from what the disk holds, which `watch` is told first; `identifier` is this node's name in parcels."""
         self.settings = settings
         self._identifier = identifier
         self._streams = StreamIndex()
         self._news: deque[Executed] = deque()
         self._started = False
         self.removed = False
+        self._watcher = watch
         self.execution = JournalExecution(founding, wrapping=wrapping, watch=self._watch)
         self.milestones = Milestones(self.execution.fingerprint)
         self.serializer = SerializerCore(
@@ -128,6 +130,8 @@ class JournalCore:
         if self._started:
             self._news.append(executed)
             self.milestones.passed(executed.moment.index)
+        if self._watcher is not None:
+            self._watcher(executed)
 
     def deadline(self) -> int | None:
         due = (self.serializer.deadline(), self.ingest.deadline(), self._petitions.due_ns, self._clientele.due_ns)

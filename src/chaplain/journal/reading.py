@@ -137,7 +137,7 @@ class Reading:
             return index > 0
         reader.reading = False
         before = reader.next_offset
-        for body, message in _messages(records, index):
+        for body, message in whole_messages(records, index):
             self._give(reader, Moment(body.index, body.regime, body.timestamp_ns, message[0].chain_hash), message)
         if reader.next_offset == before and key in self._readers and reader.credit_bytes > 0:
             self.effects.append(Damaged(index))
@@ -188,7 +188,7 @@ class Reading:
         self.effects.append(ToClient(reader.instance, Ended(reader.call, kind, reason, reader.next_offset)))
 
 
-def _messages(records: Iterable[Record], index: int) -> list[tuple[Body, tuple[Record, ...]]]:
+def whole_messages(records: Iterable[Record], index: int) -> list[tuple[Body, tuple[Record, ...]]]:
     """Whole messages from this index on, in order. Of two copies the later holds, as at recovery."""
     grouper = Grouper()
     found: dict[int, tuple[Body, tuple[Record, ...]]] = {}

@@ -120,6 +120,12 @@ class SerializerCore:
         return self._bench.log.agreed, self._bench.log.agreed_hash
 
     @property
+    def reach(self) -> int | None:
+        """The furthest index held here, agreed or not; None if we cannot say what we held."""
+        sound = self._bench.keeper.sound and self.whole
+        return self._bench.log.last()[0] if sound else None
+
+    @property
     def whole(self) -> bool:
         """Nothing that we once held is missing here."""
         return self._bench.log.whole

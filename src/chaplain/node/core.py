@@ -135,6 +135,7 @@ class NodeCore:
             **dict.fromkeys((host.Arrived, host.Flushed, host.Knocked, host.Connected, host.Disconnected), self._link),
             **dict.fromkeys((host.Heard, mesh.JoinPool, mesh.LeavePool, mesh.Shout), self._mesh),
             **({} if self._journal is None else dict.fromkeys((Verified, LogRead, SpaceTold), self._journal)),
+            **{kind: self._uppers[at] for at, core in self.uppers.items() for kind in getattr(core, "answers", ())},
         }
         """Who takes an input as it is."""
 
@@ -262,7 +263,7 @@ class NodeCore:
 
     def _place_of_upper(self, upper: UpperCore) -> Place:
         place = Place(upper.step, upper.deadline, {})
-        place.send(self._emit, Report, Halt)
+        place.send(self._emit, Report, Halt, *getattr(upper, "errands", ()))
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
         place.send(lambda effect: self._work.append((self._desk, effect)), Settled)
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)

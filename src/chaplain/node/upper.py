@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from chaplain.core import (
     Drained,
@@ -40,9 +40,15 @@ UpperEffect: TypeAlias = Whisper | Meet | Settled | Persist | Report | Halt
 
 
 class UpperCore(Protocol):
+    """One that wants more of its host than others do has the types of it in `errands`, and of the answers in
+    `answers`.
+    """
+
     counts: Counter[str]
 
-    def step(self, now_ns: int, event: UpperInput, /) -> list[UpperEffect]: ...
+    def step(self, now_ns: int, event: UpperInput, /) -> list[Any]:
+        """Gives `UpperEffect`s and its own errands."""
+        ...
 
     def deadline(self) -> int | None: ...
 

@@ -10,14 +10,15 @@ import fcntl
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import SystemRandom
-from typing import TextIO
+from typing import Any, TextIO
 
 from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
 from chaplain.desk.core import DeskSettings
 from chaplain.errors import ConfigError
+from chaplain.executor.view import NodesJournal
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.journal_events import Verified, Verify
 from chaplain.journal.order_events import LogRead, ReadLog, SpaceTold
@@ -31,8 +32,11 @@ from chaplain.node import status
 from chaplain.node.core import NodeCore, NodeSettings
 from chaplain.node.recorder import Recorder, RecorderSettings
 from chaplain.node.rings import KEYRING_FILE
+from chaplain.node.upper import UpperCore
 from chaplain.runtime.beacon import BeaconSocket
+from chaplain.runtime.databases.errands import THREADS
 from chaplain.runtime.disk import Disk
+from chaplain.runtime.executor import make_databases, make_executor, read_back
 from chaplain.runtime.host import Clock, Errands, Host
 from chaplain.runtime.http import HttpServer, Views
 from chaplain.runtime.journal import free_bytes, make_journal, read_log, segments_of
@@ -94,6 +98,15 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         raise ConfigError(f"[nodes] gives node {config.number('id')} another key than its identity file has")
     clients = {read_public_key(key, f"[clients] {name}"): name for name, key in config.clients.items()}
     rotated = config.path("data") / KEYRING_FILE
+    executor = make_executor(config, identity.identifier)
+    watch = None if executor is None else executor.executed
+    journal = make_journal(config, identity.identifier, watch) if config.disks else None
+    if executor is not None and journal is not None:
+        executor.attach(NodesJournal(journal))
+    sequence = make_sequence(config, identity.identifier, nodes, endpoint, now_ns)
+    uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence}
+    if executor is not None:
+        uppers[Layer.EXECUTOR] = executor
     return NodeCore(
         make_settings(config, endpoint, {identifier_of(key): node_id for node_id, key in nodes.items()}),
         identity,
@@ -102,8 +115,8 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         rng=SystemRandom(),
         instance=instance,
         now_ns=now_ns,
-        journal=make_journal(config, identity.identifier) if config.disks else None,
-        uppers={Layer.SEQUENCE: make_sequence(config, identity.identifier, nodes, endpoint, now_ns)},
+        journal=journal,
+        uppers=uppers,
         recorder=make_recorder(config),
     )
 
@@ -154,7 +167,14 @@ def make_errands(config: NodeConfig, node: NodeCore) -> Errands | None:
     def read(wanted: ReadLog) -> LogRead:
         return read_log(segments, log, wanted)
 
-    return Errands({Verify: verify, ReadLog: read}, lambda: [SpaceTold(free_bytes(segments))])
+    def room() -> list[SpaceTold]:
+        return [SpaceTold(free_bytes(segments))]
+
+    if Layer.EXECUTOR not in node.uppers:
+        return Errands({Verify: verify, ReadLog: read}, room)
+    databases = make_databases(config)
+    doers: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read, **read_back(config.path("data"), log)}
+    return Errands(doers, room, slow=databases.doers, slow_threads=THREADS, end=databases.close)
 
 
 def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -> NodeSettings:

@@ -70,14 +70,33 @@ class Errands:
     """
 
     def __init__(
-        self, doers: Mapping[type, Callable[[Any], Any]] | None = None, round_: Callable[[], list[Any]] = list
+        self,
+        doers: Mapping[type, Callable[[Any], Any]] | None = None,
+        round_: Callable[[], list[Any]] = list,
+        *,
+        slow: Mapping[type, Callable[[Any], Any]] | None = None,
+        slow_threads: int = 1,
+        end: Callable[[], None] | None = None,
     ) -> None:
-        self.doers = doers or {}
+        """What is `slow` has threads of its own, so that nothing else waits for it; `end` comes after all of them."""
+        self._doers = {**(doers or {}), **(slow or {})}
+        self._slow = frozenset(slow or ())
         self.round = round_
-        self.labour: Labour[Any] = Labour()
+        self._labour: Labour[Any] = Labour()
+        self._slow_labour: Labour[Any] | None = Labour(slow_threads) if slow else None
+        self.labours = [self._labour, *([self._slow_labour] if self._slow_labour else [])]
+        self._end = end
 
     def run(self, effect: object) -> None:
-        self.labour.submit(partial(self.doers[type(effect)], effect))
+        kind = type(effect)
+        labour = self._slow_labour if kind in self._slow and self._slow_labour is not None else self._labour
+        labour.submit(partial(self._doers[kind], effect))
+
+    def close(self) -> None:
+        for labour in self.labours:
+            labour.close()
+        if self._end is not None:
+            self._end()
 
 
 class Clock:
@@ -120,7 +139,8 @@ class Host:
         if beacon is not None:
             sockets.watch(beacon.fd, lambda: self._others.extend(beacon.heard()))
         if errands is not None:
-            sockets.watch(errands.labour.fd, lambda: self._others.extend(errands.labour.completed()))
+            for labour in errands.labours:
+                sockets.watch(labour.fd, partial(self._take_answers, labour))
 
     # From other threads.
 
@@ -182,7 +202,7 @@ class Host:
             self._beacon.close()
         self._storage.close()
         if self._errands is not None:
-            self._errands.labour.close()
+            self._errands.close()
 
     def _turn(self) -> None:
         deadline_ns = self.core.deadline()  # holds until the core is stepped
@@ -241,6 +261,9 @@ class Host:
             case _:
                 assert self._errands is not None, f"nobody here can {type(effect).__name__}"
                 self._errands.run(effect)
+
+    def _take_answers(self, labour: Labour[Any]) -> None:
+        self._others.extend(labour.completed())
 
     def _take_completed(self) -> None:
         completed = self._storage.completed()

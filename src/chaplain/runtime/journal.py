@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import SystemRandom
 from uuid import UUID
@@ -24,6 +24,7 @@ from chaplain.journal.order_events import LogRead, ReadLog
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.signing import Wrapping
 from chaplain.journal.standing import DISK_BYTES
+from chaplain.journal.verdict import Executed
 from chaplain.link.keyring import KeyRing
 from chaplain.runtime.secrets import read_keyring, read_public_key
 from chaplain.segment.files import list_segments
@@ -35,7 +36,7 @@ WRAPPING_FILE = "wrapping"
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
-def make_journal(config: NodeConfig, identifier: int) -> JournalCore:
+def make_journal(config: NodeConfig, identifier: int, watch: Callable[[Executed], None] | None = None) -> JournalCore:
     data = config.path("data")
     wrapping = read_wrapping(data / WRAPPING_FILE, config.text("cluster"))
     founding = make_founding(config, wrapping)
@@ -51,6 +52,7 @@ def make_journal(config: NodeConfig, identifier: int) -> JournalCore:
         standing=_content(data / standing_name(order)),
         ingest=_content(data / settings.ingest_file),
         wrapping=wrapping,
+        watch=watch,
     )
 
 

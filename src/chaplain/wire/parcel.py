@@ -28,6 +28,7 @@ class Layer(IntEnum):
     SEQUENCE = 4
     JOURNAL = 5
     CLIENT = 6
+    EXECUTOR = 7
 
 
 class Parcel(Frozen, frozen=True):

@@ -1,0 +1,120 @@
+"""SQL as data: what to ask of a stream's database and how to read the answer. Both faces are made of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from chaplain.client.events import Call
+from chaplain.client.journal_events import Batch
+from chaplain.client.journal_requests import Gathering
+from chaplain.client.journal_results import Receipt
+from chaplain.client.requests import Ask
+from chaplain.client.sql_results import Result, Row, results_of, rows_of
+from chaplain.desk.messages import LookUp
+from chaplain.errors import Missing
+from chaplain.executor.messages import AskResults, ClientMessage, Query, ReadThrough, decode_runs, encode
+from chaplain.executor.statement import (
+    SQL_TYPE,
+    STATEMENT_BYTES_MAX,
+    Statement,
+    Value,
+    decode_rows,
+    decode_run,
+    encode_statement,
+)
+from chaplain.wire.parcel import Layer
+
+Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
+Item: TypeAlias = str | tuple[str, Parameters]
+"""A statement, or one with its parameters."""
+
+
+def statement(sql: str, parameters: Parameters | None) -> bytes:
+    """A statement as it travels; whatever SQL has no word for is refused here."""
+    if not isinstance(sql, str):
+        raise TypeError(f"a statement is a str, not {type(sql).__name__}")
+    taken: Any = ()
+    if isinstance(parameters, Mapping):
+        taken = {str(name): _value(value) for name, value in parameters.items()}
+    elif isinstance(parameters, str | bytes):
+        raise TypeError("parameters are a list or a mapping: write [value] for a single one")
+    elif parameters is not None:
+        taken = tuple(map(_value, parameters))
+    encoded = encode_statement(Statement(sql, taken))
+    if len(encoded) > STATEMENT_BYTES_MAX:
+        raise ValueError(f"a statement with its parameters has at most {STATEMENT_BYTES_MAX} bytes, not {len(encoded)}")
+    return encoded
+
+
+def _value(value: Any) -> Value:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if value is None or isinstance(value, float | str | bytes):
+        return value
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise ValueError(f"a whole number in SQL has 64 bits: {value} does not fit")
+        return value
+    raise TypeError(f"SQL knows None, int, float, str and bytes, not {type(value).__name__}")
+
+
+def transaction(stream: str, items: Iterable[Item]) -> Batch:
+    """One request of as many statements."""
+    gathering = Gathering()
+    for item in items:
+        gathering.add(statement(item, None) if isinstance(item, str) else statement(*item))
+    if not len(gathering):
+        raise ValueError("a transaction has at least one statement")
+    return gathering.batch(stream, transaction=True, message_type=SQL_TYPE)
+
+
+def _look(message: ClientMessage, read: Any, payload: bytes = b"") -> Ask[Any]:
+    body = encode(message)
+    return Ask(lambda call, timeout_ns: Call(LookUp(call, Layer.EXECUTOR, body), payload, timeout_ns), read)
+
+
+def result(stream: str, receipt: Receipt) -> Ask[Result]:
+    """What became of a request that has its receipt."""
+    message_id = receipt.client_message_id
+
+    def read(payload: bytes) -> Result:
+        for run in map(decode_run, decode_runs(payload)):
+            for one in results_of(stream, run):
+                if one.client_message_id == message_id:
+                    return one
+        raise Missing("the result was read before, or is not kept any more; the request itself is written")
+
+    return _look(AskResults(stream, receipt.client_id, message_id, message_id, receipt.index), read)
+
+
+def unread(stream: str, index: int) -> Ask[list[Result]]:
+    """Results of this identity's requests that were not read, the oldest first."""
+
+    def read(payload: bytes) -> list[Result]:
+        return [one for raw in decode_runs(payload) for one in results_of(stream, decode_run(raw))]
+
+    return _look(AskResults(stream, 0, 0, 0, index), read)
+
+
+def read_through(stream: str, results: Iterable[Result]) -> Ask[None]:
+    """These need not be kept."""
+    through: dict[int, int] = {}
+    for one in results:
+        through[one.client_id] = max(one.client_message_id, through.get(one.client_id, 0))
+    body = encode(ReadThrough(stream, tuple(through.items())))
+
+    def build(call: int, timeout_ns: int) -> Call:
+        return Call(LookUp(call, Layer.EXECUTOR, body), b"", timeout_ns)
+
+    return Ask(build, lambda payload: None)
+
+
+def query(stream: str, sql: str, parameters: Parameters | None, index: int, local: bool) -> Ask[list[Row]]:
+    def read(payload: bytes) -> list[Row]:
+        rows = decode_rows(payload)
+        return rows_of(rows.columns, rows.rows)
+
+    return _look(Query(stream, index, not local), read, statement(sql, parameters))

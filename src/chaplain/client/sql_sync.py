@@ -1,0 +1,83 @@
+"""SQL for threads: `Sql` and its `SqlWriter`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from chaplain.client import journal_requests, sql_requests
+from chaplain.client.journal_results import Receipt
+from chaplain.client.journal_sync import Line, Writer
+from chaplain.client.sql_requests import Item, Parameters
+from chaplain.client.sql_results import Result, Row, checked
+from chaplain.executor.statement import SQL_TYPE
+
+
+class SqlWriter(Writer):
+    """Executes many statements, each its own transaction, in order, without waiting for one result."""
+
+    def execute(self, sql: str, parameters: Parameters | None = None) -> None:
+        """Hand over one statement. What becomes of it is in `results`, whether it fails or not."""
+        self.write(sql_requests.statement(sql, parameters))
+
+
+class Sql:
+    """The database of a stream: statements in one agreed order, executed alike on every node."""
+
+    def __init__(self, line: Line, stream: str, resolve: Callable[[Sequence[int]], Receipt | None]) -> None:
+        self.stream = journal_requests.check_stream_name(stream)
+        self._line = line
+        self._resolve = resolve
+        self._index = 0
+        self._writers: list[SqlWriter] = []
+
+    def __repr__(self) -> str:
+        return f"Sql({self.stream!r})"
+
+    def execute(
+        self,
+        sql: str,
+        parameters: Parameters | None = None,
+        id: Sequence[int] | None = None,  # noqa: A002 the surface's name
+    ) -> Result:
+        """Execute one statement, with `?` or `:name` for parameters; raises `StatementFailed` if it failed.
+
+        With the `id` of an `Unknown`: only if that one was not executed; else gives its result.
+        """
+        return self.transaction([(sql, parameters or ())], id)
+
+    def transaction(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Result:  # noqa: A002 likewise
+        """Execute statements as one request: all of them, or none."""
+        batch = sql_requests.transaction(self.stream, items)
+        receipt = None if id is None else self._resolve(id)
+        if receipt is None:
+            receipt = self._line.run(journal_requests.write(batch))[0]
+        self._index = max(self._index, receipt.index)
+        return checked(self._line.run(sql_requests.result(self.stream, receipt)))
+
+    def writer(self) -> SqlWriter:
+        """The fast way for many: packs and pipelines; use it in a `with` statement."""
+        writer = SqlWriter(self._line, self.stream, False, SQL_TYPE)
+        self._writers.append(writer)
+        return writer
+
+    def query(self, sql: str, parameters: Parameters | None = None, local: bool = False) -> list[Row]:
+        """Rows of a SELECT, after everything that was agreed when it began; with `local`, as the node has it now.
+
+        In either case after everything that was executed through this object.
+        """
+        return self._line.run(sql_requests.query(self.stream, sql, parameters, self._known(), local))
+
+    def results(self) -> list[Result]:
+        """What became of all requests of this identity that nobody has read yet, the oldest first; then it is read."""
+        found: list[Result] = []
+        while part := self._line.run(sql_requests.unread(self.stream, self._known())):
+            found += part
+            self._line.run(sql_requests.read_through(self.stream, part))
+        return found
+
+    def _known(self) -> int:
+        """The last message that has something of ours."""
+        lasts = [writer.last.index for writer in self._writers if writer.last is not None]
+        self._index = max([self._index, *lasts])
+        self._writers = [writer for writer in self._writers if not writer.closed]
+        return self._index

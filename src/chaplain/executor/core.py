@@ -1,0 +1,371 @@
+"""The executor of one node: gives agreed statements to databases, answers clients, and compares with other executors.
+
+Decides which database gets which message and when a question may be answered. The journal tells it of every message
+that was agreed (`executed`); databases are the host's, reached by errands. Refuses to know SQL.
+
+Invariants: only agreed messages are applied, in order, each once; one `Apply` at a time is under way for a database; an
+executor that has stopped applies nothing more and answers no question.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import TypeAlias, assert_never
+
+from chaplain.core import Drained, Persisted, PersistFailed, Report, Requested, Settled, Stopping, Withdrawn, Woken
+from chaplain.errors import Malformed
+from chaplain.executor import messages
+from chaplain.executor.comparison import Finding
+from chaplain.executor.events import (
+    Applied,
+    Apply,
+    BackRead,
+    Cleared,
+    ClearResults,
+    DatabaseOpened,
+    ExecutorErrand,
+    Looked,
+    OpenDatabase,
+    ReadBack,
+    RunQuery,
+    TakeResults,
+    Work,
+)
+from chaplain.executor.feed import Feed, Phase, lanes_of
+from chaplain.executor.fingerprint import combined
+from chaplain.executor.messages import AskReach, PeerMessage, Print, Reach, WereRead
+from chaplain.executor.questions import JournalView, Questions
+from chaplain.gossip.events import MemberChanged, Told
+from chaplain.journal.reading import whole_messages
+from chaplain.journal.state import Moment
+from chaplain.journal.verdict import ConfigVerdict, Executed
+from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.segment.record import Kind, Record
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
+
+DATABASES_MAX = 64
+READ_BYTES_MAX = 1024 * 1024
+"""Octets of the log read at a time."""
+ANNOUNCE_NS = 1_000_000_000
+"""How often fingerprints are compared while messages are applied."""
+PAUSE_NS = 1_000_000_000
+
+ExecutorInput: TypeAlias = (
+    Woken
+    | Drained
+    | Stopping
+    | Entered
+    | Exited
+    | MemberChanged
+    | Told
+    | Requested
+    | Withdrawn
+    | Persisted
+    | PersistFailed
+    | DatabaseOpened
+    | Applied
+    | Looked
+    | Cleared
+    | BackRead
+)
+ExecutorEffect: TypeAlias = Whisper | Settled | Report | ExecutorErrand
+
+
+class ExecutorCore:
+    errands = (OpenDatabase, Apply, RunQuery, TakeResults, ClearResults, ReadBack)
+    """What its host does for it beside what hosts do for every layer."""
+    answers = (DatabaseOpened, Applied, Looked, Cleared, BackRead)
+
+    def __init__(self, identifier: int, node: int, nodes: Mapping[bytes, int]) -> None:
+        """`nodes` are the ids of all nodes of the journal, this one too, by key."""
+        self.counts: Counter[str] = Counter()
+        self._identifier = identifier
+        self._node = node
+        self._nodes = dict(nodes)
+        self._journal: JournalView | None = None
+        self._instances: dict[int, bytes] = {}
+        self._feeds: dict[str, Feed] = {}
+        self._owners: dict[int, bytes] = {}
+        """The identity of each lane. Lanes come and go; what they wrote may be applied later."""
+        self._settled = 0
+        self._questions = Questions(node, len(nodes), self._feeds, self._tell_all)
+        self._backs: dict[int, Feed] = {}
+        """Reads of the log that are under way, by token."""
+        self._token = 0
+        self._announced: dict[str, int] = {}
+        self._announce_ns: int | None = None
+        self._out: list[ExecutorEffect] = []
+
+    def attach(self, journal: JournalView) -> None:
+        """From now on, work: the journal has told everything that its disk holds."""
+        self._journal = journal
+
+    # From the journal, whenever it has carried out a message; before `attach`, those of its disk.
+
+    def executed(self, executed: Executed) -> None:
+        self._settled = executed.moment.index
+        for entry in executed.verdict.entries:
+            if isinstance(entry, ConfigVerdict) and entry.client_id:
+                self._owners[entry.client_id] = entry.acl
+        for stream, batches in _batches(executed.batches).items():
+            feed = self._feeds.get(stream)
+            if feed is None and len(self._feeds) < DATABASES_MAX:
+                feed = self._feeds[stream] = Feed(stream, len(self._nodes))
+            if feed is not None:
+                feed.touch(executed.moment.index)
+                if self._journal is not None:
+                    feed.offer(self._work(executed.moment, batches))
+
+    def _work(self, moment: Moment, batches: list[Record]) -> Work:
+        bodies = tuple((batch.first_offset, bytes(batch.body)) for batch in batches)
+        lanes = dict.fromkeys(lane for _, body in bodies for lane in lanes_of(body))
+        owners = tuple((lane, self._owners.get(lane, b"")) for lane in lanes)
+        return Work(moment.index, moment.timestamp_ns, moment.hash, bodies, owners)
+
+    # As a layer of a node.
+
+    def deadline(self) -> int | None:
+        times = [feed.pause_ns for feed in self._feeds.values() if feed.pause_ns]
+        return min([*times, *([] if self._announce_ns is None else [self._announce_ns])], default=None)
+
+    def step(self, now_ns: int, event: ExecutorInput) -> list[ExecutorEffect]:
+        match event:
+            case Drained():
+                self._drained(now_ns)
+            case Requested():
+                assert self._journal is not None
+                self._questions.requested(self._journal, event)
+            case Withdrawn():
+                self._questions.withdrawn(event.call)
+            case DatabaseOpened():
+                self._opened(event)
+            case Applied():
+                self._applied(now_ns, event)
+            case Looked():
+                self._questions.looked(event)
+            case BackRead():
+                self._back_read(now_ns, event)
+            case Told():
+                self._told(event)
+            case Entered():
+                self._entered(event)
+            case Exited():
+                self._exited(event)
+            case Woken():
+                self._woken(now_ns)
+            case Cleared() | MemberChanged() | Persisted() | PersistFailed() | Stopping():
+                pass
+            case _:
+                assert_never(event)
+        self._out += self._questions.effects
+        self._questions.effects.clear()
+        effects, self._out = self._out, []
+        return effects
+
+    def _drained(self, now_ns: int) -> None:
+        if self._journal is None:
+            return
+        for feed in self._feeds.values():
+            self._pump(now_ns, feed)
+        self._questions.resolve(self._settled)
+
+    # Feeding databases.
+
+    def _pump(self, now_ns: int, feed: Feed) -> None:
+        if feed.phase is Phase.CLOSED:
+            feed.phase = Phase.OPENING
+            self._out.append(OpenDatabase(feed.stream))
+        works = feed.hand_over()
+        if works:
+            self._out.append(Apply(feed.stream, works))
+        wanted = feed.wanted()
+        if wanted is None or feed.reading or not feed.is_open or not feed.has_room or now_ns < feed.pause_ns:
+            return
+        assert self._journal is not None
+        span = self._journal.locate(wanted, READ_BYTES_MAX)
+        if span is not None:  # else agreed, but not yet on this disk
+            self._token += 1
+            feed.reading, feed.pause_ns = self._token, 0
+            self._backs[feed.reading] = feed
+            self._out.append(ReadBack(feed.reading, *span))
+
+    def _back_read(self, now_ns: int, event: BackRead) -> None:
+        feed = self._backs.pop(event.token)
+        feed.reading = 0
+        first = feed.wanted()
+        if first is None or feed.phase is Phase.STOPPED:
+            return
+        for body, records in whole_messages(event.records, first):
+            batches = _batches(records).get(feed.stream)
+            if batches is not None and body.index <= self._settled:
+                moment = Moment(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
+                if feed.wanted() != body.index or not feed.take(self._work(moment, batches)):
+                    break
+        if feed.wanted() == first:
+            feed.pause_ns = now_ns + PAUSE_NS
+        self._pump(now_ns, feed)
+
+    def _opened(self, event: DatabaseOpened) -> None:
+        feed = self._feeds[event.stream]
+        if event.failed:
+            self._stop(feed, event.failed)
+            return
+        feed.opened(event.index, event.fingerprint)
+
+    def _applied(self, now_ns: int, event: Applied) -> None:
+        feed = self._feeds[event.stream]
+        if feed.phase is Phase.STOPPED:
+            return
+        feed.phase = Phase.IDLE
+        for step in event.steps:
+            self.counts["requests"] += step.requests
+            self.counts["failures"] += step.failures
+            feed.did(step)
+            self._found(feed, feed.comparison.reached(step.index, step.fingerprint))
+        self.counts["messages"] += len(event.steps)
+        if event.failed:
+            self._stop(feed, event.failed)
+        if self._announce_ns is None:
+            self._announce_ns = now_ns + ANNOUNCE_NS
+        if feed.phase is Phase.IDLE:
+            self._pump(now_ns, feed)
+        self._prune()
+
+    def _prune(self) -> None:
+        """Lanes that are over, once what they wrote is applied."""
+        assert self._journal is not None
+        if len(self._owners) > 2 * len(self._journal.lanes) + 1024 and not any(
+            feed.behind for feed in self._feeds.values()
+        ):
+            self._owners = {lane: acl for lane, acl in self._owners.items() if lane in self._journal.lanes}
+
+    def _stop(self, feed: Feed, reason: str) -> None:
+        feed.stop(reason)
+        detail: dict[str, str | int] = {"stream": feed.stream, "reason": reason, "index": feed.applied}
+        self._out.append(Report("executor stopped", detail=detail))
+
+    # Comparing.
+
+    def _found(self, feed: Feed, finding: Finding | None) -> None:
+        if finding is None:
+            return
+        nodes = ", ".join(map(str, finding.nodes))
+        self._out.append(
+            Report("executors differ", nodes, {"stream": feed.stream, "index": finding.index, "node": self._node})
+        )
+        if finding.diverged and feed.phase is not Phase.STOPPED:
+            self._stop(feed, f"node {self._node} differs from node {nodes} after message {finding.index}")
+
+    def _woken(self, now_ns: int) -> None:
+        if self._announce_ns is not None and now_ns >= self._announce_ns:
+            self._announce_ns = None
+            for feed in self._feeds.values():
+                if feed.applied > self._announced.get(feed.stream, 0) and feed.phase is not Phase.STOPPED:
+                    self._announced[feed.stream] = feed.applied
+                    self._tell_all(Print(feed.stream, feed.applied, feed.fingerprint))
+        for feed in self._feeds.values():
+            if feed.pause_ns and now_ns >= feed.pause_ns:
+                feed.pause_ns = 0
+                self._pump(now_ns, feed)
+
+    # Other executors.
+
+    def _entered(self, event: Entered) -> None:
+        node = self._nodes.get(event.peer.key)
+        if node is None:
+            return
+        self._instances[node] = event.peer.instance
+        for token in self._questions.open_rounds():
+            self._tell(node, AskReach(token))
+        for were in self._questions.remembered():
+            self._tell(node, were)
+
+    def _exited(self, event: Exited) -> None:
+        node = self._nodes.get(event.peer.key, 0)
+        if self._instances.get(node) == event.peer.instance:
+            del self._instances[node]
+
+    def _tell(self, node: int, message: PeerMessage) -> None:
+        instance = self._instances.get(node)
+        if instance is not None:
+            content = parcel.encode(Parcel(self._identifier, Layer.EXECUTOR, messages.encode(message)))
+            self._out.append(Whisper(instance, content))
+
+    def _tell_all(self, message: PeerMessage) -> None:
+        for node in sorted(self._instances):
+            self._tell(node, message)
+
+    def _told(self, event: Told) -> None:
+        node = self._nodes.get(event.peer.key)
+        if node is None:
+            return
+        try:
+            message = messages.decode_peer(event.parcel.body)
+        except Malformed as wrong:
+            self._out.append(Report("malformed executor parcel", str(node), {"reason": str(wrong)}))
+            return
+        match message:
+            case AskReach():
+                reach = None if self._journal is None else self._journal.reach
+                if reach is not None:
+                    self._tell(node, Reach(message.token, reach))
+            case Reach():
+                self._questions.reached(message.token, node, message.index)
+            case Print():
+                feed = self._feeds.get(message.stream)
+                if feed is not None and len(message.fingerprint) == 32:
+                    self._found(feed, feed.comparison.heard(node, message.index, message.fingerprint))
+            case WereRead():
+                self._questions.clear(message)
+            case _:
+                assert_never(message)
+
+    # For people.
+
+    def status(self) -> dict[str, object]:
+        if self._journal is None:
+            return {}
+        databases = {
+            stream: {
+                "position": feed.applied,
+                "state": str(feed.phase),
+                "behind": feed.behind,
+                "fingerprint": feed.fingerprint.hex(),
+                **({"trouble": feed.trouble} if feed.trouble else {}),
+            }
+            for stream, feed in sorted(self._feeds.items())
+        }
+        return {"databases": databases, **({"fingerprints": self._fingerprints()} if self._feeds else {})}
+
+    def _fingerprints(self) -> dict[str, str]:
+        """Of the journal's state and all databases together, at positions that other executors come by, too."""
+        assert self._journal is not None
+        position = min(feed.undone() - 1 for feed in self._feeds.values())
+        found: dict[str, str] = {}
+        for index, state in self._journal.fingerprints().items():
+            of_databases = self._fingerprint_at(index) if index <= position else None
+            if of_databases is not None:
+                found[str(index)] = sha256(state + of_databases).hexdigest()
+        return found
+
+    def _fingerprint_at(self, index: int) -> bytes | None:
+        prints = {}
+        for stream, feed in self._feeds.items():
+            if feed.touched[0] <= index:
+                known = feed.comparison.at(index)
+                if known is None:
+                    return None
+                prints[stream] = known
+        return combined(prints)
+
+
+def _batches(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Those with statements, by stream."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        if record.kind == Kind.BATCH and lanes_of(record.body):
+            found.setdefault(record.stream, []).append(record)
+    return found

@@ -1,0 +1,124 @@
+"""What passes between the executor's core and its host, which has the databases."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from chaplain.core import Frozen
+from chaplain.executor.statement import Parameters
+from chaplain.segment.record import Record
+
+
+class Work(Frozen, frozen=True):
+    """What one agreed cluster message says to one database."""
+
+    index: int
+    timestamp_ns: int
+    hash: bytes
+    batches: tuple[tuple[int, bytes], ...]
+    """First offset and packs, in order. Packs that hold no statements are passed over."""
+    owners: tuple[tuple[int, bytes], ...] = ()
+    """The lanes in them, and the identities that they are leased under."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(body) for _, body in self.batches)
+
+
+class Step(Frozen, frozen=True):
+    """A message was carried out, and is part of the database for good."""
+
+    index: int
+    fingerprint: bytes
+    requests: int = 0
+    failures: int = 0
+
+
+# To the host.
+
+
+class OpenDatabase(Frozen, frozen=True):
+    """How far is the database of this stream? It is made if there is none. Answered with `DatabaseOpened`."""
+
+    stream: str
+
+
+class Apply(Frozen, frozen=True):
+    """Carry these out in order, each in one transaction with its position. Answered with `Applied`."""
+
+    stream: str
+    works: tuple[Work, ...]
+
+
+class RunQuery(Frozen, frozen=True):
+    """Read, and change nothing. Answered with `Looked`."""
+
+    token: int
+    stream: str
+    sql: str
+    parameters: Parameters
+
+
+class TakeResults(Frozen, frozen=True):
+    """What became of an identity's requests: of one lane, or of all if `client_id` is 0. Answered with `Looked`."""
+
+    token: int
+    stream: str
+    acl: bytes
+    client_id: int
+    first_id: int
+    last_id: int
+
+
+class ClearResults(Frozen, frozen=True):
+    """Results of these lanes of an identity, up to an id each, were read. Answered with `Cleared`."""
+
+    stream: str
+    acl: bytes
+    through: tuple[tuple[int, int], ...]
+
+
+class ReadBack(Frozen, frozen=True):
+    """Read the log between two positions. Answered with `BackRead`."""
+
+    token: int
+    start: int
+    end: int
+
+
+# From the host.
+
+
+class DatabaseOpened(Frozen, frozen=True):
+    stream: str
+    index: int = 0
+    fingerprint: bytes = b""
+    failed: str = ""
+
+
+class Applied(Frozen, frozen=True):
+    """`failed`: after these steps the database could not go on, and why."""
+
+    stream: str
+    steps: tuple[Step, ...]
+    failed: str = ""
+
+
+class Looked(Frozen, frozen=True):
+    token: int
+    payload: bytes = b""
+    kind: str = ""
+    reason: str = ""
+
+
+class Cleared(Frozen, frozen=True):
+    stream: str
+
+
+class BackRead(Frozen, frozen=True):
+    token: int
+    records: tuple[Record, ...]
+
+
+ExecutorErrand: TypeAlias = OpenDatabase | Apply | RunQuery | TakeResults | ClearResults | ReadBack
+ExecutorAnswer: TypeAlias = DatabaseOpened | Applied | Looked | Cleared | BackRead

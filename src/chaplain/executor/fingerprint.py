@@ -1,0 +1,103 @@
+"""The fingerprint of a database: what its rows add up to, kept as they change.
+
+    key         = MessagePack [table, key value, …]
+    row         = MessagePack [column value, …]
+    row hash    = SHA-256(size of key, 4 octets | key | row), as a number
+    tally       = how many rows a table has, and the sum of their hashes modulo 2**256
+    fingerprint = SHA-256(schema | MessagePack [table, count, sum] …), tables by name
+
+A sum does not depend on the order of changes, so it is kept by adding what comes and taking away what goes; whoever has
+only the latest row of every key, such as a fold of the row changes, gets the same. Decides what is summed; refuses to
+know where rows come from.
+
+Invariants: equal rows give equal tallies, whatever happened before; a table's sum is zero when it has no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+
+import msgspec
+
+from chaplain.core import Frozen
+
+MODULUS = 1 << 256
+GONE = b""
+"""In place of a row: there is none under this key any more."""
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Tally(Frozen, frozen=True, array_like=True):
+    count: int = 0
+    sum: bytes = bytes(32)
+
+
+class Change(Frozen, frozen=True, array_like=True):
+    """A row under a key was put in place of another; `GONE` on either side if there was or is none."""
+
+    table: str
+    key: bytes
+    before: bytes
+    after: bytes
+
+
+def row_hash(key: bytes, row: bytes) -> int:
+    return int.from_bytes(sha256(b"%b%b%b" % (len(key).to_bytes(4, "big"), key, row)).digest(), "big")
+
+
+class Tallies:
+    """The tallies of all tables of a database, as numbers."""
+
+    def __init__(self, tallies: Mapping[str, Tally] | None = None) -> None:
+        self._counts = {table: tally.count for table, tally in (tallies or {}).items()}
+        self._sums = {table: int.from_bytes(tally.sum, "big") for table, tally in (tallies or {}).items()}
+
+    def copy(self) -> Tallies:
+        copied = Tallies()
+        copied._counts, copied._sums = dict(self._counts), dict(self._sums)
+        return copied
+
+    def count(self, table: str) -> int:
+        return self._counts.get(table, 0)
+
+    def add(self, changes: Iterable[Change]) -> None:
+        counts, sums = self._counts, self._sums
+        for change in changes:
+            table = change.table
+            delta = count = 0
+            if change.before:
+                delta -= row_hash(change.key, change.before)
+                count -= 1
+            if change.after:
+                delta += row_hash(change.key, change.after)
+                count += 1
+            sums[table] = sums.get(table, 0) + delta
+            counts[table] = counts.get(table, 0) + count
+
+    def forget(self, table: str) -> None:
+        """The table is gone; its rows went before it."""
+        assert not self.count(table), "a table went while it had rows"
+        self._counts.pop(table, None)
+        self._sums.pop(table, None)
+
+    def values(self) -> dict[str, Tally]:
+        """By name of table; those without rows count for nothing."""
+        found = {}
+        for table in sorted(self._counts):
+            total = self._sums[table] % MODULUS
+            assert self._counts[table] > 0 or (self._counts[table], total) == (0, 0), "rows went that never came"
+            if self._counts[table]:
+                found[table] = Tally(self._counts[table], total.to_bytes(32, "big"))
+        return found
+
+
+def fingerprint_of(schema: bytes, tallies: Mapping[str, Tally]) -> bytes:
+    """Of one database; `schema` is whatever names its tables in one form."""
+    tables = [(table, tallies[table].count, tallies[table].sum) for table in sorted(tallies)]
+    return sha256(schema + _encode(tables)).digest()
+
+
+def combined(fingerprints: Mapping[str, bytes]) -> bytes:
+    """Of all databases of an executor, by stream."""
+    return sha256(_encode([(stream, fingerprints[stream]) for stream in sorted(fingerprints)])).digest()

@@ -1,0 +1,126 @@
+"""What clients and executors, and executors among themselves, say to each other.
+
+Each is a MessagePack array whose first element names it. A client's go through its node's desk, as bodies for this
+layer; the payload of `Query` is a statement (`statement`). Executors' are bodies of parcels of the EXECUTOR layer.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+
+LANES_MAX = 4096
+"""Lanes in one `ReadThrough`."""
+
+
+class _Message(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    pass
+
+
+# Of a client.
+
+
+class AskResults(_Message, frozen=True):
+    """What became of requests, once this executor has applied message `index`. Answered with runs of outcomes."""
+
+    stream: str
+    client_id: int
+    """The lane; 0: all of the identity's, whatever their ids."""
+    first_id: int
+    last_id: int
+    index: int
+
+
+class ReadThrough(_Message, frozen=True):
+    """Results of these lanes, up to an id each, need not be kept. Saying it again, or less, does no harm."""
+
+    stream: str
+    through: tuple[tuple[int, int], ...]
+
+
+class Query(_Message, frozen=True):
+    """The payload is a statement that changes nothing. Answered with rows."""
+
+    stream: str
+    index: int
+    """After this message at least."""
+    fresh: bool
+    """After everything that was agreed when the question came."""
+
+
+ClientMessage: TypeAlias = AskResults | ReadThrough | Query
+
+
+# Of an executor, to another.
+
+
+class AskReach(_Message, frozen=True):
+    """How far might the order be, as far as you hold it? Answered with `Reach`."""
+
+    token: int
+
+
+class Reach(_Message, frozen=True):
+    token: int
+    index: int
+
+
+class Print(_Message, frozen=True):
+    """My database of the stream has this fingerprint after that message."""
+
+    stream: str
+    index: int
+    fingerprint: bytes
+
+
+class WereRead(_Message, frozen=True):
+    """A client of mine has read its results."""
+
+    stream: str
+    acl: bytes
+    through: tuple[tuple[int, int], ...]
+
+
+PeerMessage: TypeAlias = AskReach | Reach | Print | WereRead
+
+_of_client: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
+_of_peer: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)
+_runs = msgspec.msgpack.Decoder(list[bytes])
+_encoder = msgspec.msgpack.Encoder()
+_WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def encode(message: ClientMessage | PeerMessage) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_client(body: bytes) -> ClientMessage:
+    try:
+        message = _of_client.decode(body)
+    except _WRONG as error:
+        raise Malformed(f"executor: {error}") from None
+    if isinstance(message, ReadThrough) and len(message.through) > LANES_MAX:
+        raise Malformed(f"executor: more than {LANES_MAX} lanes")
+    return message
+
+
+def decode_peer(body: bytes) -> PeerMessage:
+    try:
+        return _of_peer.decode(body)
+    except _WRONG as error:
+        raise Malformed(f"executor: {error}") from None
+
+
+def encode_runs(runs: list[bytes]) -> bytes:
+    return _encoder.encode(runs)
+
+
+def decode_runs(payload: bytes) -> list[bytes]:
+    try:
+        return _runs.decode(payload)
+    except _WRONG as error:
+        raise Malformed(f"executor: {error}") from None

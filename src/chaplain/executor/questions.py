@@ -1,0 +1,222 @@
+"""What clients ask an executor: results of their requests, and queries. Each waits for the position it is about.
+
+A fresh query is answered after everything that was agreed when it came: a majority of the nodes is asked how far they
+hold the order; whatever was agreed is held by one of them. Decides who may ask what, and when it may be answered.
+
+Invariants: every call is settled once, or withdrawn; nobody sees another's results, or a stream it may not read; what
+waits is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias, assert_never
+
+import msgspec
+
+from chaplain.core import Frozen, Requested, Settled
+from chaplain.errors import Malformed
+from chaplain.executor import messages
+from chaplain.executor.events import ClearResults, Looked, RunQuery, TakeResults
+from chaplain.executor.feed import Feed, Phase
+from chaplain.executor.messages import AskReach, AskResults, PeerMessage, Query, ReadThrough, WereRead
+from chaplain.executor.statement import decode_statement
+from chaplain.journal.configuration import may_read
+from chaplain.journal.state import Client, Status
+
+WAITING_MAX = 4096
+"""Questions that wait for a position."""
+LOOKING_MAX = 256
+"""Questions that databases are given at a time."""
+READ_MAX = 4096
+"""Lanes whose results were read, remembered for executors that are away."""
+
+
+class JournalView(Protocol):
+    """What the executor sees of its node's journal."""
+
+    @property
+    def clients(self) -> Mapping[bytes, Client]: ...
+
+    @property
+    def lanes(self) -> Mapping[int, object]: ...
+
+    @property
+    def reach(self) -> int | None:
+        """The furthest message held here; None if that is in doubt."""
+        ...
+
+    def fingerprints(self) -> Mapping[int, bytes]:
+        """Of the journal's own state, at some positions."""
+        ...
+
+    def locate(self, index: int, bytes_max: int, /) -> tuple[int, int] | None: ...
+
+
+class Wait(Frozen, frozen=True):
+    """A client's question, until this executor has reached a message."""
+
+    call: int
+    client: Client
+    message: AskResults | Query
+    payload: bytes
+    index: int
+
+
+class _Round(msgspec.Struct):
+    """A fresh question, until a majority has said how far the order might be."""
+
+    wait: Wait
+    reaches: dict[int, int]
+
+
+QuestionEffect: TypeAlias = Settled | RunQuery | TakeResults | ClearResults
+
+
+class Questions:
+    def __init__(
+        self, node: int, nodes: int, feeds: Mapping[str, Feed], tell_all: Callable[[PeerMessage], None]
+    ) -> None:
+        self._node = node
+        self._majority = nodes // 2 + 1
+        self._feeds = feeds
+        self._tell_all = tell_all
+        self._waits: dict[int, Wait] = {}
+        self._rounds: dict[int, _Round] = {}
+        self._looking: dict[int, int] = {}
+        """Questions that a database is answering: token, call."""
+        self._token = 0
+        self._read: dict[tuple[str, bytes, int], int] = {}
+        self.effects: list[QuestionEffect] = []
+
+    # Asking.
+
+    def requested(self, journal: JournalView, event: Requested) -> None:
+        client = next((one for one in journal.clients.values() if _is(one, event.client)), None)
+        try:
+            message = messages.decode_client(event.body)
+            if client is None:
+                self._refuse(event.call, "no_right", f"{event.client} is no client of this journal")
+            elif isinstance(message, ReadThrough):
+                self._read_through(event.call, client, message)
+            else:
+                self._ask(journal, Wait(event.call, client, message, event.payload, message.index))
+        except Malformed as wrong:
+            self._refuse(event.call, "invalid", str(wrong))
+
+    def _ask(self, journal: JournalView, wait: Wait) -> None:
+        message = wait.message
+        if len(self._waits) + len(self._rounds) >= WAITING_MAX:
+            self._refuse(wait.call, "busy", f"{WAITING_MAX} questions wait already: ask again later")
+        elif isinstance(message, Query) and not may_read(wait.client, message.stream):
+            self._refuse(wait.call, "no_right", "this client may not read this stream: ask an admin for the right")
+        elif isinstance(message, Query) and message.fresh:
+            self._begin_round(journal, wait)
+        else:
+            self._waits[wait.call] = wait
+
+    def _begin_round(self, journal: JournalView, wait: Wait) -> None:
+        self._token += 1
+        self._rounds[self._token] = _Round(wait, {})
+        self._tell_all(AskReach(self._token))
+        if journal.reach is not None:
+            self.reached(self._token, self._node, journal.reach)
+
+    def reached(self, token: int, node: int, index: int) -> None:
+        """A node holds the order up to there."""
+        asked = self._rounds.get(token)
+        if asked is None:
+            return
+        asked.reaches[node] = index
+        if len(asked.reaches) >= self._majority:
+            del self._rounds[token]
+            index = max(asked.wait.index, *asked.reaches.values())
+            self._waits[asked.wait.call] = msgspec.structs.replace(asked.wait, index=index)
+
+    def open_rounds(self) -> list[int]:
+        """Tokens of what is still asked; whoever comes is asked, too."""
+        return list(self._rounds)
+
+    def withdrawn(self, call: int) -> None:
+        self._waits.pop(call, None)
+        for token in [token for token, asked in self._rounds.items() if asked.wait.call == call]:
+            del self._rounds[token]
+        for token in [token for token, waiting in self._looking.items() if waiting == call]:
+            del self._looking[token]
+
+    # Answering.
+
+    def resolve(self, settled: int) -> None:
+        """Answer what can be answered now that so much is agreed and applied here."""
+        for wait in list(self._waits.values()):
+            feed = self._feeds.get(wait.message.stream)
+            if feed is not None and feed.phase is Phase.STOPPED:
+                del self._waits[wait.call]
+                reason = f"the executor of node {self._node} has stopped: {feed.trouble}; ask another node"
+                self._refuse(wait.call, "stopped", reason)
+            elif len(self._looking) >= LOOKING_MAX:
+                return
+            elif settled >= wait.index and (feed is None or (feed.is_open and feed.has_reached(wait.index))):
+                del self._waits[wait.call]
+                self._look(wait, feed)
+
+    def _look(self, wait: Wait, feed: Feed | None) -> None:
+        message = wait.message
+        if feed is None:
+            reason = f"stream {message.stream!r} has no database: no statement was executed on it"
+            self._refuse(wait.call, "missing", reason)
+            return
+        self._token += 1
+        self._looking[self._token] = wait.call
+        match message:
+            case Query():
+                self._look_with_statement(wait, message)
+            case AskResults():
+                ids = (message.client_id, message.first_id, message.last_id)
+                self.effects.append(TakeResults(self._token, message.stream, wait.client.acl, *ids))
+            case _:
+                assert_never(message)
+
+    def _look_with_statement(self, wait: Wait, message: Query) -> None:
+        try:
+            statement = decode_statement(wait.payload)
+        except Malformed as wrong:
+            del self._looking[self._token]
+            self._refuse(wait.call, "invalid", str(wrong))
+            return
+        self.effects.append(RunQuery(self._token, message.stream, statement.sql, statement.parameters))
+
+    def looked(self, event: Looked) -> None:
+        call = self._looking.pop(event.token, None)
+        if call is not None:
+            self.effects.append(Settled(call, event.payload, event.kind, event.reason))
+
+    def _refuse(self, call: int, kind: str, reason: str) -> None:
+        self.effects.append(Settled(call, b"", kind, reason))
+
+    # Results that were read.
+
+    def _read_through(self, call: int, client: Client, message: ReadThrough) -> None:
+        for lane, last_id in message.through:
+            key = (message.stream, client.acl, lane)
+            self._read[key] = max(last_id, self._read.pop(key, 0))
+        while len(self._read) > READ_MAX:
+            del self._read[next(iter(self._read))]
+        were = WereRead(message.stream, client.acl, message.through)
+        self.clear(were)
+        self._tell_all(were)
+        self.effects.append(Settled(call))
+
+    def clear(self, were: WereRead) -> None:
+        """Here or at another executor, a client has read its results."""
+        feed = self._feeds.get(were.stream)
+        if feed is not None and feed.is_open:
+            self.effects.append(ClearResults(were.stream, were.acl, were.through))
+
+    def remembered(self) -> list[WereRead]:
+        """For an executor that was away."""
+        return [WereRead(stream, acl, ((lane, last),)) for (stream, acl, lane), last in self._read.items()]
+
+
+def _is(client: Client, name: str) -> bool:
+    return client.name == name and client.status == Status.ACTIVE

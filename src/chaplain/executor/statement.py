@@ -1,0 +1,127 @@
+"""What an SQL request says and what comes of it, as octets.
+
+    value   = protocol 1 | MessagePack [sql, parameters]            one message of a request of type SQL_TYPE
+    run     = MessagePack [lane, first id, index, timestamp, outcomes]
+    outcome = [offset, answers, error]
+
+A request is one transaction of as many statements as it has messages. Decides how these are written down; refuses to
+know what a statement means. Byte tables and hex examples: docs/protocol/sql.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+
+SQL_TYPE = 1
+"""The message type of a pack whose messages are statements. 0 is data."""
+PROTOCOL = 1
+STATEMENT_BYTES_MAX = 256 * 1024
+"""Of one statement with its parameters, as it travels."""
+
+Value: TypeAlias = Any
+"""None, an int, a float, a str or bytes. msgspec tells str from bytes only where it may take anything."""
+Parameters: TypeAlias = tuple[Value, ...] | dict[str, Value]
+_KINDS = frozenset((type(None), int, float, str, bytes))
+
+
+class Statement(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
+    sql: str
+    parameters: Parameters = ()
+
+
+class StatementError(Frozen, frozen=True, array_like=True):
+    """Why a request changed nothing. The same on every executor."""
+
+    kind: str
+    """For programs: refused, limit, constraint, error."""
+    message: str
+    statement: int = 0
+    """Which one of the request, from 0."""
+
+
+class Answer(Frozen, frozen=True, array_like=True):
+    """What one statement gave."""
+
+    changes: int = 0
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[Value, ...], ...] = ()
+
+
+class Outcome(Frozen, frozen=True, array_like=True):
+    """What became of one request."""
+
+    offset: int
+    """Of its first message in the stream."""
+    answers: tuple[Answer, ...] = ()
+    error: StatementError | None = None
+
+
+class Run(Frozen, frozen=True, array_like=True):
+    """Outcomes of requests of one lane, one after the other, in one cluster message."""
+
+    client_id: int
+    first_id: int
+    index: int
+    timestamp_ns: int
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def last_id(self) -> int:
+        return self.first_id + len(self.outcomes) - 1
+
+
+class Rows(Frozen, frozen=True, array_like=True):
+    """What a query gave, and how far the database was."""
+
+    index: int
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+
+_HEAD = bytes([PROTOCOL])
+_encoder = msgspec.msgpack.Encoder()
+encode_any = _encoder.encode
+_statement = msgspec.msgpack.Decoder(Statement)
+_run = msgspec.msgpack.Decoder(Run)
+_rows = msgspec.msgpack.Decoder(Rows)
+_WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def encode_statement(statement: Statement) -> bytes:
+    return _HEAD + _encoder.encode(statement)
+
+
+def decode_statement(value: bytes) -> Statement:
+    if value[:1] != _HEAD or len(value) > STATEMENT_BYTES_MAX:
+        raise Malformed(f"statement: protocol {PROTOCOL} and at most {STATEMENT_BYTES_MAX} octets")
+    try:
+        statement = _statement.decode(memoryview(value)[1:])
+    except _WRONG as error:
+        raise Malformed(f"statement: {error}") from None
+    parameters = statement.parameters
+    if not _KINDS.issuperset(map(type, parameters.values() if isinstance(parameters, dict) else parameters)):
+        raise Malformed("statement: a parameter is null, a number, text or octets")
+    return statement
+
+
+def encode_run(run: Run) -> bytes:
+    return _encoder.encode(run)
+
+
+def decode_run(data: bytes) -> Run:
+    try:
+        return _run.decode(data)
+    except _WRONG as error:
+        raise Malformed(f"run of outcomes: {error}") from None
+
+
+def decode_rows(data: bytes) -> Rows:
+    try:
+        return _rows.decode(data)
+    except _WRONG as error:
+        raise Malformed(f"rows: {error}") from None

@@ -1,0 +1,33 @@
+"""The journal as an executor sees it: who there is, how far the order is, and where the log has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chaplain.journal.core import JournalCore
+from chaplain.journal.state import Client
+
+
+class NodesJournal:
+    """The `JournalView` of a node that has both."""
+
+    def __init__(self, journal: JournalCore) -> None:
+        self._journal = journal
+
+    @property
+    def clients(self) -> Mapping[bytes, Client]:
+        return self._journal.execution.state.clients
+
+    @property
+    def lanes(self) -> Mapping[int, object]:
+        return self._journal.execution.state.lanes
+
+    @property
+    def reach(self) -> int | None:
+        return self._journal.serializer.reach
+
+    def fingerprints(self) -> Mapping[int, bytes]:
+        return self._journal.milestones.at(self._journal.execution.settled)
+
+    def locate(self, index: int, bytes_max: int, /) -> tuple[int, int] | None:
+        return self._journal.serializer.span(index, bytes_max)

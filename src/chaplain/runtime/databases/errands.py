@@ -1,0 +1,98 @@
+"""Does what the executor's core wants done: one engine for each stream, used by threads of their own.
+
+The core hands over one piece of work at a time for each database, so no two threads apply to the same one; reading and
+clearing go beside it, clearing in turn with applying.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from chaplain.executor.events import (
+    Applied,
+    Apply,
+    Cleared,
+    ClearResults,
+    DatabaseOpened,
+    Looked,
+    OpenDatabase,
+    RunQuery,
+    Step,
+    TakeResults,
+)
+from chaplain.executor.messages import encode_runs
+from chaplain.executor.statement import encode_any
+from chaplain.runtime.databases.engine import Engine, EngineFailed, QueryFailed, open_engine
+
+THREADS = 4
+
+
+class Databases:
+    def __init__(self, kind: str, folder: Path) -> None:
+        self._kind = kind
+        self._folder = folder
+        self._engines: dict[str, Engine] = {}
+        self._turns: dict[str, threading.Lock] = {}
+
+    @property
+    def doers(self) -> Mapping[type, Callable[[Any], Any]]:
+        return {
+            OpenDatabase: self.open,
+            Apply: self.apply,
+            RunQuery: self.query,
+            TakeResults: self.results,
+            ClearResults: self.clear,
+        }
+
+    def open(self, wanted: OpenDatabase) -> DatabaseOpened:
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            engine = open_engine(self._kind, self._folder, wanted.stream)
+        except (EngineFailed, OSError) as error:
+            return DatabaseOpened(wanted.stream, failed=str(error))
+        self._turns[wanted.stream] = threading.Lock()
+        self._engines[wanted.stream] = engine
+        return DatabaseOpened(wanted.stream, engine.index, engine.fingerprint)
+
+    def apply(self, wanted: Apply) -> Applied:
+        engine = self._engines[wanted.stream]
+        steps: list[Step] = []
+        try:
+            for work in wanted.works:
+                with self._turns[wanted.stream]:
+                    steps.append(engine.apply(work))
+        except EngineFailed as error:
+            return Applied(wanted.stream, tuple(steps), str(error))
+        return Applied(wanted.stream, tuple(steps))
+
+    def query(self, wanted: RunQuery) -> Looked:
+        try:
+            rows = self._engines[wanted.stream].query(wanted.sql, wanted.parameters)
+        except QueryFailed as error:
+            return Looked(wanted.token, kind="invalid", reason=str(error))
+        except EngineFailed as error:
+            return Looked(wanted.token, kind="stopped", reason=str(error))
+        return Looked(wanted.token, encode_any(rows))
+
+    def results(self, wanted: TakeResults) -> Looked:
+        ids = (wanted.client_id, wanted.first_id, wanted.last_id)
+        try:
+            runs = self._engines[wanted.stream].results(wanted.acl, *ids)
+        except EngineFailed as error:
+            return Looked(wanted.token, kind="stopped", reason=str(error))
+        return Looked(wanted.token, encode_runs(runs))
+
+    def clear(self, wanted: ClearResults) -> Cleared:
+        try:
+            with self._turns[wanted.stream]:
+                self._engines[wanted.stream].clear(wanted.acl, wanted.through)
+        except EngineFailed:
+            pass  # what was read stays a while longer; applying will meet the same trouble, and say so
+        return Cleared(wanted.stream)
+
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.close()

@@ -1,0 +1,215 @@
+"""A stream's database in SQLite: one file, to which each cluster message is one transaction.
+
+    chaplain_state    one row: the position, the tallies and the fingerprint at it
+    chaplain_results  runs of outcomes, until they are read or too many
+    chaplain_outbox   row changes of each message, until they are in the log of changes
+
+The position commits with the data, so a process that dies goes on exactly behind what is in the file. A request that
+needs care (`sqlite_requests`) gets a transaction of its own; then the position is within a message, and counts the
+requests that are done. The file is written ahead and not synced at each commit: if the machine fails, it is a little
+behind, and the journal, which is synced, has the rest.
+
+Invariants: no message is applied twice, none is passed over; nothing here depends on when or how often it was opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+
+from chaplain.executor.events import Step, Work
+from chaplain.executor.fingerprint import Change, Tallies
+from chaplain.executor.statement import SQL_TYPE, Outcome, Parameters, Rows, Run
+from chaplain.runtime.databases.engine import EngineFailed
+from chaplain.runtime.databases.sqlite_functions import Surroundings
+from chaplain.runtime.databases.sqlite_guard import Guard
+from chaplain.runtime.databases.sqlite_ledger import Ledger
+from chaplain.runtime.databases.sqlite_reader import Readers
+from chaplain.runtime.databases.sqlite_requests import (
+    QUICK_CALLS_MAX,
+    STEPS_A_CALL,
+    STEPS_MAX,
+    STOPS,
+    NeedsCare,
+    Request,
+    Runner,
+)
+from chaplain.runtime.databases.sqlite_store import Store
+from chaplain.segment.pack import decode_pack, heads_of
+
+SUFFIX = ".sqlite"
+_SPARED = STEPS_A_CALL * (QUICK_CALLS_MAX + 2)
+"""Whether a request of fewer steps was run carefully may differ between executors: it is not charged for."""
+
+
+def file_name(stream: str) -> str:
+    """A stream's name as that of a file, whatever it is."""
+    return quote(stream, safe="") + SUFFIX
+
+
+class SqliteDatabase:
+    def __init__(self, folder: Path, stream: str) -> None:
+        self.stream = stream
+        path = folder / file_name(stream)
+        try:
+            self._connection = apsw.Connection(str(path), statementcachesize=512)
+            self._store = Store(self._connection, stream)
+            self._around = Surroundings(self._connection)
+            state = self._store.state
+            self._ledger = Ledger(self._connection, Tallies(state.tallies))
+            self._guard = Guard(self._connection, lambda: self._ledger.names, writes=True)
+            self._runner = Runner(self._connection, self._guard, self._ledger, self._around)
+            self._runner.free(self._ledger.open)
+        except apsw.Error as error:
+            raise EngineFailed(f"{path}: {error}") from error
+        self._readers = Readers(path)
+        self._budget: dict[bytes, int] = {}
+        self._mark = self._ledger.mark()
+
+    @property
+    def index(self) -> int:
+        """The last message that is wholly applied."""
+        state = self._store.state
+        return state.index if state.whole else state.index - 1
+
+    @property
+    def fingerprint(self) -> bytes:
+        return self._store.state.fingerprint
+
+    # Applying.
+
+    def apply(self, work: Work) -> Step:
+        state = self._store.state
+        if work.index < state.index or (work.index == state.index and state.whole):
+            return Step(work.index, self.fingerprint)
+        try:
+            return self._apply(work, state.requests if work.index == state.index else 0)
+        except STOPS as error:
+            raise EngineFailed(f"SQLite cannot go on: {type(error).__name__}: {error}") from error
+
+    def _apply(self, work: Work, done: int) -> Step:
+        requests = list(_requests(work))
+        self._budget = dict(self._store.state.budget) if done else {}
+        self._begin()
+        outcomes: list[Outcome] = []
+        for request in requests[done:]:
+            try:
+                outcomes.append(self._quickly(work, request))
+            except NeedsCare:
+                done = self._isolate(work, requests, done, request, outcomes)
+                outcomes = []
+        self._end(work, requests, done, outcomes, whole=True)
+        return Step(work.index, self.fingerprint, len(requests), self._store.take_failures())
+
+    def _quickly(self, work: Work, request: Request) -> Outcome:
+        self._around.set(work.timestamp_ns, work.hash, request.offset)
+        return self._runner.run_quickly(request)
+
+    def _isolate(self, work: Work, requests: list[Request], done: int, request: Request, before: list[Outcome]) -> int:
+        """Commit what came before, run this one alone, commit it, too. Gives how many are done."""
+        self._take_back()
+        self._begin()
+        again = [self._quickly(work, one) for one in requests[done : done + len(before)]]
+        assert again == before, "a request has two outcomes"
+        self._end(work, requests, done, again, whole=False)
+        done += len(again)
+        self._begin()
+        outcome = self._carefully(work, request)
+        if outcome.error is not None:
+            self._take_back()
+            self._begin()
+        self._end(work, requests, done, [outcome], whole=False)
+        self._begin()
+        return done + 1
+
+    def _carefully(self, work: Work, request: Request) -> Outcome:
+        self._around.set(work.timestamp_ns, work.hash, request.offset)
+        left = self._budget.get(request.acl, STEPS_MAX)
+        outcome, steps = self._runner.run_carefully(request, left)
+        if steps >= _SPARED:
+            self._budget[request.acl] = max(0, left - steps)
+        return outcome
+
+    # Transactions.
+
+    def _begin(self) -> None:
+        self._runner.own("begin immediate")
+        self._mark = self._ledger.mark()
+
+    def _take_back(self) -> None:
+        """SQLite may have done so already."""
+        if self._connection.in_transaction:
+            self._runner.own("rollback")
+        self._ledger.restore(self._mark)
+
+    def _end(self, work: Work, requests: list[Request], done: int, outcomes: list[Outcome], *, whole: bool) -> None:
+        changes = self._ledger.take()
+        position = (work.index, done + len(outcomes), whole)
+        runs = list(_runs(work, requests[done : done + len(outcomes)], outcomes))
+        self._runner.free(self._write, work, position, runs, changes)
+        self._runner.own("commit")
+        self._store.committed()
+
+    def _write(
+        self, work: Work, position: tuple[int, int, bool], runs: list[tuple[bytes, Run]], changes: list[Change]
+    ) -> None:
+        self._store.put_results(runs)
+        self._store.put_changes(work, changes)
+        budget = {} if position[2] else self._budget
+        self._store.put_state(position, self._ledger.tallies().values(), self._ledger.fingerprint(), budget)
+
+    # What others ask.
+
+    def query(self, sql: str, parameters: Parameters) -> Rows:
+        return self._readers.query(sql, parameters)
+
+    def results(self, acl: bytes, client_id: int, first_id: int, last_id: int) -> list[bytes]:
+        return self._readers.results(acl, client_id, first_id, last_id)
+
+    def clear(self, acl: bytes, through: Sequence[tuple[int, int]]) -> None:
+        try:
+            self._runner.free(self._store.clear, acl, through)
+        except STOPS as error:
+            raise EngineFailed(f"SQLite cannot go on: {type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        self._readers.close()
+        self._around.close()
+        self._connection.close()
+
+
+def _requests(work: Work) -> Iterator[Request]:
+    """The message's SQL requests, in order."""
+    owners = dict(work.owners)
+    for first_offset, body in work.batches:
+        offset = first_offset
+        view = memoryview(body)
+        for head in heads_of(body):
+            if head.message_type == SQL_TYPE:
+                pack = decode_pack(view[head.start : head.end])
+                acl = owners.get(head.client_id, b"")
+                place = 0
+                for number, count in enumerate(pack.request_counts or (1,) * head.count):
+                    values = pack.values[place : place + count]
+                    yield Request(head.client_id, head.first_id + number, offset + place, values, acl)
+                    place += count
+            offset += head.count
+
+
+def _runs(work: Work, requests: list[Request], outcomes: list[Outcome]) -> Iterator[tuple[bytes, Run]]:
+    """Neighbours of one lane together."""
+    start = 0
+    for place in range(1, len(requests) + 1):
+        last = requests[place - 1]
+        goes_on = place < len(requests) and (requests[place].client_id, requests[place].id) == (
+            last.client_id,
+            last.id + 1,
+        )
+        if not goes_on:
+            first = requests[start]
+            told = tuple(outcomes[start:place])
+            yield first.acl, Run(first.client_id, first.id, work.index, work.timestamp_ns, told)
+            start = place

@@ -1,0 +1,166 @@
+"""What a statement may do in SQLite: decided when it is compiled, by lists of what is allowed, never of what is not.
+
+Allowed are ordinary tables, indexes, views and triggers of the main database, and functions whose value depends on
+their arguments alone, or on the message (`sqlite_functions`). Refused are other databases, settings, extensions,
+virtual tables (but two of JSON), temporary things, the executor's own tables, and whatever tells about the file itself.
+
+Invariant: what is not named here is denied, so a newer SQLite brings nothing in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Set
+from functools import lru_cache
+from typing import Any
+
+import apsw
+
+OWN = "chaplain_"
+"""Tables of the executor begin with this."""
+OWN_TABLES = tuple(OWN + name for name in ("state", "results", "outbox"))
+LENGTH_MAX = 256 * 1024
+"""Octets of a text, a blob or a row."""
+LIMITS = {
+    apsw.SQLITE_LIMIT_LENGTH: LENGTH_MAX,
+    apsw.SQLITE_LIMIT_SQL_LENGTH: 64 * 1024,
+    apsw.SQLITE_LIMIT_COLUMN: 256,
+    apsw.SQLITE_LIMIT_EXPR_DEPTH: 100,
+    apsw.SQLITE_LIMIT_COMPOUND_SELECT: 64,
+    apsw.SQLITE_LIMIT_VDBE_OP: 100_000,
+    apsw.SQLITE_LIMIT_FUNCTION_ARG: 64,
+    apsw.SQLITE_LIMIT_ATTACHED: 0,
+    apsw.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 256,
+    apsw.SQLITE_LIMIT_VARIABLE_NUMBER: 4096,
+    apsw.SQLITE_LIMIT_TRIGGER_DEPTH: 16,
+    apsw.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+
+_FUNCTIONS = """
+abs avg ceil ceiling char coalesce concat concat_ws count cume_dist current_date current_time current_timestamp date
+datetime dense_rank first_value floor format glob group_concat hex if ifnull iif instr json json_array json_array_length
+json_error_position json_extract json_group_array json_group_object json_insert json_object json_patch json_pretty
+json_quote json_remove json_replace json_set json_type json_valid jsonb jsonb_array jsonb_extract jsonb_group_array
+jsonb_group_object jsonb_insert jsonb_object jsonb_patch jsonb_remove jsonb_replace jsonb_set julianday lag last_value
+lead length like likelihood likely lower ltrim max min nth_value ntile nullif octet_length percent_rank printf quote
+random randomblob rank replace round row_number rtrim sign sqrt strftime string_agg substr substring sum time timediff
+total trim trunc typeof unhex unicode unistr unistr_quote unixepoch unlikely upper zeroblob -> ->>
+sqlite_rename_table sqlite_rename_column sqlite_rename_test sqlite_rename_quotefix sqlite_drop_column
+sqlite_add_constraint sqlite_drop_constraint sqlite_find_constraint sqlite_fail
+"""
+FUNCTIONS = frozenset(_FUNCTIONS.split())
+"""By their own value or the message's. The last two lines are what ALTER TABLE calls; SQLite lets nobody else."""
+
+_TABLES_OF_SQLITE = ("sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_sequence")
+_MODULES_ALLOWED = ("json_each", "json_tree")
+_COME_WHEN_NAMED = ("carray",)
+"""Virtual tables that SQLite makes when they are named, beside those of PRAGMA and JSON."""
+_FREE = (apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE)
+_DROPS = (apsw.SQLITE_DROP_TABLE, apsw.SQLITE_DROP_INDEX, apsw.SQLITE_DROP_VIEW, apsw.SQLITE_DROP_TRIGGER)
+_MAKES = (
+    apsw.SQLITE_CREATE_TABLE,
+    apsw.SQLITE_CREATE_INDEX,
+    apsw.SQLITE_CREATE_VIEW,
+    apsw.SQLITE_CREATE_TRIGGER,
+    apsw.SQLITE_REINDEX,
+)
+_WRITES = (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
+
+QUICK = frozenset(("insert", "update", "delete", "replace", "select", "with", "values"))
+"""Statements that begin so cannot change the schema."""
+SLOW = frozenset(("create", "drop", "alter"))
+_FIRST_WORD = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$)|;)*([A-Za-z]+)", re.DOTALL)
+
+
+@lru_cache(maxsize=4096)
+def first_word(sql: str) -> str:
+    """What a statement begins with, in lower case, behind blanks and comments."""
+    found = _FIRST_WORD.match(sql)
+    return found[1].lower() if found else ""
+
+
+class Guard:
+    """SQLite asks it about everything a statement would do. `denied` says what it said no to."""
+
+    def __init__(self, connection: apsw.Connection, names: Callable[[], Set[str]], *, writes: bool) -> None:
+        """`names` gives the tables and views that there are, in lower case: SQLite has others that come when named."""
+        self._names = names
+        self._writes = writes
+        self._making = ""
+        self.free = False
+        """Whether it is the executor itself who asks."""
+        self.denied = ""
+        self.reshaped: list[str] = []
+        """Tables that the statement alters or drops."""
+        self._dropping = False
+        connection.drop_modules(_MODULES_ALLOWED)
+        for limit, value in LIMITS.items():
+            connection.limit(limit, value)
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        connection.authorizer = self._decide
+
+    def begin(self) -> None:
+        """Another statement."""
+        self.denied = ""
+        self.reshaped = []
+        self._dropping = False
+        self._making = ""
+
+    def _decide(self, action: int, one: Any, two: Any, database: Any, inside: Any) -> int:
+        if self.free or self._allows(action, one, two, database):
+            return int(apsw.SQLITE_OK)
+        if not self.denied:
+            name = str(apsw.mapping_authorizer_function[action]).removeprefix("SQLITE_").replace("_", " ").lower()
+            self.denied = " ".join(str(part) for part in (name, one, two) if part)[:200]
+        return int(apsw.SQLITE_DENY)
+
+    def _allows(self, action: int, one: Any, two: Any, database: Any) -> bool:
+        if action in _FREE:
+            return True
+        if action == apsw.SQLITE_FUNCTION:
+            return str(two).lower() in FUNCTIONS
+        if action == apsw.SQLITE_READ:
+            return self._may_read(str(one), str(two))
+        if not self._writes or database not in ("main", None, "temp"):
+            return action == apsw.SQLITE_ALTER_TABLE and self._writes and self._may_reshape(str(two))
+        if action in _WRITES:
+            return self._may_write(str(one))
+        if action in _MAKES or action in _DROPS:
+            return self._may_make(action, str(one), two)
+        return action == apsw.SQLITE_ALTER_TABLE and self._may_reshape(str(two))
+
+    def _may_read(self, table: str, column: str) -> bool:
+        """Where a table begins in the file depends on the file's history."""
+        if table.lower() in _TABLES_OF_SQLITE:
+            return column.lower() != "rootpage" or self._dropping
+        if not column and table.lower() not in _COME_WHEN_NAMED:
+            return self._is_ordinary(table)  # may be a name that WITH gives; no virtual table is left under another
+        return table.lower() in _MODULES_ALLOWED or self._is_there(table)
+
+    def _may_write(self, table: str) -> bool:
+        """SQLite keeps clients from its own tables, but for the one with the numbers that it has given."""
+        lower = table.lower()
+        if lower == "sqlite_sequence":
+            return self._dropping or bool(self.reshaped)
+        return lower in ("sqlite_master", "sqlite_temp_master") or self._is_there(table)
+
+    def _may_make(self, action: int, name: str, table: Any) -> bool:
+        self._dropping = self._dropping or action in _DROPS
+        if action == apsw.SQLITE_CREATE_TABLE:
+            self._making = name.lower()
+        if action == apsw.SQLITE_DROP_TABLE:
+            self.reshaped.append(name)
+        of_table = action in (apsw.SQLITE_CREATE_INDEX, apsw.SQLITE_CREATE_TRIGGER, *_DROPS) and table is not None
+        own = name.lower() == "sqlite_sequence" or name.lower().startswith("sqlite_autoindex_")
+        return (own or self._is_ordinary(name)) and (not of_table or self._is_ordinary(str(table)))
+
+    def _may_reshape(self, table: str) -> bool:
+        self.reshaped.append(table)
+        return self._is_ordinary(table)
+
+    def _is_there(self, name: str) -> bool:
+        return self._is_ordinary(name) and (name.lower() in self._names() or name.lower() == self._making)
+
+    def _is_ordinary(self, name: str) -> bool:
+        return not name.lower().startswith(("sqlite_", "pragma_", OWN))

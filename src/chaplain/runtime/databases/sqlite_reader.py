@@ -1,0 +1,153 @@
+"""Reads a SQLite file beside the thread that writes it: queries of clients, and results.
+
+A query sees the database as some message left it, may not change anything, and is bounded in steps, rows, octets and
+time. Connections are kept for the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from chaplain.executor.statement import Parameters, Rows
+from chaplain.runtime.databases.engine import EngineFailed, QueryFailed
+from chaplain.runtime.databases.sqlite_functions import Surroundings, ZoneAsked
+from chaplain.runtime.databases.sqlite_guard import OWN, QUICK, Guard, first_word
+
+CONNECTIONS_MAX = 4
+QUERY_SECONDS_MAX = 10.0
+QUERY_ROWS_MAX = 100_000
+QUERY_BYTES_MAX = 4 * 1024 * 1024
+RESULTS_BYTES_MAX = 1024 * 1024
+"""Of one answer; whoever wants more reads on."""
+_STEPS_A_CALL = 10_000
+_POSITION = f"select case when whole then idx else idx - 1 end from {OWN}state"
+_WRONG = (apsw.Error, ZoneAsked, ValueError, OverflowError, TypeError, KeyError)
+_BROKEN = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError, apsw.NoMemError, MemoryError)
+
+
+class _Reader:
+    def __init__(self, path: Path) -> None:
+        self.connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=64)
+        self.connection.pragma("query_only", True)
+        self.connection.set_busy_timeout(1000)
+        self.around = Surroundings(self.connection)
+        self.guard = Guard(self.connection, lambda: self._names, writes=False)
+        self._end_s = 0.0
+        self._names: frozenset[str] = frozenset()
+        self._version = -1
+        self.connection.set_progress_handler(lambda: time.monotonic() > self._end_s, _STEPS_A_CALL)
+
+    @contextmanager
+    def own(self) -> Iterator[apsw.Connection]:
+        self.guard.free = True
+        self._end_s = time.monotonic() + QUERY_SECONDS_MAX
+        try:
+            yield self.connection
+        finally:
+            self.guard.free = False
+
+    def query(self, sql: str, parameters: Parameters) -> Rows:
+        with self.own() as connection:
+            connection.execute("begin", can_cache=False)
+        try:
+            with self.own() as connection:
+                ((index,),) = connection.execute(_POSITION)
+                self._look()
+            self.guard.begin()
+            self.around.set(time.time_ns(), b"query", 0)
+            self._end_s = time.monotonic() + QUERY_SECONDS_MAX
+            return self._read(sql, parameters, index)
+        finally:
+            with self.own() as connection:
+                connection.execute("rollback", can_cache=False)
+
+    def _look(self) -> None:
+        """Which tables there are, if that has changed."""
+        version = self.connection.pragma("schema_version")
+        if version != self._version:
+            names = self.connection.execute("select lower(name) from sqlite_master where type in ('table', 'view')")
+            self._names, self._version = frozenset(name for (name,) in names), version
+
+    def _read(self, sql: str, parameters: Parameters, index: int) -> Rows:
+        cursor = self.connection.cursor()
+        columns: list[str] = []
+
+        def trace(*_: object) -> bool:
+            if columns or cursor.is_explain or not cursor.is_readonly:
+                raise QueryFailed("one SELECT at a time")
+            columns.extend(column[0] for column in cursor.description)
+            return True
+
+        cursor.exec_trace = trace
+        rows: list[tuple[object, ...]] = []
+        size = 0
+        for row in cursor.execute(sql, parameters, can_cache=False):
+            rows.append(row)
+            size += 8 * len(row) + sum(len(cell) for cell in row if isinstance(cell, str | bytes))
+            if len(rows) > QUERY_ROWS_MAX or size > QUERY_BYTES_MAX:
+                raise QueryFailed(
+                    f"the query gives more than {QUERY_ROWS_MAX} rows or {QUERY_BYTES_MAX} bytes: add a LIMIT"
+                )
+        return Rows(index, tuple(columns), tuple(rows))
+
+
+class Readers:
+    """As many as are used at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._idle: list[_Reader] = []
+
+    @contextmanager
+    def _one(self) -> Iterator[_Reader]:
+        with self._lock:
+            reader = self._idle.pop() if self._idle else None
+        try:
+            reader = reader or _Reader(self._path)
+            yield reader
+        except _BROKEN as error:
+            raise EngineFailed(f"SQLite cannot read: {type(error).__name__}: {error}") from error
+        with self._lock:
+            self._idle.append(reader)
+
+    def query(self, sql: str, parameters: Parameters) -> Rows:
+        if first_word(sql) not in QUICK:
+            raise QueryFailed("a query begins with SELECT, WITH or VALUES; changes go through execute")
+        failed: QueryFailed | None = None
+        with self._one() as reader:
+            try:
+                return reader.query(sql, parameters)
+            except _BROKEN:
+                raise
+            except QueryFailed as error:
+                failed = error
+            except apsw.AuthError:
+                failed = QueryFailed(f"not allowed in a query: {reader.guard.denied}")
+            except apsw.InterruptError:
+                failed = QueryFailed(f"the query took more than {QUERY_SECONDS_MAX:g} s")
+            except _WRONG as error:
+                failed = QueryFailed(str(error)[:500])
+        raise failed
+
+    def results(self, acl: bytes, client_id: int, first_id: int, last_id: int) -> list[bytes]:
+        lanes = "client_id = ?3 and last_id >= ?4 and first_id <= ?5" if client_id else "?3 + ?4 + ?5 >= 0"
+        sql = f"select body from {OWN}results where acl = ?2 and {lanes} and ?1 order by number"
+        found: list[bytes] = []
+        with self._one() as reader, reader.own() as connection:
+            for (body,) in connection.execute(sql, (1, acl, client_id, first_id, last_id)):
+                found.append(body)
+                if sum(map(len, found)) > RESULTS_BYTES_MAX:
+                    break
+        return found
+
+    def close(self) -> None:
+        for reader in self._idle:
+            reader.around.close()
+            reader.connection.close()

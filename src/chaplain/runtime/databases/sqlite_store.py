@@ -1,0 +1,130 @@
+"""The executor's own tables in a SQLite file: position, results, and row changes on their way out.
+
+Decides what is kept and how long. Results are outside of the fingerprint: which of them are left depends on what was
+read where. An identity that never reads loses its oldest ones first, and nobody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import apsw
+import msgspec
+
+from chaplain.executor.events import Work
+from chaplain.executor.fingerprint import Change, Tally, fingerprint_of
+from chaplain.executor.statement import Run, encode_run
+from chaplain.runtime.databases.engine import EngineFailed
+from chaplain.runtime.databases.sqlite_guard import OWN
+
+VERSION = 1
+RESULT_BYTES_MAX = 16 * 1024 * 1024
+"""Results kept for one identity."""
+_TABLES = f"""
+create table if not exists {OWN}state(
+    one integer primary key check (one = 1), version integer, stream text, idx integer, requests integer,
+    whole integer, tallies blob, fingerprint blob, budget blob);
+create table if not exists {OWN}results(
+    number integer primary key, acl blob, client_id integer, first_id integer, last_id integer, body blob);
+create index if not exists {OWN}results_of on {OWN}results(acl, client_id, last_id);
+"""
+_WRITE = f"update {OWN}state set idx=?, requests=?, whole=?, tallies=?, fingerprint=?, budget=?"
+_KEEP = f"insert into {OWN}results(acl, client_id, first_id, last_id, body) values (?,?,?,?,?)"
+
+
+class State(msgspec.Struct, frozen=True):
+    index: int
+    requests: int
+    """Of message `index` that are done."""
+    whole: bool
+    """Whether all of them are."""
+    tallies: dict[str, Tally]
+    fingerprint: bytes
+    budget: dict[bytes, int]
+    """Steps that identities have left in a message that is not whole."""
+
+
+class Store:
+    def __init__(self, connection: apsw.Connection, stream: str) -> None:
+        self._connection = connection
+        connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", "normal")
+        connection.pragma("foreign_keys", True)
+        connection.pragma("recursive_triggers", False)
+        connection.pragma("temp_store", "file")
+        connection.set_busy_timeout(0)
+        connection.execute(_TABLES)
+        self.state = self._read_state(stream)
+        self._next = self.state
+        self._failures = 0
+        sizes = f"select acl, sum(length(body)) from {OWN}results group by acl"
+        self._kept: dict[bytes, int] = dict(connection.execute(sizes))
+
+    def _read_state(self, stream: str) -> State:
+        rows = list(self._connection.execute(f"select * from {OWN}state"))
+        if not rows:
+            nothing = msgspec.msgpack.encode({})
+            blank = (1, VERSION, stream, 0, 0, True, nothing, fingerprint_of(b"\x90", {}), nothing)
+            self._connection.execute(f"insert into {OWN}state values (?,?,?,?,?,?,?,?,?)", blank)
+            return self._read_state(stream)
+        _, version, of_stream, index, requests, whole, tallies, fingerprint, budget = rows[0]
+        if version != VERSION or of_stream != stream:
+            raise EngineFailed(f"the database is of stream {of_stream!r} and version {version}, not of {stream!r}")
+        try:
+            known = msgspec.msgpack.decode(tallies, type=dict[str, Tally])
+            left = msgspec.msgpack.decode(budget, type=dict[bytes, int])
+        except msgspec.MsgspecError as error:
+            raise EngineFailed(f"the database's state: {error}") from None
+        return State(index, requests, bool(whole), known, fingerprint, left)
+
+    # Within the transaction of a message.
+
+    def put_state(
+        self,
+        position: tuple[int, int, bool],
+        tallies: Mapping[str, Tally],
+        fingerprint: bytes,
+        budget: Mapping[bytes, int],
+    ) -> None:
+        encode = msgspec.msgpack.encode
+        self._connection.execute(_WRITE, (*position, encode(tallies), fingerprint, encode(budget)))
+        self._next = State(*position, dict(tallies), fingerprint, dict(budget))
+
+    def put_results(self, runs: Sequence[tuple[bytes, Run]]) -> None:
+        for acl, run in runs:
+            self._failures += sum(outcome.error is not None for outcome in run.outcomes)
+            body = encode_run(run)
+            self._connection.execute(_KEEP, (acl, run.client_id, run.first_id, run.last_id, body))
+            self._kept[acl] = self._kept.get(acl, 0) + len(body)
+            if self._kept[acl] > RESULT_BYTES_MAX:
+                self._let_go(acl)
+
+    def _let_go(self, acl: bytes) -> None:
+        """The oldest, down to three quarters: seldom, and then some at once."""
+        oldest = f"select number, length(body) from {OWN}results where acl = ? order by number"
+        through = 0
+        for number, size in self._connection.execute(oldest, (acl,)):
+            if self._kept[acl] <= RESULT_BYTES_MAX * 3 // 4:
+                break
+            self._kept[acl] -= size
+            through = number
+        self._connection.execute(f"delete from {OWN}results where acl = ? and number <= ?", (acl, through))
+
+    def put_changes(self, work: Work, changes: list[Change]) -> None:
+        """Nobody takes row changes yet."""
+
+    def committed(self) -> None:
+        self.state = self._next
+
+    def take_failures(self) -> int:
+        failures, self._failures = self._failures, 0
+        return failures
+
+    # Between messages.
+
+    def clear(self, acl: bytes, through: Sequence[tuple[int, int]]) -> None:
+        """Results of these lanes of an identity, up to an id each, were read."""
+        gone = f"delete from {OWN}results where acl = ? and client_id = ? and last_id <= ? returning length(body)"
+        for client_id, last_id in through:
+            for (size,) in self._connection.execute(gone, (acl, client_id, last_id)):
+                self._kept[acl] -= size

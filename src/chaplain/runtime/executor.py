@@ -1,0 +1,38 @@
+"""Puts a node's executor together: its core, and the databases in the node's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from chaplain.config import SEGMENTS, NodeConfig
+from chaplain.executor.core import ExecutorCore
+from chaplain.executor.events import BackRead, ReadBack
+from chaplain.journal.order_events import ReadLog
+from chaplain.runtime.databases.errands import Databases
+from chaplain.runtime.journal import read_log
+from chaplain.runtime.secrets import read_public_key
+
+FOLDER = "databases"
+NONE = "none"
+
+
+def make_executor(config: NodeConfig, identifier: int) -> ExecutorCore | None:
+    """None if this node executes nothing."""
+    if config.text("database") == NONE or not config.disks:
+        return None
+    nodes = {read_public_key(key, f"[nodes] {node}"): node for node, key in config.nodes.items()}
+    return ExecutorCore(identifier, config.number("id"), nodes)
+
+
+def make_databases(config: NodeConfig) -> Databases:
+    return Databases(config.text("database"), config.path("data") / FOLDER)
+
+
+def read_back(data: Path, log: str) -> Mapping[type, Callable[[Any], Any]]:
+    def read(wanted: ReadBack) -> BackRead:
+        found = read_log(data / SEGMENTS, log, ReadLog(wanted.token, wanted.start, wanted.end))
+        return BackRead(wanted.token, tuple(found.records))
+
+    return {ReadBack: read}

@@ -1,0 +1,135 @@
+"""Cluster messages with statements, without a cluster; and a database that is judged from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from chaplain.executor.events import Step, Work
+from chaplain.executor.fingerprint import Change, Tallies, Tally
+from chaplain.executor.statement import SQL_TYPE, Outcome, Statement, decode_run, encode_statement
+from chaplain.runtime.databases.sqlite import SqliteDatabase, file_name
+from chaplain.segment.pack import Pack, encode_pack
+
+ACL = b"A" * 15
+Sql = str | tuple[str, object]
+Request = Sql | list[Sql]
+START_NS = 1_700_000_000_000_000_000
+
+
+def statement(sql: Sql) -> bytes:
+    return encode_statement(Statement(sql) if isinstance(sql, str) else Statement(sql[0], sql[1]))  # type: ignore[arg-type]
+
+
+class Order:
+    """Makes messages one after the other, as the journal would."""
+
+    def __init__(self) -> None:
+        self.index = self.offset = 0
+        self._ids: dict[int, int] = {}
+
+    def message(self, *requests: Request, lane: int = 1, acl: bytes = ACL) -> Work:
+        self.index += 1
+        several = [request if isinstance(request, list) else [request] for request in requests]
+        values = tuple(statement(sql) for request in several for sql in request)
+        counts = tuple(map(len, several))
+        first = self._ids.get(lane, 0) + 1
+        self._ids[lane] = first + len(several) - 1
+        body = encode_pack(Pack(lane, first, values, request_counts=counts, message_type=SQL_TYPE))
+        work = Work(
+            self.index,
+            START_NS + self.index * 1_000_000,
+            sha256(self.index.to_bytes(8, "big")).digest(),
+            ((self.offset, body),),
+            ((lane, acl),),
+        )
+        self.offset += len(values)
+        return work
+
+
+class Database:
+    """An engine and its file."""
+
+    def __init__(self, folder: Path, stream: str = "main") -> None:
+        self.folder, self.stream = folder, stream
+        self.engine = SqliteDatabase(folder, stream)
+
+    def reopen(self) -> None:
+        self.engine.close()
+        self.engine = SqliteDatabase(self.folder, self.stream)
+
+    def apply(self, work: Work) -> Step:
+        return self.engine.apply(work)
+
+    def outcomes(self, acl: bytes = ACL) -> list[Outcome]:
+        """All that are kept."""
+        runs = map(decode_run, self.engine.results(acl, 0, 0, 0))
+        return [outcome for run in runs for outcome in run.outcomes]
+
+    def rows(self, sql: str) -> list[tuple[object, ...]]:
+        return list(self.engine.query(sql, ()).rows)
+
+    def tallies(self) -> dict[str, Tally]:
+        """As the file says."""
+        with apsw.Connection(str(self.folder / file_name(self.stream))) as connection:
+            ((stored,),) = connection.execute("select tallies from chaplain_state")
+        return msgspec.msgpack.decode(stored, type=dict[str, Tally])
+
+    def counted(self) -> dict[str, Tally]:
+        """As its rows say, all of them read again."""
+        connection = apsw.Connection(str(self.folder / file_name(self.stream)), flags=apsw.SQLITE_OPEN_READONLY)
+        tallies = Tallies()
+        tables = connection.execute("select name, wr from pragma_table_list where schema='main' and type='table'")
+        for table, without_rowid in list(tables):
+            if not table.startswith(("chaplain_", "sqlite_")):
+                tallies.add(_changes(connection, table, bool(without_rowid)))
+        connection.close()
+        return tallies.values()
+
+
+def _changes(connection: apsw.Connection, table: str, without_rowid: bool) -> Sequence[Change]:
+    encode = msgspec.msgpack.encode
+    keys = connection.execute("select cid from pragma_table_info(?) where pk order by pk", (table,))
+    places = [cid for (cid,) in keys] if without_rowid else []
+    columns = {name for (name,) in connection.execute("select name from pragma_table_info(?)", (table,))}
+    first = "null" if without_rowid else next(name for name in ("rowid", "oid") if name not in columns)
+    quoted = table.replace('"', '""')
+    found = []
+    for rowid, *row in connection.execute(f'select {first}, * from "{quoted}"'):
+        key = [row[place] for place in places] if without_rowid else [rowid]
+        found.append(Change(table, encode([table, *key]), b"", encode(row)))
+    return found
+
+
+class Pair:
+    """Two executors that are given the same; one of them is closed and opened again before each message."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "one").mkdir()
+        (folder / "two").mkdir()
+        self.order = Order()
+        self.steady, self.restarted = Database(folder / "one"), Database(folder / "two")
+
+    def run(self, *requests: Request, lane: int = 1, acl: bytes = ACL) -> list[Outcome]:
+        """What became of them, alike on both."""
+        work = self.order.message(*requests, lane=lane, acl=acl)
+        before = len(self.steady.outcomes(acl))
+        self.restarted.reopen()
+        steps = [database.apply(work) for database in (self.steady, self.restarted)]
+        assert steps[0] == steps[1], "executors differ"
+        outcomes = self.steady.outcomes(acl)
+        assert outcomes == self.restarted.outcomes(acl), "executors answer differently"
+        assert self.steady.tallies() == self.steady.counted(), "the tallies are not those of the rows"
+        return outcomes[before:]
+
+    def one(self, sql: Request, **more: object) -> Outcome:
+        (outcome,) = self.run(sql, **more)  # type: ignore[arg-type]
+        return outcome
+
+    def close(self) -> None:
+        self.steady.engine.close()
+        self.restarted.engine.close()

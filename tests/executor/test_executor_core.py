@@ -1,0 +1,356 @@
+"""The executor's core: what is fed to databases, when questions are answered, and who is found to differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from tests.executor.executor_stage import statement
+
+from chaplain.core import Drained, Requested, Settled, Withdrawn, Woken
+from chaplain.executor import messages
+from chaplain.executor.comparison import Comparison, Finding
+from chaplain.executor.core import ANNOUNCE_NS, DATABASES_MAX, ExecutorCore
+from chaplain.executor.events import (
+    Applied,
+    Apply,
+    BackRead,
+    ClearResults,
+    DatabaseOpened,
+    Looked,
+    OpenDatabase,
+    ReadBack,
+    RunQuery,
+    Step,
+    TakeResults,
+)
+from chaplain.executor.feed import QUEUE_BYTES_MAX
+from chaplain.executor.messages import AskReach, AskResults, Print, Query, Reach, ReadThrough, WereRead
+from chaplain.executor.statement import SQL_TYPE
+from chaplain.gossip.events import Told
+from chaplain.journal.cluster_message import Body, chain_hash, encode_body
+from chaplain.journal.config_message import NO_ACL
+from chaplain.journal.log_records import message_records
+from chaplain.journal.order_events import Message, Preview
+from chaplain.journal.state import Client, Moment
+from chaplain.journal.verdict import ConfigVerdict, Executed, Verdict
+from chaplain.link.events import Peer
+from chaplain.mesh.events import Entered, Whisper
+from chaplain.segment.pack import Pack, encode_pack
+from chaplain.segment.record import Kind, Record
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
+
+ACL = b"A" * 15
+KEYS = {bytes([node]) * 32: node for node in (1, 2, 3)}
+ALICE = Client(ACL, "alice", b"k" * 32, 1, b"", ("*",), ("main", "other"), False, b"")
+
+
+def peer(node: int) -> Peer:
+    return Peer(bytes([node]) * 16, node, bytes([node]) * 32, f"tcp://127.0.0.1:{node}")
+
+
+class Journal:
+    """What the executor sees of a journal: everything is on disk, at positions that are ten times the index."""
+
+    def __init__(self) -> None:
+        self.clients: Mapping[bytes, Client] = {ACL: ALICE}
+        self.lanes: Mapping[int, object] = {}
+        self.reach: int | None = 0
+        self.on_disk = 1 << 60
+
+    def fingerprints(self) -> Mapping[int, bytes]:
+        return {1: b"one"}
+
+    def locate(self, index: int, bytes_max: int, /) -> tuple[int, int] | None:
+        return (10 * index, 10 * index + 9) if index <= self.on_disk else None
+
+
+class Stage:
+    def __init__(self, nodes: int = 1, *, attach: bool = True) -> None:
+        self.core = ExecutorCore(1, 1, {key: node for key, node in KEYS.items() if node <= nodes})
+        self.journal = Journal()
+        self.now_ns = 0
+        self.index = 0
+        self.records: dict[int, tuple[Record, ...]] = {}
+        if attach:
+            self.core.attach(self.journal)
+
+    def step(self, event: object) -> list[object]:
+        return [*self.core.step(self.now_ns, event)]  # type: ignore[arg-type]
+
+    def agree(self, stream: str = "main", *, lane: int = 1, message_type: int = SQL_TYPE, size: int = 0) -> int:
+        self.index += 1
+        value = statement("select 1" + " " * size)
+        body = encode_pack(Pack(lane, self.index, (value,), message_type=message_type))
+        batch = Record(Kind.BATCH, body, first_offset=self.index, count=1, stream=stream)
+        whole = Body(1, self.index, 1, self.index, bytes(32))
+        raw = encode_body(whole)
+        message = Message(whole, raw, chain_hash(whole.previous, raw), 1, ())
+        self.records[self.index] = tuple(message_records(message, Preview(b"", (batch,))))
+        lease = ConfigVerdict(1, 0, client_id=lane, acl=ACL) if lane else ConfigVerdict(1, 0, acl=NO_ACL)  # type: ignore[arg-type]
+        self.journal.reach = self.index
+        self.core.executed(
+            Executed(Moment(self.index, 1, self.index, bytes(32)), Verdict((lease,), ()), (batch,), False)
+        )
+        return self.index
+
+    def open(self, index: int = 0, stream: str = "main") -> list[object]:
+        assert OpenDatabase(stream) in self.step(Drained())
+        return [*self.step(DatabaseOpened(stream, index, b"f" * 32)), *self.step(Drained())]
+
+    def done(self, apply: object) -> list[object]:
+        assert isinstance(apply, Apply)
+        steps = tuple(Step(work.index, work.index.to_bytes(32, "big"), 1) for work in apply.works)
+        return [*self.step(Applied(apply.stream, steps)), *self.step(Drained())]
+
+    def ask(self, message: object, call: int = 7, client: str = "alice", payload: bytes = b"") -> list[object]:
+        request = Requested(call, client, messages.encode(message), payload)  # type: ignore[arg-type]
+        return [*self.step(request), *self.step(Drained())]
+
+    def said(self, effects: list[object]) -> list[tuple[int, object]]:
+        """What was said to which node."""
+        whispers = [effect for effect in effects if isinstance(effect, Whisper)]
+        return [(one.instance[0], messages.decode_peer(parcel.decode(one.content).body)) for one in whispers]
+
+    def hears(self, node: int, message: object) -> list[object]:
+        told = Told(peer(node), Parcel(node, Layer.EXECUTOR, messages.encode(message)))  # type: ignore[arg-type]
+        return [*self.step(told), *self.step(Drained())]
+
+
+def works(effects: list[object]) -> list[int]:
+    return [work.index for effect in effects if isinstance(effect, Apply) for work in effect.works]
+
+
+# Feeding.
+
+
+def test_agreed_statements_are_applied_one_apply_at_a_time() -> None:
+    stage = Stage()
+    stage.agree()
+    (first,) = [effect for effect in _read(stage, stage.open()) if isinstance(effect, Apply)]
+    assert works([first]) == [1]
+    assert first.works[0].owners == ((1, ACL),)
+    stage.agree()
+    stage.agree()
+    assert not works(stage.step(Drained()))
+    second = stage.done(first)
+    assert works(second) == [2, 3]
+    assert stage.core.status()["databases"]["main"]["position"] == 1  # type: ignore[index]
+
+
+def _read(stage: Stage, effects: list[object]) -> list[object]:
+    """Answer reads of the log."""
+    out = list(effects)
+    for effect in effects:
+        if isinstance(effect, ReadBack):
+            out += _read(stage, stage.step(BackRead(effect.token, stage.records[effect.start // 10])))
+            out += _read(stage, stage.step(Drained()))
+    return out
+
+
+def test_data_is_no_statement() -> None:
+    stage = Stage()
+    stage.agree(message_type=0)
+    assert not stage.step(Drained())
+
+
+def test_what_the_disk_holds_is_read_back_from_where_the_database_is() -> None:
+    stage = Stage(attach=False)
+    for stream in ("main", "main", "other", "main"):
+        stage.agree(stream)
+    stage.core.attach(stage.journal)
+    effects = _read(stage, stage.open(index=1))
+    assert works(effects) == [2]
+    assert works(_read(stage, stage.done(next(e for e in effects if isinstance(e, Apply))))) == [4]
+
+
+def test_a_database_ahead_of_the_log_waits_for_it() -> None:
+    stage = Stage()
+    stage.agree()
+    assert not works(_read(stage, stage.open(index=2)))
+    stage.agree()
+    assert not works(stage.step(Drained()))
+    stage.agree()
+    assert works(stage.step(Drained())) == [3]
+
+
+def test_what_is_not_on_disk_yet_waits() -> None:
+    stage = Stage()
+    stage.agree()
+    stage.journal.on_disk = 0
+    assert not stage.open()
+    stage.journal.on_disk = 1
+    assert works(_read(stage, stage.step(Drained()))) == [1]
+
+
+def test_a_slow_database_does_not_fill_the_memory() -> None:
+    stage = Stage()
+    stage.agree()
+    (first,) = [effect for effect in _read(stage, stage.open()) if isinstance(effect, Apply)]
+    size = 200_000
+    for _ in range(2 * QUEUE_BYTES_MAX // size):
+        stage.agree(size=size)
+    feed = stage.core._feeds["main"]
+    assert feed._queued_bytes <= QUEUE_BYTES_MAX + 2 * size
+    applied = [1]
+    effects = stage.done(first)
+    while ahead := [effect for effect in _read(stage, effects) if isinstance(effect, Apply)]:
+        applied += works(ahead)
+        assert len(ahead) == 1
+        effects = stage.done(ahead[0])
+    assert applied == list(range(1, stage.index + 1))
+
+
+def test_there_are_so_many_databases() -> None:
+    stage = Stage()
+    for number in range(DATABASES_MAX + 5):
+        stage.agree(f"s{number}")
+    assert sum(isinstance(effect, OpenDatabase) for effect in stage.step(Drained())) == DATABASES_MAX
+
+
+def test_a_database_that_cannot_go_on_stops() -> None:
+    stage = Stage()
+    stage.agree()
+    (first,) = [effect for effect in _read(stage, stage.open()) if isinstance(effect, Apply)]
+    stage.step(Applied("main", (), "disk full"))
+    stage.agree()
+    assert not works(stage.step(Drained()))
+    (refusal,) = stage.ask(Query("main", 0, False), payload=statement("select 1"))
+    assert isinstance(refusal, Settled)
+    assert "disk full" in refusal.reason
+    assert stage.core.status()["databases"]["main"]["state"] == "stopped"  # type: ignore[index]
+    assert first.works
+
+
+# Questions.
+
+
+def ready(nodes: int = 1) -> Stage:
+    stage = Stage(nodes)
+    for node in range(2, nodes + 1):
+        stage.step(Entered(peer(node), {}))
+    stage.agree()
+    (first,) = [effect for effect in _read(stage, stage.open()) if isinstance(effect, Apply)]
+    stage.done(first)
+    return stage
+
+
+def test_results_wait_until_they_are_there() -> None:
+    stage = ready()
+    stage.agree()
+    effects = stage.step(Drained())
+    assert works(effects) == [2]
+    assert not stage.ask(AskResults("main", 1, 2, 2, 2))
+    (look,) = stage.done(effects[0])
+    assert look == TakeResults(1, "main", ACL, 1, 2, 2)
+    assert stage.step(Looked(1, b"runs")) == [Settled(7, b"runs")]
+
+
+def test_whoever_left_is_not_answered() -> None:
+    stage = ready()
+    assert not stage.ask(AskResults("main", 1, 1, 1, 5))
+    stage.step(Withdrawn(7))
+    for _ in range(5):
+        stage.agree()
+    assert not [e for e in stage.done(stage.step(Drained())[0]) if isinstance(e, TakeResults)]
+
+
+def test_a_fresh_query_waits_for_everything_that_was_agreed() -> None:
+    stage = ready(3)
+    effects = stage.ask(Query("main", 0, True), payload=statement("select 1"))
+    assert stage.said(effects) == [(2, AskReach(1)), (3, AskReach(1))]
+    assert not [e for e in effects if isinstance(e, RunQuery)]
+    assert not stage.hears(2, Reach(1, 3))  # another holds more than we have
+    stage.agree()
+    assert not [e for e in stage.step(Drained()) if isinstance(e, RunQuery)]
+    stage.agree()
+    stage.step(Applied("main", (Step(2, bytes(32)),)))
+    assert not [e for e in stage.step(Drained()) if isinstance(e, RunQuery)]
+    effects = [*stage.step(Applied("main", (Step(3, bytes(32)),))), *stage.step(Drained())]
+    (query,) = [e for e in effects if isinstance(e, RunQuery)]
+    assert query.sql == "select 1"
+
+
+def test_who_is_in_doubt_does_not_say_how_far_the_order_is() -> None:
+    stage = ready(3)
+    stage.journal.reach = None
+    assert not stage.said(stage.hears(2, AskReach(5)))
+    stage.ask(Query("main", 0, True), payload=statement("select 1"))
+    assert not [e for e in stage.hears(2, Reach(1, 1)) if isinstance(e, RunQuery)]
+    assert [e for e in stage.hears(3, Reach(1, 1)) if isinstance(e, RunQuery)]
+
+
+def test_a_local_query_asks_nobody() -> None:
+    stage = ready(3)
+    (query,) = stage.ask(Query("main", 0, False), payload=statement("select 1"))
+    assert isinstance(query, RunQuery)
+
+
+@pytest.mark.parametrize(
+    ("message", "client", "kind"),
+    [
+        (Query("secret", 0, False), "alice", "no_right"),
+        (Query("other", 0, False), "alice", "missing"),
+        (AskResults("main", 1, 1, 1, 0), "mallory", "no_right"),
+        (Query("main", 0, False), "alice", "invalid"),
+    ],
+)
+def test_refusals(message: object, client: str, kind: str) -> None:
+    (refusal,) = ready().ask(message, client=client, payload=b"no statement")
+    assert isinstance(refusal, Settled)
+    assert refusal.kind == kind
+
+
+def test_results_that_were_read_are_cleared_everywhere() -> None:
+    stage = ready(3)
+    effects = stage.ask(ReadThrough("main", ((1, 5),)))
+    were = WereRead("main", ACL, ((1, 5),))
+    assert stage.said(effects) == [(2, were), (3, were)]
+    assert ClearResults("main", ACL, ((1, 5),)) in effects
+    stage.ask(ReadThrough("main", ((1, 3),)))
+    assert (2, were) in stage.said(stage.step(Entered(peer(2), {})))  # who was away is told, of the furthest
+    assert ClearResults("main", ACL, ((1, 9),)) in stage.hears(3, WereRead("main", ACL, ((1, 9),)))
+
+
+# Comparing.
+
+
+def test_fingerprints_are_told_and_compared() -> None:
+    stage = ready(3)
+    stage.now_ns = ANNOUNCE_NS
+    effects = stage.step(Woken())
+    assert stage.said(effects) == [(node, Print("main", 1, (1).to_bytes(32, "big"))) for node in (2, 3)]
+    assert not stage.step(Woken())
+    assert stage.hears(2, Print("main", 1, b"x" * 32))  # one differs: said, and we go on
+    assert stage.core.status()["databases"]["main"]["state"] == "idle"  # type: ignore[index]
+    stage.hears(3, Print("main", 1, b"x" * 32))  # both do: it is us
+    status = stage.core.status()["databases"]["main"]  # type: ignore[index]
+    assert status["state"] == "stopped"
+    assert "node 1 differs from node 2, 3 after message 1" in status["trouble"]
+
+
+def test_who_agrees_with_a_majority_goes_on() -> None:
+    comparison = Comparison(3)
+    assert comparison.heard(2, 5, b"a") is None
+    assert comparison.reached(5, b"a") is None
+    assert comparison.heard(3, 5, b"b") == Finding(5, (3,), False)
+    assert comparison.heard(3, 5, b"b") is None
+
+
+def test_without_a_majority_nobody_can_tell() -> None:
+    comparison = Comparison(2)
+    comparison.reached(5, b"a")
+    assert comparison.heard(2, 5, b"b") == Finding(5, (2,), True)
+    comparison = Comparison(3)
+    comparison.heard(2, 5, b"b")
+    comparison.heard(3, 5, b"c")
+    assert comparison.reached(5, b"a") == Finding(5, (2, 3), True)
+
+
+def test_positions_that_were_not_reached_are_not_judged() -> None:
+    comparison = Comparison(3)
+    comparison.reached(5, b"a")
+    comparison.reached(9, b"b")
+    assert comparison.heard(2, 7, b"x") is None
+    assert (comparison.at(4), comparison.at(5), comparison.at(8), comparison.at(9)) == (None, b"a", b"a", b"b")

@@ -1,0 +1,123 @@
+"""SQL through both faces and the command line, against a real cluster of three nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.harness import Cluster, until
+from tests.executor.scenes import fingerprints, kill_executors
+from tests.journal_real.scenes import three
+
+from chaplain import AsyncClient, Client
+from chaplain.cli.main import main
+from chaplain.config import load_cluster
+from chaplain.errors import Missing, Refused, StatementFailed
+from chaplain.link.identity import Identity
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with three(tmp_path_factory.mktemp("sql") / "three") as cluster:
+        yield cluster
+
+
+def test_statements_results_and_queries(cluster: Cluster) -> None:
+    with Client.connect(cluster.directory) as client:
+        sql = client.sql("main")
+        sql.execute("create table t(a integer primary key, b text)")
+        made = sql.execute("insert into t(b) values (?), (?) returning a", ["x", "y"])
+        assert (made.ok, made.changes, [row["a"] for row in made.rows]) == (True, 2, [1, 2])
+        with pytest.raises(StatementFailed, match="UNIQUE") as failed:
+            sql.execute("insert into t(a) values (1)")
+        assert failed.value.kind == "constraint"
+        moved = sql.transaction([("update t set b = ? where a = ?", ["z", 1]), "delete from t where a = 2"])
+        assert moved.changes == 2
+        (row,) = sql.query("select a, b from t where a = :a", {"a": 1})
+        assert (row, row["b"], row[1]) == ({"a": 1, "b": "z"}, "z", "z")
+        assert [result.ok for result in sql.results()] == [True, True, False, True]
+        assert sql.results() == []
+        with pytest.raises(Refused, match="no such table"):
+            sql.query("select * from absent")
+        with pytest.raises(Missing, match="no database"):
+            client.sql("empty").query("select 1")
+
+
+def test_a_fresh_query_sees_what_was_agreed_anywhere(cluster: Cluster) -> None:
+    with Client.connect(cluster.directory, node=1) as one, Client.connect(cluster.directory, node=2) as two:
+        one.sql("fresh").execute("create table n(a)")
+        for number in range(30):
+            one.sql("fresh").execute("insert into n values (?)", [number])
+            assert two.sql("fresh").query("select count(*) c from n")[0]["c"] == number + 1
+
+
+def test_thousands_at_once(cluster: Cluster) -> None:
+    async def run() -> None:
+        async with AsyncClient.connect(cluster.directory) as client:
+            sql = client.sql("async")
+            await sql.execute("create table t(a)")
+            await asyncio.gather(*(sql.execute("insert into t values (?)", [n]) for n in range(300)))
+            async with sql.writer() as writer:
+                for number in range(1000):
+                    await writer.execute("insert into t values (?)", [number])
+            assert [row["c"] for row in await sql.query("select count(*) c from t")] == [1300]
+            assert len(await sql.results()) == 1301
+
+    asyncio.run(run())
+
+
+def test_rights(cluster: Cluster) -> None:
+    identity = Identity.generate(random.SystemRandom())
+    with Client.connect(cluster.directory) as admin:
+        admin.sql("mine").execute("create table t(a)")
+        admin.add_client("reader", identity.key, write=["other"], read=["mine"])
+    known = load_cluster(cluster.directory)
+    where = {"endpoints": [one.endpoint for one in known.nodes], "node_keys": [one.key for one in known.nodes]}
+    with Client.connect(**where, identity=identity, name=known.cluster) as reader:
+        assert reader.sql("mine").query("select * from t") == []
+        with pytest.raises(Refused, match="may not write"):
+            reader.sql("mine").execute("insert into t values (1)")
+        with pytest.raises(Refused, match="may not read"):
+            reader.sql("main").query("select 1")
+        assert reader.sql("mine").results() == []  # not the admin's
+
+
+def test_command_line(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--cluster", str(cluster.directory), "--output", "json", "--stream", "cli"]
+
+    def run(*words: str) -> tuple[object, object]:
+        with pytest.raises(SystemExit) as end:
+            main(["sql", *words, *where])
+        said = capsys.readouterr().out
+        return end.value.code, json.loads(said) if said else None
+
+    assert run("exec", "create table t(a, b)")[0] == 0
+    code, result = run("exec", "insert into t values (?, ?)", "--param", "5", "--param", "five")
+    assert code == 0
+    assert isinstance(result, dict)
+    assert (result["ok"], result["changes"], result["stream"]) == (True, 1, "cli")
+    assert run("query", "select * from t") == (0, [{"a": 5, "b": "five"}])
+    assert run("exec", "insert into absent values (1)") == (1, None)
+    code, results = run("results")
+    assert isinstance(results, list)
+    assert [one["ok"] for one in results] == [True, True, False]
+    assert run("results") == (0, [])
+
+
+def test_status_tells_fingerprints_at_one_position(cluster: Cluster) -> None:
+    with Client.connect(cluster.directory) as client:
+        client.sql("main").execute("create table if not exists s(a)")
+    until(lambda: len(set(fingerprints(cluster))) == 1 and len(fingerprints(cluster)) == 3, "fingerprints are equal")
+
+
+def test_executors_that_are_killed_apply_everything_once(tmp_path: Path) -> None:
+    with three(tmp_path / "kills") as cluster:
+        counts = kill_executors(cluster, kills=10, seed=1)
+    assert counts["kills"] == 10
+    assert counts["statements acknowledged"] > 100

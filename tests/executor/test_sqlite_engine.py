@@ -1,0 +1,254 @@
+"""The SQLite engine: each message once, whatever the process dies of; requests that fail leave nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+from tests.executor.executor_stage import ACL, START_NS, Database, Order, Pair
+
+from chaplain.executor.statement import Outcome, decode_run
+from chaplain.runtime.databases import sqlite_store
+from chaplain.runtime.databases.engine import EngineFailed, QueryFailed
+from chaplain.runtime.databases.sqlite_store import Store
+
+OTHER = b"B" * 15
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(tmp_path)
+    yield pair
+    pair.close()
+
+
+def errors(outcomes: list[Outcome]) -> list[str | None]:
+    return [None if outcome.error is None else outcome.error.kind for outcome in outcomes]
+
+
+# Requests.
+
+
+def test_a_request_is_a_transaction(pair: Pair) -> None:
+    pair.run("create table t(a integer primary key, b)")
+    outcomes = pair.run(
+        ["insert into t values (1, 'x')", "insert into t values (2, 'y')"],
+        ["insert into t values (3, 'z')", "insert into t values (1, 'again')"],
+        ["update t set b = 'w' where a = 2", "select b from t order by a"],
+    )
+    assert errors(outcomes) == [None, "constraint", None]
+    assert outcomes[1].error is not None
+    assert outcomes[1].error.statement == 1
+    assert outcomes[2].answers[1].rows == (("x",), ("w",))
+    assert [outcome.offset for outcome in outcomes] == [1, 3, 5]
+    assert pair.steady.rows("select * from t") == [(1, "x"), (2, "w")]
+
+
+@pytest.mark.parametrize("conflict", ["rollback", "fail", "abort"])
+def test_a_failing_statement_takes_nobody_along(pair: Pair, conflict: str) -> None:
+    pair.run("create table t(a integer primary key)")
+    requests = []
+    for number in range(5):
+        requests += [f"insert into t values ({number})", f"insert or {conflict} into t values (50), (0)"]
+        requests += [["insert into t values (60)", f"insert or {conflict} into t values (70), (0)"]]
+    assert errors(pair.run(*requests)) == [None, "constraint", "constraint"] * 5
+    assert pair.steady.rows("select a from t") == [(number,) for number in range(5)]
+
+
+def test_schema_and_rows_in_one_request(pair: Pair) -> None:
+    pair.run(["create table t(a)", "insert into t values (1), (2)", "alter table t add column b default 5"])
+    assert errors(pair.run(["drop table t", "select * from t"])) == ["error"]
+    assert pair.steady.rows("select * from t") == [(1, 5), (2, 5)]
+    assert errors(pair.run(["drop table t", "create table t(z)", "insert into t values (9)"])) == [None]
+    assert pair.steady.rows("select * from t") == [(9,)]
+
+
+def test_parameters(pair: Pair) -> None:
+    pair.run("create table t(a, b)")
+    outcomes = pair.run(
+        ("insert into t values (?, ?)", (1, b"\x00\xff")),
+        ("insert into t values (:x, :y)", {"x": None, "y": 1.5}),
+        ("insert into t values (?, ?)", (1,)),
+        ("insert into t values (:x, :y)", {"x": 1}),
+        ("insert into t values (?, 1)", (1 << 63,)),
+        ("insert into t values (?, 'text')", ("\N{SNOWMAN}\x00",)),
+    )
+    assert errors(outcomes) == [None, None, "error", "refused", "refused", None]
+    assert pair.steady.rows("select * from t") == [(1, b"\x00\xff"), (None, 1.5), ("\N{SNOWMAN}\x00", "text")]
+
+
+def test_time_and_chance_are_the_messages(pair: Pair) -> None:
+    (outcome,) = pair.run("select unixepoch('now'), unixepoch(), strftime('%s', 'now'), current_timestamp")
+    seconds = (START_NS + 1_000_000) // 10**9
+    assert outcome.answers[0].rows[0][:3] == (seconds, seconds, str(seconds))
+    one, two = pair.run("select random(), random()", "select random(), random()")
+    assert len({*one.answers[0].rows[0], *two.answers[0].rows[0]}) == 4
+
+
+def test_a_client_has_so_many_steps_a_message(pair: Pair) -> None:
+    endless = "with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r"
+    long = "with recursive r(n) as (select 1 union all select n + 1 from r where n < 200000) select count(*) from r"
+    assert errors(pair.run(long, endless, long, "select 1")) == [None, "limit", "limit", None]
+    assert errors(pair.run(long)) == [None]
+
+
+def test_one_client_does_not_use_up_anothers_steps(tmp_path: Path) -> None:
+    order, database = Order(), Database(tmp_path)
+    endless = "with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r"
+    long = "with recursive r(n) as (select 1 union all select n + 1 from r where n < 200000) select count(*) from r"
+    greedy, modest = order.message(endless, long, lane=1), order.message(long, lane=2, acl=OTHER)
+    both = greedy.__class__(
+        1, greedy.timestamp_ns, greedy.hash, greedy.batches + modest.batches, greedy.owners + modest.owners
+    )
+    database.apply(both)
+    assert errors(database.outcomes(ACL)) == ["limit", "limit"]
+    assert errors(database.outcomes(OTHER)) == [None]
+    database.engine.close()
+
+
+# Once.
+
+
+class Died(Exception):
+    pass
+
+
+LONG = "with recursive r(n) as (select 1 union all select n + 1 from r where n < 300000)"
+MIXED = [
+    "insert into t values (1)",
+    "insert or rollback into t values (2), (1)",
+    "insert into t values (3)",
+    "create table more(a)",
+    "insert into more select a from t",
+    f"{LONG} insert into more select count(*) from r",
+    "with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r",
+    f"{LONG} insert into more select count(*) from r",
+    "insert into t values (4)",
+    "drop table more",
+    "insert into t values (5)",
+]
+
+
+def test_who_dies_between_commits_goes_on_behind_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "whole").mkdir()
+    whole, order = Database(tmp_path / "whole"), Order()
+    works = [order.message("create table t(a integer primary key)"), order.message(*MIXED), order.message("select 1")]
+    for work in works:
+        whole.apply(work)
+    outcomes, fingerprint = whole.outcomes(), whole.engine.fingerprint
+    whole.engine.close()
+    real, deaths = Store.committed, 0
+    for dying in range(1, 40):
+        folder = tmp_path / f"dies-{dying}"
+        folder.mkdir()
+        commits = 0
+
+        def committed(self: Store, dying: int = dying) -> None:
+            nonlocal commits
+            commits += 1
+            real(self)
+            if commits == dying:
+                raise Died
+
+        database = Database(folder)
+        monkeypatch.setattr(Store, "committed", committed)
+        try:
+            for work in works:
+                database.apply(work)
+        except Died:
+            deaths += 1
+        monkeypatch.undo()
+        database.reopen()
+        for work in works:
+            database.apply(work)
+        assert (database.outcomes(), database.engine.fingerprint) == (outcomes, fingerprint), f"died after {dying}"
+        database.engine.close()
+    assert 10 < deaths < 39
+
+
+def test_a_message_is_applied_once(tmp_path: Path) -> None:
+    order, database = Order(), Database(tmp_path)
+    works = [order.message("create table t(a)"), order.message("insert into t values (1)")]
+    for work in [*works, *works, works[1]]:
+        database.apply(work)
+    assert database.rows("select count(*) from t") == [(1,)]
+    assert database.engine.index == 2
+    database.engine.close()
+
+
+# Results.
+
+
+def test_results_are_kept_until_read(tmp_path: Path) -> None:
+    order, database = Order(), Database(tmp_path)
+    database.apply(order.message("select 1", "select 2", lane=1))
+    database.apply(order.message("select 3", lane=2))
+    database.apply(order.message("select 4", lane=3, acl=OTHER))
+    assert [outcome.answers[0].rows for outcome in database.outcomes()] == [((1,),), ((2,),), ((3,),)]
+    (run,) = (decode_run(raw) for raw in database.engine.results(ACL, 1, 2, 2))
+    assert (run.client_id, run.first_id, run.last_id, run.index) == (1, 1, 2, 1)
+    assert not database.engine.results(OTHER, 1, 1, 2)
+    database.engine.clear(ACL, [(1, 1), (3, 9)])
+    assert len(database.outcomes()) == 3  # a run is kept until all of it is read; nobody clears another's
+    assert len(database.outcomes(OTHER)) == 1
+    database.engine.clear(ACL, [(1, 2)])
+    database.engine.clear(ACL, [(1, 2)])
+    database.reopen()
+    assert [outcome.answers[0].rows for outcome in database.outcomes()] == [((3,),)]
+    database.engine.close()
+
+
+def test_results_are_bounded_for_each_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_store, "RESULT_BYTES_MAX", 10_000)
+    order, database = Order(), Database(tmp_path)
+    database.apply(order.message("select 'other'", lane=9, acl=OTHER))
+    for number in range(200):
+        database.apply(order.message(("select ?, hex(zeroblob(32))", (number,))))
+    kept = [outcome.answers[0].rows[0][0] for outcome in database.outcomes()]
+    assert kept == list(range(kept[0], 200))
+    assert 30 < len(kept) < 150
+    assert len(database.outcomes(OTHER)) == 1
+    database.engine.close()
+
+
+# Queries, and the world.
+
+
+def test_queries_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from chaplain.runtime.databases import sqlite_reader
+
+    order, database = Order(), Database(tmp_path)
+    database.apply(order.message("create table t(a)"))
+    monkeypatch.setattr(sqlite_reader, "QUERY_SECONDS_MAX", 0.05)
+    with pytest.raises(QueryFailed, match=r"more than 0\.05 s"):
+        database.rows("with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r")
+    monkeypatch.setattr(sqlite_reader, "QUERY_ROWS_MAX", 10)
+    with pytest.raises(QueryFailed, match="LIMIT"):
+        database.rows("with recursive r(n) as (select 1 union all select n + 1 from r where n < 20) select n from r")
+    with pytest.raises(QueryFailed, match="not allowed in a query"):
+        database.rows("delete from t")
+    assert database.rows("select 1 where 0") == []
+    database.engine.close()
+
+
+def test_what_is_not_a_statements_fault_stops_the_executor(tmp_path: Path) -> None:
+    order, database = Order(), Database(tmp_path)
+    database.apply(order.message("create table t(a)"))
+    intruder = apsw.Connection(str(tmp_path / "main.sqlite"))
+    intruder.execute("begin immediate")
+    with pytest.raises(EngineFailed, match="Busy"):
+        database.apply(order.message("insert into t values (1)"))
+    intruder.close()
+    database.engine.close()
+    (tmp_path / "main.sqlite").write_bytes(b"nothing of ours, and long enough to be told from an empty file" * 100)
+    with pytest.raises(EngineFailed):
+        Database(tmp_path)
+
+
+def test_a_file_of_another_stream_is_refused(tmp_path: Path) -> None:
+    Database(tmp_path, "one").engine.close()
+    (tmp_path / "one.sqlite").rename(tmp_path / "two.sqlite")
+    with pytest.raises(EngineFailed, match="one"):
+        Database(tmp_path, "two")
