@@ -18,6 +18,7 @@ from chaplain.client.events import Outcome
 from chaplain.client.inbox import Inbox
 from chaplain.client.journal_aio import AsyncJournal
 from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
+from chaplain.client.journal_together import Together
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
@@ -40,7 +41,11 @@ class _Line:
         self.ended = self.loop.create_future()
         self.engine = Engine(*opening.build())
         self.board = Board(self.engine.submit)
+        self._together: dict[str, Together] = {}
         self.engine.start(self)
+
+    def together(self, stream: str) -> Together:
+        return self._together.get(stream) or self._together.setdefault(stream, Together(self, stream))
 
     def deliver(self, outcomes: list[Outcome]) -> None:
         self._from_engine(self.board.deliver, outcomes)
