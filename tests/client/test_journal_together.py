@@ -13,7 +13,7 @@ from chaplain.client.journal_events import Place, Written
 from chaplain.client.journal_requests import CHUNK_BYTES, CHUNK_MESSAGES, many
 from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
 from chaplain.client.journal_together import Together
-from chaplain.errors import Closed, Refused, Unknown
+from chaplain.errors import Closed, Refused
 
 
 class Line:
