@@ -15,6 +15,7 @@ from chaplain.client import journal_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.engine import JOIN_S, Engine
 from chaplain.client.events import Outcome
+from chaplain.client.graph import AsyncGraph
 from chaplain.client.inbox import Inbox
 from chaplain.client.journal_aio import AsyncJournal
 from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
@@ -271,6 +272,10 @@ class AsyncClient:
     def sql(self, stream: str = "main") -> AsyncSql:
         """The database of a stream, whether or not anything was executed on it yet."""
         return self._sqls.get(stream) or self._sqls.setdefault(stream, AsyncSql(self._line, stream, self.resolve))
+
+    def graph(self, stream: str) -> AsyncGraph:
+        """A stream of the graph, whether or not anything was written to it yet."""
+        return AsyncGraph(self._line, stream)
 
     async def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""

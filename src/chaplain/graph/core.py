@@ -68,8 +68,8 @@ class _Written(Frozen, frozen=True):
 
 
 class GraphCore:
-    errands = ((CheckSignatures, SignaturesChecked), (ReadEvents, EventsRead))
-    """Effects for the host's other threads, and what they answer."""
+    errands = (CheckSignatures, ReadEvents)
+    answers = (SignaturesChecked, EventsRead)
 
     def __init__(
         self,
@@ -84,6 +84,7 @@ class GraphCore:
     ) -> None:
         """Begin from what the disk holds. `founders` are members until gossip says that they left."""
         self.common = common = Common(settings, identity, rng, founders)
+        self.counts: Counter[str] = common.counts
         self._store = Store(settings, rng)
         self.intake = Intake(common, self._added, self._again, self._deep)
         self.spreading = Spreading(common, self.intake.ask)
@@ -96,10 +97,6 @@ class GraphCore:
         for event in recover(common, self._store, segments):
             self.intake.admit(now_ns, Orphan(event, b"", ()))
         self.spreading.wake_for_unread(now_ns)
-
-    @property
-    def counts(self) -> Counter[str]:
-        return self.common.counts
 
     @property
     def streams(self) -> dict[str, Stream]:

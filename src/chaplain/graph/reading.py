@@ -12,13 +12,19 @@ from collections.abc import Callable, Iterable, Sequence
 from chaplain.core import Settled
 from chaplain.graph.common import Common
 from chaplain.graph.event import ID_BYTES, Link
-from chaplain.graph.requests import BEHIND, Page, ReadArrivals, ReadSnapshot, Row, encode
+from chaplain.graph.requests import Page, ReadArrivals, ReadSnapshot, Row, encode
 from chaplain.graph.settings import SECOND
 from chaplain.graph.stream import Stream
 from chaplain.link.identity import identifier_of
 
 WAIT_NS_MAX = 30 * SECOND
 OUTSIDE_CACHED = 4
+
+
+def _behind(request: ReadSnapshot | ReadArrivals) -> Page:
+    """Nothing, and more to come: this node has not yet got all that was read elsewhere."""
+    limit = request.limit if isinstance(request, ReadSnapshot) else 0
+    return Page((), request.log, 0, limit, request.leaves, False)
 
 
 class Waiting:
@@ -69,8 +75,7 @@ class Reading:
         if stream is None and not one.request.leaves:
             self._arrive_at_nothing(one, last)
         elif numbers is None or stream is None:
-            reason = "this node has not yet got all that was read elsewhere: ask again, or another node"
-            self._later(one, last, Settled(one.call, kind=BEHIND, reason=reason))
+            self._later(one, last, Settled(one.call, encode(_behind(one.request))))
         elif isinstance(one.request, ReadSnapshot):
             self._snapshot(one, stream, one.request, numbers)
         else:

@@ -18,8 +18,6 @@ from chaplain.core import Frozen
 from chaplain.errors import Malformed
 
 FRONTIER_MAX = 4096
-BEHIND = "behind"
-"""Kind of refusal: the node has not yet got all that the reader has."""
 
 
 class _Body(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -82,7 +80,8 @@ class Page(Frozen, frozen=True, array_like=True):
     limit: int
     leaves: tuple[bytes, ...]
     done: bool
-    """Snapshot: this is its last page. Arrivals: nothing more has come yet."""
+    """Snapshot: this is its last page. Arrivals: nothing more has come yet. If not so, and without rows: the node has
+    not yet got all that was read elsewhere."""
 
 
 _requests: msgspec.msgpack.Decoder[GraphRequest] = msgspec.msgpack.Decoder(GraphRequest)

@@ -26,10 +26,10 @@ from chaplain.segment.pack import Pack, decode_pack, encode_pack
 from chaplain.segment.record import Flag, Kind, Record, decode_body, decode_head, size_of
 from chaplain.segment.scan import Found
 from chaplain.segment.survey import Survey, Surveyor
+from chaplain.segment.tap import StreamKind
 from chaplain.segment.write import LogSettings, Writer
-from chaplain.wire.parcel import Layer
 
-LOG_KIND = Layer.GRAPH
+LOG_KIND = StreamKind.GRAPH
 READ, FLOOR = 0x0301, 0x0302
 """Kinds of records of the graph's own."""
 HEADER = "event"
@@ -171,7 +171,7 @@ def _batch(stream: str, offset: int, events: Sequence[Event], now_ns: int) -> Re
         values=tuple(event.content for event in events),
         keys=tuple(event.id for event in events),
         headers=tuple(encode_headers({HEADER: event.head}) for event in events),
-        message_type=Layer.GRAPH,
+        message_type=StreamKind.GRAPH,
     )
     return Record(
         Kind.BATCH,
