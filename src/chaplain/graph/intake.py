@@ -190,7 +190,9 @@ class Intake:
             for old in [one for one, when in asked.items() if now_ns - when > _ASK_AGAIN_NS]:
                 del asked[old]
         room = self._common.settings.asked_max - len(asked)
-        wanted = [one for one in ids if self._may_ask(now_ns, one)][: max(0, room)]
+        if room <= 0:
+            return
+        wanted = [one for one in ids if self._may_ask(now_ns, one)][:room]
         if wanted:
             asked.update(dict.fromkeys(wanted, now_ns))
             self._common.counts["getdata_sent"] += len(wanted)

@@ -23,8 +23,9 @@ OUTSIDE_CACHED = 4
 
 def _behind(request: ReadSnapshot | ReadArrivals) -> Page:
     """Nothing, and more to come: this node has not yet got all that was read elsewhere."""
-    limit = request.limit if isinstance(request, ReadSnapshot) else 0
-    return Page((), request.log, 0, limit, request.leaves, False)
+    if isinstance(request, ReadSnapshot):
+        return Page((), request.log, 0, request.limit, request.leaves, False)
+    return Page((), request.log, request.position, 0, (), False)
 
 
 class Waiting:

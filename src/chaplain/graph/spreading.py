@@ -119,16 +119,21 @@ class Spreading:
     def inv(self, now_ns: int, sender: bytes, message: Inv) -> None:
         """Take confirmations; ask for events that others have and we have not."""
         stream = self._common.streams.get(message.stream)
-        missing: list[bytes] = []
+        missing: list[Confirmation] = []
         for word in message.confirmations:
             number = -1 if stream is None else stream.model.find(word.event)
             if stream is not None and number >= 0:
                 self.words(now_ns, stream, number, [(word.member, word.signature)], sender)
             elif word.member in self._common.members:
-                self._keep_early(word)
-                missing.append(word.event)
-        if missing:
-            self._ask(now_ns, sender, message.stream, list(dict.fromkeys(missing)))
+                missing.append(word)
+        if not missing:
+            return
+        if not self._common.account(self._common.peers[sender], now_ns).takes_work(now_ns, len(missing)):
+            self._common.strike(now_ns, sender, "too many confirmations")
+            return
+        for word in missing:
+            self._keep_early(word)
+        self._ask(now_ns, sender, message.stream, list(dict.fromkeys(word.event for word in missing)))
 
     def _keep_early(self, word: Confirmation) -> None:
         words = self._early.setdefault(word.event, [])
