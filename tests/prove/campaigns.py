@@ -124,6 +124,7 @@ CAMPAIGNS = [
     simulate("config", seeds=2_000),
     simulate("requests", seeds=2_000),
     simulate("sequence", seeds=2_000),
+    simulate("graph", seeds=2_000),
     fuzz_all(inputs=1_000_000),
     planted_all(),
     *ON_REAL_CLUSTERS,

@@ -100,7 +100,8 @@ class GraphNode:
     def _connected(self, now_ns: int, dial: int, effects: list[Any]) -> None:
         peer = self._dials[dial]
         self._ways[peer] = dial
-        if self._left_ns.pop(peer, None) is None and self._workload.leaving:
+        self._left_ns.pop(peer, None)
+        if self._workload.leaving:
             self._feed(now_ns, self._member(peer, State.ALIVE), effects)
         self._feed(now_ns, Entered(self._workload.peer(peer), {}), effects)
 
