@@ -6,12 +6,15 @@ from pathlib import Path
 from statistics import median
 
 from tests.cluster.harness import Cluster
+from tests.journal_real.config_scenes import grow_and_shrink
 from tests.journal_real.memory import STUCK_KIB_MAX, flat, pour, stuck_follower, stuck_reader
 from tests.journal_real.scenes import batter, find_master, three, wait_until_same
 from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import scene
 
 ROUNDS = 5
+CONFIG_ROUNDS = 5
+STALL_S_MAX = 1.0
 STUCK_MIB = 512
 MESSAGES = 5_000_000
 FLAT = 1.1
@@ -27,6 +30,19 @@ def kills() -> Campaign:
 
     about = f"{ROUNDS} times under load: 4 kills of the master, 4 of anyone, 1 of all, 1 pause of the master for 5 s"
     return scene("journal-kills", about, [str(number) for number in range(ROUNDS)], play)
+
+
+def config() -> Campaign:
+    def play(piece: str, directory: Path) -> Report:
+        with three(directory / "three") as cluster:
+            counts, stages, longest_s = grow_and_shrink(cluster)
+        assert longest_s <= STALL_S_MAX, f"nobody was answered for {longest_s:.2f} s"
+        assert counts["refused"] == 0, f"{counts['refused']} writes were refused"
+        done = {"stages": len(stages), **counts, "lost or doubled": 0}
+        return Report(done, times_s={"longest time without an answer": [longest_s]})
+
+    about = f"{CONFIG_ROUNDS} times under load: 3 to 5 serializers, one replaced, back to 3, roles given and taken"
+    return scene("config-real", about, [str(number) for number in range(CONFIG_ROUNDS)], play)
 
 
 def memory() -> Campaign:
@@ -58,4 +74,4 @@ def _flat(cluster: Cluster) -> Report:
     )
 
 
-ON_REAL_JOURNALS = [kills(), memory()]
+ON_REAL_JOURNALS = [kills(), config(), memory()]

@@ -8,6 +8,8 @@ import click
 
 from chaplain.cli.show import cluster_option, output_option, progress, put_json, put_table
 
+CHANGES_SHOWN = 5
+
 
 @click.group()
 def cluster() -> None:
@@ -79,6 +81,9 @@ def status(cluster: str, output: str) -> None:
     put_table(
         ["id", "endpoint", "pid", "state", "roles", "master", "members"], nodes, f"regime {found['regime'] or '-'}"
     )
+    changes = found["changes"]
+    if isinstance(changes, list) and changes:
+        put_table(["change", "nodes", "stage", "open", "why"], changes[-CHANGES_SHOWN:], "changes of nodes")
     streams = found["streams"]
     if isinstance(streams, dict) and streams:
         put_table(["stream", "head"], [{"stream": name, **stream} for name, stream in streams.items()])

@@ -11,15 +11,13 @@ from collections.abc import AsyncIterator, Generator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from chaplain.client import journal_requests, requests
+from chaplain.client import journal_requests, node_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.engine import JOIN_S, Engine
 from chaplain.client.events import Outcome
-from chaplain.client.graph import AsyncGraph
 from chaplain.client.inbox import Inbox
 from chaplain.client.journal_aio import AsyncJournal
-from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
-from chaplain.client.journal_together import Together
+from chaplain.client.journal_results import AssemblyRecord, ClientRecord, Receipt, StreamRecord
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
@@ -42,11 +40,7 @@ class _Line:
         self.ended = self.loop.create_future()
         self.engine = Engine(*opening.build())
         self.board = Board(self.engine.submit)
-        self._together: dict[str, Together] = {}
         self.engine.start(self)
-
-    def together(self, stream: str) -> Together:
-        return self._together.get(stream) or self._together.setdefault(stream, Together(self, stream))
 
     def deliver(self, outcomes: list[Outcome]) -> None:
         self._from_engine(self.board.deliver, outcomes)
@@ -273,10 +267,6 @@ class AsyncClient:
         """The database of a stream, whether or not anything was executed on it yet."""
         return self._sqls.get(stream) or self._sqls.setdefault(stream, AsyncSql(self._line, stream, self.resolve))
 
-    def graph(self, stream: str) -> AsyncGraph:
-        """A stream of the graph, whether or not anything was written to it yet."""
-        return AsyncGraph(self._line, stream)
-
     async def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""
         return await self._line.run(journal_requests.resolve(id))
@@ -310,6 +300,25 @@ class AsyncClient:
         """End a client, its lanes and its sessions, for ever. For admins."""
         acl = journal_requests.find_client(name, await self.clients())
         await self._line.run(journal_requests.remove_client(acl))
+
+    async def nodes(self) -> AssemblyRecord:
+        """The nodes with their roles, the serializers, and the changes of them, as the configuration stream has it."""
+        return await self._line.run(node_requests.assembly())
+
+    async def add_node(self, node: int, role: str, uri: str = "", key: str | bytes = b"", disk: str = "") -> str:
+        """Give a node the role `executor`, `ingest` or `config`; gives the change's id. For admins.
+
+        A new node comes with its address, its key and its disk id; `chaplain member add` makes all of them.
+        """
+        return await self._line.run(node_requests.add_node(node, role, uri, key, disk))
+
+    async def remove_node(self, node: int, role: str) -> str:
+        """Take the role `executor`, or `ingest` with `config`, from a node; gives the change's id. For admins."""
+        return await self._line.run(node_requests.remove_node(node, role))
+
+    async def new_serializers(self, nodes: Sequence[int]) -> str:
+        """Have these nodes serialize, the first as master; gives the change's id. For admins."""
+        return await self._line.run(node_requests.new_serializers(nodes))
 
     async def proof(self, name: str) -> Proof:
         """The two requests by which a client was found to be compromised; anybody can check them. For admins."""

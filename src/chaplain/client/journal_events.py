@@ -15,6 +15,7 @@ from chaplain.journal.client_messages import (
     AskProof,
     ClientMessage,
     ListClients,
+    ListNodes,
     ListStreams,
     NodeMessage,
     WrapSecret,
@@ -80,7 +81,7 @@ class ResolveWish(Frozen, frozen=True):
 
 class AskWish(Frozen, frozen=True):
     call: int
-    question: ListStreams | ListClients | AskProof | WrapSecret
+    question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret
     """Its number is given when it is asked."""
     timeout_ns: int
     payload: bytes = b""

@@ -73,6 +73,37 @@ class ClientRecord(Record, frozen=True):
     """How it signs what it writes: `ed25519` or `hmac_sha256`."""
 
 
+class NodeRecord(Record, frozen=True):
+    """A node as the configuration stream has it."""
+
+    id: int
+    uri: str
+    key: str
+    roles: tuple[str, ...]
+    member: bool
+    """Not any more, if it was removed: its id and key are spent."""
+
+
+class ChangeRecord(Record, frozen=True):
+    """A request about nodes, and how far it is."""
+
+    id: str
+    change: str
+    nodes: tuple[int, ...]
+    stage: str
+    open: bool
+    index: int
+    """The cluster message that brought it to this stage."""
+    why: str
+    """It was refused for this."""
+
+
+class AssemblyRecord(Record, frozen=True):
+    nodes: tuple[NodeRecord, ...]
+    serializers: tuple[int, ...]
+    changes: tuple[ChangeRecord, ...]
+
+
 class StreamRecord(Record, frozen=True):
     stream: str
     next_offset: int

@@ -11,12 +11,11 @@ from threading import Condition, Lock
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
 
-from chaplain.client import journal_requests, requests
+from chaplain.client import journal_requests, node_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.engine import Engine
-from chaplain.client.graph import Graph
 from chaplain.client.inbox import Inbox
-from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
+from chaplain.client.journal_results import AssemblyRecord, ClientRecord, Receipt, StreamRecord
 from chaplain.client.journal_sync import Journal
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
@@ -251,10 +250,6 @@ class Client:
         """The database of a stream, whether or not anything was executed on it yet."""
         return self._sqls.get(stream) or self._sqls.setdefault(stream, Sql(self._line, stream, self.resolve))
 
-    def graph(self, stream: str) -> Graph:
-        """A stream of the graph, whether or not anything was written to it yet."""
-        return Graph(self._line, stream)
-
     def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""
         return self._line.run(journal_requests.resolve(id))
@@ -288,6 +283,25 @@ class Client:
         """End a client, its lanes and its sessions, for ever. For admins."""
         acl = journal_requests.find_client(name, self.clients())
         self._line.run(journal_requests.remove_client(acl))
+
+    def nodes(self) -> AssemblyRecord:
+        """The nodes with their roles, the serializers, and the changes of them, as the configuration stream has it."""
+        return self._line.run(node_requests.assembly())
+
+    def add_node(self, node: int, role: str, uri: str = "", key: str | bytes = b"", disk: str = "") -> str:
+        """Give a node the role `executor`, `ingest` or `config`; gives the change's id. For admins.
+
+        A new node comes with its address, its key and its disk id; `chaplain member add` makes all of them.
+        """
+        return self._line.run(node_requests.add_node(node, role, uri, key, disk))
+
+    def remove_node(self, node: int, role: str) -> str:
+        """Take the role `executor`, or `ingest` with `config`, from a node; gives the change's id. For admins."""
+        return self._line.run(node_requests.remove_node(node, role))
+
+    def new_serializers(self, nodes: Sequence[int]) -> str:
+        """Have these nodes serialize, the first as master; gives the change's id. For admins."""
+        return self._line.run(node_requests.new_serializers(nodes))
 
     def proof(self, name: str) -> Proof:
         """The two requests by which a client was found to be compromised; anybody can check them. For admins."""

@@ -103,6 +103,12 @@ class ListClients(_Message, frozen=True):
     call: int
 
 
+class ListNodes(_Message, frozen=True):
+    """Answered with `Listed`: JSON, the nodes with their roles, the serializers, and the changes of them."""
+
+    call: int
+
+
 ClientMessage: TypeAlias = (
     Open
     | Write
@@ -115,6 +121,7 @@ ClientMessage: TypeAlias = (
     | WrapSecret
     | ListStreams
     | ListClients
+    | ListNodes
 )
 
 

@@ -20,6 +20,7 @@ from chaplain.journal.client_messages import (
     Grant,
     Leads,
     ListClients,
+    ListNodes,
     ListStreams,
     NodeMessage,
     NotWritten,
@@ -180,6 +181,8 @@ class Clientele:
                 self.service.wrap(instance, message, payload, client)
             case ListStreams():
                 self.service.streams(instance, message.call, client)
+            case ListNodes():
+                self.service.nodes(instance, message.call)
             case ListClients():
                 self.service.clients(instance, message.call, client)
             case _:

@@ -284,12 +284,10 @@ class JournalCore:
                 self._to_peer(effect)
             case ToClient():
                 self._to_client(effect)
-            case Report():
-                self._out.append(effect)
             case ReadLog():
                 self._out.append(self._slips.read(part, effect))
-            case _:
-                assert_never(effect)
+            case Report():
+                self._out.append(effect)
 
     # The host.
 

@@ -43,6 +43,8 @@ class Office:
         self._watch = Watch(now_ns)
         self.stages = Stages(bench, self._watch)
         self.beat_ns = now_ns + bench.settings.heartbeat_ns
+        self._leave_ns: int | None = None
+        """When we hand over at the latest, once our last message is agreed."""
         self.over = ""
         """Why the tenure has ended, once it has."""
         if bench.log.tail is not None:
@@ -101,7 +103,7 @@ class Office:
     def drained(self, now_ns: int) -> None:
         """Form the next message of whatever is there; if nothing is, say that the last one is agreed."""
         bench = self._bench
-        if self._flight is not None or self.over:
+        if self._flight is not None or self.over or self._leave_ns is not None:
             return
         step = self.stages.due(now_ns) if self._opened and not self._closed and not bench.leaving else None
         if step is not None:
@@ -145,6 +147,7 @@ class Office:
     def acknowledged(self, now_ns: int, node: int, message: Acknowledge) -> None:
         if message.regime == self._regime:
             self._watch.hear(now_ns, node, message.index)
+            self._pass_on(now_ns)
         self._count(now_ns, node, message)
 
     def _count(self, now_ns: int, node: int, message: Acknowledge) -> None:
@@ -157,7 +160,7 @@ class Office:
             self._mark_due_ns = now_ns + self._calm_ns()
             self._settle(now_ns)
             if self._closed or self._bench.settings.node not in self._bench.quorum.voters:
-                self._hand_over()
+                self._hand_over(now_ns)
 
     def _calm_ns(self) -> int:
         """How long the others may do without knowing: not at all, if one of their clients waits for it."""
@@ -176,22 +179,34 @@ class Office:
             if node not in bench.peers:
                 bench.quill.tell(node, self._mark())  # the last it hears of us: it is removed
 
-    def _hand_over(self) -> None:
-        """Final is agreed: let the one that is furthest go on."""
+    def _hand_over(self, now_ns: int) -> None:
+        """Our last message is agreed: let another go on; one who was chosen is given a moment to get there."""
+        self._bench.tell_all(self._mark())
+        self._leave_ns = now_ns + self._bench.settings.handover_ns
+        self._pass_on(now_ns)
+
+    def _pass_on(self, now_ns: int) -> None:
+        if self._leave_ns is None or self.over:
+            return
         bench = self._bench
-        bench.tell_all(self._mark())
-        heirs, first = bench.voters, 0
-        change = bench.log.assembly.new_set
-        if change is not None and change.stage == Stage.IMPLEMENT:
-            heirs, first = change.nodes, change.nodes[0]
-        elif bench.settings.node not in bench.quorum.voters:
-            first = bench.log.assembly.serializers[0]
+        heirs, first = self._heirs()
+        if first in bench.up and self._reach(first) < bench.log.agreed and now_ns < self._leave_ns:
+            self.beat_ns = min(self.beat_ns, self._leave_ns)
+            return
         ready = [peer for peer in heirs if peer in bench.up]
         if ready:
-            near = bench.log.agreed - 1
-            best = max(ready, key=lambda peer: (peer == first and self._reach(peer) >= near, self._reach(peer), -peer))
-            bench.quill.tell(best, Handover(self._regime, bench.log.agreed))
+            there = bench.log.agreed
+            best = max(ready, key=lambda peer: (peer == first and self._reach(peer) >= there, self._reach(peer), -peer))
+            bench.quill.tell(best, Handover(self._regime, there))
         self.over = "handed over"
+
+    def _heirs(self) -> tuple[tuple[int, ...], int]:
+        """Who may be master after us, and who was chosen to be."""
+        bench, assembly = self._bench, self._bench.log.assembly
+        change = assembly.new_set
+        if change is not None and change.stage == Stage.IMPLEMENT:
+            return change.nodes, change.nodes[0]
+        return bench.voters, assembly.serializers[0] if bench.settings.node not in bench.quorum.voters else 0
 
     def _reach(self, node: int) -> int:
         return self._watch.reach(node)
@@ -203,6 +218,7 @@ class Office:
             self.over = f"node {node} is in regime {message.regime}"
         elif message.regime == self._regime:
             self._watch.hear(now_ns, node, message.index)
+            self._pass_on(now_ns)
 
     def woken(self, now_ns: int) -> None:
         if now_ns < self.beat_ns:
@@ -210,6 +226,9 @@ class Office:
             return
         settings = self._bench.settings
         self.beat_ns = now_ns + settings.heartbeat_ns
+        self._pass_on(now_ns)
+        if self.over:
+            return
         bench = self._bench
         near = [node for node in bench.voters if now_ns - self._watch.heard_ns(node) < settings.election_ns]
         if not bench.quorum.reached([*near, settings.node]):

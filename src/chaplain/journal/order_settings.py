@@ -42,6 +42,8 @@ class OrderSettings(Frozen, frozen=True):
     """A node that regains its standing begins anew if it came no further for this long."""
     nomination_ns: int = 5 * SECOND
     """A new set is refused if one of its nodes came no further, or was not heard, for this long."""
+    handover_ns: int = 300 * MILLISECOND
+    """How long a master waits for the one that is to follow it, before it hands over to whoever is furthest."""
     drain_ns: int = 5 * SECOND
     """An ingest node that is silent for so long is dropped without its word that nothing of it waits."""
 

@@ -14,6 +14,7 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal import ingest_message
+from chaplain.journal.census import of_assembly
 from chaplain.journal.client_messages import AskLane, AskProof, Failed, LaneIs, Listed, ProofIs, Wrapped, WrapSecret
 from chaplain.journal.cluster_message import DataEntry
 from chaplain.journal.configuration import may_read
@@ -70,6 +71,10 @@ class Service:
             if may_read(client, name)
         ]
         self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(listed)))
+
+    def nodes(self, instance: bytes, call: int) -> None:
+        census = of_assembly(self._execution.assembly)
+        self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(census)))
 
     def clients(self, instance: bytes, call: int, client: Client) -> None:
         if not client.admin:

@@ -49,6 +49,7 @@ from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Entered, Exited, Gapped, Whispered
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node import notices, status
+from chaplain.node.names import Names
 from chaplain.node.place import Place
 from chaplain.node.recorder import Recorder
 from chaplain.node.rings import RingKeeper, beacon_keys, confirmation
@@ -103,13 +104,14 @@ class NodeCore:
         self.mesh = MeshCore(settings.mesh, rng, own, beacon_keys(ring) if settings.beacon else None)
         self.gossip = GossipCore(identity, instance, settings.link.endpoint, settings.gossip, rng, now_ns)
         self.journal = journal
+        self._names = Names(settings.node_ids, journal)
         self.uppers: Mapping[Layer, UpperCore] = uppers or {}
         self.recorder = recorder
         views = Views(
             lambda: status.of_node(self),
             lambda: status.of_members(self),
             self.node_id,
-            self._identifier_of,
+            self._names.identifier,
             frozenset(self.uppers),
         )
         self.desk = DeskCore(identity.identifier, settings.desk, views)
@@ -140,10 +142,7 @@ class NodeCore:
         """Who takes an input as it is."""
 
     def node_id(self, identifier: int) -> int:
-        return self.settings.node_ids.get(identifier, identifier)
-
-    def _identifier_of(self, node_id: int) -> int:
-        return next((identifier for identifier, known in self.settings.node_ids.items() if known == node_id), node_id)
+        return self._names.id(identifier)
 
     @property
     def counts(self) -> Counter[str]:
@@ -363,7 +362,7 @@ class NodeCore:
     # The key ring.
 
     def _rotate(self, wanted: RotationWanted) -> None:
-        configured = tuple(sorted(identifier for identifier in self.settings.node_ids if identifier != self.identifier))
+        configured = tuple(identifier for identifier in self._names.members() if identifier != self.identifier)
         rotation = self._rings.rotation(wanted.call, self.settings.rotation_timeout_ns, configured)
         self._work.append((self._gossip, rotation))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from chaplain import __version__
 from chaplain.gossip.events import State
+from chaplain.journal.census import of_change, roles_of
 from chaplain.journal.core import JournalCore
 from chaplain.journal.order_events import Role
 
@@ -73,7 +74,9 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
     index, chain = journal.serializer.agreed
     fingerprints = {position: found.hex() for position, found in journal.milestones.at(index).items()}
     return {
-        "roles": ["ingest", "serializer", "executor", "config"],
+        "roles": roles_of(state.assembly, journal.settings.node),
+        "serializers": list(state.assembly.serializers),
+        "changes": [of_change(change) for change in state.assembly.changes],
         "order": str(role.role),
         "standing": journal.serializer.standing,
         "disk_full": journal.serializer.full,

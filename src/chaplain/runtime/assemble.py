@@ -37,7 +37,6 @@ from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.databases.errands import THREADS
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.executor import make_databases, make_executor, read_back
-from chaplain.runtime.graph import graph_errands, make_graph
 from chaplain.runtime.host import Clock, Errands, Host
 from chaplain.runtime.http import HttpServer, Views
 from chaplain.runtime.journal import free_bytes, make_journal, read_log, segments_of
@@ -97,6 +96,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     nodes = {node_id: read_public_key(key, f"[nodes] {node_id}") for node_id, key in config.nodes.items()}
     if nodes.get(config.number("id"), identity.key) != identity.key:
         raise ConfigError(f"[nodes] gives node {config.number('id')} another key than its identity file has")
+    nodes.setdefault(config.number("id"), identity.key)  # one that was added later is not among the founders
     clients = {read_public_key(key, f"[clients] {name}"): name for name, key in config.clients.items()}
     rotated = config.path("data") / KEYRING_FILE
     executor = make_executor(config, identity.identifier)
@@ -105,13 +105,11 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     if executor is not None and journal is not None:
         executor.attach(NodesJournal(journal))
     sequence = make_sequence(config, identity.identifier, nodes, endpoint, now_ns)
-    node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
-    graph = make_graph(config, identity, node_ids, now_ns)
-    uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence, Layer.GRAPH: graph}
+    uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence}
     if executor is not None:
         uppers[Layer.EXECUTOR] = executor
     return NodeCore(
-        make_settings(config, endpoint, node_ids),
+        make_settings(config, endpoint, {identifier_of(key): node_id for node_id, key in nodes.items()}),
         identity,
         read_keyring(rotated if rotated.exists() else config.path("keyring")),
         clients=clients,
@@ -158,13 +156,11 @@ def make_tap(config: NodeConfig, log: str, kind: StreamKind) -> Tap:
     return Tap(settings, SystemRandom(), segments_of(config.path("data") / SEGMENTS, log))
 
 
-def make_errands(config: NodeConfig, node: NodeCore) -> Errands:
-    """What layers want done beside the loop, and what the journal wants to know about its disk."""
-    segments = config.path("data") / SEGMENTS
-    graph = graph_errands(segments)
+def make_errands(config: NodeConfig, node: NodeCore) -> Errands | None:
+    """What the journal wants done beside the loop, and what it wants to know about its disk."""
     if node.journal is None:
-        return Errands(graph)
-    log = node.journal.settings.order.log
+        return None
+    segments, log = config.path("data") / SEGMENTS, node.journal.settings.order.log
 
     def verify(wanted: Verify) -> Verified:
         return Verified(wanted.ticket, tuple(map(holds, wanted.items)))
@@ -176,10 +172,9 @@ def make_errands(config: NodeConfig, node: NodeCore) -> Errands:
         return [SpaceTold(free_bytes(segments))]
 
     if Layer.EXECUTOR not in node.uppers:
-        return Errands({Verify: verify, ReadLog: read, **graph}, room)
+        return Errands({Verify: verify, ReadLog: read}, room)
     databases = make_databases(config)
-    of_journal: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read}
-    doers = {**of_journal, **graph, **read_back(config.path("data"), log)}
+    doers: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read, **read_back(config.path("data"), log)}
     return Errands(doers, room, slow=databases.doers, slow_threads=THREADS, end=databases.close)
 
 

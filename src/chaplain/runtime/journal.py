@@ -69,15 +69,16 @@ def make_founding(config: NodeConfig, wrapping: Wrapping | None) -> Founding:
 
 def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
     node = config.number("id")
-    mine = [member for member in founding.members if member.node == node]
-    if not mine:
-        raise ConfigError(f"[nodes] does not name node {node}, which this file is for")
+    mine = [member.disk for member in founding.members if member.node == node]
+    added = _hex(config.text("journal.disk"))
+    if not mine and not added:
+        raise ConfigError(f"[nodes] does not name node {node}, and journal.disk does not say that it was added later")
     return JournalSettings(
         OrderSettings(
             node,
             genesis(founding.cluster),
             disk=disk_id(config.path("data")),
-            founding_disk=mine[0].disk,
+            founding_disk=mine[0] if mine else added,
             boot=boot_id(),
             folder=f"{SEGMENTS}/",
             segment_bytes=config.number("journal.segment_bytes"),
@@ -85,6 +86,13 @@ def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
             room_bytes_min=config.number("journal.room_bytes_min"),
         )
     )
+
+
+def _hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise ConfigError(f"journal.disk must be {DISK_BYTES} octets in hex, as `member add` wrote it") from None
 
 
 def boot_id() -> bytes:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 
+import msgspec
+
 from chaplain.config import (
     NODE_FILE,
     PID_FILE,
@@ -126,6 +128,19 @@ def _why_ended(directory: Path, node: ClusterNode, code: int) -> str:
     return f"node {node.id} ended with code {code}, and {log} cannot be read"
 
 
+def bring_up_one(directory: Path, node: ClusterNode, tell: Tell) -> None:
+    """Start one node and wait until it serves."""
+    process = start_node(directory / f"node-{node.id}")
+    tell(f"node {node.id} starts")
+    try:
+        alone = msgspec.structs.replace(load_cluster(directory), nodes=(node,))
+        _wait_until_ready(directory, alone, {node.id: process}, tell)
+    except BaseException:
+        stop_nodes([directory / f"node-{node.id}"], {process.pid})
+        raise
+    process.returncode = 0  # it lives on without us: keep Python from warning about it
+
+
 def bring_down(directory: Path) -> list[int]:
     """Stop the nodes that run; which they were."""
     folders = {node.id: directory / f"node-{node.id}" for node in load_cluster(directory).nodes}
@@ -210,6 +225,7 @@ def describe(directory: Path) -> dict[str, object]:
         if isinstance(heads := status.get("streams"), dict):
             streams.update(heads)
     masters = [node["id"] for node in nodes if node["master"]]
+    furthest = max(statuses.values(), key=_agreed, default={})
     return {
         "nodes": nodes,
         "regime": max(regimes, default=None),
@@ -217,7 +233,14 @@ def describe(directory: Path) -> dict[str, object]:
         "streams": streams,
         "fingerprints": {str(node_id): found for node_id, found in fingerprints.items()},
         "position": position,
+        "serializers": furthest.get("serializers", []),
+        "changes": furthest.get("changes", []),
     }
+
+
+def _agreed(status: Mapping[str, object]) -> int:
+    agreed = status.get("agreed")
+    return agreed if isinstance(agreed, int) else -1
 
 
 def _compared(directory: Path) -> tuple[dict[int, Mapping[str, object]], int, dict[int, str]]:

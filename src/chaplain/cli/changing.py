@@ -1,0 +1,131 @@
+"""Carries out what `chaplain member` promises: one change after the other, each followed to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chaplain.cli.show import progress
+from chaplain.errors import ConfigError, Missing, Refused, Unknown
+from chaplain.link.identity import KEY_BYTES, from_text
+
+if TYPE_CHECKING:
+    from chaplain.client.journal_results import AssemblyRecord, ChangeRecord, NodeRecord
+    from chaplain.client.sync import Client
+
+FOLLOW_S = 60.0
+"""How long a change is followed; it goes on without us."""
+POLL_S = 0.05
+
+
+class Changes:
+    """Follows changes by their stages."""
+
+    def __init__(self, client: Client, tell: Callable[[str], None]) -> None:
+        self._client = client
+        self._tell = tell
+
+    def follow(self, change_id: str) -> ChangeRecord:
+        """Wait until the change is over, and say each stage; raises if it was refused."""
+        from chaplain.client.node_requests import find_change  # noqa: PLC0415
+
+        stage, end = "", time.monotonic() + FOLLOW_S
+        while time.monotonic() < end:
+            change = find_change(self._client.nodes(), change_id)
+            if change is not None and change.stage != stage:
+                stage = change.stage
+                self._tell(f"{change.change.replace('_', ' ')} {', '.join(map(str, change.nodes))}: {stage}")
+            if change is not None and not change.open:
+                return _granted(change)
+            time.sleep(POLL_S)
+        raise Unknown(f"the change is still at stage {stage or 'none'} and goes on; `cluster status` shows it")
+
+
+def _granted(change: ChangeRecord) -> ChangeRecord:
+    if change.stage == "refuse":
+        raise Refused(f"refused: {change.why}; nothing has changed")
+    return change
+
+
+def add_node(
+    client: Client, directory: Path, number: int | None, roles: Sequence[str], endpoint: str, http: str
+) -> dict[str, object]:
+    census = client.nodes()
+    known = {node.id: node for node in census.nodes}
+    changes = Changes(client, progress)
+    if number in known:
+        wanted = [role for role in roles if role not in known[number].roles]
+        assert number is not None
+        return _give_roles(client, changes, number, wanted)
+    number = number or max(known) + 1
+    return _let_in(client, changes, directory, number, roles, endpoint, http)
+
+
+def _let_in(
+    client: Client,
+    changes: Changes,
+    directory: Path,
+    number: int,
+    roles: Sequence[str],
+    endpoint: str,
+    http: str,
+) -> dict[str, object]:
+    """The first role lets it in; it can catch up only once it runs."""
+    from chaplain.runtime.joining import list_node, make_folder  # noqa: PLC0415
+    from chaplain.runtime.local import bring_up_one  # noqa: PLC0415
+
+    newcomer = make_folder(directory, number, endpoint, http)
+    key = from_text(newcomer.node.key, KEY_BYTES, "a node's key")
+    opened = client.add_node(number, roles[0], newcomer.node.endpoint, key, newcomer.disk)
+    list_node(directory, newcomer.node)
+    if endpoint:
+        return {"id": number, "roles": [], "folder": str(newcomer.folder), "waits": True}
+    bring_up_one(directory, newcomer.node, progress)
+    changes.follow(opened)
+    given = {"roles": list(roles), "shown": ", ".join(roles), "folder": str(newcomer.folder)}
+    return _give_roles(client, changes, number, roles[1:]) | given
+
+
+def _give_roles(client: Client, changes: Changes, number: int, roles: Sequence[str]) -> dict[str, object]:
+    for role in roles:
+        changes.follow(client.add_node(number, role))
+    return {"id": number, "roles": list(roles), "shown": ", ".join(roles) or "it was", "waits": False}
+
+
+def remove_node(client: Client, directory: Path, number: int, roles: Sequence[str]) -> dict[str, object]:
+    from chaplain.runtime.joining import unlist_node  # noqa: PLC0415
+    from chaplain.runtime.local import stop_nodes  # noqa: PLC0415
+
+    census = client.nodes()
+    node = _find(census, number)
+    changes = Changes(client, progress)
+    lost: list[str] = []
+    if not roles and number in census.serializers:
+        changes.follow(client.new_serializers(_without(census, number)))
+        lost.append("serializer")
+    for role in ("ingest", "executor"):
+        held = role in node.roles or (role == "ingest" and "config" in node.roles)
+        if role in roles or (not roles and held):
+            changes.follow(client.remove_node(number, role))
+            lost.append(role)
+    if not roles:
+        unlist_node(directory, number)
+        stop_nodes([directory / f"node-{number}"])
+    return {"id": number, "lost": lost, "shown": ", ".join(lost)}
+
+
+def _find(census: AssemblyRecord, number: int) -> NodeRecord:
+    node = next((one for one in census.nodes if one.id == number and one.member), None)
+    if node is None:
+        members = ", ".join(str(one.id) for one in census.nodes if one.member)
+        raise Missing(f"there is no node {number}; there are {members}")
+    return node
+
+
+def _without(census: AssemblyRecord, number: int) -> list[int]:
+    left = [node for node in census.serializers if node != number]
+    if not left:
+        raise ConfigError(f"node {number} is the only serializer: name others with `chaplain member serializers` first")
+    return left

@@ -1,0 +1,57 @@
+"""What a client may ask about the nodes of a cluster, as data: who there is, and changes of roles and serializers.
+
+A change is opened by a request and goes on by itself, stage by stage; its id finds it again in `assembly`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaplain.client.journal_events import AskWish, PetitionWish
+from chaplain.client.journal_requests import read_client_key
+from chaplain.client.journal_results import AssemblyRecord, ChangeRecord
+from chaplain.client.requests import Ask, reader
+from chaplain.journal.client_messages import ListNodes
+from chaplain.journal.node_message import NOBODY, SERIALIZERS_MAX, AddNode, EntryType, NewSet, NodeMessage, RemoveNode
+
+
+def assembly() -> Ask[AssemblyRecord]:
+    return Ask(lambda call, timeout_ns: AskWish(call, ListNodes(0), timeout_ns), reader(AssemblyRecord))
+
+
+def change_nodes(message: NodeMessage) -> Ask[str]:
+    """Open a change; gives its id."""
+    return Ask(lambda call, timeout_ns: PetitionWish(call, message, timeout_ns), bytes.hex)
+
+
+def add_node(node: int, role: str, uri: str, key: str | bytes, disk: str) -> Ask[str]:
+    kinds = {"executor": EntryType.ADD_EXECUTOR_NODE, "ingest": EntryType.ADD_INGEST_NODE}
+    kinds["config"] = EntryType.ADD_CONFIG_NODE
+    if role not in kinds:
+        raise ValueError(f"a node is added as executor, ingest or config, not as {role!r}")
+    octets = read_client_key(key) if key else b""
+    return change_nodes(AddNode(kinds[role], check_node(node), uri, octets, bytes.fromhex(disk)))
+
+
+def remove_node(node: int, role: str) -> Ask[str]:
+    kinds = {"executor": EntryType.REMOVE_EXECUTOR_NODE, "ingest": EntryType.REMOVE_INGEST_NODE}
+    if role not in kinds:
+        raise ValueError(f"a node is removed as executor or as ingest (and config), not as {role!r}")
+    return change_nodes(RemoveNode(kinds[role], check_node(node)))
+
+
+def new_serializers(nodes: Sequence[int]) -> Ask[str]:
+    if not 1 <= len(nodes) <= SERIALIZERS_MAX or len(set(nodes)) < len(nodes):
+        raise ValueError(f"a set has 1 to {SERIALIZERS_MAX} serializers, each once")
+    return change_nodes(NewSet(tuple(map(check_node, nodes))))
+
+
+def check_node(node: int) -> int:
+    if not 1 <= node < NOBODY:
+        raise ValueError(f"a node's id is a number from 1 to {NOBODY - 1}, not {node}")
+    return node
+
+
+def find_change(assembly: AssemblyRecord, change: str) -> ChangeRecord | None:
+    """The change of this id; None if it was so long ago that it is forgotten."""
+    return next((one for one in assembly.changes if one.id == change), None)

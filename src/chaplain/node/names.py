@@ -1,0 +1,41 @@
+"""The numbers people know nodes by: those of the configuration file, and those that the configuration stream added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chaplain.journal.assembly import Assembly
+from chaplain.journal.core import JournalCore
+from chaplain.link.identity import identifier_of
+
+
+class Names:
+    def __init__(self, configured: Mapping[int, int], journal: JournalCore | None) -> None:
+        self._configured = configured
+        self._journal = journal
+        self._seen: Assembly | None = None
+        self._ids: dict[int, int] = dict(configured)
+        self._members: tuple[int, ...] = tuple(sorted(configured))
+
+    def id(self, identifier: int) -> int:
+        """The node's id; its identifier, if it has none."""
+        self._look()
+        return self._ids.get(identifier, identifier)
+
+    def identifier(self, node_id: int) -> int:
+        self._look()
+        return next((identifier for identifier, known in self._ids.items() if known == node_id), node_id)
+
+    def members(self) -> tuple[int, ...]:
+        """Identifiers of the nodes that belong to the cluster, whether or not they are there."""
+        self._look()
+        return self._members
+
+    def _look(self) -> None:
+        assembly = None if self._journal is None else self._journal.execution.assembly
+        if assembly is None or assembly is self._seen:
+            return
+        self._seen = assembly
+        known = {identifier_of(placed.key): placed for placed in assembly.nodes}
+        self._ids = {**self._configured, **{identifier: placed.node for identifier, placed in known.items()}}
+        self._members = tuple(sorted(identifier for identifier, placed in known.items() if assembly.has(placed)))

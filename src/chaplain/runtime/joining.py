@@ -1,0 +1,117 @@
+"""Makes the directory of a node that joins a cluster, and writes it into, or out of, the file that clients read.
+
+What all nodes share (founding, ring, wrapping key) is taken from the folder of a node that is there; what is its own
+(identity, disk id, address) is new. The folder can be carried to another machine; it holds the cluster's secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from chaplain.config import (
+    CLUSTER_FILE,
+    NODE_FILE,
+    SEGMENTS,
+    ClusterFile,
+    ClusterNode,
+    NodeConfig,
+    load_cluster,
+    load_node,
+)
+from chaplain.core import Frozen
+from chaplain.errors import ConfigError
+from chaplain.journal.standing import DISK_BYTES
+from chaplain.link.identity import Identity, to_text
+from chaplain.node.rings import KEYRING_FILE
+from chaplain.runtime.founding import free_ports, to_toml
+from chaplain.runtime.journal import DISK_FILE, WRAPPING_FILE
+from chaplain.runtime.secrets import write_secret
+
+
+class Newcomer(Frozen, frozen=True):
+    """A node's folder that was made, and what the cluster has to know of it."""
+
+    node: ClusterNode
+    folder: Path
+    disk: str
+
+
+def make_folder(directory: Path, number: int, endpoint: str, http: str) -> Newcomer:
+    """Write the folder of a new node, modelled on one of the cluster's that is here."""
+    cluster = load_cluster(directory)
+    model = _model(directory, cluster)
+    if not endpoint:
+        ports = free_ports(2)
+        endpoint, http = f"tcp://127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"
+    folder = directory / f"node-{number}"
+    if folder.exists():
+        raise ConfigError(f"{folder} exists already; move it away, or give another id")
+    try:
+        return _fill(folder, ClusterNode(number, endpoint, "", http), model, cluster)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _model(directory: Path, cluster: ClusterFile) -> NodeConfig:
+    for node in cluster.nodes:
+        file = directory / f"node-{node.id}" / NODE_FILE
+        if file.is_file():
+            return load_node(file, {})
+    raise ConfigError(f"no node's folder is in {directory}: run this where one is, for the newcomer needs its secrets")
+
+
+def _fill(folder: Path, node: ClusterNode, model: NodeConfig, cluster: ClusterFile) -> Newcomer:
+    chance = random.SystemRandom()
+    identity, disk = Identity.generate(chance), chance.randbytes(DISK_BYTES).hex()
+    (folder / SEGMENTS).mkdir(mode=0o700, parents=True)
+    folder.chmod(0o700)
+    rotated = model.path("data") / KEYRING_FILE
+    write_secret(folder / "identity", identity.text())
+    write_secret(folder / "keyring", (rotated if rotated.exists() else model.path("keyring")).read_text())
+    wrapping = model.path("data") / WRAPPING_FILE
+    if wrapping.exists():
+        write_secret(folder / WRAPPING_FILE, wrapping.read_text())
+    (folder / DISK_FILE).write_text(disk + "\n")
+    settings = {
+        "cluster": model.text("cluster"),
+        "id": node.id,
+        "bind": node.endpoint,
+        "http": node.http,
+        "database": model.text("database"),
+        "neighbours": [other.endpoint for other in cluster.nodes],
+    }
+    founding = {"nodes": model.nodes, "uris": model.uris, "disks": model.disks}
+    tables = {"clients": model.clients, "journal": {"disk": disk}}
+    tables |= {name: {str(node): value for node, value in table.items()} for name, table in founding.items()}
+    (folder / NODE_FILE).write_text(to_toml(settings, tables))
+    (folder / NODE_FILE).chmod(0o600)
+    return Newcomer(msgspec.structs.replace(node, key=to_text(identity.key)), folder, disk)
+
+
+def list_node(directory: Path, node: ClusterNode) -> None:
+    """Clients may reach the node from now on."""
+    _rewrite(directory, lambda nodes: [*(one for one in nodes if one.id != node.id), node])
+
+
+def unlist_node(directory: Path, number: int) -> None:
+    _rewrite(directory, lambda nodes: [one for one in nodes if one.id != number])
+
+
+def _rewrite(directory: Path, change: Callable[[Sequence[ClusterNode]], list[ClusterNode]]) -> None:
+    cluster = load_cluster(directory)
+    nodes = change(cluster.nodes)
+    identity = os.path.relpath(cluster.identity, directory.resolve())
+    top = {"cluster": cluster.cluster, "seal": cluster.seal, "identity": identity}
+    listed = [{name: value for name, value in msgspec.structs.asdict(node).items() if value} for node in nodes]
+    text = to_toml(top, {}) + "".join(f"\n[[nodes]]\n{to_toml(node, {})}" for node in listed)
+    written = directory / f".{CLUSTER_FILE}.new"
+    written.write_text(text)
+    written.chmod(0o600)
+    written.replace(directory / CLUSTER_FILE)
