@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chaplain.client.aio import AsyncClient as AsyncClient
+    from chaplain.client.graph import GraphEvent as GraphEvent
     from chaplain.client.journal_results import Message as Message
     from chaplain.client.journal_results import Receipt as Receipt
     from chaplain.client.results import Answer as Answer
@@ -25,6 +26,7 @@ _HOMES = {
     "AsyncClient": "chaplain.client.aio",
     "Answer": "chaplain.client.results",
     "Event": "chaplain.client.results",
+    "GraphEvent": "chaplain.client.graph",
     "Member": "chaplain.client.results",
     "Message": "chaplain.client.journal_results",
     "PoolMessage": "chaplain.client.results",
@@ -38,6 +40,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Event",
+    "GraphEvent",
     "Member",
     "Message",
     "PoolMessage",

@@ -63,6 +63,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("journal.election_seconds", 1.0, "Silence of the master that begins an election.", 0.05, 60),
     Setting("journal.disk", "", "Disk id, in hex, that this node was added with; empty: it is a founding node."),
     Setting("journal.room_bytes_min", 256 << 20, "With less room on the disk nothing is accepted.", 0, 1 << 40),
+    Setting("graph.segment_bytes", 16 << 20, "Size of the graph's files.", 4 << 20, 1 << 30),
+    Setting("graph.valid_seconds", 300.0, "A first broadcast with a timestamp further from now is refused.", 1, 86400),
     Setting("record.pools", (), "Pools whose messages are kept in segments, for Spark."),
     Setting("record.events", (), "Types of events that are kept in segments, for Spark; * for all."),
     Setting("record.sequence", (), "Streams of the sequence that are kept in segments, for Spark; * for all."),

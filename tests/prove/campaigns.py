@@ -7,6 +7,7 @@ from collections import Counter
 from tests.fuzz import runner as fuzz
 from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import ON_REAL_CLUSTERS
+from tests.prove.journal_speed import ON_FAST_JOURNALS
 from tests.prove.journals import ON_REAL_JOURNALS
 from tests.prove.sequences import ON_REAL_SEQUENCES
 
@@ -123,9 +124,11 @@ CAMPAIGNS = [
     simulate("config", seeds=2_000),
     simulate("requests", seeds=2_000),
     simulate("sequence", seeds=2_000),
+    simulate("graph", seeds=2_000),
     fuzz_all(inputs=1_000_000),
     planted_all(),
     *ON_REAL_CLUSTERS,
     *ON_REAL_JOURNALS,
     *ON_REAL_SEQUENCES,
+    *ON_FAST_JOURNALS,
 ]

@@ -22,6 +22,7 @@ NOUNS = {
     "journal": "Write to streams in one agreed order, on disk, and read them.",
     "sequence": "Publish events under one agreed, gapless numbering in memory, and read them.",
     "sql": "Execute SQL in one agreed order on every node's database, and query it.",
+    "graph": "Append events that survive partitions, and read them.",
     "query": "Ask the whole cluster a question.",
     "event": "Fire events that reach every node, and listen to them.",
     "pool": "Broadcast to whoever has joined a pool, and listen.",

@@ -15,9 +15,11 @@ from chaplain.client import journal_requests, node_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.engine import JOIN_S, Engine
 from chaplain.client.events import Outcome
+from chaplain.client.graph import AsyncGraph
 from chaplain.client.inbox import Inbox
 from chaplain.client.journal_aio import AsyncJournal
 from chaplain.client.journal_results import AssemblyRecord, ClientRecord, Receipt, StreamRecord
+from chaplain.client.journal_together import Together
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
@@ -40,7 +42,11 @@ class _Line:
         self.ended = self.loop.create_future()
         self.engine = Engine(*opening.build())
         self.board = Board(self.engine.submit)
+        self._together: dict[str, Together] = {}
         self.engine.start(self)
+
+    def together(self, stream: str) -> Together:
+        return self._together.get(stream) or self._together.setdefault(stream, Together(self, stream))
 
     def deliver(self, outcomes: list[Outcome]) -> None:
         self._from_engine(self.board.deliver, outcomes)
@@ -266,6 +272,10 @@ class AsyncClient:
     def sql(self, stream: str = "main") -> AsyncSql:
         """The database of a stream, whether or not anything was executed on it yet."""
         return self._sqls.get(stream) or self._sqls.setdefault(stream, AsyncSql(self._line, stream, self.resolve))
+
+    def graph(self, stream: str) -> AsyncGraph:
+        """A stream of the graph, whether or not anything was written to it yet."""
+        return AsyncGraph(self._line, stream)
 
     async def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""

@@ -1,7 +1,7 @@
 """What callers want written, and what each of them was told.
 
 Decides how a write ends for its caller: with its place, with a refusal that is definite, or with `UNKNOWN` and the
-request's id. Remembers what became of requests for a while, because somebody may ask. Refuses to know lanes.
+request's id. Refuses to know lanes.
 
 Invariants: a caller is told once; whoever was told `UNKNOWN` is never written under another id; only what is definitely
 not written is told as anything else than `UNKNOWN`.
@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from chaplain.client.call_events import Failure, Raised, Returned
+from chaplain.client.call_events import Failure, Raised
 from chaplain.client.deadlines import Deadlines
+from chaplain.client.fates import Fates
 from chaplain.client.journal_events import Batch, JournalEffect, Place, WriteWish, Written
 from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
 from chaplain.client.packing import packed_bytes
@@ -21,7 +22,6 @@ from chaplain.client.packing import packed_bytes
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """What may wait to be packed; more is refused with `BUSY`."""
 WAITING_MAX = 100_000
-FATES_MAX = 4096
 GROUPS_MAX = 1024
 
 
@@ -45,8 +45,7 @@ class Jobs:
         self._effects = effects
         self._by_call: dict[int, Job] = {}
         self._deadlines = Deadlines()
-        self._fates: dict[RequestId, Place | None] = {}
-        self._watchers: dict[RequestId, list[int]] = {}
+        self.fates = Fates(effects)
         self._failed_groups: dict[int, str] = {}
         self.queue: deque[Job] = deque()
         """Not yet signed, in order."""
@@ -95,7 +94,7 @@ class Jobs:
                 self.queue.appendleft(job)
                 self.queued_bytes += job.batch.size_bytes
             if told is not None:
-                self._know(told, None)
+                self.fates.know(told, job.batch.requests, None)
 
     # How jobs end.
 
@@ -120,14 +119,14 @@ class Jobs:
             offset = offset if offset == PLACE_UNKNOWN else offset + messages
             self._end(job, Written(job.call, mine))
             assert job.id is not None
-            self._know(job.id, mine)
+            self.fates.know(job.id, requests, mine)
 
     def refuse(self, job: Job, reason: str, failure: Failure = Failure.REFUSED) -> None:
         """Definitely not written, and it will not be."""
         self._fail_group(job, reason)
         self._end(job, Raised(job.call, failure, reason))
         if job.id is not None:
-            self._know(job.id, None)
+            self.fates.know(job.id, job.batch.requests, None)
 
     def refuse_beyond(self, bytes_max: int) -> None:
         """What no node would take is not signed: an id would be lost with it."""
@@ -144,8 +143,8 @@ class Jobs:
     def lose(self, job: Job, reason: str) -> None:
         """It was sent, and nobody can tell any more."""
         self._end(job, Raised(job.call, Failure.UNKNOWN, reason, job.id))
-        for call in self._watchers.pop(job.id, []) if job.id is not None else []:
-            self._raise(call, Failure.UNKNOWN, reason, job.id)
+        for call, request in self.fates.watchers(job.id) if job.id is not None else ():
+            self._raise(call, Failure.UNKNOWN, reason, request)
 
     def refuse_queued(self, reason: str, failure: Failure = Failure.REFUSED) -> None:
         for job in [*self.queue]:
@@ -186,25 +185,3 @@ class Jobs:
                 self._end(job, Raised(job.call, Failure.UNKNOWN, reason, job.id))
                 self._fail_group(job, reason)
         next(self.waiting(), None)  # lets go of those at the front that nobody waits for
-
-    # What became of requests.
-
-    def fate(self, request: RequestId) -> Place | None:
-        """Where it is, or None if it is not and never will be; KeyError if that is not known."""
-        return self._fates[request]
-
-    def watch(self, request: RequestId, call: int) -> None:
-        """Tell this call as soon as the fate of the request is known."""
-        self._watchers.setdefault(request, []).append(call)
-
-    def unwatch(self, call: int) -> None:
-        for calls in self._watchers.values():
-            if call in calls:
-                calls.remove(call)
-
-    def _know(self, request: RequestId, place: Place | None) -> None:
-        self._fates[request] = place
-        if len(self._fates) > FATES_MAX:
-            del self._fates[next(iter(self._fates))]
-        for call in self._watchers.pop(request, []):
-            self._effects.append(Returned(call, b"") if place is None else Written(call, place))

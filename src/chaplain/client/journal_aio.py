@@ -15,6 +15,7 @@ from chaplain.client.journal_events import Place, Portion, TakenWish, WriteWish
 from chaplain.client.journal_requests import CHUNK_BYTES, TABLE_ROWS_MAX, WRITER_BYTES_MAX, Gathering, Headers, Item
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
+from chaplain.client.journal_together import Together
 from chaplain.client.requests import Ask
 from chaplain.client.unpacking import messages_of
 from chaplain.errors import ChaplainError, Closed
@@ -29,6 +30,8 @@ class Line(Protocol):
     cluster: str
     board: Board
 
+    def together(self, stream: str) -> Together: ...
+
     async def run(self, ask: Ask[T]) -> T: ...
 
 
@@ -38,6 +41,7 @@ class AsyncJournal:
     def __init__(self, line: Line, stream: str, resolve: Callable[[Sequence[int]], Awaitable[Receipt | None]]) -> None:
         self.stream = journal_requests.check_stream_name(stream)
         self._line = line
+        self._together = line.together(stream)
         self._resolve = resolve
 
     def __repr__(self) -> str:
@@ -54,13 +58,19 @@ class AsyncJournal:
 
         With the `id` of an `Unknown`: only if that one is not written; else gives its receipt.
         """
+        if id is not None and (known := await self._resolve(id)) is not None:
+            return known
+        if type(value) is bytes and len(value) < CHUNK_BYTES and key is None and headers is None:
+            return await self._together.write(value, None, None)
         batch = journal_requests.single(self.stream, value, key, headers)
-        known = None if id is None else await self._resolve(id)
-        return known if known is not None else (await self._line.run(journal_requests.write(batch)))[0]
+        self._together.ship()  # what was written before goes before
+        return (await self._line.run(journal_requests.write(batch)))[0]
 
     async def write_many(self, items: Iterable[Item]) -> list[Receipt]:
         """Append messages as one request: all of them, one after the other, or none."""
-        return await self._line.run(journal_requests.write(journal_requests.many(self.stream, items)))
+        batch = journal_requests.many(self.stream, items)
+        self._together.ship()  # what was written before goes before
+        return await self._line.run(journal_requests.write(batch))
 
     def writer(self, receipts: bool = False) -> AsyncWriter:
         """The fast way for many: packs and pipelines; use it in an `async with` statement.

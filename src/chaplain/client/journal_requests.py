@@ -79,6 +79,13 @@ class Gathering:
         self._values.append(value)
         self.size_bytes += size
 
+    def extend(self, values: list[bytes]) -> None:
+        """Values without keys and headers, to a gathering that has none yet."""
+        assert self._keys is None
+        assert self._headers is None
+        self._values += values
+        self.size_bytes += sum(map(len, values))
+
     def _add_key(self, key: bytes | None) -> int:
         taken = None if key is None else check_octets(key)
         if self._keys is None:
@@ -110,8 +117,11 @@ def single(stream: str, value: bytes, key: bytes | None, headers: Headers | None
 
 
 def many(stream: str, items: Iterable[Item]) -> Batch:
-    gathering = Gathering()
-    for item in items:
+    gathering, taken = Gathering(), list(items)
+    if set(map(type, taken)) == {bytes}:
+        gathering.extend(taken)  # type: ignore[arg-type]
+        taken = []
+    for item in taken:
         if isinstance(item, tuple):
             gathering.add(*item)
         else:

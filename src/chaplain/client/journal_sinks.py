@@ -24,7 +24,7 @@ class _Nobody:
         raise AssertionError("nobody waits")
 
 
-_NOBODY: FutureLike = _Nobody()
+NOBODY: FutureLike = _Nobody()
 
 
 class ChunkSink(Sink):
@@ -33,7 +33,7 @@ class ChunkSink(Sink):
     def __init__(
         self, size_bytes: int, written: Callable[[int, Place], None], failed: Callable[[BaseException], None]
     ) -> None:
-        super().__init__(_NOBODY)
+        super().__init__(NOBODY)
         self._size_bytes = size_bytes
         self._written = written
         self._failed = failed
@@ -52,7 +52,7 @@ class PortionSink(Sink):
     """Keeps the portions of one read until somebody takes them. How many come is bounded by what was taken."""
 
     def __init__(self, knock: Callable[[], None]) -> None:
-        super().__init__(_NOBODY)
+        super().__init__(NOBODY)
         self._knock = knock
         self.portions: deque[Portion] = deque()
         self.ended = False

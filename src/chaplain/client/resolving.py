@@ -32,12 +32,12 @@ class Resolving:
         lane = self._writing.find_lane(wish.client_id)
         job = _find_job(lane, wish.request)
         if job is not None and job.id is not None:
-            self._writing.jobs.watch(job.id, wish.call)
+            self._writing.jobs.fates.watch(job.id, RequestId(wish.client_id, wish.request), wish.call)
             if self._writing.is_open(wish.client_id):
                 self._writing.fence(now_ns)
             return
         try:
-            self._tell(wish.call, self._writing.jobs.fate(RequestId(wish.client_id, wish.request)))
+            self._tell(wish.call, self._writing.jobs.fates.get(RequestId(wish.client_id, wish.request)))
         except KeyError:
             self._forgotten(now_ns, wish, lane)
 
@@ -51,7 +51,7 @@ class Resolving:
 
     def cancel(self, call: int) -> None:
         self._petitioning.withdraw(self._petitions.pop(call, 0))
-        self._writing.jobs.unwatch(call)
+        self._writing.jobs.fates.unwatch(call)
 
     def _ask_the_cluster(self, now_ns: int, wish: ResolveWish) -> None:
         """A lane of another connection, or of an earlier one."""

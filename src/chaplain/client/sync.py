@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 from chaplain.client import journal_requests, node_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.engine import Engine
+from chaplain.client.graph import Graph
 from chaplain.client.inbox import Inbox
 from chaplain.client.journal_results import AssemblyRecord, ClientRecord, Receipt, StreamRecord
 from chaplain.client.journal_sync import Journal
@@ -249,6 +250,10 @@ class Client:
     def sql(self, stream: str = "main") -> Sql:
         """The database of a stream, whether or not anything was executed on it yet."""
         return self._sqls.get(stream) or self._sqls.setdefault(stream, Sql(self._line, stream, self.resolve))
+
+    def graph(self, stream: str) -> Graph:
+        """A stream of the graph, whether or not anything was written to it yet."""
+        return Graph(self._line, stream)
 
     def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""

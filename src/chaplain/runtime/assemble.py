@@ -37,6 +37,7 @@ from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.databases.errands import THREADS
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.executor import make_databases, make_executor, read_back
+from chaplain.runtime.graph import graph_errands, make_graph
 from chaplain.runtime.host import Clock, Errands, Host
 from chaplain.runtime.http import HttpServer, Views
 from chaplain.runtime.journal import free_bytes, make_journal, read_log, segments_of
@@ -105,11 +106,13 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     if executor is not None and journal is not None:
         executor.attach(NodesJournal(journal))
     sequence = make_sequence(config, identity.identifier, nodes, endpoint, now_ns)
-    uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence}
+    node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
+    graph = make_graph(config, identity, node_ids, now_ns)
+    uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence, Layer.GRAPH: graph}
     if executor is not None:
         uppers[Layer.EXECUTOR] = executor
     return NodeCore(
-        make_settings(config, endpoint, {identifier_of(key): node_id for node_id, key in nodes.items()}),
+        make_settings(config, endpoint, node_ids),
         identity,
         read_keyring(rotated if rotated.exists() else config.path("keyring")),
         clients=clients,
@@ -156,11 +159,13 @@ def make_tap(config: NodeConfig, log: str, kind: StreamKind) -> Tap:
     return Tap(settings, SystemRandom(), segments_of(config.path("data") / SEGMENTS, log))
 
 
-def make_errands(config: NodeConfig, node: NodeCore) -> Errands | None:
-    """What the journal wants done beside the loop, and what it wants to know about its disk."""
+def make_errands(config: NodeConfig, node: NodeCore) -> Errands:
+    """What layers want done beside the loop, and what the journal wants to know about its disk."""
+    segments = config.path("data") / SEGMENTS
+    graph = graph_errands(segments)
     if node.journal is None:
-        return None
-    segments, log = config.path("data") / SEGMENTS, node.journal.settings.order.log
+        return Errands(graph)
+    log = node.journal.settings.order.log
 
     def verify(wanted: Verify) -> Verified:
         return Verified(wanted.ticket, tuple(map(holds, wanted.items)))
@@ -172,9 +177,10 @@ def make_errands(config: NodeConfig, node: NodeCore) -> Errands | None:
         return [SpaceTold(free_bytes(segments))]
 
     if Layer.EXECUTOR not in node.uppers:
-        return Errands({Verify: verify, ReadLog: read}, room)
+        return Errands({Verify: verify, ReadLog: read, **graph}, room)
     databases = make_databases(config)
-    doers: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read, **read_back(config.path("data"), log)}
+    of_journal: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read}
+    doers = {**of_journal, **graph, **read_back(config.path("data"), log)}
     return Errands(doers, room, slow=databases.doers, slow_threads=THREADS, end=databases.close)
 
 

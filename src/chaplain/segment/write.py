@@ -74,6 +74,12 @@ class Writer:
         """Everything before this position is known to be on disk."""
         self._resume(survey, cut_doubt)
 
+    @property
+    def header(self) -> SegmentHeader:
+        """Of the segment that is written to."""
+        assert self._header is not None, "nothing was written yet"
+        return self._header
+
     def append(self, records: Iterable[Record]) -> tuple[Operation, ...]:
         """The operations that put these records behind everything written. One sync makes them durable together."""
         operations: list[Operation] = []

@@ -63,7 +63,15 @@ class Plan(Frozen, frozen=True):
         return "\n".join((head, *map(str, self.faults), healed, f"{stamp(self.end_ns)} end"))
 
 
-def draw(rng: Random, names: Sequence[str], mode: str, kinds: Sequence[str] = ALL, members: Sequence[str] = ()) -> Plan:
+def draw(
+    rng: Random,
+    names: Sequence[str],
+    mode: str,
+    kinds: Sequence[str] = ALL,
+    *,
+    members: Sequence[str] = (),
+    heals_all: bool = False,
+) -> Plan:
     """Draw a plan for these nodes from the kinds of fault that make sense; of the members, a majority is healed."""
     enabled = [kind for kind in kinds if rng.random() < 0.35]
     chaos_ns = rng.randrange(*_CHAOS_NS)
@@ -77,7 +85,7 @@ def draw(rng: Random, names: Sequence[str], mode: str, kinds: Sequence[str] = AL
         end_ns = max(chaos_ns, longest_ns) + 3 * SECOND
         return Plan(mode, climate, tuple(faults), end_ns, end_ns, ())
     members = list(members or names)
-    healed = sorted(rng.sample(members, len(members) // 2 + 1))
+    healed = sorted(rng.sample(members, len(members) if heals_all else len(members) // 2 + 1))
     return Plan(mode, climate, tuple(faults), chaos_ns, chaos_ns + PROGRESS_NS, tuple(healed))
 
 

@@ -42,7 +42,14 @@ class Outcome(msgspec.Struct):
 
 
 def plan_of(workload: Workload, world: World, mode: str) -> Plan:
-    return draw(world.rng("faults"), workload.names, mode, workload.kinds, workload.members)
+    return draw(
+        world.rng("faults"),
+        workload.names,
+        mode,
+        workload.kinds,
+        members=workload.members,
+        heals_all=workload.heals_all,
+    )
 
 
 def run_seed(name: str, seed: int, mode: str, show: Callable[[str], None] | None = None) -> Outcome:
@@ -77,6 +84,7 @@ def _play(workload: Workload, world: World, plan: Plan) -> None:
         world.start(world.add(node, workload.endpoint(node)))
     chaos = Chaos(world, plan, workload.points, workload.strike)
     chaos.begin()
+    workload.plan = plan
     workload.begin(world)
     world.run(plan.end_ns)
     for checker in world.checkers:

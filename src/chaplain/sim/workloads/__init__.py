@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, ClassVar
 
-from chaplain.sim.faults import ALL, Fault
+from chaplain.sim.faults import ALL, Fault, Plan
 from chaplain.sim.host import CrashPoint, NodeCore
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ class Workload:
     """The faults that make sense here; kinds of one's own are carried out by `strike`."""
     points: ClassVar[Sequence[CrashPoint]] = ()
     """Named moments at which a node may be made to die."""
+    heals_all: ClassVar[bool] = False
+    """Whether a heal mends everybody, for what must become equal everywhere."""
+    plan: Plan
+    """What is drawn for this run, known from `begin` on."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng

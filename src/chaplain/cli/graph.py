@@ -1,0 +1,58 @@
+"""`chaplain graph`: events that hang together by their hashes, written on either side of a partition."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from chaplain.cli.journal import timestamp
+from chaplain.cli.reach import reach, talks
+from chaplain.cli.show import put_json, shown_value
+
+if TYPE_CHECKING:
+    from chaplain.client.graph import GraphEvent
+
+
+@click.group()
+def graph() -> None:
+    """Signed events linked by hashes: writable in a partition, in the end the same on every node."""
+
+
+@graph.command(epilog='Example: chaplain graph append "hello" --stream notes --cluster demo')
+@click.argument("text")
+@click.option("--stream", required=True, metavar="S", help="The stream to append to.")
+@click.option("--lines", is_flag=True, help="Each line of the input is an event of its own.")
+@talks
+def append(text: str, stream: str, lines: bool, cluster: str, node: int | None, output: str) -> None:
+    """Append TEXT, or with - what comes on standard input, as an event; show its id.
+
+    When this returns, the event is on the disk of the node that took it.
+    """
+    value = sys.stdin.buffer.read() if text == "-" else text.encode()
+    with reach(cluster, node) as client:
+        for one in value.splitlines() if lines else [value]:
+            put_json({"id": client.graph(stream).append(one).id})
+
+
+@graph.command(epilog="Example: chaplain graph read --stream notes --only-read --cluster demo")
+@click.option("--stream", required=True, metavar="S", help="The stream to read.")
+@click.option("--only-read", is_flag=True, help="Leave out events that too few members have.")
+@click.option("--follow", is_flag=True, help="As they came, and whatever comes from now on.")
+@click.option("--timeout", type=click.FloatRange(0), help="With --follow: stop after so many seconds without news.")
+@talks
+def read(
+    stream: str, only_read: bool, follow: bool, timeout: float | None, cluster: str, node: int | None, output: str
+) -> None:
+    """Show events, one JSON object a line, in the order that is the same on every node.
+
+    With --follow they come in the order in which the node got them, parents always before their children.
+    """
+    with reach(cluster, node) as client:
+        for event in client.graph(stream).read(only_read, follow, timeout):
+            put_json(event_json(event))
+
+
+def event_json(event: GraphEvent) -> dict[str, object]:
+    return {**dict(event), "value": shown_value(event.value), "timestamp": timestamp(event.timestamp)}

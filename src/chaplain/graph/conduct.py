@@ -1,0 +1,69 @@
+"""How each peer behaves: what it may be given, what work it may cause, and when it is not listened to any more.
+
+A peer that asks too much waits; one that goes on asking, or sends what cannot be right, collects strikes; at the bound
+it is not listened to for a while. Invariant: an honest peer that asks for one page after the other never gets a strike.
+"""
+
+from __future__ import annotations
+
+from chaplain.graph.settings import SECOND, GraphSettings
+
+STRIKES_FORGIVEN_PER_S = 4
+
+
+class Bucket:
+    """So much at once, and so much a second."""
+
+    __slots__ = ("_burst", "_filled_ns", "_rate", "level")
+
+    def __init__(self, burst: int, per_s: int, now_ns: int) -> None:
+        self._burst = burst
+        self._rate = per_s
+        self._filled_ns = now_ns
+        self.level = burst
+
+    def fill(self, now_ns: int) -> int:
+        passed_ns = max(0, now_ns - self._filled_ns)
+        added = passed_ns * self._rate // SECOND
+        if added or passed_ns < 0:
+            self.level = min(self._burst, self.level + added)
+            self._filled_ns = now_ns
+        return self.level
+
+
+class Conduct:
+    """The account of one session."""
+
+    def __init__(self, settings: GraphSettings, now_ns: int) -> None:
+        self._settings = settings
+        self._served = Bucket(settings.served_burst_bytes, settings.served_bytes_per_s, now_ns)
+        self._work = Bucket(settings.work_burst, settings.work_per_s, now_ns)
+        self._strikes = Bucket(settings.strikes_max, STRIKES_FORGIVEN_PER_S, now_ns)
+        self.banned_ns = 0
+        """Not listened to before this time."""
+
+    def may_be_served(self, now_ns: int) -> bool:
+        return self._served.fill(now_ns) > 0
+
+    def served(self, size_bytes: int) -> None:
+        self._served.level -= size_bytes
+
+    def takes_work(self, now_ns: int, pieces: int) -> bool:
+        """Whether this much unasked work is done for the peer; if not, it is as if nothing had come."""
+        if self._work.fill(now_ns) < pieces:
+            return False
+        self._work.level -= pieces
+        return True
+
+    def strike(self, now_ns: int, weight: int = 1) -> bool:
+        """Note something wrong. True if the peer is not listened to from now on."""
+        self._strikes.fill(now_ns)
+        self._strikes.level -= weight
+        if self._strikes.level > 0 or now_ns < self.banned_ns:
+            return False
+        self.banned_ns = now_ns + self._settings.ban_ns
+        self._strikes.level = self._settings.strikes_max
+        return True
+
+    def banned(self, now_ns: int) -> bool:
+        return now_ns < self.banned_ns

@@ -1,0 +1,307 @@
+"""The graph's core: takes what a node tells it, and gives what is to be done.
+
+Decides the order of things: what was added in a step is written in one go when everything that waited has been stepped,
+and only when it is on disk is it acknowledged, broadcast, confirmed or shown. The parts decide the rest: `intake` what
+is added, `spreading` who is told, `syncing` how nodes become equal, `reading` what clients see.
+
+Invariants: an acknowledgement follows `Persisted`; tickets complete in order; effects are those of the parts, in order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any, assert_never
+
+from chaplain.core import (
+    Drained,
+    Frozen,
+    Halt,
+    Operation,
+    Persist,
+    Persisted,
+    PersistFailed,
+    Report,
+    Requested,
+    Settled,
+    Stopping,
+    Withdrawn,
+    Woken,
+)
+from chaplain.errors import Malformed
+from chaplain.gossip.events import MemberChanged, Told
+from chaplain.graph import messages, requests
+from chaplain.graph.common import Common
+from chaplain.graph.event import PARENTS_MAX, Draft, Link, sign
+from chaplain.graph.graph_events import (
+    CheckSignatures,
+    EventsRead,
+    GraphEffect,
+    GraphInput,
+    ReadEvents,
+    SignaturesChecked,
+)
+from chaplain.graph.intake import FORGED, Intake
+from chaplain.graph.messages import Events, Fetch, Fetched, GetData, GraphMessage, Inv, SyncEvent
+from chaplain.graph.orphans import Orphan
+from chaplain.graph.reading import Reading
+from chaplain.graph.recovery import recover
+from chaplain.graph.requests import Append, Appended
+from chaplain.graph.settings import GraphSettings
+from chaplain.graph.spreading import Spreading
+from chaplain.graph.store import Place, Store
+from chaplain.graph.stream import Stream
+from chaplain.graph.syncing import Syncing
+from chaplain.link.identity import Identity
+from chaplain.mesh.events import Entered, Exited
+from chaplain.segment.layout import Bytes
+from chaplain.wire.primitives import put_string
+
+
+class _Written(Frozen, frozen=True):
+    """What a ticket puts on disk of one stream."""
+
+    stream: str
+    places: tuple[Place, ...]
+    enough: tuple[int, ...]
+
+
+class GraphCore:
+    errands = (CheckSignatures, ReadEvents)
+    answers = (SignaturesChecked, EventsRead)
+
+    def __init__(
+        self,
+        settings: GraphSettings,
+        identity: Identity,
+        rng: Random,
+        *,
+        now_ns: int,
+        founders: Iterable[bytes] = (),
+        name_of: Callable[[int], int] = lambda identifier: identifier,
+        segments: Iterable[tuple[int, Bytes]] = (),
+    ) -> None:
+        """Begin from what the disk holds. `founders` are members until gossip says that they left."""
+        self.common = common = Common(settings, identity, rng, founders)
+        self.counts: Counter[str] = common.counts
+        self._store = Store(settings, rng)
+        self.intake = Intake(common, self._added, self._again, self._deep)
+        self.spreading = Spreading(common, self.intake.ask)
+        self.syncing = Syncing(common, self.spreading, self.intake.came, now_ns)
+        self.reading = Reading(common, name_of)
+        self._tickets: deque[tuple[int, int, list[_Written]]] = deque()
+        self._ticket = 0
+        self._appends: dict[tuple[str, int], int] = {}
+        """Calls that are settled when this event is on disk."""
+        for event in recover(common, self._store, segments):
+            self.intake.admit(now_ns, Orphan(event, b"", ()))
+        self.spreading.wake_for_unread(now_ns)
+
+    @property
+    def streams(self) -> dict[str, Stream]:
+        return self.common.streams
+
+    def status(self) -> dict[str, object]:
+        return {"graph": {name: _summary(stream) for name, stream in sorted(self.streams.items())}}
+
+    def deadline(self) -> int | None:
+        due = (self.spreading.deadline(), self.syncing.deadline(), self.reading.deadline())
+        return min((when for when in due if when is not None), default=None)
+
+    def step(self, now_ns: int, event: GraphInput) -> list[GraphEffect]:
+        match event:
+            case Told():
+                self._told(now_ns, event)
+            case Requested():
+                self._requested(now_ns, event)
+            case Withdrawn():
+                self.reading.withdrawn(event.call)
+            case Drained():
+                self._write(now_ns)
+            case Persisted():
+                self._persisted(now_ns, event.ticket)
+            case PersistFailed():
+                self.common.out.append(Halt(f"the disk failed: {event.reason}"))
+            case SignaturesChecked():
+                self.common.checked(event.ticket, event.results)
+            case EventsRead():
+                self.common.was_read(event.token, event.raws)
+            case Entered():
+                self.common.peers[event.peer.instance] = event.peer
+                self.common.known[event.peer.key] = None
+                self.syncing.tell_leaves(event.peer.instance)
+            case Exited():
+                self._exited(event.peer.instance)
+            case MemberChanged():
+                self._member_changed(now_ns, event)
+            case Woken():
+                self.spreading.woken(now_ns)
+                self.syncing.woken(now_ns)
+                self.reading.woken(now_ns)
+            case Stopping():
+                pass  # nothing is owed: what is not on disk was not acknowledged
+            case _:
+                assert_never(event)
+        effects, self.common.out = self.common.out, []
+        return effects
+
+    # Others.
+
+    def _exited(self, instance: bytes) -> None:
+        if self.common.peers.pop(instance, None) is not None:
+            self.intake.forget(instance)
+            self.syncing.exited(instance)
+
+    def _member_changed(self, now_ns: int, event: MemberChanged) -> None:
+        before = self.common.read_at
+        self.common.member_changed(event)
+        if self.common.read_at != before:
+            for stream in self.streams.values():
+                stream.enough.update(dict.fromkeys(stream.unread.recount(self.common.read_at)))
+        self.spreading.wake_for_unread(now_ns)
+
+    def _told(self, now_ns: int, event: Told) -> None:
+        peer = self.common.peers.get(event.peer.instance)
+        if peer is None:
+            return
+        if self.common.account(peer, now_ns).banned(now_ns):
+            self.common.counts["unheard"] += 1
+            return
+        try:
+            message = messages.decode(event.parcel.body, event.parcel.payload)
+        except Malformed as wrong:
+            self.common.strike(now_ns, peer.instance, "malformed message", FORGED)
+            self.common.out.append(Report("malformed graph parcel", f"{peer.identifier:08x}", {"reason": str(wrong)}))
+            return
+        self._heard(now_ns, peer.instance, message)
+
+    def _heard(self, now_ns: int, instance: bytes, message: GraphMessage) -> None:
+        match message:
+            case Events():
+                self.intake.came(now_ns, instance, message.items, flags=message.flags)
+            case Inv():
+                self.spreading.inv(now_ns, instance, message)
+            case GetData() | Fetch():
+                self.syncing.wanted(now_ns, instance, message)
+            case SyncEvent():
+                self.syncing.heard(now_ns, instance, message)
+            case Fetched():
+                self.syncing.page(now_ns, instance, message)
+            case _:
+                assert_never(message)
+
+    # Between the parts.
+
+    def _added(self, *args: Any) -> None:
+        self.spreading.added(*args)
+
+    def _again(self, *args: Any) -> None:
+        self.spreading.again(*args)
+
+    def _deep(self, now_ns: int, instance: bytes, name: str) -> None:
+        self.syncing.fetch(now_ns, instance, name)
+
+    # Clients.
+
+    def _requested(self, now_ns: int, event: Requested) -> None:
+        try:
+            request = requests.decode_request(event.body)
+            put_string(request.stream)
+        except (Malformed, ValueError) as wrong:
+            self.common.out.append(Settled(event.call, kind="refused", reason=str(wrong)))
+            return
+        if isinstance(request, Append):
+            self._append(now_ns, event, request.stream)
+        else:
+            self.reading.requested(now_ns, event.call, request)
+
+    def _append(self, now_ns: int, event: Requested, name: str) -> None:
+        settings = self.common.settings
+        stream = self.common.stream(name) if name else None
+        if stream is None:
+            reason = f"a node keeps at most {settings.streams_max} graph streams, each with a name"
+            self.common.out.append(Settled(event.call, kind="refused", reason=reason))
+        elif len(event.payload) > settings.content_bytes_max:
+            reason = f"an event holds at most {settings.content_bytes_max} bytes, not {len(event.payload)}"
+            self.common.out.append(Settled(event.call, kind="refused", reason=reason))
+        else:
+            draft = self._draft(stream, event, now_ns)
+            made = sign(draft, self.common.identity, settings.cluster)
+            self.intake.admit(now_ns, Orphan(made, b"", ()))
+            self._appends[name, stream.model.find(made.id)] = event.call
+
+    def _draft(self, stream: Stream, event: Requested, now_ns: int) -> Draft:
+        """Behind the author's last event, and behind every leaf: so branches merge."""
+        model = stream.model
+        previous = model.last_of(self.common.identity.key)
+        leaves: list[Link] = [model.link_of(leaf) for leaf in model.leaves]
+        parents = [leaf for leaf in leaves if previous is None or leaf.id != previous.id]
+        bound = min(self.common.settings.parents_max, PARENTS_MAX)
+        return Draft(stream.name, event.payload, now_ns, previous, tuple(parents[:bound]), event.client)
+
+    # The disk.
+
+    def _write(self, now_ns: int) -> None:
+        """One write at a time: while a slow disk is busy, the next one grows."""
+        if self._tickets:
+            return
+        operations: list[Operation] = []
+        written: list[_Written] = []
+        for stream in self.streams.values():
+            if not stream.fresh and not stream.enough:
+                continue
+            fresh, stream.fresh = stream.fresh, []
+            enough, stream.enough = stream.enough, {}
+            new, places = self._store.batches(stream.name, stream.offset, fresh, now_ns)
+            stream.offset += len(fresh)
+            operations += new
+            marked = [number for number in enough if not stream.model.is_read(number)]
+            if marked:
+                operations += self._store.read(stream.name, self._marks(stream, marked))
+            written.append(_Written(stream.name, tuple(places), tuple(marked)))
+        if operations:
+            self._ticket += 1
+            self._tickets.append((self._ticket, self._store.written, written))
+            self.common.out.append(Persist(self._ticket, tuple(operations)))
+
+    def _marks(self, stream: Stream, numbers: list[int]) -> list[tuple[bytes, int]]:
+        """Only those that are not below another of them: a mark covers ancestors."""
+        below = {parent for number in numbers for parent in stream.model.parents_of(number)}
+        tips = [number for number in numbers if number not in below]
+        return [(stream.model.id_of(number), stream.unread.counts[number]) for number in tips]
+
+    def _persisted(self, now_ns: int, ticket: int) -> None:
+        names: dict[str, None] = {}
+        while self._tickets and self._tickets[0][0] <= ticket:
+            _, position, written = self._tickets.popleft()
+            self._store.synced(position)
+            for one in written:
+                names[one.stream] = None
+                self._settle(now_ns, self.streams[one.stream], one)
+        self.reading.news(now_ns, names)
+
+    def _settle(self, now_ns: int, stream: Stream, written: _Written) -> None:
+        new = stream.persisted(len(written.places), list(written.places))
+        for number in new:
+            call = self._appends.pop((stream.name, number), None)
+            if call is not None:
+                self.common.counts["appends"] += 1
+                self.common.out.append(Settled(call, requests.encode(Appended(stream.model.id_of(number)))))
+        if new:
+            self.spreading.durable(now_ns, stream, new)
+        read = [one for number in written.enough for one in stream.model.mark_read(number)]
+        self.common.counts["events_read"] += len(read)
+        stream.unread.settle(read, len(self.common.members) - 1)
+
+
+def _summary(stream: Stream) -> dict[str, object]:
+    model = stream.model
+    return {
+        "events": stream.durable,
+        "read": len(model.read_order),
+        "leaves": len(stream.leaves),
+        "forks": len(model.forks),
+        "floor": model.floor,
+        "fingerprint": f"{model.fingerprint:064x}",
+    }

@@ -1,0 +1,240 @@
+"""The Model: which events of one stream there are, how they hang together, and in which order they stand.
+
+Decides whether an event may be added, what its leaves are, who forked, and the one order that equal sets of events
+have. Refuses to know bytes on disk, signatures, peers and confirmations: contents stay on disk, and an event takes some
+80 octets here.
+
+An event has a *number*, its place in the order of arrival at this node, and a *height*, its longest way to a beginning,
+which is the same on every node. The agreed order is by height, then by id.
+
+Invariants: parents have lower numbers and lower heights than their children; whatever is read has only read ancestors;
+equal leaves mean equal events (above the floor).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+
+from chaplain.graph.event import Event, Link
+from chaplain.graph.ids import IdTable
+
+NONE = 0xFFFFFFFF
+LOCATOR_MAX = 128
+LOCATOR_LEAVES = 32
+_LOCATOR_GROWTH = 1.25
+TIPS_MAX = 64
+"""Branches remembered of one author that forks; it is flagged all the same."""
+
+_OURS, _THEIRS = 2, 1
+
+
+class Model:
+    def __init__(self, floor: int = 0) -> None:
+        self.floor = floor
+        """Parents below this height were pruned: they are taken as given."""
+        self.ids = IdTable()
+        self.leaves: dict[int, None] = {}
+        self.read_leaves: dict[int, None] = {}
+        self.read_order = array("I")
+        """Numbers of read events, in the order in which they became so."""
+        self.forks: dict[int, None] = {}
+        """Numbers of events whose author had already gone another way."""
+        self.fingerprint = 0
+        """All ids, added without carry: equal for equal sets."""
+        self.authors: list[bytes] = []
+        self._author_index: dict[bytes, int] = {}
+        self._tips: dict[int, list[int]] = {}
+        self._author = array("I")
+        self._heights = array("I")
+        self._links = array("I")
+        self._links_end = array("I", [0])
+        self._read_rank = array("I")
+        self._base = floor
+        self._first = array("I")
+        """By height above the base: the last event that came with it, the head of a chain through `_next`."""
+        self._next = array("I")
+
+    def __len__(self) -> int:
+        return len(self._heights)
+
+    # Looking.
+
+    def find(self, event_id: bytes) -> int:
+        return self.ids.find(event_id)
+
+    def id_of(self, number: int) -> bytes:
+        return self.ids.id_of(number)
+
+    def author_of(self, number: int) -> bytes:
+        return self.authors[self._author[number]]
+
+    def height_of(self, number: int) -> int:
+        return self._heights[number]
+
+    def link_of(self, number: int) -> Link:
+        return Link(self.id_of(number), self._heights[number])
+
+    def parents_of(self, number: int) -> array[int]:
+        return self._links[self._links_end[number] : self._links_end[number + 1]]
+
+    def is_read(self, number: int) -> bool:
+        return self._read_rank[number] != NONE
+
+    def read_rank(self, number: int) -> int:
+        """Its place among the read events; `NONE` if it is unread."""
+        return self._read_rank[number]
+
+    def last_of(self, author: bytes) -> Link | None:
+        """The author's latest event here."""
+        tips = self._tips.get(self._author_index.get(author, -1))
+        return None if not tips else self.link_of(tips[-1])
+
+    def leaf_ids(self) -> list[bytes]:
+        return [self.id_of(number) for number in self.leaves]
+
+    # Growing.
+
+    def missing(self, event: Event) -> list[bytes]:
+        """Parents that must come first."""
+        return [link.id for link in event.links if link.height >= self.floor and self.find(link.id) < 0]
+
+    def problem(self, event: Event) -> str:
+        """Why an event whose parents are here can never be added, or nothing."""
+        for link in event.links:
+            number = self.find(link.id)
+            if number < 0:
+                continue
+            if self._heights[number] != link.height:
+                return "it states another height for a parent than that has"
+            if link is event.previous and self.author_of(number) != event.author:
+                return "its previous event is another author's"
+        return ""
+
+    def add(self, event: Event) -> int:
+        number = self.ids.add(event.id)
+        links = [found for link in event.links if (found := self.find(link.id)) >= 0]
+        assert all(link < number and self._heights[link] < event.height for link in links), "a parent comes first"
+        self._heights.append(event.height)
+        self._links.extend(links)
+        self._links_end.append(len(self._links))
+        self._read_rank.append(NONE)
+        self._chain(number, event.height)
+        self._follow_author(number, event)
+        self.fingerprint ^= int.from_bytes(event.id, "big")
+        for link in links:
+            self.leaves.pop(link, None)
+        self.leaves[number] = None
+        return number
+
+    def _chain(self, number: int, height: int) -> None:
+        if not len(self._first):
+            self._base = height
+        elif height < self._base:
+            self._first = array("I", [NONE]) * (self._base - height) + self._first
+            self._base = height
+        place = height - self._base
+        if place >= len(self._first):
+            self._first.extend([NONE] * (place + 1 - len(self._first)))
+        self._next.append(self._first[place])
+        self._first[place] = number
+
+    def _follow_author(self, number: int, event: Event) -> None:
+        """An author's events are a chain by their previous hashes; whoever leaves it has forked."""
+        index = self._author_index.get(event.author)
+        if index is None:
+            index = self._author_index[event.author] = len(self.authors)
+            self.authors.append(event.author)
+        self._author.append(index)
+        tips = self._tips.setdefault(index, [])
+        before = -1 if event.previous is None else self.find(event.previous.id)
+        if before in tips:
+            tips.remove(before)
+        elif tips:
+            self.forks[number] = None
+        tips.append(number)
+        del tips[:-TIPS_MAX]
+
+    def mark_read(self, number: int) -> list[int]:
+        """It and its ancestors are read. Returns those that were not, parents first."""
+        found: list[int] = []
+        stack = [number]
+        rank = self._read_rank
+        while stack:
+            one = stack.pop()
+            if rank[one] == NONE:
+                rank[one] = 0  # keeps it off the stack; its true rank follows
+                found.append(one)
+                stack.extend(self.parents_of(one))
+        found.sort()
+        for one in found:
+            rank[one] = len(self.read_order)
+            self.read_order.append(one)
+            for parent in self.parents_of(one):
+                self.read_leaves.pop(parent, None)
+            self.read_leaves[one] = None
+        return found
+
+    # Comparing.
+
+    def beyond(self, known: Iterable[int]) -> list[int]:
+        """What is not known to somebody who has these events, hence their ancestors. Parents first.
+
+        Walks down from the leaves and stops where everything below is known: the cost follows the difference.
+        """
+        marks = bytearray(len(self))
+        for number in self.leaves:
+            marks[number] = _OURS
+        for number in known:
+            marks[number] = _THEIRS
+        pending = sum(1 for number in self.leaves if marks[number] == _OURS)
+        links, ends = self._links, self._links_end
+        found: list[int] = []
+        number = len(self)
+        while pending:
+            number -= 1
+            mark = marks[number]
+            if mark == _OURS:
+                found.append(number)
+                pending -= 1
+            elif not mark:
+                continue
+            for parent in links[ends[number] : ends[number + 1]]:
+                old = marks[parent]
+                if not old:
+                    marks[parent] = mark
+                    pending += mark == _OURS
+                elif old == _OURS and mark == _THEIRS:
+                    marks[parent] = _THEIRS
+                    pending -= 1
+        found.reverse()
+        return found
+
+    def locator(self) -> list[bytes]:
+        """Some of what we have, dense at the leaves and ever thinner below: whoever finds one of them here knows that
+        we have its ancestors, and misses at most a quarter of what lies above the last one that both know.
+        """
+        chosen = [self.id_of(number) for number in list(self.leaves)[-LOCATOR_LEAVES:]]
+        place, step = float(len(self._first) - 2), 1.0
+        while place >= 0 and len(chosen) < LOCATOR_MAX:
+            number = self._first[int(place)]
+            if number != NONE:
+                chosen.append(self.id_of(number))
+            place -= step
+            step *= _LOCATOR_GROWTH
+        return chosen
+
+    def ordered(self, after: Link | None = None) -> Iterator[int]:
+        """Numbers in the agreed order, behind this place in it."""
+        first = 0 if after is None else max(0, after.height - self._base)
+        for place in range(first, len(self._first)):
+            level = sorted((self.id_of(number), number) for number in self._level(place))
+            for event_id, number in level:
+                if after is None or (self._heights[number], event_id) > (after.height, after.id):
+                    yield number
+
+    def _level(self, place: int) -> Iterator[int]:
+        number = self._first[place]
+        while number != NONE:
+            yield number
+            number = self._next[number]

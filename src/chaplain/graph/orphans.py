@@ -1,0 +1,82 @@
+"""Events whose parents are not here yet, within bounds for each author and in all.
+
+At a bound the oldest orphan of the same author goes first, so that one author's flood leaves the others' alone.
+Whatever is dropped comes again with a sync. Invariant: each orphan waits for at least one id that is not here.
+"""
+
+from __future__ import annotations
+
+from chaplain.core import Frozen
+from chaplain.graph.event import Event
+
+
+class Orphan(Frozen, frozen=True):
+    event: Event
+    sender: bytes
+    """Instance of the peer that it came from; empty: from our own disk."""
+    confirmations: tuple[tuple[bytes, bytes], ...]
+
+
+class Orphans:
+    def __init__(self, count_max: int, per_author: int, bytes_max: int) -> None:
+        self._count_max = count_max
+        self._per_author = per_author
+        self._bytes_max = bytes_max
+        self._orphans: dict[bytes, Orphan] = {}
+        self._waiting: dict[bytes, dict[bytes, None]] = {}
+        """By missing parent: who waits for it."""
+        self._by_author: dict[bytes, dict[bytes, None]] = {}
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._orphans)
+
+    def __contains__(self, event_id: bytes) -> bool:
+        return event_id in self._orphans
+
+    def add(self, orphan: Orphan, missing: list[bytes]) -> int:
+        """Keep it until they come. Returns how many others had to go."""
+        event = orphan.event
+        assert missing
+        assert event.id not in self._orphans
+        self._orphans[event.id] = orphan
+        self.size_bytes += len(event.raw)
+        self._by_author.setdefault(event.author, {})[event.id] = None
+        for parent in missing:
+            self._waiting.setdefault(parent, {})[event.id] = None
+        return self._shrink(event.author)
+
+    def _shrink(self, author: bytes) -> int:
+        dropped = 0
+        mine = self._by_author[author]
+        while len(mine) > self._per_author:
+            self._drop(next(iter(mine)))
+            dropped += 1
+        while len(self._orphans) > self._count_max or self.size_bytes > self._bytes_max:
+            self._drop(self._oldest_of_most())
+            dropped += 1
+        return dropped
+
+    def _oldest_of_most(self) -> bytes:
+        """The oldest of the author that has most here."""
+        most = max(self._by_author, key=lambda author: len(self._by_author[author]))
+        return next(iter(self._by_author[most]))
+
+    def _drop(self, event_id: bytes) -> Orphan:
+        orphan = self._orphans.pop(event_id)
+        self.size_bytes -= len(orphan.event.raw)
+        mine = self._by_author[orphan.event.author]
+        del mine[event_id]
+        if not mine:
+            del self._by_author[orphan.event.author]
+        for link in orphan.event.links:
+            waiting = self._waiting.get(link.id)
+            if waiting is not None:
+                waiting.pop(event_id, None)
+                if not waiting:
+                    del self._waiting[link.id]
+        return orphan
+
+    def arrived(self, parent: bytes) -> list[Orphan]:
+        """The parent is here: those who waited for it may be looked at again."""
+        return [self._drop(event_id) for event_id in list(self._waiting.get(parent, ()))]

@@ -1,0 +1,110 @@
+"""What a client asks of the graph, and what it is answered: bodies of `LookUp` and `Instruct`, and pages of events.
+
+Bodies are MessagePack arrays that name themselves, as the desk's are; a field too many, too few or of another type is
+`Malformed`. A page holds events as the exact bytes that their ids are the hashes of: nobody need believe the node.
+
+Reading is paged, and a reader may go on at another node. In the *agreed* order it reads a snapshot named by leaves;
+in the order of *arrival* it names the leaves of what it has. Both mean the same everywhere; `log` and numbers are a
+short cut for the node that gave them.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+
+FRONTIER_MAX = 4096
+
+
+class _Body(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
+    pass
+
+
+class Append(_Body, frozen=True):
+    """Write the payload as an event. Answered, when it is on the node's disk, with `Appended`."""
+
+    stream: str
+
+
+class ReadSnapshot(_Body, frozen=True):
+    """The next page of a snapshot in the agreed order; without leaves, of one that is made now."""
+
+    stream: str
+    only_read: bool = False
+    leaves: tuple[bytes, ...] = ()
+    log: bytes = b""
+    limit: int = 0
+    after_height: int = 0
+    after_id: bytes = b""
+    wait_ns: int = 0
+    """How long to wait until the node has all of the snapshot."""
+
+
+class ReadArrivals(_Body, frozen=True):
+    """What came after what the reader has, in the order in which this node got it."""
+
+    stream: str
+    only_read: bool = False
+    leaves: tuple[bytes, ...] = ()
+    """Of what the reader has."""
+    log: bytes = b""
+    position: int = 0
+    wait_ns: int = 0
+    """How long to wait for news."""
+
+
+GraphRequest: TypeAlias = Append | ReadSnapshot | ReadArrivals
+
+
+class Appended(Frozen, frozen=True, array_like=True):
+    id: bytes
+
+
+class Row(Frozen, frozen=True, array_like=True):
+    raw: bytes
+    author: int
+    """The number that people know the author by."""
+    read: bool
+    confirms: int
+    forked: bool
+
+
+class Page(Frozen, frozen=True, array_like=True):
+    rows: tuple[Row, ...]
+    log: bytes
+    position: int
+    limit: int
+    leaves: tuple[bytes, ...]
+    done: bool
+    """Snapshot: this is its last page. Arrivals: nothing more has come yet. If not so, and without rows: the node has
+    not yet got all that was read elsewhere."""
+
+
+_requests: msgspec.msgpack.Decoder[GraphRequest] = msgspec.msgpack.Decoder(GraphRequest)
+_encoder = msgspec.msgpack.Encoder()
+T = TypeVar("T")
+
+
+def encode(message: GraphRequest | Appended | Page) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_request(body: bytes) -> GraphRequest:
+    try:
+        request = _requests.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"graph request: {error}") from None
+    if not isinstance(request, Append) and len(request.leaves) > FRONTIER_MAX:
+        raise Malformed(f"graph request: {len(request.leaves)} leaves")
+    return request
+
+
+def decode_answer(payload: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(payload, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Malformed(f"the node's answer: {error}; are client and node of the same version?") from None

@@ -1,0 +1,50 @@
+"""Puts a node's graph together from its configuration and what its disk holds, and does its errands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+from chaplain.config import SEGMENTS, NodeConfig
+from chaplain.graph.core import GraphCore
+from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked, holds
+from chaplain.graph.settings import GraphSettings
+from chaplain.graph.store import events_at
+from chaplain.link.identity import Identity
+from chaplain.runtime.journal import segments_of
+from chaplain.runtime.secrets import read_public_key
+
+LOG = "graph"
+
+
+def make_graph(config: NodeConfig, identity: Identity, node_ids: Mapping[int, int], now_ns: int) -> GraphCore:
+    settings = GraphSettings(
+        config.text("cluster"),
+        log=LOG,
+        folder=f"{SEGMENTS}/",
+        segment_bytes=config.number("graph.segment_bytes"),
+        valid_ns=config.span_ns("graph.valid_seconds"),
+    )
+    return GraphCore(
+        settings,
+        identity,
+        SystemRandom(),
+        now_ns=now_ns,
+        founders=[read_public_key(key, f"[nodes] {node}") for node, key in sorted(config.nodes.items())],
+        name_of=lambda identifier: node_ids.get(identifier, identifier),
+        segments=segments_of(config.path("data") / SEGMENTS, LOG),
+    )
+
+
+def graph_errands(folder: Path) -> dict[type, Callable[[Any], Any]]:
+    """Who does what the graph wants done beside the loop."""
+
+    def check(wanted: CheckSignatures) -> SignaturesChecked:
+        return SignaturesChecked(wanted.ticket, tuple(map(holds, wanted.checks)))
+
+    def read(wanted: ReadEvents) -> EventsRead:
+        return EventsRead(wanted.token, events_at((data for _, data in segments_of(folder, LOG)), wanted.places))
+
+    return {CheckSignatures: check, ReadEvents: read}

@@ -1,0 +1,169 @@
+"""A graph in the simplest possible coat, for the made-up world.
+
+It dials every peer, says its number in the first octet of each frame, reads its log back from what it has written, and
+has signatures checked a little later. Whoever was away for long is said to have left, in seeds that want that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from chaplain.core import (
+    Admit,
+    Arrived,
+    Connected,
+    Dial,
+    Disconnected,
+    Flushed,
+    HangUp,
+    Knocked,
+    Persist,
+    Send,
+    Woken,
+)
+from chaplain.gossip.events import Member, MemberChanged, State, Told
+from chaplain.graph.core import GraphCore
+from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked
+from chaplain.graph.store import events_at
+from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.sim.disk import apply
+from chaplain.sim.order_node import segments_of
+from chaplain.sim.weather import MILLISECOND, SECOND
+from chaplain.wire import parcel
+
+if TYPE_CHECKING:
+    from chaplain.sim.workloads.graph import Graph
+
+_REDIAL_NS = 300 * MILLISECOND
+_LEFT_NS = 6 * SECOND
+
+
+class GraphNode:
+    """A graph that can be run by a host."""
+
+    def __init__(self, workload: Graph, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
+        self._workload = workload
+        self._rng = rng
+        self.routing_id = b"\x01" + rng.randbytes(16)
+        self.number = workload.number(name)
+        self._files = {file: bytearray(data) for file, data in disk.items()}
+        self.graph = GraphCore(
+            workload.settings,
+            workload.identity(self.number),
+            rng,
+            now_ns=now_ns,
+            founders=workload.founders,
+            segments=segments_of(disk),
+        )
+        self._begun = False
+        self._dials: dict[int, int] = {}
+        self._ways: dict[int, int] = {}
+        self._comers: dict[bytes, int] = {}
+        self._next_dial = 0
+        self._redial_ns: dict[int, int] = {peer: now_ns for peer in workload.numbers if peer != self.number}
+        self._left_ns: dict[int, int] = {}
+        self._later: list[tuple[int, Any]] = []
+        """Answers of checkers, and when they come."""
+
+    def deadline(self) -> int | None:
+        own = self.graph.deadline()
+        timed = [*self._redial_ns.values(), *self._left_ns.values(), *(when for when, _ in self._later)]
+        return min([*timed, *([own] if own is not None else [])], default=None)
+
+    def step(self, now_ns: int, event: Any, /) -> list[Any]:
+        effects: list[Any] = []
+        if not self._begun:
+            self._begun = True
+            self._feed(now_ns, Entered(self._workload.rogue.peer, {}), effects)
+        match event:
+            case Knocked():
+                effects.append(Admit(event.request, "node"))
+            case Connected():
+                self._connected(now_ns, event.dial, effects)
+            case Disconnected():
+                self._lost(now_ns, event, effects)
+            case Arrived():
+                number = event.frame[0]
+                if isinstance(event.channel, bytes):
+                    self._comers[event.channel] = number
+                self._feed(now_ns, Told(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
+            case Woken():
+                self._wake(now_ns, effects)
+            case Flushed():
+                pass
+            case _:
+                self._feed(now_ns, event, effects)
+        return effects
+
+    def _connected(self, now_ns: int, dial: int, effects: list[Any]) -> None:
+        peer = self._dials[dial]
+        self._ways[peer] = dial
+        self._left_ns.pop(peer, None)
+        if self._workload.leaving:
+            self._feed(now_ns, self._member(peer, State.ALIVE), effects)
+        self._feed(now_ns, Entered(self._workload.peer(peer), {}), effects)
+
+    def _member(self, number: int, state: State) -> MemberChanged:
+        peer = self._workload.peer(number)
+        return MemberChanged(Member(peer.identifier, peer.endpoint, peer.key, 1, state), None)
+
+    def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
+        """A session is both directions: if one is gone, so is the other."""
+        if isinstance(event.channel, bytes):
+            peer = self._comers.pop(event.channel, 0)
+            dial = self._ways.pop(peer, None)
+            if dial is None:
+                return
+            effects.append(HangUp(dial))
+            del self._dials[dial]
+        else:
+            peer = self._dials.pop(event.channel)
+            self._ways.pop(peer, None)
+        self._redial_ns[peer] = now_ns + self._rng.randrange(_REDIAL_NS)
+        if self._workload.leaving:
+            self._left_ns.setdefault(peer, now_ns + _LEFT_NS)
+        self._feed(now_ns, Exited(self._workload.peer(peer), event.reason), effects)
+
+    def _wake(self, now_ns: int, effects: list[Any]) -> None:
+        for peer in [peer for peer, when in self._redial_ns.items() if when <= now_ns]:
+            del self._redial_ns[peer]
+            self._next_dial += 1
+            self._dials[self._next_dial] = peer
+            effects.append(Dial(self._next_dial, self._workload.endpoint_of(peer), b"", b""))
+        for peer in [peer for peer, when in self._left_ns.items() if when <= now_ns]:
+            del self._left_ns[peer]
+            self._feed(now_ns, self._member(peer, State.LEFT), effects)
+        due = [answer for when, answer in self._later if when <= now_ns]
+        self._later = [later for later in self._later if later[0] > now_ns]
+        for answer in due:
+            self._feed(now_ns, answer, effects)
+        own = self.graph.deadline()
+        if own is not None and own <= now_ns:
+            self._feed(now_ns, Woken(), effects)
+
+    def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
+        """Step the graph, and do for it what a host does not."""
+        for effect in self.graph.step(now_ns, event):
+            match effect:
+                case Whisper():
+                    self._whisper(effect, effects)
+                case ReadEvents():
+                    raws = events_at([data for _, data in segments_of(self._files)], effect.places)
+                    self._later.append((now_ns + self._rng.randrange(5 * MILLISECOND), EventsRead(effect.token, raws)))
+                case CheckSignatures():
+                    answer = SignaturesChecked(effect.ticket, tuple(map(self._workload.holds, effect.checks)))
+                    self._later.append((now_ns + self._rng.randrange(5 * MILLISECOND), answer))
+                case Persist():
+                    for operation in effect.operations:
+                        apply(self._files, operation)
+                    effects.append(effect)
+                case _:
+                    effects.append(effect)
+
+    def _whisper(self, effect: Whisper, effects: list[Any]) -> None:
+        for peer, dial in self._ways.items():
+            if self._workload.peer(peer).instance == effect.instance:
+                effects.append(Send(dial, bytes((self.number,)) + effect.content))
+                return

@@ -1,0 +1,160 @@
+"""Single writes of one turn of a loop: one batch for the client, one receipt for each caller."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chaplain.client.board import Board
+from chaplain.client.call_events import Failure, Raised, Returned
+from chaplain.client.fates import FATES_MAX, Fates
+from chaplain.client.journal_events import Place, Written
+from chaplain.client.journal_requests import CHUNK_BYTES, CHUNK_MESSAGES, many
+from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
+from chaplain.client.journal_together import Together
+from chaplain.errors import Closed, Refused
+
+
+class Line:
+    """A client whose thread is the test."""
+
+    def __init__(self) -> None:
+        self.timeout_s = 5.0
+        self.loop = asyncio.get_running_loop()
+        self.wishes: list = []
+        self.closed = False
+        self.board = Board(self._submit)
+
+    def _submit(self, wish) -> None:
+        if self.closed:
+            raise Closed("closed")
+        self.wishes.append(wish)
+
+
+def place(count: int, first_id: int = 7, offset: int = 100) -> Place:
+    return Place(3, first_id, count, "s", offset, count, 11, 2, 10**9, b"h" * 32)
+
+
+def test_the_writes_of_one_turn_are_one_batch_with_a_receipt_each() -> None:
+    async def play() -> None:
+        line = Line()
+        together = Together(line, "s")
+        futures = [together.write(b"%d" % number, None, None) for number in range(3)]
+        assert not line.wishes
+        await asyncio.sleep(0)
+        (wish,) = line.wishes
+        assert (wish.batch.values, wish.batch.requests, wish.batch.transaction) == ([b"0", b"1", b"2"], 3, False)
+        line.board.deliver([Written(wish.call, place(3))])
+        receipts = await asyncio.gather(*futures)
+        assert [(one.offset, one.client_message_id) for one in receipts] == [(100, 7), (101, 8), (102, 9)]
+        together.write(b"later", None, None)
+        await asyncio.sleep(0)
+        assert [one.batch.values for one in line.wishes[1:]] == [[b"later"]]
+
+    asyncio.run(play())
+
+
+def test_a_batch_is_handed_over_before_it_is_too_large_for_a_pack() -> None:
+    async def play() -> None:
+        line = Line()
+        together = Together(line, "s")
+        for _ in range(CHUNK_MESSAGES + 1):
+            together.write(b"", None, None)
+        assert [len(wish.batch.values) for wish in line.wishes] == [CHUNK_MESSAGES]
+        together.write(bytes(CHUNK_BYTES - 1), None, None)
+        together.write(b"x", None, None)
+        assert len(line.wishes) == 2
+
+    asyncio.run(play())
+
+
+def test_what_is_cancelled_in_the_same_turn_is_not_written_and_later_spoils_nothing() -> None:
+    async def play() -> None:
+        line = Line()
+        together = Together(line, "s")
+        futures = [together.write(b"%d" % number, None, None) for number in range(3)]
+        futures[1].cancel()
+        await asyncio.sleep(0)
+        (wish,) = line.wishes
+        assert wish.batch.values == [b"0", b"2"]
+        futures[0].cancel()
+        line.board.deliver([Written(wish.call, place(2))])
+        assert (await futures[2]).offset == 101
+
+    asyncio.run(play())
+
+
+def test_each_caller_hears_of_its_own_request() -> None:
+    async def play() -> None:
+        line = Line()
+        together = Together(line, "s")
+        futures = [together.write(b"x", None, None) for _ in range(2)]
+        await asyncio.sleep(0)
+        reason = "may or may not be written: resolve((3, 7)) tells"
+        line.board.deliver([Raised(line.wishes[0].call, Failure.UNKNOWN, reason, RequestId(3, 7))])
+        errors = await asyncio.gather(*futures, return_exceptions=True)
+        assert [error.id for error in errors] == [(3, 7), (3, 8)]
+        assert "resolve((3, 8)) tells" in str(errors[1])
+        future = together.write(b"y", None, None)
+        await asyncio.sleep(0)
+        line.board.deliver([Raised(line.wishes[1].call, Failure.REFUSED, "no right")])
+        with pytest.raises(Refused, match="no right"):
+            await future
+        lost = together.write(b"z", None, None)
+        await asyncio.sleep(0)
+        line.board.fail_all(Closed("over"))
+        with pytest.raises(Closed):
+            await lost
+        line.closed = True
+        late = together.write(b"z", None, None)
+        with pytest.raises(Closed):
+            await late
+
+    asyncio.run(play())
+
+
+def test_every_request_of_a_batch_has_the_fate_of_the_batch() -> None:
+    effects: list = []
+    fates = Fates(effects)
+    fates.know(RequestId(3, 7), 3, place(3))
+    fates.know(RequestId(3, 10), 2, None)
+    assert fates.get(RequestId(3, 7)).base_offset == 100
+    second = fates.get(RequestId(3, 9))
+    assert (second.first_id, second.requests, second.base_offset, second.messages) == (9, 1, 102, 1)
+    assert fates.get(RequestId(3, 11)) is None
+    for unknown in (RequestId(3, 6), RequestId(3, 12), RequestId(4, 7)):
+        with pytest.raises(KeyError):
+            fates.get(unknown)
+
+
+def test_who_watches_a_request_is_told_of_that_one() -> None:
+    effects: list = []
+    fates = Fates(effects)
+    for call, number in ((1, 7), (2, 8), (3, 9)):
+        fates.watch(RequestId(3, 7), RequestId(3, number), call)
+    fates.unwatch(3)
+    fates.know(RequestId(3, 7), 3, place(3, offset=PLACE_UNKNOWN))
+    assert [(one.call, one.place.first_id, one.place.base_offset) for one in effects] == [(1, 7, -1), (2, 8, -1)]
+    fates.watch(RequestId(3, 20), RequestId(3, 21), 4)
+    fates.know(RequestId(3, 20), 2, None)
+    assert effects[2:] == [Returned(4, b"")]
+
+
+def test_fates_are_forgotten_in_order() -> None:
+    fates = Fates([])
+    for number in range(1, FATES_MAX + 2):
+        fates.know(RequestId(1, number), 1, None)
+    with pytest.raises(KeyError):
+        fates.get(RequestId(1, 1))
+    assert fates.get(RequestId(1, 2)) is None
+
+
+def test_many_plain_values_are_taken_at_once_and_others_one_by_one() -> None:
+    assert many("s", [b"a", b"bc"]).size_bytes == 3
+    mixed = many("s", [b"a", (b"b", b"k"), bytearray(b"c")])
+    assert (mixed.values, mixed.keys) == ([b"a", b"b", b"c"], [None, b"k", None])
+    with pytest.raises(ValueError, match="at least one"):
+        many("s", [])
+    with pytest.raises(TypeError):
+        many("s", ["text"])

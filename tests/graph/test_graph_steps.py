@@ -1,0 +1,337 @@
+"""The graph step by step: what is told to whom, when it is acknowledged, and how nodes become equal."""
+
+from __future__ import annotations
+
+import pytest
+from graph_stage import START_NS, Node, Stage, identity, make, peer
+
+from chaplain.core import Halt, PersistFailed, Requested, Withdrawn, Woken
+from chaplain.gossip.events import Member, MemberChanged, State
+from chaplain.graph import requests
+from chaplain.graph.event import confirm_label, decode
+from chaplain.graph.messages import (
+    AGAIN,
+    FIRST,
+    Confirmation,
+    Events,
+    Fetch,
+    Fetched,
+    GetData,
+    Inv,
+    Item,
+    Leaves,
+    SyncEvent,
+)
+from chaplain.graph.requests import Append, ReadArrivals, ReadSnapshot, decode_request
+from chaplain.graph.settings import MILLISECOND, SECOND
+
+
+def test_an_append_is_acknowledged_and_broadcast_only_when_it_is_on_disk():
+    node = Node(1, 3)
+    node.enter(2, 3)
+    node.heard()
+    node.stalled = True
+    node.step(START_NS, Requested(1, "ann", requests.encode(Append("notes")), b"hello"))
+    assert not node.settled
+    assert not node.heard()
+    node.step(START_NS, node.synced())
+    assert not node.settled[1].kind
+    said = node.heard()
+    assert [type(one) for one in said] == [Events, Events]
+    event = decode(said[0].items[0].raw)
+    assert (event.content, event.writer, said[0].flags) == (b"hello", "ann", FIRST)
+
+
+def test_a_failed_disk_ends_the_node():
+    node = Node(1, 3)
+    node.step(START_NS, PersistFailed(1, "EIO"))
+    assert [type(one) for one in node.others] == [Halt]
+
+
+def test_an_event_is_confirmed_when_it_is_on_disk():
+    node, event = Node(1, 3), make(2, b"x")
+    node.enter(2, 3)
+    node.heard()
+    node.stalled = True
+    node.hear(START_NS, 2, Events((Item(event.raw),), FIRST))
+    assert node.core.deadline() != START_NS + 5 * MILLISECOND
+    node.step(START_NS, node.synced())
+
+    node.step(START_NS + 5 * MILLISECOND, Woken())
+    words = [word for message in node.heard() if isinstance(message, Inv) for word in message.confirmations]
+    assert {word.event for word in words} == {event.id}
+    assert {word.member for word in words} == {identity(1).key}
+
+
+def test_everybody_gets_an_event_and_calls_it_read():
+    stage = Stage(3)
+    event_id = stage.append(1, b"hello")
+    stage.run(20 * MILLISECOND)
+    for node in stage.nodes.values():
+        assert node.model.find(event_id) == 0
+        assert node.model.is_read(0)
+        assert node.core.status()["graph"]["notes"]["read"] == 1
+
+
+def test_one_of_seven_is_not_enough_to_be_read():
+    stage = Stage(7)
+    stage.part({1, 2, 3})
+    stage.append(1, b"few")
+    stage.run(3 * SECOND)
+    assert not stage.nodes[1].model.is_read(0)
+    stage.heal()
+    stage.run(5 * SECOND)
+    assert all(node.model.is_read(0) for node in stage.nodes.values())
+
+
+def test_when_others_leave_fewer_make_an_event_read():
+    stage = Stage(5)
+    stage.part({1, 2})
+    stage.append(1, b"x")
+    stage.run(SECOND)
+    node = stage.nodes[1]
+    assert not node.model.is_read(0)
+    for number in (3, 4, 5):
+        left = Member(peer(number).identifier, "", peer(number).key, 1, State.LEFT)
+        node.step(stage.now_ns, MemberChanged(left, State.ALIVE))
+    assert node.core.common.read_at == 1
+    assert node.model.is_read(0)
+
+
+def test_confirmations_count_once_a_member_and_never_for_the_author():
+    node, event = Node(1, 7), make(2, b"x")
+    node.enter(2, 3)
+    node.hear(START_NS, 2, Events((Item(event.raw),)))
+    word = identity(3).sign(confirm_label("demo"), event.id)
+    own = identity(2).sign(confirm_label("demo"), event.id)
+    for _ in range(3):
+        words = (Confirmation(identity(3).key, event.id, word), Confirmation(identity(2).key, event.id, own))
+        node.hear(START_NS, 3, Inv("notes", words))
+    assert node.core.streams["notes"].unread.counts[0] == 2  # ours, and that of 3
+    assert not node.model.is_read(0)
+
+
+def test_a_confirmation_of_a_missing_event_asks_for_it_and_is_kept():
+    node, event = Node(1, 3), make(2, b"x")
+    node.enter(2, 3)
+    node.heard()
+    word = identity(3).sign(confirm_label("demo"), event.id)
+    node.hear(START_NS, 3, Inv("notes", (Confirmation(identity(3).key, event.id, word),)))
+    assert node.heard() == [GetData("notes", (event.id,))]
+    node.hear(START_NS, 3, Events((Item(event.raw),)))
+    assert node.core.streams["notes"].unread.has(identity(3).key, 0)
+
+
+def test_an_orphan_asks_for_its_parent_and_is_added_behind_it():
+    node = Node(1, 3)
+    node.enter(2)
+    node.heard()
+    first = make(2, b"1")
+    second = make(2, b"2", first)
+    third = make(2, b"3", second)
+    node.hear(START_NS, 2, Events((Item(third.raw),)))
+    assert node.heard() == [GetData("notes", (second.id,))]
+    node.hear(START_NS, 2, Events((Item(second.raw),)))
+    assert node.heard() == [GetData("notes", (first.id,))]
+    node.hear(START_NS, 2, Events((Item(first.raw),)))
+    assert [node.model.find(one.id) for one in (first, second, third)] == [0, 1, 2]
+    assert len(node.core.intake.orphans) == 0
+
+
+def test_an_orphan_far_above_is_reached_by_fetching():
+    line = [make(2, b"0")]
+    for number in range(1, 30):
+        line.append(make(2, b"%d" % number, line[-1]))
+    node = Node(1, 3)
+    node.enter(2)
+    node.heard()
+    node.hear(START_NS, 2, Events((Item(line[-1].raw),)))
+    (fetch,) = node.heard()
+    assert isinstance(fetch, Fetch)
+    page = Fetched("notes", fetch.token, 29, True, 0, tuple(Item(one.raw) for one in line[:-1]))
+    node.hear(START_NS, 2, page)
+    assert len(node.model) == 30
+
+
+def test_a_page_that_nobody_asked_for_is_not_looked_at():
+    node = Node(1, 3)
+    node.enter(2)
+    node.hear(START_NS, 2, Fetched("notes", 5, 1, True, 0, (Item(make(2, b"x").raw),)))
+    assert "notes" not in node.core.streams
+
+
+def test_children_of_known_leaves_are_sent():
+    stage = Stage(2)
+    first = stage.append(1, b"1")
+    stage.run(20 * MILLISECOND)
+    node = stage.nodes[1]
+    stage.part({1})
+    second = stage.append(1, b"2")
+    node.enter(2)
+    node.heard()
+
+    node.hear(stage.now_ns, 2, SyncEvent((Leaves("notes", 0, 1, (first,)),)))
+    (children,) = node.heard()
+    assert [decode(item.raw).id for item in children.items] == [second]
+
+
+@pytest.mark.parametrize("sides", [({1, 2}, 40, 3), ({1}, 300, 0), ({3}, 0, 300)])
+def test_both_sides_of_a_partition_come_together(sides):
+    side, left, right = sides
+    stage = Stage(3, page_events_max=32, push_max=4)
+    for number in range(10):
+        stage.append(1 + number % 3, b"before %d" % number)
+        stage.run(10 * MILLISECOND)
+    stage.part(side)
+    for number in range(left):
+        stage.append(min(side), b"left %d" % number)
+    for number in range(right):
+        stage.append(max(stage.nodes.keys() - side), b"right %d" % number)
+    stage.run(400 * SECOND)  # longer than the validity window
+    stage.heal()
+    stage.run(5 * SECOND)
+    orders = [[node.model.id_of(n) for n in node.model.ordered()] for node in stage.nodes.values()]
+    assert orders[0] == orders[1] == orders[2]
+    assert len(orders[0]) == 10 + left + right
+    assert all(len(node.model.read_order) == len(node.model) for node in stage.nodes.values())
+    joined = stage.append(1, b"after")
+    assert len(stage.nodes[1].model.leaves) == 1
+    assert stage.nodes[1].model.id_of(next(iter(stage.nodes[1].model.leaves))) == joined
+
+
+def test_old_events_come_with_a_sync_though_a_first_broadcast_is_refused():
+    node, old = Node(1, 3), make(2, b"old", time_ns=START_NS - 3600 * SECOND)
+    node.enter(2)
+    node.hear(START_NS, 2, Events((Item(old.raw),), FIRST))
+    assert "notes" not in node.core.streams or not len(node.model)
+    node.hear(START_NS, 2, Events((Item(old.raw),), AGAIN))
+    assert node.model.find(old.id) == 0
+
+
+def test_a_restart_keeps_events_and_what_was_read():
+    stage = Stage(3, segment_bytes=16 * 1024)
+    ids = [stage.append(1 + number % 3, bytes(500)) for number in range(60)]
+    stage.run(SECOND)
+    node = stage.nodes[2]
+    before = [node.model.id_of(n) for n in node.model.ordered()]
+    node.start(stage.now_ns)
+    assert [node.model.id_of(n) for n in node.model.ordered()] == before
+    assert set(before) == set(ids)
+    assert len(node.model.read_order) == len(ids)
+    assert min(node.core.streams["notes"].unread.counts) >= node.core.common.read_at
+    stage.connect(2)
+    stage.append(2, b"after")
+    stage.run(SECOND)
+    assert not stage.nodes[1].model.forks
+    assert len(stage.nodes[3].model) == 61
+
+
+def test_a_damaged_log_is_mended_from_others():
+    stage = Stage(3, segment_bytes=64 * 1024)
+    for number in range(30):
+        stage.append(1 + number % 3, b"%d" % number)
+        stage.run(10 * MILLISECOND)
+    stage.run(SECOND)
+    node = stage.nodes[2]
+    name = next(name for name in node.files if name.endswith(".segment"))
+    node.files[name][node.files[name].find(node.model.id_of(15))] ^= 1
+    node.start(stage.now_ns)
+    assert len(node.core.streams["notes"].model) < 30
+    stage.connect(2)
+    stage.run(5 * SECOND)
+    assert len(node.model) == 30
+    node.start(stage.now_ns)
+    assert len(node.model) == 30
+
+
+def test_a_snapshot_is_the_same_at_any_node_and_in_the_agreed_order():
+    stage = Stage(3, page_events_max=4)
+    for number in range(20):
+        stage.append(1 + number % 3, b"%d" % number)
+    stage.run(SECOND)
+    order = [stage.nodes[1].model.id_of(n) for n in stage.nodes[1].model.ordered()]
+    got: list[bytes] = []
+    request = ReadSnapshot("notes")
+    for number in (1, 2, 3, 1, 2, 3, 1, 2, 3):
+        page = stage.pages(number, request)
+        got += [decode(row.raw).id for row in page.rows]
+        stage.append(number, b"later")  # is no part of the snapshot
+        stage.run(50 * MILLISECOND)
+        if page.done:
+            break
+        last = decode(page.rows[-1].raw)
+        request = ReadSnapshot(
+            "notes", leaves=page.leaves, log=page.log, limit=page.limit, after_height=last.height, after_id=last.id
+        )
+    assert got == order
+
+
+def test_a_follower_waits_for_news_and_for_a_node_that_is_behind():
+    stage = Stage(3)
+    first = stage.append(1, b"1")
+    page = stage.pages(1, ReadArrivals("notes"))
+    assert [decode(row.raw).id for row in page.rows] == [first]
+    node = stage.nodes[1]
+    again = ReadArrivals("notes", leaves=(first,), log=page.log, position=page.position, wait_ns=SECOND)
+    node.step(stage.now_ns, Requested(77, "bob", requests.encode(again), b""))
+    assert 77 not in node.settled
+    second = stage.append(1, b"2")
+    assert [decode(row.raw).id for row in requests.decode_answer(node.settled[77].payload, requests.Page).rows] == [
+        second
+    ]
+    # Elsewhere neither has arrived yet: what is known there is nothing, and more to come.
+    elsewhere = requests.encode(ReadArrivals("notes", leaves=(second,), log=page.log, position=2, wait_ns=SECOND))
+    stage.nodes[3].step(stage.now_ns, Requested(78, "bob", elsewhere, b""))
+    assert 78 not in stage.nodes[3].settled
+    stage.run(20 * MILLISECOND)
+    third = stage.append(2, b"3")
+    stage.run(20 * MILLISECOND)
+    rows = requests.decode_answer(stage.nodes[3].settled[78].payload, requests.Page).rows
+    assert [decode(row.raw).id for row in rows] == [third]
+
+
+def test_a_withdrawn_call_is_not_answered():
+    stage = Stage(1)
+    stage.append(1, b"1")
+    node = stage.nodes[1]
+    body = requests.encode(ReadArrivals("notes", log=node.core.common.log, position=1, wait_ns=SECOND))
+    node.step(stage.now_ns, Requested(5, "bob", body, b""))
+    node.step(stage.now_ns, Withdrawn(5))
+    stage.append(1, b"2")
+    assert 5 not in node.settled
+
+
+def test_alone_everything_is_read_at_once():
+    stage = Stage(1)
+    stage.append(1, b"1")
+    assert stage.nodes[1].model.is_read(0)
+
+
+@pytest.mark.parametrize("stream", ["", "two words", "x" * 256, "nötig"])
+def test_a_bad_name_is_refused(stream):
+    stage = Stage(1)
+    assert stage.ask(1, Append(stream), b"x").kind == "refused"
+
+
+def test_too_many_streams_are_refused():
+    stage = Stage(1, streams_max=2)
+    stage.append(1, b"x", "a")
+    stage.append(1, b"x", "b")
+    settled = stage.ask(1, Append("c"), b"x")
+    assert settled.kind == "refused"
+    assert "2 graph streams" in settled.reason
+
+
+def test_requests_are_read_back():
+    for request in (Append("s"), ReadSnapshot("s", True, (b"x" * 32,)), ReadArrivals("s", False, (), b"l", 4, 5)):
+        assert decode_request(requests.encode(request)) == request
+
+
+def test_a_node_that_is_behind_leaves_the_reader_where_it_was():
+    stage = Stage(2)
+    stage.part({1})
+    stage.append(1, b"1")
+    page = stage.pages(1, ReadArrivals("notes"))
+    event_id = decode(page.rows[0].raw).id
+    behind = stage.pages(2, ReadArrivals("notes", leaves=(event_id,), log=page.log, position=page.position))
+    assert (behind.rows, behind.done, behind.log, behind.position) == ((), False, page.log, page.position)
