@@ -259,6 +259,7 @@ def test_a_stranger_and_a_removed_client_are_turned_away(cluster, client):
     client.petition(petition(RemoveIdentity(added.acl)))
     assert stranger.ask(Open(3))[0].kind == "removed"
     assert refused(stranger, pack(1, 1)) == [("removed", 1)]
+    cluster.rest(LINGER_NS // 2)
     assert BOB.key in cluster.nodes[3].admitted.clients, "so that it hears why"
     cluster.rest(LINGER_NS)
     assert BOB.key not in cluster.nodes[3].admitted.clients

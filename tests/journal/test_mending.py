@@ -107,6 +107,10 @@ def test_being_asked_for_it_another_one_finds_its_own_damage(cluster: Cluster) -
     assert read(cluster, 2) == read(cluster, 3) == (WRITES, "end")
 
 
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
 def said(message: Recalled) -> Parcel:
     body, payload = peer_messages.encode(Order(order_message.encode(message, 1)))
     return Parcel(1, Layer.JOURNAL, body, payload)
@@ -130,8 +134,8 @@ def test_only_the_message_that_is_missing_takes_its_place(cluster: Cluster) -> N
     cluster.until(lambda: bool(caught))
     true, node = caught[0], cluster.nodes[2]
     for false in (
-        replace(true, body=true.body[:-1] + bytes([true.body[-1] ^ 1])),
-        replace(true, payloads=(true.payloads[0] + b"x",)),
+        replace(true, body=flipped(true.body, 22)),  # its timestamp
+        replace(true, payloads=(flipped(true.payloads[0], len(true.payloads[0]) - 1),)),
         replace(true, verdict=true.verdict[:-1]),
         replace(true, index=index - 1),
     ):
