@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from damage import CASES, Named, Scene
+from pipeline_damage import CASES, Named, Scene
 
 CUTS = (1, 4, 1000)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pipeline_stage import journal, put
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from chaplain.pipeline import find_breaks, fold, land, table, table_path, verify
+from chaplain.errors import ConfigError
+from chaplain.pipeline import find_breaks, fold, land, prove, report, table, table_path, verify
 
 
 @pytest.fixture(scope="module")
@@ -69,21 +72,47 @@ def test_streaming_reads_everything_in_limited_batches(spark: SparkSession, segm
     assert sorted(seen) == sorted([("orders", n) for n in range(900)] + [("audit", n) for n in range(100)])
 
 
-def test_land_exactly_once_and_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_land_exactly_once_and_goes_on(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
     groups = journal()
     part, whole = put(tmp_path / "part", groups[:20]), put(tmp_path / "whole", groups)
     tables = tmp_path / "tables"
-    assert land(spark, stream="orders", tables=tables, path=str(part), once=True) == 450
-    assert land(spark, stream="orders", tables=tables, path=str(whole), once=True) == 450
-    assert land(spark, stream="orders", tables=tables, path=str(whole), once=True) == 0
+    told: list[int] = []
+    assert land(spark, stream="orders", tables=tables, path=str(part), once=True, format=kind) == 450
+    more = {"once": True, "format": kind, "batch_rows": 130, "tell": told.append}
+    assert land(spark, stream="orders", tables=tables, path=str(whole), **more) == 450
+    assert land(spark, stream="orders", tables=tables, path=str(whole), **more) == 0
+    assert told == [125, 250, 375, 450]
     landed = table(spark, table_path(tables, "orders"))
     assert sorted(row.offset for row in landed.select("offset").collect()) == list(range(900))
+    assert find_breaks(spark, tables=tables) == []
+    report(spark, tables=tables, out=tmp_path / "report.html")
+    assert "900" in (tmp_path / "report.html").read_text()
+    other = {"delta": "parquet", "parquet": "delta"}[kind]
+    with pytest.raises(ConfigError, match="is no table of format"):
+        land(spark, stream="orders", tables=tables, path=str(whole), once=True, format=cast("Any", other))
 
 
 def test_fold_keeps_the_latest_row_of_each_key(spark: SparkSession) -> None:
     rows = [("orders", b"a", 1), ("orders", b"b", 2), ("orders", b"a", 3), ("orders", None, 4)]
     folded = fold(spark.createDataFrame(rows, "topic string, key binary, offset bigint")).collect()
     assert sorted((bytes(row.key), row.offset) for row in folded) == [(b"a", 3), (b"b", 2)]
+
+
+def test_proof_goes_on_from_its_manifest(spark: SparkSession, tmp_path: Path) -> None:
+    groups = journal()
+    segments, manifest = put(tmp_path / "segments", groups[:30]), tmp_path / "manifest.json"
+    first = prove(spark, path=str(segments), manifest=manifest)
+    assert (first.breaks, first.rows) == ([], 29 * 25)
+    put(segments, groups)
+    second = prove(spark, path=str(segments), manifest=manifest)
+    assert (second.breaks, second.rows) == ([], 11 * 25)
+    note = json.loads(manifest.read_text())
+    assert note["rows"] == 40 * 25
+    note["rows"], note["signer"] = 7, "A" * 43
+    manifest.write_text(json.dumps(note))
+    with pytest.raises(ConfigError, match="signed by somebody else"):
+        prove(spark, path=str(segments), manifest=manifest)
 
 
 def test_verify_names_a_gap_and_is_silent_when_whole(spark: SparkSession, segments: Path, tmp_path: Path) -> None:

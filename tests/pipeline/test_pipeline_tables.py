@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from damage import Scene
-from rich_journal import rich_journal
+from pipeline_damage import Scene
+from pipeline_journal import rich_journal
 
 from chaplain.pipeline import compact as compaction
 from chaplain.pipeline.index import Index

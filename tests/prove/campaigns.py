@@ -9,6 +9,7 @@ from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import ON_REAL_CLUSTERS
 from tests.prove.journal_speed import ON_FAST_JOURNALS
 from tests.prove.journals import ON_REAL_JOURNALS
+from tests.prove.pipelines import OF_PIPELINES
 from tests.prove.sequences import ON_REAL_SEQUENCES
 
 from chaplain.sim import gossip_scale as gossip
@@ -131,4 +132,5 @@ CAMPAIGNS = [
     *ON_REAL_JOURNALS,
     *ON_REAL_SEQUENCES,
     *ON_FAST_JOURNALS,
+    *OF_PIPELINES,
 ]

@@ -4,37 +4,42 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from chaplain.cli.show import output_option, put_json, put_table
 
+if TYPE_CHECKING:
+    from chaplain.demo.programme import Scene
+
 CLUSTER = "cluster"
+REPORT = "report.html"
 
 
 @click.command(epilog="Example: chaplain demo --out demo-out")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("demo-out"), show_default=True)
+@click.option("--no-spark", is_flag=True, help="Leave out the tables, the proof and the report.")
 @output_option
-def demo(out: Path, output: str) -> None:
-    """Start three nodes, use every stream kind there is, kill a node with -9, and compare promises with findings.
+def demo(out: Path, no_spark: bool, output: str) -> None:
+    """Start three nodes, use every stream kind there is, kill the journal's master with -9 half-way, land, prove and
+    fold everything with Spark, and compare promises with findings.
 
-    Makes the directory anew and leaves the nodes' logs in it. Stops what it started.
+    Makes the directory anew and leaves the nodes' logs, the tables and report.html in it. Stops what it started.
     """
     from chaplain.demo.findings import Findings  # noqa: PLC0415
-    from chaplain.demo.programme import SCENES  # noqa: PLC0415
     from chaplain.runtime.founding import make_cluster  # noqa: PLC0415
     from chaplain.runtime.local import bring_down, bring_up  # noqa: PLC0415
 
+    scenes = _programme(with_spark=not no_spark)
     directory = (out / CLUSTER).resolve()
-    if (directory / "cluster.toml").exists():
-        bring_down(directory)
-        shutil.rmtree(directory)
+    _clear(out, directory)
     make_cluster(directory, 3, "none", None)
     findings = Findings()
     try:
         _tell("starting three nodes")
         bring_up(directory, _tell)
-        for scene in SCENES:
+        for scene in scenes:
             scene(directory, findings, _tell)
     finally:
         _tell("stopping what was started")
@@ -44,9 +49,36 @@ def demo(out: Path, output: str) -> None:
         put_json({"kept": findings.kept(), "findings": rows})
     else:
         put_table(["promise", "promised", "found", "kept"], rows)
+        if not no_spark:
+            click.echo(f"The plots are in {out / REPORT}; the proof can be had again with")
+            click.echo(f"  chaplain pipeline verify --cluster {out / CLUSTER} --signatures")
         click.echo("Try next: chaplain cluster up --nodes 3 --dir my-cluster, then the first program in README.md.")
     if not findings.kept():
         raise click.exceptions.Exit(1)
+
+
+def _programme(*, with_spark: bool) -> list[Scene]:
+    from chaplain.demo.programme import SCENES, spark_scene  # noqa: PLC0415
+
+    if not with_spark:
+        return list(SCENES)
+    try:
+        return [*SCENES, spark_scene()]
+    except ImportError as absent:
+        _tell(f"{absent.name} is not installed, so Spark is left out: pip install 'chaplain[spark]'")
+        return list(SCENES)
+
+
+def _clear(out: Path, directory: Path) -> None:
+    """Remove what an earlier demo left, and nothing else."""
+    from chaplain.runtime.local import bring_down  # noqa: PLC0415
+
+    if (directory / "cluster.toml").exists():
+        bring_down(directory)
+        shutil.rmtree(directory)
+        shutil.rmtree(out / "tables", ignore_errors=True)
+        for name in (REPORT, "manifest.json"):
+            (out / name).unlink(missing_ok=True)
 
 
 def _tell(text: str) -> None:

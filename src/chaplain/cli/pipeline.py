@@ -19,7 +19,7 @@ _BROKEN = 3
 
 @click.group()
 def pipeline() -> None:
-    """Land streams in tables, prove and fold them, with Spark."""
+    """Land streams in tables, prove, fold and report them, with Spark."""
 
 
 def _spark(command: F) -> F:
@@ -143,6 +143,19 @@ def fold(cluster: str, path: str, tables: str, stream: str, keep_keyless: bool, 
 def _read(spark: SparkSession, cluster: str, path: str, stream: str) -> DataFrame:
     place = ("cluster", cluster) if cluster else ("path", path)
     return spark.read.format("chaplain").option(*place).option("subscribe", stream).load()
+
+
+@pipeline.command(epilog="Example: chaplain pipeline report --tables tables --out report.html")
+@_tables(required=True)
+@click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The page to write.")
+@_spark
+def report(tables: str, out: str, master: str, remote: str) -> None:
+    """Write one HTML file about landed streams: rates, regimes, failovers, who wrote what."""
+    spark = _session(master, remote)
+    from chaplain.pipeline import report as run  # noqa: PLC0415 Spark is heavy
+
+    run(spark, tables=tables, out=out)
+    click.echo(f"{out} is written")
 
 
 def _one_source(cluster: str, path: str) -> tuple[str, str]:

@@ -17,6 +17,8 @@ class Findings:
 
     def __init__(self) -> None:
         self.all: list[Finding] = []
+        self.latencies: list[tuple[float, float]] = []
+        """When single writes were acknowledged, in seconds since 1970, and after how many milliseconds."""
 
     def add(self, promise: str, promised: object, found: object, kept: bool) -> None:
         self.all.append(Finding(promise, str(promised), str(found), kept))

@@ -2,9 +2,21 @@
 
 from chaplain.pipeline.fold import fold
 from chaplain.pipeline.land import land
+from chaplain.pipeline.report import report
 from chaplain.pipeline.session import local_session
 from chaplain.pipeline.source import register
 from chaplain.pipeline.tables import table, table_path
 from chaplain.pipeline.verify import find_breaks, prove, verify
 
-__all__ = ["find_breaks", "fold", "land", "local_session", "prove", "register", "table", "table_path", "verify"]
+__all__ = [
+    "find_breaks",
+    "fold",
+    "land",
+    "local_session",
+    "prove",
+    "register",
+    "report",
+    "table",
+    "table_path",
+    "verify",
+]

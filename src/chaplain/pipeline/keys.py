@@ -17,6 +17,7 @@ from chaplain.errors import ConfigError, Malformed
 from chaplain.journal import config_message
 from chaplain.journal.cluster_message import Body, ConfigEntry
 from chaplain.journal.config_message import AddIdentity, LeaseLane, Petition, acl_id
+from chaplain.journal.node_message import AddNode, NewSet, RemoveNode, is_opening
 from chaplain.journal.signing import SignatureType
 from chaplain.journal.verdict import ConfigVerdict, Reason, Verdict
 from chaplain.link.identity import KEY_BYTES, from_text
@@ -92,6 +93,8 @@ class Registry:
                     self._granted(body, number, entry, decided)
 
     def _granted(self, body: Body, number: int, entry: ConfigEntry, decided: ConfigVerdict) -> None:
+        if not is_opening(entry.entry_type, entry.stage):
+            return  # a later stage of a change of nodes: only a master can order it, and it bears no signature
         try:
             petition = config_message.decode(entry.entry_type, entry.stage, entry.data)
         except Malformed as wrong:
@@ -117,4 +120,4 @@ class Registry:
             return signer.admin and decided.acl == acl_id(body.regime, body.index, number)
         if isinstance(message, LeaseLane):
             return message.acl == petition.signer == self._lanes.setdefault(decided.client_id, message.acl)
-        return True
+        return signer.admin or not isinstance(message, AddNode | RemoveNode | NewSet)

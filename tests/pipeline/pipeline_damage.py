@@ -12,9 +12,9 @@ from itertools import accumulate
 from pathlib import Path
 
 import msgspec
+from pipeline_journal import NODE_TOML, Author, Groups, recorded, rich_journal
 from pipeline_stage import put
 from requests_stage import CLUSTER, Stage
-from rich_journal import NODE_TOML, Author, Groups, recorded, rich_journal
 
 from chaplain.journal import lanes, verdict
 from chaplain.journal.cluster_message import chain_hash, decode_body, encode_body

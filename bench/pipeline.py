@@ -1,0 +1,245 @@
+"""How fast Spark reads a journal from segments, beside Parquet; and how fast a log is proven.
+
+    read     4 million 100-byte messages, eight columns, into Spark's noop sink: `format("chaplain")` against
+             `spark.read.parquet` of the same rows, in turns; the ratio of the best runs counts
+    prove    10 million messages without signatures, its cost a row against that of a tenth of them, the share of rows
+             that is read again after the log has grown by 1 %, and a proof with signatures
+
+The log is right by construction: real packs, chains, verdicts and cluster messages, written by the real writer.
+Prints a table and a line of JSON. The machine may be busy: trust the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from chaplain.core import Rename, WriteAt
+from chaplain.journal import config_message, ingest_message
+from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
+from chaplain.journal.config_message import LeaseLane, acl_id
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.founding import Founding, FoundingClient, Member
+from chaplain.journal.ingest_message import IngestEntry
+from chaplain.journal.log_records import mark_record, message_records
+from chaplain.journal.order_events import Message, Settled
+from chaplain.journal.signing import SLOT_BYTES, SignatureType, sign_pack
+from chaplain.link.identity import Identity, to_text
+from chaplain.pipeline import local_session, prove
+from chaplain.segment.pack import Pack, encode_pack
+from chaplain.segment.write import LogSettings, Writer
+
+CLUSTER = "bench"
+STREAM = "orders"
+COLUMNS = "key binary, value binary, topic string, offset bigint, timestamp timestamp, client_id bigint, regime bigint, message_index bigint"  # noqa: E501
+MESSAGE_BYTES = 100
+ROWS_A_PACK = 250
+PACKS_A_MESSAGE = 16
+LANES = 4
+SEGMENT_BYTES = 64 << 20
+
+
+class Author:
+    """Writes a log that is right, message by message."""
+
+    def __init__(self, folder: Path, signed: bool) -> None:
+        self._identity = Identity(b"b" * 32)
+        member = Member(1, self._identity.key, "tcp://127.0.0.1:1", bytes(16))
+        self._founding = Founding(CLUSTER, (member,), (FoundingClient("default", self._identity.key),))
+        self._execution = JournalExecution(self._founding)
+        self._folder = folder / "segments"
+        self._folder.mkdir(parents=True)
+        (folder / "node.toml").write_text(
+            f'cluster = "{CLUSTER}"\nid = 1\n[clients]\ndefault = "{to_text(self._identity.key)}"\n'
+        )
+        self._writer = Writer(LogSettings("journal", 5, segment_bytes=SEGMENT_BYTES), random.Random(1))
+        self._previous, self._index, self._ingested = genesis(CLUSTER), 0, 0
+        self._signed = signed
+        self._chance = np.random.default_rng(1)
+        self._next_ids = dict.fromkeys(self._lease(), 1)
+        self.rows = 0
+
+    def _lease(self) -> list[int]:
+        acl = acl_id(0, 0, 1)
+        data = [config_message.sign(LeaseLane(acl), CLUSTER, acl, b"%16d" % n, self._identity) for n in range(LANES)]
+        self._order(tuple(ConfigEntry(config_message.EntryType.ADD_CLIENT, 0, one) for one in data), ())
+        return sorted(self._execution.state.lanes)
+
+    def grow(self, rows: int) -> int:
+        """Write at least so many messages."""
+        goal = self.rows + rows
+        while self.rows < goal:
+            entries = [self._pack(lane) for lane in list(self._next_ids) * (PACKS_A_MESSAGE // LANES)]
+            self._ingested += 1
+            reference = Reference(1, 1, self._ingested)
+            payload = ingest_message.encode(reference, entries)
+            digest = ingest_message.digest_of(payload)
+            self._execution.learn(digest, [True] * len(entries))
+            self._order((DataEntry(reference, digest),), (payload,))
+            self.rows += len(entries) * ROWS_A_PACK
+        self._perform(self._writer.append([mark_record(self._index, self._previous, 1)]))
+        return self.rows
+
+    def _pack(self, lane: int) -> IngestEntry:
+        first_id = self._next_ids[lane]
+        self._next_ids[lane] += ROWS_A_PACK
+        octets = self._chance.bytes(ROWS_A_PACK * MESSAGE_BYTES)
+        cells = [octets[at : at + MESSAGE_BYTES] for at in range(0, len(octets), MESSAGE_BYTES)]
+        values, keys = tuple(cell[8:] for cell in cells), tuple(cell[:8] for cell in cells)
+        slot = bytes(SLOT_BYTES[SignatureType.ED25519])
+        raw = encode_pack(Pack(lane, first_id, values, keys, signature_type=SignatureType.ED25519, signature=slot))
+        return IngestEntry(STREAM, sign_pack(raw, CLUSTER, STREAM, self._identity) if self._signed else raw)
+
+    def _order(self, entries: tuple[Any, ...], payloads: tuple[bytes, ...]) -> None:
+        self._index += 1
+        body = Body(1, self._index, 1, 1_700_000_000 * 10**9 + self._index * 10**6, self._previous, entries)
+        raw = encode_body(body)
+        self._previous = chain_hash(body.previous, raw)
+        preview = self._execution.preview(body, payloads)
+        self._execution.settle(Settled(body, self._previous, payloads))
+        message = Message(body, raw, self._previous, 1, payloads)
+        self._perform(self._writer.append(message_records(message, preview)))
+        self._writer.synced(self._writer.written)
+
+    def _perform(self, operations: Any) -> None:
+        for operation in operations:
+            assert isinstance(operation, WriteAt | Rename)
+            path = self._folder / operation.file
+            if isinstance(operation, Rename):
+                path.rename(self._folder / operation.to)
+                continue
+            path.touch()
+            with path.open("r+b") as stream:
+                stream.seek(operation.position)
+                stream.write(operation.data)
+
+
+def timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def read_ratio(spark: Any, segments: Path, scratch: Path, rows: int, runs: int) -> dict[str, Any]:
+    """Both read the same rows and columns, in turns."""
+
+    def journal() -> Any:
+        reader = spark.read.format("chaplain").schema(COLUMNS).option("path", str(segments))
+        return reader.option("subscribe", STREAM).load()
+
+    def parquet() -> Any:
+        return spark.read.parquet(str(scratch / "parquet"))
+
+    journal().write.parquet(str(scratch / "parquet"))
+    times: dict[str, list[float]] = {"segments": [], "parquet": []}
+    for _ in range(runs):
+        for name, frame in (("segments", journal), ("parquet", parquet)):
+            times[name].append(timed(lambda frame=frame: frame().write.format("noop").mode("overwrite").save()))
+    best = {name: min(found) for name, found in times.items()}
+    return {
+        "rows": rows,
+        "segments_per_second": round(rows / best["segments"]),
+        "parquet_per_second": round(rows / best["parquet"]),
+        "ratio": round(best["parquet"] / best["segments"], 2),
+        "ratio_of_each_run": [round(p / s, 2) for s, p in zip(times["segments"], times["parquet"], strict=True)],
+    }
+
+
+def read_live(spark: Any, cluster: str, stream: str) -> dict[str, Any]:
+    """The same from running nodes: give the folder of a cluster to which the stream was written."""
+    reader = spark.read.format("chaplain").schema(COLUMNS).option("cluster", cluster).option("subscribe", stream)
+    rows = reader.load().count()
+    seconds = timed(lambda: reader.load().write.format("noop").mode("overwrite").save())
+    return {"rows": rows, "live_per_second": round(rows / seconds)}
+
+
+def proofs(spark: Any, scratch: Path, rows: int, runs: int) -> dict[str, Any]:
+    small, large = Author(scratch / "small", signed=False), Author(scratch / "large", signed=False)
+    small.grow(rows // 10)
+    large.grow(rows)
+    found: dict[str, Any] = {}
+    rates: dict[str, float] = {}
+    for name, author in (("small", small), ("large", large)):
+        path = str(scratch / name / "segments")
+        prove(spark, path=path)  # a first run also starts the workers
+        seconds = min(timed(lambda path=path: _whole(prove(spark, path=path))) for _ in range(runs))
+        rates[name] = author.rows / seconds
+    found["rows"] = large.rows
+    found["rows_per_second"] = round(rates["large"])
+    found["cost_a_row_against_a_tenth"] = round(rates["small"] / rates["large"], 2)
+    manifest = scratch / "manifest.json"
+    path = str(scratch / "large" / "segments")
+    _whole(prove(spark, path=path, manifest=manifest))
+    large.grow(rows // 100)
+    again: list[Any] = []
+    found["seconds_after_growth"] = round(timed(lambda: again.append(prove(spark, path=path, manifest=manifest))), 2)
+    _whole(again[0])
+    found["share_read_after_growth"] = round(again[0].rows / large.rows, 4)
+    return found
+
+
+def signed_proof(spark: Any, scratch: Path, rows: int) -> dict[str, Any]:
+    author = Author(scratch / "signed", signed=True)
+    author.grow(rows)
+    path = str(scratch / "signed" / "segments")
+    seconds = timed(lambda: _whole(prove(spark, path=path, signatures=True)))
+    return {"rows": author.rows, "rows_a_pack": ROWS_A_PACK, "rows_per_second": round(author.rows / seconds)}
+
+
+def _whole(proof: Any) -> None:
+    assert proof.breaks == [], proof.breaks[:3]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--messages", type=int, default=4_000_000)
+    arguments.add_argument("--prove", type=int, default=10_000_000)
+    arguments.add_argument("--signed", type=int, default=1_000_000)
+    arguments.add_argument("--runs", type=int, default=3)
+    arguments.add_argument("--cluster", default="", help="also read --stream from these running nodes")
+    arguments.add_argument("--stream", default=STREAM)
+    given = arguments.parse_args()
+    scratch = Path(tempfile.mkdtemp(prefix="chaplain-bench-"))
+    spark = local_session("local[2]", memory="2g")
+    result: dict[str, Any] = {}
+    try:
+        author = Author(scratch / "read", signed=False)
+        rows = author.grow(given.messages)
+        result["read"] = read_ratio(spark, scratch / "read" / "segments", scratch, rows, given.runs)
+        shutil.rmtree(scratch / "read")
+        result["prove"] = proofs(spark, scratch, given.prove, given.runs)
+        result["prove_signatures"] = signed_proof(spark, scratch, given.signed)
+        if given.cluster:
+            result["live"] = read_live(spark, given.cluster, given.stream)
+    finally:
+        spark.stop()
+        shutil.rmtree(scratch)
+    show(result)
+
+
+def show(result: dict[str, Any]) -> None:
+    read, proof, signed = result["read"], result["prove"], result["prove_signatures"]
+    print(f"{read['rows']:,} messages of {MESSAGE_BYTES} bytes, eight columns, noop sink, two cores")
+    print(f"  {'segments':28}{read['segments_per_second'] / 1e6:8.2f} M/s")
+    print(f"  {'parquet':28}{read['parquet_per_second'] / 1e6:8.2f} M/s   {read['ratio']:.2f} of it")
+    print(f"proof of {proof['rows']:,} messages")
+    print(f"  {'without signatures':28}{proof['rows_per_second'] / 1e6:8.2f} M/s")
+    print(f"  {'cost a row, to a tenth':28}{proof['cost_a_row_against_a_tenth']:8.2f}")
+    print(f"  {'read again after 1 % more':28}{proof['share_read_after_growth']:8.2%}")
+    print(f"  {'with signatures':28}{signed['rows_per_second'] / 1e6:8.2f} M/s   {signed['rows_a_pack']} rows a pack")
+    if "live" in result:
+        print(f"  {'read from live nodes':28}{result['live']['live_per_second'] / 1e6:8.2f} M/s")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

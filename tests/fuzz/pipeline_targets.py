@@ -1,0 +1,43 @@
+"""Octets that proofs read: manifests, and the first record of a message."""
+
+from __future__ import annotations
+
+from chaplain.errors import Malformed
+from chaplain.journal import verdict
+from chaplain.journal.cluster_message import decode_body
+from chaplain.link.identity import Identity
+from chaplain.pipeline.batches import split_first
+from chaplain.pipeline.keys import Signer, Signers
+from chaplain.pipeline.manifest import Proven, decode, encode
+from chaplain.pipeline.runs import Point, State, Tail
+from chaplain.pipeline.walk import Start
+from chaplain.segment.record import Kind, Record
+
+IDENTITY = Identity(b"m" * 32)
+STATE = State(Point(7, [b"h" * 32], 1, 5), {"orders": Tail(25, [b"c" * 32])}, {1: 26}, all_lanes=True)
+SIGNERS = Signers([Signer(bytes(15), IDENTITY.key, 1, admin=True)], [(1, bytes(15))])
+PROVEN = Proven("demo", STATE, Start(0, bytes(16), 8192), 25, SIGNERS)
+assert decode(encode(PROVEN, IDENTITY), IDENTITY.key) == PROVEN
+
+SEEDS = {
+    "target_manifest": [encode(PROVEN, IDENTITY).encode()],
+    "target_first_record": [b"\x04\0\0\0body\x01\0\0\0\0\0\0", bytes(4)],
+}
+
+
+def target_manifest(data: bytes) -> None:
+    """Whatever was not signed is refused; what was, says what was signed."""
+    try:
+        found = decode(data.decode(), IDENTITY.key)
+    except (Malformed, UnicodeDecodeError):
+        return
+    assert found == PROVEN
+
+
+def target_first_record(data: bytes) -> None:
+    try:
+        raw, said = split_first(Record(Kind.META, data))
+        decode_body(raw)
+        verdict.decode(said)
+    except Malformed:
+        return

@@ -1,0 +1,151 @@
+"""A stream that lands while it is written, its Spark driver and a node killed meanwhile: for a test and a campaign."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tests.cluster.harness import PROGRAM, Cluster, until
+
+from chaplain.client.sync import Client
+from chaplain.pipeline.table_proof import find_table_breaks
+from chaplain.pipeline.tables import landed_files, landed_offset
+
+STREAM = "orders"
+PATIENCE_S = 400.0
+PAUSE_S = 0.005
+
+
+class Load(threading.Thread):
+    """Writes one message after the other, and notes when each was acknowledged."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(daemon=True)
+        self._directory = directory
+        self._over = threading.Event()
+        self.acked_s: list[float] = []
+        """By offset, on the monotonic clock: nobody else writes to the stream."""
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            with Client.connect(str(self._directory)) as client:
+                while not self._over.wait(PAUSE_S):
+                    receipt = client.journal(STREAM).write(
+                        b"%d" % len(self.acked_s), key=b"%d" % (len(self.acked_s) % 7)
+                    )
+                    assert receipt.offset == len(self.acked_s)
+                    self.acked_s.append(time.monotonic())
+        except BaseException as error:
+            self.failure = error
+
+    def end(self) -> int:
+        self._over.set()
+        self.join(PATIENCE_S)
+        assert self.failure is None, repr(self.failure)
+        return len(self.acked_s)
+
+
+class Driver:
+    """`chaplain pipeline land` as a process group of its own: Python, Java and workers."""
+
+    def __init__(self, directory: Path, tables: Path, *more: str) -> None:
+        words = ["pipeline", "land", "--cluster", str(directory), "--stream", STREAM, "--tables", str(tables), *more]
+        words += ["--master", "local[1]"]
+        self.process = subprocess.Popen([*PROGRAM, *words], stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def finish(self) -> None:
+        try:
+            out, _ = self.process.communicate(timeout=PATIENCE_S)
+            assert self.process.returncode == 0, out
+        finally:
+            if self.process.poll() is None:
+                self.kill()
+
+
+def rows_of(tables: Path) -> list[tuple[int, bytes, bytes]]:
+    files = landed_files(tables, STREAM)
+    columns = ["offset", "key", "value"]
+    table: Any = pa.concat_tables([pq.read_table(file, columns=columns) for file in files])
+    return list(zip(*[table.column(name).to_pylist() for name in columns], strict=True))
+
+
+def _await_rows(tables: Path, count: int) -> None:
+    until(lambda: landed_offset(tables, STREAM) >= count, f"{count} rows have landed", PATIENCE_S)
+
+
+def land_through_kills(cluster: Cluster, tables: Path, kills: int, seed: int) -> dict[str, int]:
+    """Kill the driver again and again, and one node once; then the table must be the journal, row for row."""
+    chance = random.Random(seed)
+    load = Load(cluster.directory)
+    load.start()
+    landed = 0
+    for number in range(kills):
+        driver = Driver(cluster.directory, tables)
+        try:
+            _await_rows(tables, landed + 1)
+            if number == 0:
+                victim = cluster.nodes[chance.randint(1, len(cluster.nodes))]
+                victim.kill()
+                victim.start()
+            moment = time.monotonic() + chance.uniform(0, 1.5)
+            until(lambda moment=moment: time.monotonic() >= moment, "the moment has come")
+        finally:
+            driver.kill()
+        landed = landed_offset(tables, STREAM)
+    written = load.end()
+    Driver(cluster.directory, tables, "--once").finish()
+    with Client.connect(str(cluster.directory)) as client:
+        journal = [(m.offset, m.key, m.value) for m in client.journal(STREAM).read()]
+    assert len(journal) == written
+    assert rows_of(tables) == journal, "the table is not the journal"
+    assert find_table_breaks(None, tables, STREAM) == []
+    return {"kills of the driver": kills, "kills of a node": 1, "rows": written, "rows before the last kill": landed}
+
+
+def lags(load: Load, landed: list[tuple[float, int]]) -> list[float]:
+    """Seconds from the acknowledgement of each message to the commit that made it visible."""
+    found: list[float] = []
+    place = 0
+    for offset, acked_s in enumerate(load.acked_s):
+        while place < len(landed) and landed[place][1] <= offset:
+            place += 1
+        if place == len(landed):
+            break
+        found.append(max(0.0, landed[place][0] - acked_s))
+    return found
+
+
+def measure_lag(spark: Any, cluster: Cluster, tables: Path, seconds: float) -> list[float]:
+    """Land continuously while the nodes take writes; how long each row was on its way."""
+    from chaplain.pipeline import land
+
+    load = Load(cluster.directory)
+    load.start()
+    until(lambda: len(load.acked_s) > 0 or load.failure is not None, "something is written")
+    assert load.failure is None, repr(load.failure)
+    landed: list[tuple[float, int]] = []
+    end_s: list[float] = []
+
+    def tell(rows: int) -> None:
+        landed.append((time.monotonic(), rows))
+        end_s.append(time.monotonic() + seconds) if not end_s else None
+
+    def over() -> bool:
+        return bool(end_s) and time.monotonic() > end_s[0] and load.end() <= landed[-1][1]
+
+    land(spark, stream=STREAM, tables=tables, cluster=str(cluster.directory), tell=tell, until=over)
+    behind_start = [offset for at, offset in landed[:2]]
+    return lags(load, landed)[behind_start[-1] :]

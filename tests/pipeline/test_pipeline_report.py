@@ -1,0 +1,103 @@
+"""The page of `report`: it shows what it was given, loads nothing, and lets nothing through unescaped."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from chaplain.pipeline.breaks import Break
+from chaplain.pipeline.plots import number, ticks
+from chaplain.pipeline.report import bucket_width
+from chaplain.pipeline.report_page import Bucket, Facts, Reign, Share, page
+
+START = 1_700_000_000.0
+
+
+def facts(stream: str = "orders", breaks: int = 0) -> Facts:
+    buckets = [Bucket(stream, START + second, 100 + second, 10_000) for second in range(60) if not 30 <= second < 33]
+    buckets += [Bucket("audit", START + second, 10, 100) for second in range(0, 60, 2)]
+    reigns = [Reign(1, START, START + 30, 3000), Reign(2, START + 33.2, START + 60, 2500)]
+    clients = [
+        Share("lane 1", stream, 4000, 400_000, START, START + 60),
+        Share("lane 2", "audit", 300, 3000, START, START),
+    ]
+    nodes = [Share(f"node {node}", stream, 1000 * node, 100_000, START, START + 60) for node in (1, 2, 3)]
+    found = [Break(stream, 7, "missing", "offset 7", "offset 9")] * breaks
+    latencies = tuple((START + second / 10, 1.0 + second % 7) for second in range(600))
+    promises = (("journal: lost", "0", "0", True), ("rate", "reported", "<fast>", False))
+    return Facts(buckets, 1.0, reigns, clients, nodes, found, [(START + 30, 3.2)], latencies, promises)
+
+
+class Reading(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [f"{name}={value}" for name, value in attributes if name in ("src", "href", "srcset", "data")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + " "
+
+
+def read(text: str) -> Reading:
+    reading = Reading()
+    reading.feed(text)
+    return reading
+
+
+def test_everything_is_in_it_and_nothing_is_loaded() -> None:
+    text = page(facts())
+    reading = read(text)
+    for heading in (
+        "Rates",
+        "Latency",
+        "Regimes and failovers",
+        "Who wrote what",
+        "Members",
+        "Gaps",
+        "Promised and found",
+    ):
+        assert heading in reading.text
+    assert reading.tags.count("svg") == 3
+    assert reading.loads == []
+    assert not re.search(r"@import|url\(|<script|https?://", text)
+    assert "3.200 s" in reading.text  # how long nobody was master
+    assert "whole" in reading.text
+
+
+def test_breaks_are_shown() -> None:
+    assert "2 breaks" in read(page(facts(breaks=2))).text
+
+
+def test_names_are_escaped() -> None:
+    text = page(facts(stream="<img src=x onerror=alert(1)>"), title="<b>")
+    assert "<img" not in text
+    assert "<fast>" not in text
+    assert "&lt;img" in text
+
+
+def test_stretches_without_messages_are_zero() -> None:
+    path = re.search(r'<path d="([^"]*)"', page(facts()))
+    assert path is not None
+    places = re.findall(r"[ML]([\d.]+),([\d.]+)", path[1])
+    assert len(places) == 60
+    lowest = max(float(y) for _, y in places)
+    assert sum(float(y) == lowest for _, y in places) >= 3
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"), [(0, 10, [0, 2, 4, 6, 8, 10]), (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (3, 3, [3])]
+)
+def test_ticks(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_numbers_and_widths() -> None:
+    assert [number(value) for value in (0.5, 12, 1500, 2_500_000)] == ["0.5", "12", "1.5 k", "2.5 M"]
+    assert [bucket_width(span) for span in (0, 60, 3600, 86400 * 365)] == [0.1, 0.5, 50, 500_000]
