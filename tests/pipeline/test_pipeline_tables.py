@@ -13,9 +13,10 @@ import pytest
 from pipeline_damage import Scene
 from pipeline_journal import rich_journal
 
+from chaplain.errors import StorageError
 from chaplain.pipeline import compact as compaction
 from chaplain.pipeline.index import Index
-from chaplain.pipeline.land import LandTask, write_file
+from chaplain.pipeline.land import task_of, write_file
 from chaplain.pipeline.manifest import read, signer_for
 from chaplain.pipeline.rows import ranges
 from chaplain.pipeline.table_proof import find_table_breaks
@@ -48,7 +49,7 @@ def landed(scene: Scene, batches: int = 3, plain: bool = False) -> Path:
     for batch in ranges(places, STREAM, 0, end, batches):
         cut = ranges(batch.places, STREAM, batch.start, batch.end, 2)
         prefix = f"{STAGING}/" if plain else ""
-        files = [write_file(LandTask(one, table, f"{prefix}{one.start:020d}")) for one in cut]
+        files = [write_file(task_of(one, table, f"{prefix}{one.start:020d}")) for one in cut]
         if plain:
             move_in(table, files)
         else:
@@ -96,6 +97,18 @@ def test_compaction_keeps_rows_and_order(scene: Scene, monkeypatch: pytest.Monke
         one.start for one in compaction.list_files(table)
     )
     assert named(tables) == set()
+
+
+def test_a_batch_is_committed_once(scene: Scene) -> None:
+    tables = landed(scene, 2)
+    before = landed_files(tables, STREAM)
+    index = Index(scene.segments)
+    index.refresh()
+    table = table_path(tables, STREAM)
+    again = write_file(task_of(ranges(index.streams[STREAM], STREAM, 0, 20, 1)[0], table, "again"))
+    with pytest.raises(StorageError, match="by somebody else"):
+        commit(table, STREAM, [again], arrow_schema())
+    assert landed_files(tables, STREAM) == before
 
 
 def one_gone(table: Any, at: int) -> Any:

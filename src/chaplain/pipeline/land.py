@@ -15,7 +15,7 @@ import shutil
 import time
 import uuid
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +30,10 @@ from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.compact import compact
 from chaplain.pipeline.index import Index, Place
-from chaplain.pipeline.rows import Range, ranges, read_range
+from chaplain.pipeline.live import Live, LiveSpan
+from chaplain.pipeline.options import Target
+from chaplain.pipeline.origin import read_span
+from chaplain.pipeline.rows import Range, ranges
 from chaplain.pipeline.tables import (
     STAGING,
     Format,
@@ -55,9 +58,18 @@ COMPACT_FILES = 24
 
 
 class LandTask(Frozen, frozen=True):
-    wanted: Range
     folder: str
     name: str
+    """Of the file, without what makes it unique."""
+    held: Range | None = None
+    """What to read, from segments or from nodes: one of the two."""
+    live: LiveSpan | None = None
+
+
+def task_of(wanted: Range | LiveSpan, folder: str, name: str) -> LandTask:
+    if isinstance(wanted, Range):
+        return LandTask(folder, name, held=wanted)
+    return LandTask(folder, name, live=wanted)
 
 
 class _Part(InputPartition):
@@ -93,33 +105,78 @@ class _Reader(DataSourceReader):
 def write_file(task: LandTask) -> Written:
     """Write one range. A task that is run again writes under another name: what it left is never committed."""
     schema = arrow_schema()
+    wanted = task.held or task.live
+    assert wanted is not None, "something is to be read"
     remote = "://" in task.folder
     system, folder = fs.FileSystem.from_uri(task.folder) if remote else (fs.LocalFileSystem(), task.folder)
     name = f"{task.name}-{uuid.uuid4().hex}.parquet"
     system.create_dir(str(Path(folder, name).parent), recursive=True)
     path = f"{folder}/{name}"
     with pq.ParquetWriter(path, schema, filesystem=system, compression="zstd") as writer:
-        for batch in read_range(task.wanted, schema.names):
+        for batch in read_span(wanted, schema.names, fail_on_loss=True):
             writer.write_batch(batch.cast(schema))
-    return Written(name, task.wanted.start, task.wanted.end, int(system.get_file_info(path).size))
+    return Written(name, wanted.start, wanted.end, int(system.get_file_info(path).size))
 
 
-class Watch:
-    """The logs from which a stream is read, each looked through once and then only where it grew."""
+class Logs:
+    """Segments that can be read here, each log looked through once and then only where it grew."""
 
-    def __init__(self, cluster: str = "", path: str = "") -> None:
-        if bool(cluster) == bool(path):
-            raise ConfigError("give either the cluster's folder or a path to segments")
-        folders = [Path(path)] if path else sorted(Path(cluster).glob("node-*/segments"))
-        self._indexes = [Index(folder) for folder in folders if folder.is_dir()]
-        if not self._indexes:
-            raise Missing(f"there are no segments in {path or cluster}: give a node's segments as path")
+    def __init__(self, folders: list[Path]) -> None:
+        self._indexes = [Index(folder) for folder in folders]
 
-    def places(self, stream: str) -> list[Place]:
-        """Of the log that has got furthest: agreed messages are the same in all."""
+    def end(self, stream: str) -> int:
         for index in self._indexes:
             index.refresh()
+        return _end(self._places(stream))
+
+    def _places(self, stream: str) -> list[Place]:
+        """Of the log that has got furthest: agreed messages are the same in all."""
         return max((index.streams.get(stream, []) for index in self._indexes), key=_end)
+
+    def batch_end(self, stream: str, start: int, rows: int) -> int:
+        """Where a batch from `start` ends: behind a record, so that no table ends within a pack."""
+        places = self._places(stream)
+        if _end(places) - start <= rows:
+            return _end(places)
+        at = bisect_right(places, start + rows, key=lambda place: place.first_offset) - 1
+        whole = places[at].first_offset
+        return whole if whole > start else whole + places[at].count
+
+    def cut(self, stream: str, start: int, end: int, parts: int) -> list[Range]:
+        places = self._places(stream)
+        low = bisect_right(places, start, key=lambda place: place.first_offset) - 1
+        high = bisect_left(places, end, key=lambda place: place.first_offset)
+        return ranges(places[max(low, 0) : high], stream, start, end, parts)
+
+
+class Nodes:
+    """A cluster whose segments are elsewhere: its nodes are read."""
+
+    def __init__(self, target: Target) -> None:
+        self._live = Live(target)
+
+    def end(self, stream: str) -> int:
+        self._live.refresh(at_once=True)
+        return self._live.stretch(stream).next
+
+    def batch_end(self, stream: str, start: int, rows: int) -> int:
+        """All there is: where packs end is known only to who has read them."""
+        return self._live.stretch(stream).next
+
+    def cut(self, stream: str, start: int, end: int, parts: int) -> list[LiveSpan]:
+        return [one for one in self._live.cut(stream, start, end, parts) if isinstance(one, LiveSpan)]
+
+
+def open_watch(cluster: str, path: str) -> Logs | Nodes:
+    if bool(cluster) == bool(path):
+        raise ConfigError("give either the cluster's folder or a path to segments")
+    folders = [Path(path)] if path else sorted(Path(cluster).glob("node-*/segments"))
+    there = [folder for folder in folders if folder.is_dir()]
+    if there:
+        return Logs(there)
+    if path:
+        raise Missing(f"there are no segments in {path}: give a node's segments as path")
+    return Nodes(Target(cluster=cluster))
 
 
 def _end(places: list[Place]) -> int:
@@ -144,7 +201,7 @@ def land(
 
     `tell` is given how many messages were landed in all, after each batch.
     """
-    watch = Watch(cluster, path)
+    watch = open_watch(cluster, path)
     spark.dataSource.register(LandSource)
     table = table_path(tables, stream)
     if kind_of(table, storage_options) not in (None, format):
@@ -153,12 +210,12 @@ def land(
     start = landed_offset(tables, stream, storage_options)
     landed, small = 0, COMPACT_FILES
     while True:
-        places = watch.places(stream)
-        end = _batch_end(places, start, batch_rows)
-        if once and not _end(places):
+        head = watch.end(stream)
+        if once and not head:
             raise Missing(f"there is no stream {stream!r}")
-        if end > start:
-            files = _write(spark, table, places, (start, end), plain=format == "parquet")
+        if head > start:
+            end = watch.batch_end(stream, start, batch_rows)
+            files = _write(spark, watch.cut(stream, start, end, _parts(end - start)), table, plain=format == "parquet")
             if format == "delta":
                 commit(table, stream, files, arrow_schema(), storage_options)
                 small = compact(table, storage_options) if small + 1 >= COMPACT_FILES else small + 1
@@ -172,25 +229,14 @@ def land(
             time.sleep(IDLE_S)
 
 
-def _batch_end(places: list[Place], start: int, rows: int) -> int:
-    """Where a batch from `start` ends: behind a record, so that no table ends within a pack."""
-    if _end(places) - start <= rows:
-        return _end(places)
-    at = bisect_right(places, start + rows, key=lambda place: place.first_offset) - 1
-    whole = places[at].first_offset
-    return whole if whole > start else whole + places[at].count
+def _parts(rows: int) -> int:
+    return 1 if rows < SMALL_ROWS else max(FILES_MIN, -(-rows // ROWS_A_FILE))
 
 
-def _write(spark: SparkSession, table: str, held: list[Place], bounds: tuple[int, int], plain: bool) -> list[Written]:
-    """Have these offsets written to files, as many as there are tasks."""
-    start, end = bounds
-    low = bisect_right(held, start, key=lambda place: place.first_offset) - 1
-    high = bisect_left(held, end, key=lambda place: place.first_offset)
-    rows = end - start
-    parts = 1 if rows < SMALL_ROWS else max(FILES_MIN, -(-rows // ROWS_A_FILE))
-    cut = ranges(held[max(low, 0) : high], held[0].stream, start, end, parts)
+def _write(spark: SparkSession, cut: Sequence[Range | LiveSpan], table: str, *, plain: bool) -> list[Written]:
+    """Have these stretches written to files, one each."""
     prefix = f"{STAGING}/" if plain else ""
-    tasks = [LandTask(one, table, f"{prefix}{one.start:020d}-{one.end:020d}") for one in cut]
+    tasks = [task_of(one, table, f"{prefix}{one.start:020d}-{one.end:020d}") for one in cut]
     text = base64.b64encode(msgspec.msgpack.encode(tasks)).decode()
     found = spark.read.format("chaplain-land").option("tasks", text).load().collect()
     return sorted((msgspec.msgpack.decode(bytes(row.data), type=Written) for row in found), key=lambda one: one.start)

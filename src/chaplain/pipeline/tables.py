@@ -25,6 +25,7 @@ from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
 
 from chaplain.core import Frozen
+from chaplain.errors import StorageError
 from chaplain.pipeline.rows import HEADERS_TYPE, fields, schema_text
 from chaplain.segment.arrow import SCHEMA
 
@@ -116,6 +117,10 @@ def commit(table: str, stream: str, files: Sequence[Written], schema: Any, stora
     if not DeltaTable.is_deltatable(table, options):
         DeltaTable.create(table, schema=schema, storage_options=options)
     delta = DeltaTable(table, storage_options=options)
+    landed = delta.transaction_version(app_of(stream)) or 0
+    if landed != files[0].start:
+        # Between this look and the commit, delta-rs refuses a second transaction of the same stream.
+        raise StorageError(f"{table} was filled up to {landed} by somebody else: one `land` for each table at a time")
     now_ms = int(time.time() * 1000)
     delta.create_write_transaction(
         [added(file, now_ms, new=True) for file in files],
