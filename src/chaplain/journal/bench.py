@@ -95,6 +95,14 @@ class Bench:
             self.quill.say(Agreed(message.body, message.ballot, message.hash, message.payloads))
         self.mark_due_ns = now_ns + self.settings.mark_ns
 
+    def woken(self, now_ns: int) -> None:
+        self.shelf.expire(now_ns)
+        if self.mark_due_ns is not None and now_ns >= self.mark_due_ns:
+            if self.quill.busy:
+                self.mark_due_ns = now_ns + self.settings.heartbeat_ns  # a slow disk has better things to do
+            else:
+                self.write_mark()
+
     def write_mark(self) -> None:
         self.mark_due_ns = None
         self.quill.write(self.log.mark(self.keeper.regime), self.written())

@@ -106,8 +106,14 @@ class Clientele:
 
     @property
     def due_ns(self) -> int | None:
-        """When somebody has lingered long enough."""
-        return min((until_ns for _, until_ns in self._lingering.values()), default=None)
+        """When somebody has lingered long enough, or a petition is to be sent again."""
+        times = [until_ns for _, until_ns in self._lingering.values()]
+        return min((time for time in (*times, self.petitions.due_ns) if time is not None), default=None)
+
+    def woken(self, now_ns: int) -> list[Admitted]:
+        self.petitions.woken(now_ns)
+        over = any(until_ns <= now_ns for _, until_ns in self._lingering.values())
+        return [self.admitted(now_ns)] if over else []
 
     def admitted(self, now_ns: int) -> Admitted:
         """Who may have a session, by key: everybody active, and for a moment those who no longer are."""

@@ -134,7 +134,7 @@ class JournalCore:
             self._watcher(executed)
 
     def deadline(self) -> int | None:
-        due = (self.serializer.deadline(), self.ingest.deadline(), self._petitions.due_ns, self._clientele.due_ns)
+        due = (self.serializer.deadline(), self.ingest.deadline(), self._clientele.due_ns)
         return min((when for when in due if when is not None), default=None)
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
@@ -150,9 +150,7 @@ class JournalCore:
                 self._to_ingest(now_ns, event)
             case Woken():
                 self._to_ingest(now_ns, event)
-                self._petitions.woken(now_ns)
-                if self._clientele.due_ns is not None and now_ns >= self._clientele.due_ns:
-                    self._out.append(self._clientele.admitted(now_ns))
+                self._out += self._clientele.woken(now_ns)
                 self._to_order(now_ns, event)
             case Entered():
                 self._entered(now_ns, event.peer)

@@ -258,14 +258,8 @@ class SerializerCore:
                 self._fetcher.stop()
 
     def _wake(self, now_ns: int) -> None:
-        bench = self._bench
-        bench.shelf.expire(now_ns)
+        self._bench.woken(now_ns)
         self._mending.woken(now_ns)
-        if bench.mark_due_ns is not None and now_ns >= bench.mark_due_ns:
-            if bench.quill.busy:
-                bench.mark_due_ns = now_ns + bench.settings.heartbeat_ns  # a slow disk has better things to do
-            else:
-                bench.write_mark()
         if self._doubt is not None:
             self._doubt.woken(now_ns)
         elif self._office is not None:
