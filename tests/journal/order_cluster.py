@@ -66,7 +66,7 @@ class Desk:
         self.reports: list[Report] = []
         self.halted = ""
         self.persists.clear()
-        self.tape = Tape(self.cluster.nodes)
+        self.tape = Tape(self.cluster.members, self.cluster.founders)
         self.core = SerializerCore(
             self.settings,
             Random(f"{self.node}"),
@@ -113,9 +113,12 @@ class Desk:
 
 
 class Cluster:
-    def __init__(self, size: int = 3) -> None:
+    def __init__(self, size: int = 3, founders: tuple[int, ...] = (), strangers: int = 0) -> None:
         self.now_ns = START_NS
-        self.nodes = tuple(range(1, size + 1))
+        self.members = tuple(range(1, size + 1))
+        self.nodes = tuple(range(1, size + strangers + 1))
+        self.founders = founders
+        """Those that serialize at first; all, if none is named."""
         self.wires: dict[tuple[int, int], deque[bytes]] = {
             (a, b): deque() for a in self.nodes for b in self.nodes if a != b
         }
