@@ -10,10 +10,13 @@ import apsw
 import msgspec
 
 from chaplain.executor.events import Step, Work
-from chaplain.executor.fingerprint import Change, Tallies, Tally
+from chaplain.executor.fingerprint import SCHEMA_KEY, Change, Tallies, Tally, fingerprint_of
 from chaplain.executor.statement import SQL_TYPE, Outcome, Statement, decode_run, encode_statement
-from chaplain.runtime.databases.sqlite import SqliteDatabase, file_name
-from chaplain.segment.pack import Pack, encode_pack
+from chaplain.runtime.databases.changes import log_name
+from chaplain.runtime.databases.sqlite import CHANGES, SqliteDatabase, file_name
+from chaplain.segment.files import list_segments, scan_file
+from chaplain.segment.pack import Pack, decode_pack, encode_pack
+from chaplain.segment.record import Kind
 
 ACL = b"A" * 15
 Sql = str | tuple[str, object]
@@ -79,6 +82,22 @@ class Database:
             ((stored,),) = connection.execute("select tallies from chaplain_state")
         return msgspec.msgpack.decode(stored, type=dict[str, Tally])
 
+    def folded(self) -> bytes:
+        """The fingerprint that the row changes add up to."""
+        latest: dict[bytes, bytes] = {}
+        count = 0
+        for file in list_segments(self.folder / CHANGES, log_name(self.stream)):
+            for _, record in scan_file(file.path).records:
+                if record.kind == Kind.BATCH:
+                    pack = decode_pack(record.body)
+                    assert (record.first_offset, record.stream) == (count, self.stream), "a change is missing, or twice"
+                    count += record.count
+                    latest.update(zip(pack.keys or (), pack.values, strict=True))  # type: ignore[arg-type]
+        schema = latest.pop(SCHEMA_KEY, b"\x90")
+        tallies = Tallies()
+        tallies.add(Change(msgspec.msgpack.decode(key)[0], key, b"", row) for key, row in latest.items() if row)
+        return fingerprint_of(schema, tallies.values())
+
     def counted(self) -> dict[str, Tally]:
         """As its rows say, all of them read again."""
         connection = apsw.Connection(str(self.folder / file_name(self.stream)), flags=apsw.SQLITE_OPEN_READONLY)
@@ -124,6 +143,7 @@ class Pair:
         outcomes = self.steady.outcomes(acl)
         assert outcomes == self.restarted.outcomes(acl), "executors answer differently"
         assert self.steady.tallies() == self.steady.counted(), "the tallies are not those of the rows"
+        assert self.steady.folded() == self.restarted.folded() == steps[0].fingerprint, "the changes are not the rows"
         return outcomes[before:]
 
     def one(self, sql: Request, **more: object) -> Outcome:

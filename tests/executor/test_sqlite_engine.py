@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,9 @@ from tests.executor.executor_stage import ACL, START_NS, Database, Order, Pair
 
 from chaplain.executor.statement import Outcome, decode_run
 from chaplain.runtime.databases import sqlite_store
+from chaplain.runtime.databases.changes import ChangeLog
 from chaplain.runtime.databases.engine import EngineFailed, QueryFailed
+from chaplain.runtime.databases.sqlite import CHANGES
 from chaplain.runtime.databases.sqlite_store import Store
 
 OTHER = b"B" * 15
@@ -164,8 +168,50 @@ def test_who_dies_between_commits_goes_on_behind_the_last(tmp_path: Path, monkey
         for work in works:
             database.apply(work)
         assert (database.outcomes(), database.engine.fingerprint) == (outcomes, fingerprint), f"died after {dying}"
+        assert database.folded() == fingerprint, f"died after {dying}"
         database.engine.close()
     assert 10 < deaths < 39
+
+
+def test_who_dies_before_a_commit_writes_no_change_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order, database = Order(), Database(tmp_path)
+    works = [order.message("create table t(a integer primary key)"), order.message(*MIXED)]
+    for dying in range(2, 12):
+
+        def write(self: ChangeLog, *arguments: object, real=ChangeLog.write) -> None:
+            nonlocal left
+            real(self, *arguments)
+            left -= 1
+            if not left:
+                raise Died
+
+        left = dying
+        monkeypatch.setattr(ChangeLog, "write", write)
+        with contextlib.suppress(Died):
+            for work in works:
+                database.apply(work)
+        monkeypatch.undo()
+        database.reopen()
+    for work in works:
+        database.apply(work)
+    assert database.folded() == database.engine.fingerprint
+    database.engine.close()
+
+
+def test_a_database_that_is_ahead_of_its_changes_is_made_anew(tmp_path: Path) -> None:
+    order, database = Order(), Database(tmp_path)
+    works = [order.message("create table t(a)"), *(order.message(f"insert into t values ({n})") for n in range(5))]
+    for work in works:
+        database.apply(work)
+    fingerprint = database.engine.fingerprint
+    database.engine.close()
+    shutil.rmtree(tmp_path / CHANGES)  # as if the machine had failed
+    database = Database(tmp_path)
+    assert database.engine.index == 0
+    for work in works:
+        database.apply(work)
+    assert database.engine.fingerprint == database.folded() == fingerprint
+    database.engine.close()
 
 
 def test_a_message_is_applied_once(tmp_path: Path) -> None:

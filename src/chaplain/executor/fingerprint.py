@@ -26,6 +26,8 @@ MODULUS = 1 << 256
 GONE = b""
 """In place of a row: there is none under this key any more."""
 _encode = msgspec.msgpack.Encoder().encode
+SCHEMA_KEY = _encode(("",))
+"""The key under which row changes tell of the schema. No table has this name."""
 
 
 class Tally(Frozen, frozen=True, array_like=True):

@@ -28,6 +28,7 @@ class StreamKind(IntEnum):
     EVENT = 17
     SEQUENCE = 18
     GRAPH = 19
+    ROWS = 20
 
 
 class Tap:

@@ -2,7 +2,6 @@
 
     chaplain_state    one row: the position, the tallies and the fingerprint at it
     chaplain_results  runs of outcomes, until they are read or too many
-    chaplain_outbox   row changes of each message, until they are in the log of changes
 
 The position commits with the data, so a process that dies goes on exactly behind what is in the file. A request that
 needs care (`sqlite_requests`) gets a transaction of its own; then the position is within a message, and counts the
@@ -21,8 +20,9 @@ from urllib.parse import quote
 import apsw
 
 from chaplain.executor.events import Step, Work
-from chaplain.executor.fingerprint import Change, Tallies
+from chaplain.executor.fingerprint import Tallies
 from chaplain.executor.statement import SQL_TYPE, Outcome, Parameters, Rows, Run
+from chaplain.runtime.databases.changes import ChangeLog
 from chaplain.runtime.databases.engine import EngineFailed
 from chaplain.runtime.databases.sqlite_functions import Surroundings
 from chaplain.runtime.databases.sqlite_guard import Guard
@@ -41,6 +41,8 @@ from chaplain.runtime.databases.sqlite_store import Store
 from chaplain.segment.pack import decode_pack, heads_of
 
 SUFFIX = ".sqlite"
+CHANGES = "changes"
+"""The folder beside the files for the logs of row changes."""
 _SPARED = STEPS_A_CALL * (QUICK_CALLS_MAX + 2)
 """Whether a request of fewer steps was run carefully may differ between executors: it is not charged for."""
 
@@ -54,9 +56,19 @@ class SqliteDatabase:
     def __init__(self, folder: Path, stream: str) -> None:
         self.stream = stream
         path = folder / file_name(stream)
+        self._changes = ChangeLog(folder / CHANGES, stream)
+        self._open(path)
+        if self._changes.is_behind(self._store.state.changes):
+            self._connection.close()
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            self._open(path)
+        self._readers = Readers(path)
+
+    def _open(self, path: Path) -> None:
         try:
             self._connection = apsw.Connection(str(path), statementcachesize=512)
-            self._store = Store(self._connection, stream)
+            self._store = Store(self._connection, self.stream)
             self._around = Surroundings(self._connection)
             state = self._store.state
             self._ledger = Ledger(self._connection, Tallies(state.tallies))
@@ -65,7 +77,6 @@ class SqliteDatabase:
             self._runner.free(self._ledger.open)
         except apsw.Error as error:
             raise EngineFailed(f"{path}: {error}") from error
-        self._readers = Readers(path)
         self._budget: dict[bytes, int] = {}
         self._mark = self._ledger.mark()
 
@@ -146,20 +157,21 @@ class SqliteDatabase:
         self._ledger.restore(self._mark)
 
     def _end(self, work: Work, requests: list[Request], done: int, outcomes: list[Outcome], *, whole: bool) -> None:
-        changes = self._ledger.take()
+        changes = self._ledger.take_pairs()
         position = (work.index, done + len(outcomes), whole)
         runs = list(_runs(work, requests[done : done + len(outcomes)], outcomes))
-        self._runner.free(self._write, work, position, runs, changes)
+        first = self._store.state.changes
+        if changes:
+            self._changes.write(first, changes, work.timestamp_ns)
+        self._runner.free(self._write, position, runs, first + len(changes))
         self._runner.own("commit")
         self._store.committed()
 
-    def _write(
-        self, work: Work, position: tuple[int, int, bool], runs: list[tuple[bytes, Run]], changes: list[Change]
-    ) -> None:
+    def _write(self, position: tuple[int, int, bool], runs: list[tuple[bytes, Run]], changes: int) -> None:
         self._store.put_results(runs)
-        self._store.put_changes(work, changes)
         budget = {} if position[2] else self._budget
-        self._store.put_state(position, self._ledger.tallies().values(), self._ledger.fingerprint(), budget)
+        ledger = self._ledger
+        self._store.put_state(position, ledger.tallies().values(), ledger.fingerprint(), budget, changes)
 
     # What others ask.
 
@@ -179,6 +191,7 @@ class SqliteDatabase:
         self._readers.close()
         self._around.close()
         self._connection.close()
+        self._changes.close()
 
 
 def _requests(work: Work) -> Iterator[Request]:

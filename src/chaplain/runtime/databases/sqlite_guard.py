@@ -18,7 +18,7 @@ import apsw
 
 OWN = "chaplain_"
 """Tables of the executor begin with this."""
-OWN_TABLES = tuple(OWN + name for name in ("state", "results", "outbox"))
+OWN_TABLES = tuple(OWN + name for name in ("state", "results"))
 LENGTH_MAX = 256 * 1024
 """Octets of a text, a blob or a row."""
 LIMITS = {

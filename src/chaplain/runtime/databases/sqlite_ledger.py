@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from chaplain.executor.fingerprint import GONE, Change, Tallies, fingerprint_of
+from chaplain.executor.fingerprint import GONE, SCHEMA_KEY, Change, Tallies, fingerprint_of
 from chaplain.runtime.databases.sqlite_guard import OWN, OWN_TABLES
 
 ROWID_MAX = (1 << 63) - 1
@@ -57,6 +57,8 @@ class Ledger:
         self._tallies = tallies
         self._shapes: dict[str, Shape] = {}
         self._schema = b""
+        self._told = b""
+        """The schema that row changes told of last."""
         self.names: frozenset[str] = frozenset()
         """Of tables and views, in lower case."""
         self.changes: list[Change] = []
@@ -64,6 +66,8 @@ class Ledger:
         self._tallied = 0
         self._size_bytes = 0
         self._start = 0
+        self.refers = False
+        """Whether a table refers to another: then a transaction may end with something owed."""
         self.fault = ""
         """Why the present request must not stand, though SQLite let it."""
         connection.preupdate_hook(self._note, id=self)
@@ -121,7 +125,7 @@ class Ledger:
             if self._tallies.count(shape.name) > ROWS_MAX:
                 raise Beyond(f"{shape.name} has more than {ROWS_MAX} rows: delete some first, in parts")
             self.changes += [Change(shape.name, key, row, GONE) for key, row in self._rows(shape)]
-        self._shapes = {name: shape for name, shape in self._shapes.items() if shape not in leaving}
+        self._know({name: shape for name, shape in self._shapes.items() if shape not in leaving})
         self._tally()
         for shape in leaving:
             self._tallies.forget(shape.name)
@@ -129,15 +133,16 @@ class Ledger:
     def look(self) -> None:
         """Read the schema again; rows of tables that are new here come."""
         known = self._shapes
-        self._shapes = {shape.name: shape for shape in self._read_shapes()}
+        self._know({shape.name: shape for shape in self._read_shapes()})
         assert all(name in self._shapes for name in known), "a table went unseen"
         for name, shape in self._shapes.items():
             if name not in known:
                 self._come(shape)
 
     def open(self) -> None:
-        """Read the schema of a database whose rows are tallied already."""
-        self._shapes = {shape.name: shape for shape in self._read_shapes()}
+        """Read the schema of a database whose rows are tallied, and told of, already."""
+        self._know({shape.name: shape for shape in self._read_shapes()})
+        self._told = self._schema
 
     def _come(self, shape: Shape) -> None:
         for number, (key, row) in enumerate(self._rows(shape)):
@@ -185,10 +190,9 @@ class Ledger:
             self._rowid_name(shape)
         return shape
 
-    @property
-    def refers(self) -> bool:
-        """Whether a table refers to another: then a transaction may end with something owed."""
-        return any("references" in shape.sql.lower() for shape in self._shapes.values())
+    def _know(self, shapes: dict[str, Shape]) -> None:
+        self._shapes = shapes
+        self.refers = any("references" in shape.sql.lower() for shape in shapes.values())
 
     # When transactions begin and end.
 
@@ -198,15 +202,20 @@ class Ledger:
 
     def restore(self, mark: Mark) -> None:
         self._tallies = mark.tallies.copy()
-        self._shapes, self._schema, self.names = mark.shapes, mark.schema, mark.names
+        self._know(mark.shapes)
+        self._schema, self.names = mark.schema, mark.names
         del self.changes[mark.changes :]
         self._tallied = mark.changes
 
-    def take(self) -> list[Change]:
-        """The message's changes; the next one begins."""
+    def take_pairs(self) -> list[tuple[bytes, bytes]]:
+        """What is now under which key, in order, the schema first if it has changed; other changes begin."""
         self._tally()
-        changes, self.changes, self._tallied = self.changes, [], 0
-        return changes
+        pairs = [(change.key, change.after) for change in self.changes]
+        if self._schema != self._told:
+            self._told = self._schema
+            pairs.insert(0, (SCHEMA_KEY, self._schema))
+        self.changes, self._tallied = [], 0
+        return pairs
 
     def tallies(self) -> Tallies:
         self._tally()

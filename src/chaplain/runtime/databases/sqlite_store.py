@@ -1,4 +1,4 @@
-"""The executor's own tables in a SQLite file: position, results, and row changes on their way out.
+"""The executor's own tables in a SQLite file: its position, and results.
 
 Decides what is kept and how long. Results are outside of the fingerprint: which of them are left depends on what was
 read where. An identity that never reads loses its oldest ones first, and nobody else's.
@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 import apsw
 import msgspec
 
-from chaplain.executor.events import Work
-from chaplain.executor.fingerprint import Change, Tally, fingerprint_of
+from chaplain.executor.fingerprint import Tally, fingerprint_of
 from chaplain.executor.statement import Run, encode_run
 from chaplain.runtime.databases.engine import EngineFailed
 from chaplain.runtime.databases.sqlite_guard import OWN
@@ -23,12 +22,12 @@ RESULT_BYTES_MAX = 16 * 1024 * 1024
 _TABLES = f"""
 create table if not exists {OWN}state(
     one integer primary key check (one = 1), version integer, stream text, idx integer, requests integer,
-    whole integer, tallies blob, fingerprint blob, budget blob);
+    whole integer, tallies blob, fingerprint blob, budget blob, changes integer);
 create table if not exists {OWN}results(
     number integer primary key, acl blob, client_id integer, first_id integer, last_id integer, body blob);
 create index if not exists {OWN}results_of on {OWN}results(acl, client_id, last_id);
 """
-_WRITE = f"update {OWN}state set idx=?, requests=?, whole=?, tallies=?, fingerprint=?, budget=?"
+_WRITE = f"update {OWN}state set idx=?, requests=?, whole=?, tallies=?, fingerprint=?, budget=?, changes=?"
 _KEEP = f"insert into {OWN}results(acl, client_id, first_id, last_id, body) values (?,?,?,?,?)"
 
 
@@ -42,6 +41,8 @@ class State(msgspec.Struct, frozen=True):
     fingerprint: bytes
     budget: dict[bytes, int]
     """Steps that identities have left in a message that is not whole."""
+    changes: int
+    """Row changes so far."""
 
 
 class Store:
@@ -64,10 +65,10 @@ class Store:
         rows = list(self._connection.execute(f"select * from {OWN}state"))
         if not rows:
             nothing = msgspec.msgpack.encode({})
-            blank = (1, VERSION, stream, 0, 0, True, nothing, fingerprint_of(b"\x90", {}), nothing)
-            self._connection.execute(f"insert into {OWN}state values (?,?,?,?,?,?,?,?,?)", blank)
+            blank = (1, VERSION, stream, 0, 0, True, nothing, fingerprint_of(b"\x90", {}), nothing, 0)
+            self._connection.execute(f"insert into {OWN}state values (?,?,?,?,?,?,?,?,?,?)", blank)
             return self._read_state(stream)
-        _, version, of_stream, index, requests, whole, tallies, fingerprint, budget = rows[0]
+        _, version, of_stream, index, requests, whole, tallies, fingerprint, budget, changes = rows[0]
         if version != VERSION or of_stream != stream:
             raise EngineFailed(f"the database is of stream {of_stream!r} and version {version}, not of {stream!r}")
         try:
@@ -75,7 +76,7 @@ class Store:
             left = msgspec.msgpack.decode(budget, type=dict[bytes, int])
         except msgspec.MsgspecError as error:
             raise EngineFailed(f"the database's state: {error}") from None
-        return State(index, requests, bool(whole), known, fingerprint, left)
+        return State(index, requests, bool(whole), known, fingerprint, left, changes)
 
     # Within the transaction of a message.
 
@@ -85,10 +86,11 @@ class Store:
         tallies: Mapping[str, Tally],
         fingerprint: bytes,
         budget: Mapping[bytes, int],
+        changes: int,
     ) -> None:
         encode = msgspec.msgpack.encode
-        self._connection.execute(_WRITE, (*position, encode(tallies), fingerprint, encode(budget)))
-        self._next = State(*position, dict(tallies), fingerprint, dict(budget))
+        self._connection.execute(_WRITE, (*position, encode(tallies), fingerprint, encode(budget), changes))
+        self._next = State(*position, dict(tallies), fingerprint, dict(budget), changes)
 
     def put_results(self, runs: Sequence[tuple[bytes, Run]]) -> None:
         for acl, run in runs:
@@ -109,9 +111,6 @@ class Store:
             self._kept[acl] -= size
             through = number
         self._connection.execute(f"delete from {OWN}results where acl = ? and number <= ?", (acl, through))
-
-    def put_changes(self, work: Work, changes: list[Change]) -> None:
-        """Nobody takes row changes yet."""
 
     def committed(self) -> None:
         self.state = self._next

@@ -1,0 +1,85 @@
+"""The log of row changes of one database, in segments that Spark reads: a key, and the row now under it.
+
+Changes are numbered; the database's state says how many it has made. They are written here before the database
+commits, so a process that dies between leaves too many here, never too few: executed again, the message makes the same
+changes, and those that are here are passed over. Only if the machine fails, this log may end before the database does.
+Then the database is made anew from the journal (`is_behind`).
+
+Invariant: offset n of the stream is the database's change n, whatever happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from random import SystemRandom
+
+from chaplain.errors import ChaplainError
+from chaplain.runtime.databases.engine import EngineFailed
+from chaplain.runtime.disk import Disk
+from chaplain.runtime.files import Files, NoRoom
+from chaplain.segment.files import list_segments
+from chaplain.segment.tap import StreamKind, Tap
+from chaplain.segment.write import LogSettings
+
+SEGMENT_BYTES = 16 * 1024 * 1024
+RECORD_BYTES_MAX = 4 * 1024 * 1024
+RECORD_ROWS_MAX = 50_000
+
+Pair = tuple[bytes, bytes]
+"""A key, and the row under it; empty if there is none."""
+
+
+def log_name(stream: str) -> str:
+    """Streams may have any name, logs may not."""
+    return "rows-" + sha256(stream.encode()).hexdigest()[:16]
+
+
+class ChangeLog:
+    def __init__(self, folder: Path, stream: str) -> None:
+        self._stream = stream
+        folder.mkdir(mode=0o700, exist_ok=True)
+        log = log_name(stream)
+        try:
+            segments = [(file.sequence, file.path.read_bytes()) for file in list_segments(folder, log)]
+            settings = LogSettings(log, StreamKind.ROWS, segment_bytes=SEGMENT_BYTES)
+            self._tap = Tap(settings, SystemRandom(), segments)
+            self._files = Files(Disk(str(folder)))
+        except (OSError, ChaplainError) as error:
+            raise EngineFailed(f"the log of row changes in {folder}: {error}") from error
+
+    def is_behind(self, count: int) -> bool:
+        """Whether a database that has made so many changes made some that are not here."""
+        return self._tap.head(self._stream) < count
+
+    def write(self, first: int, pairs: Sequence[Pair], timestamp_ns: int) -> None:
+        """Changes from number `first` on; those that are here already are passed over."""
+        head = self._tap.head(self._stream)
+        assert first <= head, "a change would be missing"
+        start = head - first
+        try:
+            while start < len(pairs):
+                stop = _fitting(pairs, start)
+                self._append(pairs[start:stop], timestamp_ns)
+                start = stop
+        except (OSError, NoRoom, ChaplainError) as error:
+            raise EngineFailed(f"the log of row changes: {error}") from error
+
+    def _append(self, pairs: Sequence[Pair], timestamp_ns: int) -> None:
+        keys, values = [key for key, _ in pairs], [row for _, row in pairs]
+        for operation in self._tap.write(StreamKind.ROWS, self._stream, values, timestamp_ns, keys=keys):
+            self._files.perform(operation)
+
+    def close(self) -> None:
+        self._files.close()
+
+
+def _fitting(pairs: Sequence[Pair], start: int) -> int:
+    """Up to which place pairs fit in one record."""
+    size = 0
+    for place in range(start, min(len(pairs), start + RECORD_ROWS_MAX)):
+        size += len(pairs[place][0]) + len(pairs[place][1]) + 8
+        if size > RECORD_BYTES_MAX and place > start:
+            return place
+    return min(len(pairs), start + RECORD_ROWS_MAX)
