@@ -12,8 +12,8 @@ import msgspec
 from chaplain.executor.events import Step, Work
 from chaplain.executor.fingerprint import SCHEMA_KEY, Change, Tallies, Tally, fingerprint_of
 from chaplain.executor.statement import SQL_TYPE, Outcome, Statement, decode_run, encode_statement
-from chaplain.runtime.databases.changes import log_name
-from chaplain.runtime.databases.sqlite import CHANGES, SqliteDatabase, file_name
+from chaplain.runtime.databases.changes import LOG
+from chaplain.runtime.databases.sqlite import CHANGES, SqliteDatabase, file_name, quoted
 from chaplain.segment.files import list_segments, scan_file
 from chaplain.segment.pack import Pack, decode_pack, encode_pack
 from chaplain.segment.record import Kind
@@ -86,7 +86,7 @@ class Database:
         """The fingerprint that the row changes add up to."""
         latest: dict[bytes, bytes] = {}
         count = 0
-        for file in list_segments(self.folder / CHANGES, log_name(self.stream)):
+        for file in list_segments(self.folder / CHANGES / quoted(self.stream), LOG):
             for _, record in scan_file(file.path).records:
                 if record.kind == Kind.BATCH:
                     pack = decode_pack(record.body)

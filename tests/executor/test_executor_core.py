@@ -28,6 +28,7 @@ from chaplain.executor.feed import QUEUE_BYTES_MAX
 from chaplain.executor.messages import AskReach, AskResults, Print, Query, Reach, ReadThrough, WereRead
 from chaplain.executor.statement import SQL_TYPE
 from chaplain.gossip.events import Told
+from chaplain.journal.assembly import Placed, founded
 from chaplain.journal.cluster_message import Body, chain_hash, encode_body
 from chaplain.journal.config_message import NO_ACL
 from chaplain.journal.log_records import message_records
@@ -42,7 +43,6 @@ from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
 ACL = b"A" * 15
-KEYS = {bytes([node]) * 32: node for node in (1, 2, 3)}
 ALICE = Client(ACL, "alice", b"k" * 32, 1, b"", ("*",), ("main", "other"), False, b"")
 
 
@@ -53,7 +53,8 @@ def peer(node: int) -> Peer:
 class Journal:
     """What the executor sees of a journal: everything is on disk, at positions that are ten times the index."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: int) -> None:
+        self.assembly = founded(Placed(node, bytes([node]) * 32, "", b"") for node in range(1, nodes + 1))
         self.clients: Mapping[bytes, Client] = {ACL: ALICE}
         self.lanes: Mapping[int, object] = {}
         self.reach: int | None = 0
@@ -68,8 +69,8 @@ class Journal:
 
 class Stage:
     def __init__(self, nodes: int = 1, *, attach: bool = True) -> None:
-        self.core = ExecutorCore(1, 1, {key: node for key, node in KEYS.items() if node <= nodes})
-        self.journal = Journal()
+        self.core = ExecutorCore(1, 1)
+        self.journal = Journal(nodes)
         self.now_ns = 0
         self.index = 0
         self.records: dict[int, tuple[Record, ...]] = {}
@@ -281,6 +282,19 @@ def test_who_is_in_doubt_does_not_say_how_far_the_order_is() -> None:
     assert [e for e in stage.hears(3, Reach(1, 1)) if isinstance(e, RunQuery)]
 
 
+def test_a_fresh_query_asks_again_if_others_decide_by_then() -> None:
+    stage = ready(3)
+    stage.ask(Query("main", 0, True), payload=statement("select 1"))
+    stage.hears(2, Reach(1, 2))
+    stage.journal.assembly = founded(Placed(node, bytes([node]) * 32, "", b"") for node in (1, 2, 3, 4, 5))
+    stage.agree()
+    effects = stage.done(stage.step(Drained())[0])
+    assert not [e for e in effects if isinstance(e, RunQuery)]
+    assert stage.said(effects) == [(2, AskReach(2)), (3, AskReach(2))]
+    stage.hears(2, Reach(2, 2))
+    assert [e for e in stage.hears(3, Reach(2, 2)) if isinstance(e, RunQuery)]
+
+
 def test_a_local_query_asks_nobody() -> None:
     stage = ready(3)
     (query,) = stage.ask(Query("main", 0, False), payload=statement("select 1"))
@@ -331,7 +345,7 @@ def test_fingerprints_are_told_and_compared() -> None:
 
 
 def test_who_agrees_with_a_majority_goes_on() -> None:
-    comparison = Comparison(3)
+    comparison = Comparison(lambda: 3)
     assert comparison.heard(2, 5, b"a") is None
     assert comparison.reached(5, b"a") is None
     assert comparison.heard(3, 5, b"b") == Finding(5, (3,), False)
@@ -339,17 +353,17 @@ def test_who_agrees_with_a_majority_goes_on() -> None:
 
 
 def test_without_a_majority_nobody_can_tell() -> None:
-    comparison = Comparison(2)
+    comparison = Comparison(lambda: 2)
     comparison.reached(5, b"a")
     assert comparison.heard(2, 5, b"b") == Finding(5, (2,), True)
-    comparison = Comparison(3)
+    comparison = Comparison(lambda: 3)
     comparison.heard(2, 5, b"b")
     comparison.heard(3, 5, b"c")
     assert comparison.reached(5, b"a") == Finding(5, (2, 3), True)
 
 
 def test_positions_that_were_not_reached_are_not_judged() -> None:
-    comparison = Comparison(3)
+    comparison = Comparison(lambda: 3)
     comparison.reached(5, b"a")
     comparison.reached(9, b"b")
     assert comparison.heard(2, 7, b"x") is None

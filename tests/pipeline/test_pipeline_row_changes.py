@@ -49,8 +49,8 @@ def test_a_fold_of_row_changes_has_the_executors_fingerprint(spark, tmp_path: Pa
     for _ in range(STATEMENTS // A_MESSAGE):
         database.apply(order.message(*requests(chance, A_MESSAGE)))
     database.apply(order.message("drop table gone", "alter table stock rename to store", "create view v as select 1"))
-    reader = spark.read.format("chaplain").option("path", str(tmp_path / "changes")).option("subscribe", "main")
-    folded = fold(reader.load()).cache()
+    reader = spark.read.format("chaplain").option("path", str(tmp_path / "rows" / "main")).option("kind", "rows")
+    folded = fold(reader.option("subscribe", "main").load()).cache()
     assert tallies(folded) == database.tallies() == database.counted()
     assert fingerprint(folded) == database.engine.fingerprint
     with pytest.raises(Missing, match="schema"):

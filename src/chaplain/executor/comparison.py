@@ -1,8 +1,8 @@
 """Whether executors still agree about one database: fingerprints of the same position, side by side.
 
-Decides who has diverged: whoever is contradicted by a majority of all nodes; or everybody, if all have spoken and no
-majority agrees, because then nobody can tell. One executor that is contradicted by a minority goes on and says whom it
-differs from. Refuses to know why.
+Decides who has diverged: whoever is contradicted by a majority of all executors; or everybody, if all have spoken and
+no majority agrees, because then nobody can tell. One executor that is contradicted by a minority goes on and says whom
+it differs from. Refuses to know why.
 
 Invariants: who agrees with a majority is never stopped; nothing is decided about a position that was not reached here.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, deque
+from collections.abc import Callable
 
 from chaplain.core import Frozen
 
@@ -31,7 +32,8 @@ class Finding(Frozen, frozen=True):
 
 
 class Comparison:
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: Callable[[], int]) -> None:
+        """`nodes` says how many executors there are."""
         self._nodes = nodes
         self._indexes: deque[int] = deque(maxlen=HISTORY_MAX)
         self._own: deque[bytes] = deque(maxlen=HISTORY_MAX)
@@ -74,6 +76,6 @@ class Comparison:
     def _outvoted(self, own: bytes, heard: dict[int, bytes]) -> bool:
         votes = Counter([own, *heard.values()])
         winner, count = votes.most_common(1)[0]
-        if 2 * count > self._nodes:
+        if 2 * count > self._nodes():
             return winner != own
-        return len(heard) + 1 >= self._nodes
+        return len(heard) + 1 >= self._nodes()

@@ -10,7 +10,7 @@ executor that has stopped applies nothing more and answers no question.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import TypeAlias, assert_never
 
@@ -38,6 +38,7 @@ from chaplain.executor.fingerprint import combined
 from chaplain.executor.messages import AskReach, PeerMessage, Print, Reach, WereRead
 from chaplain.executor.questions import JournalView, Questions
 from chaplain.gossip.events import MemberChanged, Told
+from chaplain.journal.node_message import Stage
 from chaplain.journal.reading import whole_messages
 from chaplain.journal.state import Moment
 from chaplain.journal.verdict import ConfigVerdict, Executed
@@ -79,19 +80,18 @@ class ExecutorCore:
     """What its host does for it beside what hosts do for every layer."""
     answers = (DatabaseOpened, Applied, Looked, Cleared, BackRead)
 
-    def __init__(self, identifier: int, node: int, nodes: Mapping[bytes, int]) -> None:
-        """`nodes` are the ids of all nodes of the journal, this one too, by key."""
+    def __init__(self, identifier: int, node: int) -> None:
         self.counts: Counter[str] = Counter()
         self._identifier = identifier
         self._node = node
-        self._nodes = dict(nodes)
         self._journal: JournalView | None = None
-        self._instances: dict[int, bytes] = {}
+        self._sessions: dict[bytes, bytes] = {}
+        """The instance that each key is reached by."""
         self._feeds: dict[str, Feed] = {}
         self._owners: dict[int, bytes] = {}
         """The identity of each lane. Lanes come and go; what they wrote may be applied later."""
         self._settled = 0
-        self._questions = Questions(node, len(nodes), self._feeds, self._tell_all)
+        self._questions = Questions(node, self._feeds, self._tell_all)
         self._backs: dict[int, Feed] = {}
         """Reads of the log that are under way, by token."""
         self._token = 0
@@ -113,7 +113,7 @@ class ExecutorCore:
         for stream, batches in _batches(executed.batches).items():
             feed = self._feeds.get(stream)
             if feed is None and len(self._feeds) < DATABASES_MAX:
-                feed = self._feeds[stream] = Feed(stream, len(self._nodes))
+                feed = self._feeds[stream] = Feed(stream, self._executors)
             if feed is not None:
                 feed.touch(executed.moment.index)
                 if self._journal is not None:
@@ -170,7 +170,7 @@ class ExecutorCore:
             return
         for feed in self._feeds.values():
             self._pump(now_ns, feed)
-        self._questions.resolve(self._settled)
+        self._questions.resolve(self._journal, self._settled)
 
     # Feeding databases.
 
@@ -273,33 +273,40 @@ class ExecutorCore:
 
     # Other executors.
 
+    def _executors(self) -> int:
+        """How many there are."""
+        assert self._journal is not None
+        return sum(placed.executor == Stage.LIVE for placed in self._journal.assembly.nodes)
+
+    def _node_of(self, key: bytes) -> int | None:
+        assert self._journal is not None
+        members = self._journal.assembly
+        return next((one.node for one in members.nodes if one.key == key and members.has(one)), None)
+
     def _entered(self, event: Entered) -> None:
-        node = self._nodes.get(event.peer.key)
-        if node is None:
-            return
-        self._instances[node] = event.peer.instance
+        key = event.peer.key
+        self._sessions[key] = event.peer.instance
         for token in self._questions.open_rounds():
-            self._tell(node, AskReach(token))
+            self._tell(key, AskReach(token))
         for were in self._questions.remembered():
-            self._tell(node, were)
+            self._tell(key, were)
 
     def _exited(self, event: Exited) -> None:
-        node = self._nodes.get(event.peer.key, 0)
-        if self._instances.get(node) == event.peer.instance:
-            del self._instances[node]
+        if self._sessions.get(event.peer.key) == event.peer.instance:
+            del self._sessions[event.peer.key]
 
-    def _tell(self, node: int, message: PeerMessage) -> None:
-        instance = self._instances.get(node)
-        if instance is not None:
+    def _tell(self, key: bytes, message: PeerMessage) -> None:
+        if self._node_of(key) is not None:
             content = parcel.encode(Parcel(self._identifier, Layer.EXECUTOR, messages.encode(message)))
-            self._out.append(Whisper(instance, content))
+            self._out.append(Whisper(self._sessions[key], content))
 
     def _tell_all(self, message: PeerMessage) -> None:
-        for node in sorted(self._instances):
-            self._tell(node, message)
+        for key in sorted(self._sessions):
+            self._tell(key, message)
 
     def _told(self, event: Told) -> None:
-        node = self._nodes.get(event.peer.key)
+        assert self._journal is not None
+        node = self._node_of(event.peer.key)
         if node is None:
             return
         try:
@@ -309,11 +316,11 @@ class ExecutorCore:
             return
         match message:
             case AskReach():
-                reach = None if self._journal is None else self._journal.reach
+                reach = self._journal.reach
                 if reach is not None:
-                    self._tell(node, Reach(message.token, reach))
+                    self._tell(event.peer.key, Reach(message.token, reach))
             case Reach():
-                self._questions.reached(message.token, node, message.index)
+                self._questions.reached(self._journal, message.token, node, message.index)
             case Print():
                 feed = self._feeds.get(message.stream)
                 if feed is not None and len(message.fingerprint) == 32:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from enum import StrEnum
 
 from chaplain.executor.comparison import Comparison
@@ -38,7 +39,7 @@ class Phase(StrEnum):
 
 
 class Feed:
-    def __init__(self, stream: str, nodes: int) -> None:
+    def __init__(self, stream: str, nodes: Callable[[], int]) -> None:
         self.stream = stream
         self.phase = Phase.CLOSED
         self.trouble = ""

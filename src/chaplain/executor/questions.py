@@ -1,7 +1,7 @@
 """What clients ask an executor: results of their requests, and queries. Each waits for the position it is about.
 
-A fresh query is answered after everything that was agreed when it came: a majority of the nodes is asked how far they
-hold the order; whatever was agreed is held by one of them. Decides who may ask what, and when it may be answered.
+A fresh query is answered after everything that was agreed when it came: a quorum of the serializers is asked how far
+they hold the order; whatever was agreed is held by one of them. Decides who may ask what, and when it may be answered.
 
 Invariants: every call is settled once, or withdrawn; nobody sees another's results, or a stream it may not read; what
 waits is bounded.
@@ -21,7 +21,9 @@ from chaplain.executor.events import ClearResults, Looked, RunQuery, TakeResults
 from chaplain.executor.feed import Feed, Phase
 from chaplain.executor.messages import AskReach, AskResults, PeerMessage, Query, ReadThrough, WereRead
 from chaplain.executor.statement import decode_statement
+from chaplain.journal.assembly import Assembly
 from chaplain.journal.configuration import may_read
+from chaplain.journal.quorum import Quorum
 from chaplain.journal.state import Client, Status
 
 WAITING_MAX = 4096
@@ -40,6 +42,9 @@ class JournalView(Protocol):
 
     @property
     def lanes(self) -> Mapping[int, object]: ...
+
+    @property
+    def assembly(self) -> Assembly: ...
 
     @property
     def reach(self) -> int | None:
@@ -61,6 +66,8 @@ class Wait(Frozen, frozen=True):
     message: AskResults | Query
     payload: bytes
     index: int
+    quorum: Quorum | None = None
+    """Who was asked how far the order might be."""
 
 
 class _Round(msgspec.Struct):
@@ -74,11 +81,8 @@ QuestionEffect: TypeAlias = Settled | RunQuery | TakeResults | ClearResults
 
 
 class Questions:
-    def __init__(
-        self, node: int, nodes: int, feeds: Mapping[str, Feed], tell_all: Callable[[PeerMessage], None]
-    ) -> None:
+    def __init__(self, node: int, feeds: Mapping[str, Feed], tell_all: Callable[[PeerMessage], None]) -> None:
         self._node = node
-        self._majority = nodes // 2 + 1
         self._feeds = feeds
         self._tell_all = tell_all
         self._waits: dict[int, Wait] = {}
@@ -120,18 +124,19 @@ class Questions:
         self._rounds[self._token] = _Round(wait, {})
         self._tell_all(AskReach(self._token))
         if journal.reach is not None:
-            self.reached(self._token, self._node, journal.reach)
+            self.reached(journal, self._token, self._node, journal.reach)
 
-    def reached(self, token: int, node: int, index: int) -> None:
+    def reached(self, journal: JournalView, token: int, node: int, index: int) -> None:
         """A node holds the order up to there."""
         asked = self._rounds.get(token)
         if asked is None:
             return
         asked.reaches[node] = index
-        if len(asked.reaches) >= self._majority:
+        quorum = journal.assembly.quorum
+        if quorum.reached(asked.reaches):
             del self._rounds[token]
             index = max(asked.wait.index, *asked.reaches.values())
-            self._waits[asked.wait.call] = msgspec.structs.replace(asked.wait, index=index)
+            self._waits[asked.wait.call] = msgspec.structs.replace(asked.wait, index=index, quorum=quorum)
 
     def open_rounds(self) -> list[int]:
         """Tokens of what is still asked; whoever comes is asked, too."""
@@ -146,7 +151,7 @@ class Questions:
 
     # Answering.
 
-    def resolve(self, settled: int) -> None:
+    def resolve(self, journal: JournalView, settled: int) -> None:
         """Answer what can be answered now that so much is agreed and applied here."""
         for wait in list(self._waits.values()):
             feed = self._feeds.get(wait.message.stream)
@@ -158,7 +163,10 @@ class Questions:
                 return
             elif settled >= wait.index and (feed is None or (feed.is_open and feed.has_reached(wait.index))):
                 del self._waits[wait.call]
-                self._look(wait, feed)
+                if wait.quorum in (None, journal.assembly.quorum):
+                    self._look(wait, feed)
+                else:
+                    self._begin_round(journal, wait)  # others decide by now: those asked may not know the latest
 
     def _look(self, wait: Wait, feed: Feed | None) -> None:
         message = wait.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chaplain.journal.assembly import Assembly
 from chaplain.journal.core import JournalCore
 from chaplain.journal.state import Client
 
@@ -17,6 +18,10 @@ class NodesJournal:
     @property
     def clients(self) -> Mapping[bytes, Client]:
         return self._journal.execution.state.clients
+
+    @property
+    def assembly(self) -> Assembly:
+        return self._journal.execution.assembly
 
     @property
     def lanes(self) -> Mapping[int, object]:

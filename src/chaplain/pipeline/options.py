@@ -34,7 +34,7 @@ class Bound(Frozen, frozen=True):
 
 
 JOURNAL = "journal"
-KINDS = (JOURNAL, "pool", "event", "sequence", "graph")
+KINDS = (JOURNAL, "pool", "event", "sequence", "graph", "rows")
 """Kinds of streams, each with a log of that name in a node's segments."""
 
 

@@ -1,6 +1,7 @@
 """Row changes of executors, folded: the fingerprint that the executors have themselves, computed by Spark.
 
-    rows = spark.read.format("chaplain").option("path", "DIR/node-1/databases/changes").option("subscribe", "main").load()
+    rows = (spark.read.format("chaplain").option("path", "DIR/node-1/databases/rows/main").option("kind", "rows")
+            .option("subscribe", "main").load())
     fingerprint(fold(rows)).hex() == client.status()["databases"]["main"]["fingerprint"]
 
 Decides nothing about what is summed: that is `executor.fingerprint`. Hashes are Spark's own `sha2`; sums of 256 bits

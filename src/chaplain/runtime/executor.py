@@ -12,7 +12,6 @@ from chaplain.executor.events import BackRead, ReadBack
 from chaplain.journal.order_events import ReadLog
 from chaplain.runtime.databases.errands import Databases
 from chaplain.runtime.journal import read_log
-from chaplain.runtime.secrets import read_public_key
 
 FOLDER = "databases"
 NONE = "none"
@@ -22,8 +21,7 @@ def make_executor(config: NodeConfig, identifier: int) -> ExecutorCore | None:
     """None if this node executes nothing."""
     if config.text("database") == NONE or not config.disks:
         return None
-    nodes = {read_public_key(key, f"[nodes] {node}"): node for node, key in config.nodes.items()}
-    return ExecutorCore(identifier, config.number("id"), nodes)
+    return ExecutorCore(identifier, config.number("id"))
 
 
 def make_databases(config: NodeConfig) -> Databases:

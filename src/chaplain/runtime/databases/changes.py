@@ -11,7 +11,6 @@ Invariant: offset n of the stream is the database's change n, whatever happened.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from random import SystemRandom
 
@@ -31,19 +30,17 @@ Pair = tuple[bytes, bytes]
 """A key, and the row under it; empty if there is none."""
 
 
-def log_name(stream: str) -> str:
-    """Streams may have any name, logs may not."""
-    return "rows-" + sha256(stream.encode()).hexdigest()[:16]
+LOG = "rows"
+"""What Spark's option `kind` calls it."""
 
 
 class ChangeLog:
     def __init__(self, folder: Path, stream: str) -> None:
         self._stream = stream
-        folder.mkdir(mode=0o700, exist_ok=True)
-        log = log_name(stream)
         try:
-            segments = [(file.sequence, file.path.read_bytes()) for file in list_segments(folder, log)]
-            settings = LogSettings(log, StreamKind.ROWS, segment_bytes=SEGMENT_BYTES)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            segments = [(file.sequence, file.path.read_bytes()) for file in list_segments(folder, LOG)]
+            settings = LogSettings(LOG, StreamKind.ROWS, segment_bytes=SEGMENT_BYTES)
             self._tap = Tap(settings, SystemRandom(), segments)
             self._files = Files(Disk(str(folder)))
         except (OSError, ChaplainError) as error:

@@ -41,22 +41,26 @@ from chaplain.runtime.databases.sqlite_store import Store
 from chaplain.segment.pack import decode_pack, heads_of
 
 SUFFIX = ".sqlite"
-CHANGES = "changes"
-"""The folder beside the files for the logs of row changes."""
+CHANGES = "rows"
+"""The folder beside the files in which each stream has one with its log of row changes."""
 _SPARED = STEPS_A_CALL * (QUICK_CALLS_MAX + 2)
 """Whether a request of fewer steps was run carefully may differ between executors: it is not charged for."""
 
 
-def file_name(stream: str) -> str:
+def quoted(stream: str) -> str:
     """A stream's name as that of a file, whatever it is."""
-    return quote(stream, safe="") + SUFFIX
+    return quote(stream, safe="").replace(".", "%2E")
+
+
+def file_name(stream: str) -> str:
+    return quoted(stream) + SUFFIX
 
 
 class SqliteDatabase:
     def __init__(self, folder: Path, stream: str) -> None:
         self.stream = stream
         path = folder / file_name(stream)
-        self._changes = ChangeLog(folder / CHANGES, stream)
+        self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream)
         self._open(path)
         if self._changes.is_behind(self._store.state.changes):
             self._connection.close()
