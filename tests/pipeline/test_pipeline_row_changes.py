@@ -12,6 +12,8 @@ from chaplain.errors import Missing
 from chaplain.pipeline import fold
 from chaplain.pipeline.row_changes import fingerprint, tallies
 
+pytestmark = pytest.mark.timeout(400)
+
 STATEMENTS = 100_000
 A_MESSAGE = 2_000
 LONG = "t" * 40
