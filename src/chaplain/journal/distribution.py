@@ -58,7 +58,8 @@ class Distribution:
     def send(self, now_ns: int, reference: Reference, digest: bytes, payload: bytes) -> None:
         """A new message of ours: to everybody, and to the serializer here."""
         self.cellar.put(reference, digest, payload)
-        self.effects += [ToPeer(node, Payload(payload)) for node in self._acked]
+        message = Payload(payload)
+        self.effects += [ToPeer(node, message) for node in self._acked]
         self.effects.append(PayloadArrived(reference, digest, payload))
         if self._resend_ns is None:
             self._resend_ns = now_ns + self._settings.resend_ns

@@ -37,9 +37,10 @@ def cut(frame: bytes) -> list[bytes]:
         raise ValueError(f"no frame begins with {frame[0]:#04x}: that octet marks a piece")
     if len(frame) <= PIECE_BYTES_MAX:
         return [frame]
-    pieces = [frame[start : start + _STEP] for start in range(0, len(frame), _STEP)]
-    middle = [MIDDLE + piece for piece in pieces[1:-1]]
-    return [FIRST + pieces[0], *middle, LAST + pieces[-1]]
+    view = memoryview(frame)
+    starts = range(0, len(frame), _STEP)
+    marks = [FIRST, *[MIDDLE] * (len(starts) - 2), LAST]
+    return [b"".join((mark, view[at : at + _STEP])) for mark, at in zip(marks, starts, strict=True)]
 
 
 def carried_bytes(message: bytes) -> int:

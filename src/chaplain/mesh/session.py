@@ -55,5 +55,5 @@ class Session:
 
     def say(self, octet: int, fields: bytes = b"", urgent: bool = False) -> Say:
         """The next command to this peer."""
-        command = b"%b%c%b%b" % (SIGNATURE, octet, self.numbering.next_octets(), fields)
+        command = b"".join((SIGNATURE, bytes((octet,)), self.numbering.next_octets(), fields))
         return Say(self.peer.instance, command, urgent)

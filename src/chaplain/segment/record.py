@@ -95,6 +95,11 @@ def size_of(record: Record) -> int:
 
 def encode(record: Record, identity: bytes, position: int, proven: int) -> bytes:
     """The record's octets at this place of this segment. They are valid nowhere else."""
+    return b"".join(pieces_of(record, identity, position, proven))
+
+
+def pieces_of(record: Record, identity: bytes, position: int, proven: int) -> tuple[bytes, ...]:
+    """The same in pieces, for who puts many records together: a large body is copied once less."""
     stream = record.stream.encode()
     _check(record, stream)
     body = bytes(record.body)
@@ -124,7 +129,7 @@ def encode(record: Record, identity: bytes, position: int, proven: int) -> bytes
     )
     covered = b"".join((fixed[_COVERED_FROM:], stream, padding(len(stream))))
     crc = checksum(covered, seed).to_bytes(4, "little")
-    return b"".join((identity[:TAG_BYTES], crc, covered, body, padding(len(body))))
+    return (identity[:TAG_BYTES], crc, covered, body, padding(len(body)))
 
 
 def _check(record: Record, stream: bytes) -> None:

@@ -24,7 +24,7 @@ from chaplain.segment.layout import (
     free_name,
     segment_name,
 )
-from chaplain.segment.record import ROLL_BYTES, Kind, Record, encode, size_of
+from chaplain.segment.record import ROLL_BYTES, Kind, Record, encode, pieces_of, size_of
 from chaplain.segment.scan import Verdict
 from chaplain.segment.survey import Ending, Survey
 
@@ -91,7 +91,7 @@ class Writer:
                 operations += self._roll(start, waiting)
                 start, waiting = self.written, []
             assert self._header is not None
-            waiting.append(encode(record, self._header.identity, self.written, self.proven))
+            waiting += pieces_of(record, self._header.identity, self.written, self.proven)
             self.written += size
         if waiting:
             operations.append(self._write(start, [*waiting, self._end_mark(self.written)]))
