@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.sequence_real.sequence_scenes import (
     when_in,
 )
 
-from chaplain import Client
+from chaplain import AsyncClient, Client
 from chaplain.pipeline.index import Index
 
 pytestmark = pytest.mark.timeout(240)
@@ -41,10 +42,21 @@ def test_publishers_contend_while_the_holder_is_killed_again_and_again(tmp_path:
         for node in status["nodes"]:
             assert (node["state"], node["sequence"]["work_set"]) == ("WRK", [1, 2, 3, 4, 5])
         assert cluster[2].metrics()["sequence_working"] == 1
+        asyncio.run(_awaited(cluster.directory))
         until(lambda: _recorded(cluster[4].folder / "segments"), "what was published is in segments")
         for node in cluster:
             node.check()
     print(f"{counts}, gaps {[round(gap, 2) for gap in gaps]}")
+
+
+async def _awaited(directory: Path) -> None:
+    """Many publishes at once, and a reader that follows."""
+    async with AsyncClient.connect(directory) as client:
+        stream = client.sequence("awaited")
+        numbers = await asyncio.gather(*(stream.publish(b"%d" % place) for place in range(200)))
+        assert sorted(numbers) == list(range(1, 201))
+        seen = [event async for event in stream.read(follow=True, stop=201)]
+    assert {event.number: event.value for event in seen} == {n: b"%d" % p for p, n in enumerate(numbers)}
 
 
 def _recorded(segments: Path) -> bool:

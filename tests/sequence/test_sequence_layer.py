@@ -1,0 +1,253 @@
+"""Clients' calls at the sequence: publishing, pages, waiting readers, what left the window, and the tap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from chaplain.client.sequence_requests import Reading, SequenceEvent, check_values
+from chaplain.core import Drained, Persist, Persisted, Report, Requested, Settled, Withdrawn, Woken
+from chaplain.errors import Missing
+from chaplain.segment.tap import StreamKind, Tap
+from chaplain.segment.write import LogSettings
+from chaplain.sequence import requests
+from chaplain.sequence.core import SequenceCore
+from chaplain.sequence.layer import LayerEffect, SequenceLayer
+from chaplain.sequence.requests import Numbered, Page, PublishRequest, ReadRequest
+from chaplain.sequence.settings import SequenceSettings
+
+SECOND = 10**9
+
+
+class Alone:
+    """One node with an empty list."""
+
+    def __init__(self, *, tap: Tap | None = None, started: bool = True, **settings: int) -> None:
+        self.now_ns = 0
+        values: dict[str, int] = {"lonely_ns": 0, **settings}
+        core = SequenceCore(SequenceSettings(1, listed=() if started else (2, 3), **values), Random(1), 0)  # type: ignore[arg-type]
+        self.layer = SequenceLayer(core, tap, ("*",))
+        self.layer.name_nodes({1: 7})
+        self.effects: list[LayerEffect] = []
+        self._call = 0
+        self.step(Drained())
+
+    def step(self, event: object, after_s: float = 0.0) -> list[LayerEffect]:
+        self.now_ns += int(after_s * SECOND)
+        got = self.layer.step(self.now_ns, event)  # type: ignore[arg-type]
+        self.effects += got
+        return got
+
+    def ask(self, request: requests.SequenceRequest | bytes, payload: bytes = b"") -> int:
+        self._call += 1
+        body = request if isinstance(request, bytes) else requests.encode(request)
+        self.step(Requested(self._call, "ann", body, payload))
+        self.step(Drained())
+        return self._call
+
+    def publish(self, *values: bytes, stream: str = "s") -> int:
+        return self.ask(PublishRequest(stream, [len(value) for value in values]), b"".join(values))
+
+    def answer(self, call: int) -> Settled | None:
+        found = [one for one in self.effects if isinstance(one, Settled) and one.call == call]
+        assert len(found) <= 1, "a call is settled once"
+        return found[0] if found else None
+
+    def page(self, start: int = 0, wait_ns: int = 0, history: int = 0) -> Page:
+        settled = self.answer(self.ask(ReadRequest("s", start, wait_ns, history)))
+        assert settled is not None
+        assert not settled.kind, settled.reason
+        return requests.decode_page(settled.payload)
+
+    def read(self, reading: Reading, pages: int = 100) -> list[SequenceEvent]:
+        """As a client does, page by page."""
+        found: list[SequenceEvent] = []
+        for _ in range(pages):
+            if reading.ended:
+                break
+            build: Callable[[int, int], object] = reading.ask().build
+            request = build(1, SECOND).request  # type: ignore[attr-defined]
+            settled = self.answer(self.ask(request.body))
+            assert settled is not None
+            found += reading.take(requests.decode_page(settled.payload))
+        return found
+
+
+def reason(settled: Settled | None) -> str:
+    assert settled is not None
+    assert settled.kind
+    return f"{settled.kind}: {settled.reason}"
+
+
+def test_a_publish_is_answered_with_its_first_number() -> None:
+    node = Alone()
+    first, second = node.publish(b"a", b"b"), node.publish(b"c")
+    assert node.answer(first) == Settled(first, requests.encode(Numbered(1)))
+    assert node.answer(second) == Settled(second, requests.encode(Numbered(3)))
+
+
+def test_pages_hold_events_with_hashes_that_link_them() -> None:
+    node = Alone()
+    node.publish(b"a", b"b", b"c")
+    node.publish(b"d")
+    whole = node.read(Reading("s", None, None, False, None))
+    assert [(one.number, one.value, one.publisher) for one in whole] == [
+        (1, b"a", "ann"),
+        (2, b"b", "ann"),
+        (3, b"c", "ann"),
+        (4, b"d", "ann"),
+    ]
+    assert node.read(Reading("s", 2, None, False, None)) == whole[1:], "hashes do not depend on where one begins"
+    assert node.read(Reading("s", 2, 4, False, None)) == whole[1:3]
+    assert node.read(Reading("s", 3, 3, False, None)) == []
+    assert node.read(Reading("nothing", None, None, False, None)) == []
+
+
+def test_a_long_stream_is_read_in_bounded_pages() -> None:
+    node = Alone(page_bytes_max=1000)
+    for number in range(50):
+        node.publish(b"%d" % number * 50)
+    page = node.page()
+    assert (page.first, page.head) == (1, 50)
+    assert sum(len(value) for run in page.runs for value in run.values) < 1200
+    assert len(node.read(Reading("s", None, None, False, None))) == 50
+
+
+def test_without_follow_a_reader_ends_at_the_head_of_its_first_page() -> None:
+    node = Alone(page_bytes_max=1)
+    for number in range(3):
+        node.publish(b"%d" % number)
+    reading = Reading("s", None, None, False, None)
+    seen = node.read(reading, pages=1)
+    node.publish(b"late")
+    seen += node.read(reading)
+    assert [one.value for one in seen] == [b"0", b"1", b"2"]
+
+
+def test_a_reader_waits_for_news_and_is_woken_by_it_or_by_time() -> None:
+    node = Alone()
+    waiting = node.ask(ReadRequest("s", 1, 5 * SECOND, 0))
+    assert node.answer(waiting) is None
+    assert node.layer.deadline() is not None
+    node.publish(b"news")
+    settled = node.answer(waiting)
+    assert settled is not None
+    assert requests.decode_page(settled.payload).runs[0].values == [b"news"]
+    idle = node.ask(ReadRequest("s", 2, 5 * SECOND, 0))
+    node.step(Woken(), after_s=6)
+    settled = node.answer(idle)
+    assert settled is not None
+    assert requests.decode_page(settled.payload).runs == []
+
+
+def test_a_withdrawn_call_is_not_answered() -> None:
+    node = Alone(lonely_ns=10 * SECOND)
+    published, waiting = node.publish(b"a"), node.ask(ReadRequest("s", 1, 5 * SECOND, 0))
+    node.step(Withdrawn(published))
+    node.step(Withdrawn(waiting))
+    for _ in range(12):
+        node.step(Woken(), after_s=1)
+    assert node.page().head == 1, "it was published all the same"
+    assert node.answer(published) is None
+    assert node.answer(waiting) is None
+
+
+def test_what_left_the_window_is_missing_by_name() -> None:
+    node = Alone(window_bytes=3000)
+    for _ in range(20):
+        node.publish(bytes(400))
+    page = node.page()
+    assert 1 < page.first <= 20
+    assert page.runs[0].first == page.first
+    call = node.ask(ReadRequest("s", 1, 0, 0))
+    assert reason(node.answer(call)) == f"missing: s 1 has left the window; the oldest here is {page.first}"
+
+
+def test_a_reader_of_another_history_is_told() -> None:
+    node = Alone()
+    node.publish(b"a")
+    call = node.ask(ReadRequest("s", 1, 0, 12345))
+    assert "missing: the history you read, 0000000000003039, is over" in reason(node.answer(call))
+
+
+@pytest.mark.parametrize(
+    ("body", "payload"),
+    [
+        (b"\x93", b""),
+        (requests.encode(PublishRequest("s", [2])), b"a"),
+        (requests.encode(PublishRequest("s", [])), b""),
+        (requests.encode(PublishRequest("s s", [1])), b"a"),
+        (requests.encode(PublishRequest("", [1])), b"a"),
+    ],
+)
+def test_bad_requests_are_refused(body: bytes, payload: bytes) -> None:
+    node = Alone()
+    assert reason(node.answer(node.ask(body, payload))).startswith("refused: ")
+    assert node.layer.core.bench.events == 0
+
+
+def test_before_it_joined_a_node_lets_readers_wait_and_then_says_why() -> None:
+    node = Alone(started=False)
+    call = node.ask(ReadRequest("s", 0, 0, 0))
+    assert node.answer(call) is None
+    for _ in range(6):
+        node.step(Woken(), after_s=1)
+    assert "in DSC" in reason(node.answer(call))
+    published = node.publish(b"a")
+    for _ in range(12):
+        node.step(Woken(), after_s=1)
+    assert "in DSC" in reason(node.answer(published))
+
+
+def test_readers_are_bounded() -> None:
+    node = Alone(readers_max=2)
+    calls = [node.ask(ReadRequest("s", 1, SECOND, 0)) for _ in range(3)]
+    assert [node.answer(call) is None for call in calls] == [True, True, False]
+    assert reason(node.answer(calls[2])).startswith("busy: ")
+
+
+def test_status_and_gauges() -> None:
+    node = Alone()
+    node.publish(b"a")
+    status = node.layer.status()
+    assert status["state"] == "WRK"
+    sequence = status["sequence"]
+    assert isinstance(sequence, dict)
+    assert (sequence["work_set"], sequence["lock"], sequence["events"]) == ([7], 7, 1)
+    assert sequence["streams"] == {"s": {"head": 1}}
+    assert len(sequence["history"]) == 16
+    assert node.layer.gauges()["sequence_working"] == 1
+
+
+def test_a_tap_keeps_what_is_delivered_one_write_at_a_time() -> None:
+    tap = Tap(LogSettings("sequence", StreamKind.SEQUENCE), Random(2))
+    node = Alone(tap=tap)
+    node.publish(b"a", b"b")
+    node.step(Drained())
+    [persist] = [one for one in node.effects if isinstance(one, Persist)]
+    node.publish(b"c")
+    node.publish(b"d", stream="t")
+    assert len([one for one in node.effects if isinstance(one, Persist)]) == 1, "the first is under way"
+    node.step(Persisted(persist.ticket))
+    assert len([one for one in node.effects if isinstance(one, Persist)]) == 2
+    assert (tap.head("s"), tap.head("t")) == (3, 1)
+    assert not [one for one in node.effects if isinstance(one, Report) and one.event == "events not recorded"]
+
+
+def test_the_client_refuses_what_no_node_would_take() -> None:
+    for values in ([], [bytes(3 << 20)]):
+        with pytest.raises(ValueError, match="publishes 1 event or more"):
+            check_values(values)
+    with pytest.raises(TypeError, match="bytes are wanted"):
+        check_values(["text"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="begin at 1"):
+        Reading("s", 0, None, False, None)
+
+
+def test_a_client_notices_a_gap_in_an_answer() -> None:
+    reading = Reading("s", 1, None, True, None)
+    page = Page(1, 2, 2, [requests.PageRun(2, "ann", bytes(32), [b"b"])])
+    with pytest.raises(Missing, match="s 1 is not in"):
+        list(reading.take(page))
