@@ -68,11 +68,14 @@ def check_cluster_status(directory: Path) -> None:
     assert all(fits(node, NODE) for node in found["nodes"])
     assert [node["id"] for node in found["nodes"]] == [1, 2, 3]
     assert [node["members"] for node in found["nodes"]] == [3, 3, 3]
+    assert [(node["standing"], node["disk_full"]) for node in found["nodes"]] == [("sound", False)] * 3
     assert all(node["endpoint"].startswith("tcp://") for node in found["nodes"])
     assert [node["pid"] for node in found["nodes"]] == [pid_of(directory / f"node-{number}") for number in (1, 2, 3)]
     assert {"regime", "master"} <= {*found}
     assert all(type(stream["head"]) is int for stream in found["streams"].values())
-    assert isinstance(found["fingerprints"], dict)
+    assert set(found["fingerprints"]) == {"1", "2", "3"}
+    assert len(set(found["fingerprints"].values())) == 1
+    assert found["position"] > 0
 
 
 def check_member_list_is_each_nodes_own_view(directory: Path) -> None:

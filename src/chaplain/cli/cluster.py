@@ -78,9 +78,8 @@ def status(cluster: str, output: str) -> None:
         return
     nodes = found["nodes"]
     assert isinstance(nodes, list)
-    put_table(
-        ["id", "endpoint", "pid", "state", "roles", "master", "members"], nodes, f"regime {found['regime'] or '-'}"
-    )
+    columns = ["id", "endpoint", "pid", "state", "roles", "master", "members", "standing", "disk_full"]
+    put_table(columns, nodes, f"regime {found['regime'] or '-'}")
     changes = found["changes"]
     if isinstance(changes, list) and changes:
         put_table(["change", "nodes", "stage", "open", "why"], changes[-CHANGES_SHOWN:], "changes of nodes")
