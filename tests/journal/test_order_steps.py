@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import pytest
 from order_cluster import MILLISECOND, Cluster
 
@@ -138,6 +140,39 @@ def test_a_mark_follows_when_there_is_nothing_to_propose(cluster: Cluster) -> No
     due = master.core.deadline()
     assert due is not None
     assert due <= cluster.now_ns, "the mark is to be written within milliseconds"
+
+
+def test_what_only_the_masters_own_clients_wait_for_is_told_a_little_later(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    payload = b"mine"
+    arrived = PayloadArrived(Reference(master.node, 1, 1), sha256(payload).digest(), payload)
+    for desk in cluster.up():
+        desk.step(arrived)
+    cluster.settle()
+    assert cluster[node].core.agreed[0] == master.core.agreed[0] - 1, (
+        "a mark left although the next message would say it"
+    )
+    cluster.now_ns += 2 * MILLISECOND
+    due = master.core.deadline()
+    assert due is not None
+    assert due <= cluster.now_ns
+    master.step(Woken())
+    cluster.settle()
+    assert cluster[node].core.agreed == master.core.agreed
+
+
+def test_many_marks_have_one_answer(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    follower = cluster[node]
+    cluster.run(0.5)
+    mark = Mark(master.core.regime, *master.core.agreed)
+    cluster.now_ns += 150 * MILLISECOND
+    for _ in range(3):
+        follower.hear(master.node, mark)
+    assert len([m for m in follower.said(master.node) if isinstance(m, Heard)]) == 1
+    cluster.now_ns += 100 * MILLISECOND
+    follower.hear(master.node, mark)
+    assert len([m for m in follower.said(master.node) if isinstance(m, Heard)]) == 2
 
 
 def test_one_vote_a_regime_on_disk_before_it_leaves(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 import select
 import stat
+import threading
 import time
 
 import pytest
@@ -12,7 +13,7 @@ from chaplain.core import Persist, Persisted, PersistFailed, Remove, Rename, Rep
 from chaplain.errors import StorageError
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.files import Files, check_name
-from chaplain.runtime.storage import Storage
+from chaplain.runtime.storage import SMALL_BYTES, Storage
 
 
 class Recorder(Disk):
@@ -238,3 +239,75 @@ def test_closing_finishes_what_is_queued(tmp_path):
     storage.submit([write(ticket, position=ticket, data=b"%d" % (ticket % 10)) for ticket in range(10)])
     storage.close()
     assert (tmp_path / "a").read_bytes() == b"0123456789"
+
+
+def test_small_writes_are_on_disk_when_submit_returns(tmp_path):
+    disk = Recorder(tmp_path)
+    storage = Storage(disk)
+    storage.submit([write(1)])
+    finish(storage, 1)
+    del disk.calls[:]
+    storage.submit([write(2, position=1), write(3, position=2)])
+    assert disk.calls == ["write", "write", "sync"], "the thread was asked, or each ticket had a sync of its own"
+    assert storage.completed() == [Persisted(2), Persisted(3)]
+    storage.close()
+
+
+def test_a_slow_disk_gets_a_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr("chaplain.runtime.storage.SLOW_NS", -1)  # whatever it takes is slow
+    submitters: list[int] = []
+
+    class Watched(Disk):
+        def sync(self, fd):
+            submitters.append(threading.get_ident())
+            super().sync(fd)
+
+    storage = Storage(Watched(str(tmp_path)))
+    for ticket in (1, 2):
+        storage.submit([write(ticket)])
+        finish(storage, 1)
+    storage.close()
+    assert (submitters[-2] == threading.get_ident(), submitters[-1] == threading.get_ident()) == (True, False)
+
+
+def test_large_writes_and_changes_of_names_go_to_the_thread(tmp_path):
+    disk = Recorder(tmp_path)
+    storage = Storage(disk)
+    held = threading.Event()
+    entered = threading.Event()
+
+    def hold(call):
+        entered.set()
+        assert held.wait(20)
+
+    disk._note = hold
+    storage.submit([write(1, data=bytes(SMALL_BYTES + 1)), Persist(2, (Replace("b", b"x"),))])
+    assert entered.wait(20)
+    assert storage.completed() == [], "the submitter was held up"
+    held.set()
+    assert finish(storage, 2) == [Persisted(1), Persisted(2)]
+    storage.close()
+
+
+def test_a_small_write_that_fails_fails_for_good(tmp_path):
+    disk = Recorder(tmp_path, "sync", at=2)
+    storage = Storage(disk)
+    storage.submit([write(1)])
+    storage.submit([write(2)])
+    storage.submit([write(3)])
+    done = finish(storage, 3)
+    assert [type(each) for each in done] == [Persisted, PersistFailed, PersistFailed]
+    storage.close()
+
+
+def test_lazy_writes_are_written_and_not_synced(tmp_path):
+    disk = Recorder(tmp_path)
+    storage = Storage(disk)
+    storage.submit([write(1, "log"), write(2, "jot")])
+    finish(storage, 2)
+    del disk.calls[:]
+    storage.submit([Persist(3, (WriteAt("log", 1, b"y"), WriteAt("jot", 0, b"z", lazy=True)))])
+    finish(storage, 1)
+    assert disk.calls == ["write", "write", "sync"]
+    assert (tmp_path / "jot").read_bytes() == b"z"
+    storage.close()

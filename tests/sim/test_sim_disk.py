@@ -112,3 +112,31 @@ def test_sectors_are_the_write_cut_at_boundaries(position, data):
         assert piece.position == place
         assert piece.position // SECTOR_BYTES == (piece.position + len(piece.data) - 1) // SECTOR_BYTES
         place += len(piece.data)
+
+
+def test_a_lazy_write_outlives_the_process_and_perhaps_the_power() -> None:
+    kept = set()
+    for seed in range(40):
+        for crash in ("killed", "power_cut"):
+            disk = Disk(Random(seed))
+            _persist(disk, 1, WriteAt("jot", 0, b"old"))
+            _persist(disk, 2, WriteAt("log", 0, b"entry"), WriteAt("jot", 0, b"new", lazy=True))
+            assert disk.contents()["log"] == b"entry"
+            getattr(disk, crash)()
+            kept.add((crash, disk.contents()["jot"]))
+    assert kept == {("killed", b"new"), ("power_cut", b"new"), ("power_cut", b"old")}
+
+
+def test_a_lazy_write_is_durable_with_the_next_sync_of_its_file() -> None:
+    for seed in range(20):
+        disk = Disk(Random(seed))
+        _persist(disk, 1, WriteAt("jot", 0, b"1", lazy=True), WriteAt("other", 0, b"x"))
+        _persist(disk, 2, WriteAt("jot", 1, b"2"))
+        disk.power_cut()
+        assert disk.contents()["jot"] == b"12"
+
+
+def _persist(disk: Disk, ticket: int, *operations: WriteAt) -> None:
+    disk.begin(Persist(ticket, operations))
+    disk.write()
+    assert disk.sync() == ticket
