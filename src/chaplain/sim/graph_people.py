@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from chaplain.core import Requested, Settled
 from chaplain.gossip.events import Told
 from chaplain.graph import messages, requests
-from chaplain.graph.event import Draft, Event, Link, decode, sign
+from chaplain.graph.event import Draft, Event, Link, confirm_label, decode, sign
 from chaplain.graph.messages import AGAIN, FIRST, Confirmation, Events, Fetch, GraphMessage, Inv, Item
 from chaplain.graph.requests import Page, ReadArrivals, decode_answer
 from chaplain.link.events import Peer
@@ -123,14 +123,16 @@ class Rogue:
         return Events(tuple(Item(event.raw) for event in events))
 
     def _forge(self, now_ns: int) -> GraphMessage:
-        """Words in others' names, and its own twice, for something it knows."""
-        if not self._past:
-            return self._orphan(now_ns)
-        event = self._rng.choice(self._past)
-        own = self._identity.sign(b"chaplain graph confirm " + self._workload.settings.cluster.encode(), event.id)
-        member = self._workload.identity(self._rng.randrange(1, 8)).key
-        forged = Confirmation(member, event.id, own)
-        return Inv("notes", (Confirmation(self.peer.key, event.id, own), forged, forged))
+        """Words in everybody's name, all signed by itself, for a new event or for an old one."""
+        cluster = self._workload.settings.cluster
+        if self._past and self._rng.random() < 0.5:
+            event = self._rng.choice(self._past)
+            word = self._identity.sign(confirm_label(cluster), event.id)
+            return Inv("notes", tuple(Confirmation(key, event.id, word) for key in self._workload.founders))
+        event = self._sign(now_ns, (), self._rng.randbytes(8))
+        self._past.append(event)
+        word = self._identity.sign(confirm_label(cluster), event.id)
+        return Events((Item(event.raw, tuple((key, word) for key in self._workload.founders)),))
 
     def _borrow(self, now_ns: int) -> GraphMessage:
         """Another's name over its own signature."""
