@@ -64,6 +64,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("journal.disk", "", "Disk id, in hex, that this node was added with; empty: it is a founding node."),
     Setting("journal.room_bytes_min", 256 << 20, "With less room on the disk nothing is accepted.", 0, 1 << 40),
     Setting("graph.segment_bytes", 16 << 20, "Size of the graph's files.", 4 << 20, 1 << 30),
+    Setting(
+        "graph.keep_events", 0, "Events older than so many may go once every member has them; 0: none.", 0, 1 << 40
+    ),
     Setting("graph.valid_seconds", 300.0, "A first broadcast with a timestamp further from now is refused.", 1, 86400),
     Setting("record.pools", (), "Pools whose messages are kept in segments, for Spark."),
     Setting("record.events", (), "Types of events that are kept in segments, for Spark; * for all."),

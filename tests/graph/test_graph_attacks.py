@@ -68,7 +68,7 @@ def test_ten_thousand_parents():
     huge = raw[:145] + b"\xff" + b"".join(link.height.to_bytes(4, "big") + link.id for link in links) * 154 + raw[146:]
     stage = staged()
     stage.nodes[1].hear(stage.now_ns, ROGUE, Events((Item(huge),)))
-    assert any("malformed event" in name for name in stage.nodes[1].core.counts)
+    assert stage.nodes[1].core.counts["refused_malformed_event"] == 1
     honest_go_on(stage)
 
 
@@ -120,7 +120,7 @@ def test_forged_and_repeated_confirmations():
     node.hear(stage.now_ns, ROGUE, Inv("notes", tuple([real, real, stranger, *forged] * 50)))
     assert node.core.streams["notes"].unread.counts[0] == 1
     assert not node.model.is_read(0)
-    assert node.core.counts["refused: forged confirmation"] > 0
+    assert node.core.counts["refused_forged_confirmation"] > 0
 
 
 def test_another_authors_signature():
@@ -128,7 +128,7 @@ def test_another_authors_signature():
     event = make(ROGUE, b"not mine")
     borrowed = event.raw[:1] + identity(2).key + event.raw[33:]
     stage.nodes[1].hear(stage.now_ns, ROGUE, Events((Item(borrowed),)))
-    assert stage.nodes[1].core.counts["refused: wrong signature"] == 1
+    assert stage.nodes[1].core.counts["refused_wrong_signature"] == 1
     assert len(stage.nodes[1].model) == 1
     honest_go_on(stage)
 
@@ -179,7 +179,7 @@ def test_an_inv_flood():
         node.hear(stage.now_ns, ROGUE, Inv("notes", words))
     assert len(node.core.spreading._early) <= 100
     assert sys.getsizeof(node.core.spreading._early) < before + 40_000
-    assert node.core.counts["refused: too many confirmations"] > 0
+    assert node.core.counts["refused_too_many_confirmations"] > 0
     asked = sum(len(message.ids) for message in node.heard() if isinstance(message, GetData))
     assert asked <= node.settings.asked_max
     honest_go_on(stage)

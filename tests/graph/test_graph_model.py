@@ -146,7 +146,7 @@ def test_heights_and_previous_are_believed_only_as_they_are():
     wrong = sign(Draft("notes", b"y", 0, None, (stated,)), identity(1), CLUSTER)
     assert "height" in model.problem(wrong)
     foreign = sign(Draft("notes", b"z", 0, Link(other.id, 0)), identity(1), CLUSTER)
-    assert "another author" in model.problem(foreign)
+    assert "foreign" in model.problem(foreign)
     assert not model.problem(lying)
 
 

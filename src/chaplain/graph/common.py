@@ -91,8 +91,11 @@ class Common:
             self._accounts.popitem(last=False)
         return account
 
+    def refuse(self, why: str) -> None:
+        self.counts[f"refused_{why.replace(' ', '_')}"] += 1
+
     def strike(self, now_ns: int, instance: bytes, why: str, weight: int = 1) -> None:
-        self.counts[f"refused: {why}"] += 1
+        self.refuse(why)
         peer = self.peers.get(instance)
         if peer is not None and self.account(peer, now_ns).strike(now_ns, weight):
             self.counts["peers_banned"] += 1

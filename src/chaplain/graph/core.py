@@ -45,6 +45,7 @@ from chaplain.graph.graph_events import (
 from chaplain.graph.intake import FORGED, Intake
 from chaplain.graph.messages import Events, Fetch, Fetched, GetData, GraphMessage, Inv, SyncEvent
 from chaplain.graph.orphans import Orphan
+from chaplain.graph.pruning import allowed_floor, is_below, told_floor
 from chaplain.graph.reading import Reading
 from chaplain.graph.recovery import recover
 from chaplain.graph.requests import Append, Appended
@@ -65,6 +66,7 @@ class _Written(Frozen, frozen=True):
     stream: str
     places: tuple[Place, ...]
     enough: tuple[int, ...]
+    floor: int
 
 
 class GraphCore:
@@ -88,10 +90,13 @@ class GraphCore:
         self._store = Store(settings, rng)
         self.intake = Intake(common, self._added, self._again, self._deep)
         self.spreading = Spreading(common, self.intake.ask)
-        self.syncing = Syncing(common, self.spreading, self.intake.came, now_ns)
+        self.syncing = Syncing(common, self.spreading, now_ns, came=self.intake.came, heard_floor=self._heard_floor)
         self.reading = Reading(common, name_of)
         self._tickets: deque[tuple[int, int, list[_Written]]] = deque()
         self._ticket = 0
+        self._prune_ns = now_ns
+        self._released = 0
+        """Everything before this position may be given up with the next write."""
         self._appends: dict[tuple[str, int], int] = {}
         """Calls that are settled when this event is on disk."""
         for event in recover(common, self._store, segments):
@@ -104,6 +109,16 @@ class GraphCore:
 
     def status(self) -> dict[str, object]:
         return {"graph": {name: _summary(stream) for name, stream in sorted(self.streams.items())}}
+
+    def gauges(self) -> dict[str, float]:
+        streams = self.streams.values()
+        return {
+            "graph_streams": len(streams),
+            "graph_events": sum(stream.durable for stream in streams),
+            "graph_unread_events": sum(len(stream.model) - len(stream.model.read_order) for stream in streams),
+            "graph_leaves": sum(len(stream.leaves) for stream in streams),
+            "graph_waiting_orphans": len(self.intake.orphans),
+        }
 
     def deadline(self) -> int | None:
         due = (self.spreading.deadline(), self.syncing.deadline(), self.reading.deadline())
@@ -138,6 +153,7 @@ class GraphCore:
             case Woken():
                 self.spreading.woken(now_ns)
                 self.syncing.woken(now_ns)
+                self._prune(now_ns)
                 self.reading.woken(now_ns)
             case Stopping():
                 pass  # nothing is owed: what is not on disk was not acknowledged
@@ -202,6 +218,28 @@ class GraphCore:
     def _deep(self, now_ns: int, instance: bytes, name: str) -> None:
         self.syncing.fetch(now_ns, instance, name)
 
+    # Pruning.
+
+    def _prune(self, now_ns: int) -> None:
+        """Now and then: raise floors as far as everybody's leaves allow."""
+        if not self.common.settings.keep_events or now_ns < self._prune_ns:
+            return
+        self._prune_ns = now_ns + self.common.settings.sync_ns
+        for stream in self.streams.values():
+            floor = allowed_floor(self.common, self.syncing, stream)
+            if floor > stream.model.floor:
+                stream.floor_wanted = floor
+
+    def _heard_floor(self, now_ns: int, stream: Stream) -> None:
+        """A node that was away takes over a floor that it is wholly below: what lies between is gone."""
+        floor = told_floor(self.common, self.syncing, stream)
+        if is_below(stream, floor):
+            self.common.counts["floors_taken_over"] += 1
+            stream.model.raise_floor(floor)
+            stream.floor_wanted = floor
+            for orphan in self.intake.orphans.take(stream.name):
+                self.intake.admit(now_ns, orphan)
+
     # Clients.
 
     def _requested(self, now_ns: int, event: Requested) -> None:
@@ -249,7 +287,7 @@ class GraphCore:
         operations: list[Operation] = []
         written: list[_Written] = []
         for stream in self.streams.values():
-            if not stream.fresh and not stream.enough:
+            if not stream.fresh and not stream.enough and not stream.floor_wanted:
                 continue
             fresh, stream.fresh = stream.fresh, []
             enough, stream.enough = stream.enough, {}
@@ -259,7 +297,13 @@ class GraphCore:
             marked = [number for number in enough if not stream.model.is_read(number)]
             if marked:
                 operations += self._store.read(stream.name, self._marks(stream, marked))
-            written.append(_Written(stream.name, tuple(places), tuple(marked)))
+            floor, stream.floor_wanted = stream.floor_wanted, 0
+            if floor:
+                operations += self._store.floor(stream.name, floor)
+            written.append(_Written(stream.name, tuple(places), tuple(marked), floor))
+        if self._released:
+            operations += self._store.release_below(self._released)
+            self._released = 0
         if operations:
             self._ticket += 1
             self._tickets.append((self._ticket, self._store.written, written))
@@ -293,6 +337,10 @@ class GraphCore:
         read = [one for number in written.enough for one in stream.model.mark_read(number)]
         self.common.counts["events_read"] += len(read)
         stream.unread.settle(read, len(self.common.members) - 1)
+        if written.floor:
+            stream.model.raise_floor(max(written.floor, stream.model.floor))
+            self.common.counts["floors_raised"] += 1
+            self._released = min(stream.first_position() for stream in self.streams.values())
 
 
 def _summary(stream: Stream) -> dict[str, object]:

@@ -95,8 +95,8 @@ class Intake:
             return None
         try:
             event = decode(item.raw)
-        except Malformed as wrong:
-            common.strike(now_ns, sender, f"malformed event ({wrong})", FORGED)
+        except Malformed:
+            common.strike(now_ns, sender, "malformed event", FORGED)
             return None
         stream = common.streams.get(event.stream)
         number = -1 if stream is None else stream.model.find(event_id)
@@ -106,7 +106,7 @@ class Intake:
             return None
         refusal = self._refusal(now_ns, event, bool(flags & FIRST))
         if refusal:
-            common.counts[f"refused: {refusal}"] += 1
+            common.refuse(refusal)
             return None
         return event
 

@@ -41,7 +41,7 @@ class Model:
         self.forks: dict[int, None] = {}
         """Numbers of events whose author had already gone another way."""
         self.fingerprint = 0
-        """All ids, added without carry: equal for equal sets."""
+        """All ids above the floor, added without carry: equal for equal sets."""
         self.authors: list[bytes] = []
         self._author_index: dict[bytes, int] = {}
         self._tips: dict[int, list[int]] = {}
@@ -93,6 +93,22 @@ class Model:
     def leaf_ids(self) -> list[bytes]:
         return [self.id_of(number) for number in self.leaves]
 
+    def height_above(self, count: int) -> int:
+        """The greatest height such that at least so many events stand at it or above."""
+        for place in range(len(self._first) - 1, -1, -1):
+            count -= sum(1 for _ in self._level(place))
+            if count <= 0:
+                return self._base + place
+        return 0
+
+    def raise_floor(self, floor: int) -> None:
+        """From now on parents below this height need not be here; the fingerprint is of what stands above."""
+        assert floor >= self.floor, "a floor is never lowered"
+        for place in range(max(0, self.floor - self._base), min(floor - self._base, len(self._first))):
+            for number in self._level(place):
+                self.fingerprint ^= int.from_bytes(self.id_of(number), "big")
+        self.floor = floor
+
     # Growing.
 
     def missing(self, event: Event) -> list[bytes]:
@@ -106,9 +122,9 @@ class Model:
             if number < 0:
                 continue
             if self._heights[number] != link.height:
-                return "it states another height for a parent than that has"
+                return "wrong height"
             if link is event.previous and self.author_of(number) != event.author:
-                return "its previous event is another author's"
+                return "foreign previous event"
         return ""
 
     def add(self, event: Event) -> int:
@@ -121,7 +137,8 @@ class Model:
         self._read_rank.append(NONE)
         self._chain(number, event.height)
         self._follow_author(number, event)
-        self.fingerprint ^= int.from_bytes(event.id, "big")
+        if event.height >= self.floor:
+            self.fingerprint ^= int.from_bytes(event.id, "big")
         for link in links:
             self.leaves.pop(link, None)
         self.leaves[number] = None

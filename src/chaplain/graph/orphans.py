@@ -77,6 +77,11 @@ class Orphans:
                     del self._waiting[link.id]
         return orphan
 
+    def take(self, stream: str) -> list[Orphan]:
+        """All of one stream, to be looked at again."""
+        mine = [event_id for event_id, orphan in self._orphans.items() if orphan.event.stream == stream]
+        return [self._drop(event_id) for event_id in mine]
+
     def arrived(self, parent: bytes) -> list[Orphan]:
         """The parent is here: those who waited for it may be looked at again."""
         return [self._drop(event_id) for event_id in list(self._waiting.get(parent, ()))]

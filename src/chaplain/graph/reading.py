@@ -113,7 +113,9 @@ class Reading:
             leaves = tuple(model.id_of(number) for number in ends)
         inside = self._inside(stream, request.only_read, limit if log == self._common.log else -1, leaves, numbers)
         after = Link(request.after_id, request.after_height) if len(request.after_id) == ID_BYTES else None
-        chosen, done = self._page(stream, (number for number in model.ordered(after) if inside(number)))
+        floor = model.floor
+        shown = (number for number in model.ordered(after) if model.height_of(number) >= floor and inside(number))
+        chosen, done = self._page(stream, shown)
         self._send(one.call, stream, chosen, lambda rows: Page(rows, log, 0, limit, leaves, done))
 
     def _inside(
@@ -138,21 +140,32 @@ class Reading:
         arrived: Sequence[int] = model.read_order if request.only_read else range(stream.durable)
         start = min(request.position, len(arrived)) if own else 0
         if own or not numbers:
-            candidates: Sequence[int] = arrived[start : start + self._common.settings.page_events_max + 1]
+            candidates: Sequence[int] = self._above(stream, arrived, start)
         else:
             rank = model.read_rank if request.only_read else (lambda number: number)
             beyond = [number for number in model.beyond(numbers) if rank(number) < len(arrived)]
-            candidates = sorted(beyond, key=rank)
+            candidates = sorted((number for number in beyond if model.height_of(number) >= model.floor), key=rank)
         if not candidates:
             page = Page((), self._common.log, len(arrived), 0, (), True)
             self._later(one, last, Settled(one.call, encode(page)))
             return
         chosen, done = self._page(stream, candidates)
         if own or not numbers:
-            log, position = self._common.log, start + len(chosen)
+            end = chosen[-1]
+            log, position = self._common.log, 1 + (model.read_rank(end) if request.only_read else end)
         else:
             log, position = (self._common.log, len(arrived)) if done else (b"", 0)
         self._send(one.call, stream, chosen, lambda rows: Page(rows, log, position, 0, (), done))
+
+    def _above(self, stream: Stream, arrived: Sequence[int], start: int) -> list[int]:
+        """The next ones that were not pruned: one more than a page takes."""
+        most, model = self._common.settings.page_events_max + 1, stream.model
+        found: list[int] = []
+        while start < len(arrived) and len(found) < most:
+            part = arrived[start : start + most]
+            found += [number for number in part if model.height_of(number) >= model.floor]
+            start += most
+        return found[:most]
 
     # Pages.
 

@@ -31,7 +31,7 @@ def recover(common: Common, store: Store, segments: Iterable[tuple[int, Bytes]])
             case ReadMark():
                 _mark(stream, found)
             case FloorMark():
-                stream.model.floor = max(stream.model.floor, found.height)
+                stream.model.raise_floor(max(stream.model.floor, found.height))
     for stream in common.streams.values():
         _confirm(common, stream)
     return stranded

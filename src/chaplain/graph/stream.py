@@ -39,6 +39,8 @@ class Stream:
         """Added, and not yet given to the disk."""
         self.enough: dict[int, None] = {}
         """Confirmed often enough; read when that is on disk."""
+        self.floor_wanted = 0
+        """A floor that is to be written."""
         self.confirmed: dict[int, None] = {}
         """Leaves that we gave our word for already."""
         self.quiet_ns = 0
@@ -78,6 +80,11 @@ class Stream:
 
     def place_of(self, number: int) -> Place:
         return Place(self._positions[number], self._indexes[number])
+
+    def first_position(self) -> int:
+        """Where the oldest event lies that was not pruned."""
+        kept = (number for number in range(self.durable) if self.model.height_of(number) >= self.model.floor)
+        return self._positions[next(kept, 0)] if self.durable else 1 << 62
 
     def leaf_ids(self) -> list[bytes]:
         return [self.model.id_of(number) for number in self.leaves]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from chaplain.graph.common import Common
 from chaplain.graph.messages import LEAVES_MAX, Events, Fetch, Fetched, GetData, Item, Leaves, SyncEvent
@@ -42,10 +42,19 @@ class Pull:
 
 
 class Syncing:
-    def __init__(self, common: Common, spreading: Spreading, came: Callable[..., None], now_ns: int) -> None:
+    def __init__(
+        self,
+        common: Common,
+        spreading: Spreading,
+        now_ns: int,
+        *,
+        came: Callable[..., None],
+        heard_floor: Callable[[int, Stream], None],
+    ) -> None:
         self._common = common
         self._spreading = spreading
         self._came = came
+        self._heard_floor = heard_floor
         self._sync_ns = now_ns + common.rng.randrange(common.settings.sync_ns)
         self._pulls: dict[str, Pull] = {}
         self._lists: OrderedDict[tuple[bytes, str], tuple[int, array[int]]] = OrderedDict()
@@ -53,8 +62,8 @@ class Syncing:
         self._waiting: deque[tuple[bytes, Fetch | GetData]] = deque()
         self._slow_ns: int | None = None
         self._told_ns: dict[tuple[bytes, str], int] = {}
-        self.frontiers: dict[bytes, dict[str, tuple[bytes, ...]]] = {}
-        """By member: the leaves it last told, of each stream. It has these and their ancestors on disk."""
+        self.frontiers: dict[bytes, dict[str, Leaves]] = {}
+        """By member: what it last told of each stream. It has these leaves and their ancestors on disk."""
 
     def deadline(self) -> int | None:
         pulls = [pull.due_ns for pull in self._pulls.values()]
@@ -112,14 +121,15 @@ class Syncing:
         for leaves in message.streams:
             stream = self._common.stream(leaves.stream)
             if stream is not None:
-                self.frontiers.setdefault(key, {})[leaves.stream] = leaves.ids
+                if key in self._common.members:
+                    self.frontiers.setdefault(key, {})[leaves.stream] = leaves
+                self._heard_floor(now_ns, stream)
                 self._compare(now_ns, instance, stream, leaves)
 
     def _compare(self, now_ns: int, instance: bytes, stream: Stream, leaves: Leaves) -> None:
         numbers = [stream.model.find(one) for one in leaves.ids]
         if any(number < 0 for number in numbers):
-            if leaves.floor >= stream.model.floor:
-                self.fetch(now_ns, instance, stream.name)
+            self.fetch(now_ns, instance, stream.name)
             if any(leaf not in numbers for leaf in stream.leaves):
                 self._tell_one(now_ns, instance, stream)
         elif len(leaves.ids) == LEAVES_MAX and leaves.events == stream.durable:
@@ -128,7 +138,7 @@ class Syncing:
             self._send_children(now_ns, instance, stream, numbers)
 
     def _send_children(self, now_ns: int, instance: bytes, stream: Stream, numbers: Sequence[int]) -> None:
-        lacking = [number for number in stream.model.beyond(numbers) if number < stream.durable]
+        lacking = self._givable(stream, stream.model.beyond(numbers))
         if len(lacking) > self._common.settings.push_max:
             self._tell_one(now_ns, instance, stream)
         elif lacking:
@@ -248,13 +258,18 @@ class Syncing:
         if not request.start:
             known = [number for one in request.locator if (number := stream.model.find(one)) >= 0]
             lacking = stream.model.beyond(known) if known else range(stream.durable)
-            wanted = array("I", [number for number in lacking if number < stream.durable])
+            wanted = array("I", self._givable(stream, lacking))
             self._lists[key] = (request.token, wanted)
             self._common.account(self._common.peers[instance], now_ns).served(8 * len(wanted))
             if len(self._lists) > LISTS_MAX:
                 self._lists.popitem(last=False)
         made = self._lists.get(key)
         return made[1] if made is not None and made[0] == request.token else None
+
+    def _givable(self, stream: Stream, numbers: Iterable[int]) -> list[int]:
+        """What is on disk, and was not pruned."""
+        floor, height_of = stream.model.floor, stream.model.height_of
+        return [number for number in numbers if number < stream.durable and (not floor or height_of(number) >= floor)]
 
     def _fitting(self, stream: Stream, numbers: Sequence[int]) -> int:
         """How many of these fit in a page; one always does."""

@@ -25,6 +25,7 @@ def make_graph(config: NodeConfig, identity: Identity, node_ids: Mapping[int, in
         log=LOG,
         folder=f"{SEGMENTS}/",
         segment_bytes=config.number("graph.segment_bytes"),
+        keep_events=config.number("graph.keep_events"),
         valid_ns=config.span_ns("graph.valid_seconds"),
     )
     return GraphCore(

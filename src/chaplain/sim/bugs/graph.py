@@ -51,7 +51,7 @@ BUGS = [
         300,
     ),
     _bug(
-        "count whoever sends an event as having it on disk",
+        "call an event read with half of the confirmations",
         "spreading",
         "        read_at = self._common.read_at\n",
         "        read_at = self._common.read_at // 2\n",

@@ -1,0 +1,246 @@
+"""The graph: appends a second on three real nodes, what it takes to bring nodes together, and what a large Model costs.
+
+    python bench/graph.py [--events 1000000] [--seconds 5] [--only appends|fetch|add]
+
+*appends*: three nodes in processes of their own, one client with many appends under way; acknowledged means on the disk
+of the client's node. *fetch*: two cores in this process, one of which lacks the newest events (and has some that the
+other lacks); octets of parcels and request rounds until both are equal. Signatures are not made nor checked here: they
+cost the same wherever they are. *add*: microseconds an event into a Model of ten thousand and of a million, in turns.
+Prints tables, and one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import resource
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from chaplain import AsyncClient
+from chaplain.config import load_cluster
+from chaplain.core import Drained, Persist, Persisted
+from chaplain.gossip.events import Told
+from chaplain.graph.core import GraphCore
+from chaplain.graph.event import NO_ID, VERSION, Event, decode
+from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked
+from chaplain.graph.messages import Fetch
+from chaplain.graph.messages import decode as decode_message
+from chaplain.graph.model import Model
+from chaplain.graph.settings import GraphSettings
+from chaplain.graph.store import Kept, Place
+from chaplain.link.events import Peer
+from chaplain.link.identity import Identity
+from chaplain.mesh.events import Entered, Whisper
+from chaplain.runtime.founding import make_cluster
+from chaplain.runtime.inquire import get_status
+from chaplain.runtime.local import bring_down, bring_up
+from chaplain.wire import parcel
+
+VALUE_BYTES = 100
+UNDER_WAY = 256
+MISSING = (10, 1_000, 100_000)
+AUTHOR = bytes(range(32))
+OWN = 10
+"""Events that the lagging side wrote itself meanwhile."""
+
+
+def unsigned(author: bytes, number: int, previous: Event | None) -> Event:
+    """An event with an empty signature: what is measured here never looks at it."""
+    height = 0 if previous is None else previous.height + 1
+    link = bytes(4) + NO_ID if previous is None else previous.height.to_bytes(4, "big") + previous.id
+    tail = b"%b%b%b\0\5notes\0%b" % (
+        number.to_bytes(8, "big"),
+        height.to_bytes(4, "big"),
+        link,
+        number.to_bytes(8, "big").ljust(VALUE_BYTES, b"."),
+    )
+    return decode(bytes((VERSION,)) + author + bytes(64) + tail)
+
+
+def line(author: bytes, count: int, behind: Event | None = None, first: int = 0) -> list[Event]:
+    events: list[Event] = []
+    last = behind
+    for number in range(first, first + count):
+        last = unsigned(author, number, last)
+        events.append(last)
+    return events
+
+
+# Adding.
+
+
+def add(count: int) -> dict[str, float]:
+    """Microseconds an event, at a Model of ten thousand and of `count`; the median of turns."""
+    author, probe = bytes(32), 2_000
+    small, large = Model(), Model()
+    events = line(author, count + 20 * probe)
+    for event in events[:10_000]:
+        small.add(event)
+    began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for event in events[:count]:
+        large.add(event)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - began
+    took: dict[str, list[float]] = {"small": [], "large": []}
+    for turn in range(10):
+        for name, model, base in (("small", small, 10_000), ("large", large, count)):
+            part = events[base + turn * probe : base + (turn + 1) * probe]
+            start = time.process_time()
+            for event in part:
+                model.add(event)
+            took[name].append((time.process_time() - start) / probe * 1e6)
+    small_us, large_us = (sorted(took[name])[5] for name in ("small", "large"))
+    return {
+        "events": count,
+        "small_us": round(small_us, 2),
+        "large_us": round(large_us, 2),
+        "ratio": round(large_us / small_us, 2),
+        "bytes_an_event": round(grown * 1024 / count),
+    }
+
+
+# Fetching.
+
+
+class Node:
+    """A core whose disk and checks answer at once."""
+
+    def __init__(self, seed: int, peers: list[bytes]) -> None:
+        identity = Identity(bytes((seed,)) * 32)
+        self.peer = Peer(bytes((seed,)) * 16, identity.identifier, identity.key)
+        settings = GraphSettings("bench", served_burst_bytes=1 << 40, recent_bytes_max=1 << 33)
+        self.core = GraphCore(settings, identity, random.Random(seed), now_ns=0, founders=peers)
+        self.sent: deque[bytes] = deque()
+
+    def load(self, events: list[Event]) -> None:
+        stream = self.core.common.stream("notes")
+        assert stream is not None
+        for number, event in enumerate(events):
+            stream.load(Kept(event, Place(0, 0), number))
+            self.core.common.remember(event.id, event.raw)
+        stream.model.mark_read(len(events) - 1)
+        stream.unread.masks.clear()
+
+    def step(self, event: Any) -> None:
+        inbox = deque([event, Drained()])
+        while inbox:
+            for effect in self.core.step(1, inbox.popleft()):
+                match effect:
+                    case Whisper():
+                        self.sent.append(effect.content)
+                    case CheckSignatures():
+                        inbox.append(SignaturesChecked(effect.ticket, (True,) * len(effect.checks)))
+                        inbox.append(Drained())
+                    case ReadEvents():
+                        inbox.append(EventsRead(effect.token, (b"",) * len(effect.places)))
+                    case Persist():
+                        inbox.extend([Persisted(effect.ticket), Drained()])
+                    case _:
+                        pass
+
+
+def fetch(events: list[Event], missing: int, own: int) -> dict[str, float]:
+    """Bring together a node that has all, and one that lacks the newest and has some of its own."""
+    full, lagging = Node(1, []), Node(2, [])
+    common = events[: len(events) - missing]
+    full.load(events)
+    lagging.load(common + line(AUTHOR, own, common[-1], first=1 << 40))
+    octets = {"to lagging": 0, "to full": 0}
+    rounds = 0
+    start = time.process_time()
+    full.step(Entered(lagging.peer, {}))
+    lagging.step(Entered(full.peer, {}))
+    while full.sent or lagging.sent:
+        for here, there, name in ((full, lagging, "to lagging"), (lagging, full, "to full")):
+            while here.sent:
+                content = here.sent.popleft()
+                said = parcel.decode(content)
+                octets[name] += len(content)
+                rounds += isinstance(decode_message(said.body, said.payload), Fetch)
+                there.step(Told(here.peer, said))
+    models = [node.core.streams["notes"].model for node in (full, lagging)]
+    assert models[0].fingerprint == models[1].fingerprint, "not equal"
+    useful = sum(len(event.raw) for event in events[len(common) :])
+    return {
+        "missing": missing,
+        "own": own,
+        "fetches": rounds,
+        "bytes": sum(octets.values()),
+        "bytes_of_missing": useful,
+        "ratio": round(sum(octets.values()) / max(useful, 1), 2),
+        "cpu_s": round(time.process_time() - start, 2),
+    }
+
+
+# Appending.
+
+
+async def _append(directory: Path, seconds: float) -> tuple[int, float]:
+    async with AsyncClient.connect(directory, node=1) as client:
+        stream, count, value = client.graph("bench"), 0, bytes(VALUE_BYTES)
+        end = time.perf_counter() + seconds
+
+        async def lane() -> None:
+            nonlocal count
+            while time.perf_counter() < end:
+                await stream.append(value)
+                count += 1
+
+        began = time.perf_counter()
+        await asyncio.gather(*(lane() for _ in range(UNDER_WAY)))
+        return count, time.perf_counter() - began
+
+
+def appends(seconds: float) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "cluster"
+        make_cluster(directory, 3, "none", None)
+        bring_up(directory, lambda _: None)
+        try:
+            count, took_s = asyncio.run(_append(directory, seconds))
+            began, nodes = time.perf_counter(), load_cluster(directory).nodes
+            while not all(_events(node.http) == count for node in nodes):
+                time.sleep(0.02)
+            return {
+                "appended": count,
+                "per_s": round(count / took_s),
+                "equal_after_s": round(time.perf_counter() - began, 2),
+            }
+        finally:
+            bring_down(directory)
+
+
+def _events(http: str) -> int:
+    status: dict[str, Any] = get_status(http) or {}
+    return int(status.get("graph", {}).get("bench", {}).get("events", -1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--only", choices=("appends", "fetch", "add"))
+    options = parser.parse_args()
+    found: dict[str, Any] = {}
+    if options.only in (None, "appends"):
+        found["appends"] = appends(options.seconds)
+        print("appends:", found["appends"])
+    if options.only in (None, "add"):
+        found["add"] = add(options.events)
+        print("add:", found["add"])
+    if options.only in (None, "fetch"):
+        events = line(AUTHOR, options.events)
+        cases = [(missing, own) for missing in MISSING if missing < options.events for own in (0, OWN)]
+        found["fetch"] = [fetch(events, missing, own) for missing, own in cases]
+        for one in found["fetch"]:
+            print("fetch:", one)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Pruning: only below what every member has; who was away goes on above the floor; one liar hides nothing."""
+
+from __future__ import annotations
+
+import pytest
+from graph_stage import Stage, make, peer
+
+from chaplain.gossip.events import Member, MemberChanged, State
+from chaplain.graph.event import decode
+from chaplain.graph.messages import Events, Item, Leaves, SyncEvent
+from chaplain.graph.requests import ReadArrivals, ReadSnapshot
+from chaplain.graph.settings import MILLISECOND, SECOND
+
+KEEP = 40
+
+
+def written(stage: Stage, count: int, writers: tuple[int, ...] = (1, 2, 3)) -> None:
+    for number in range(count):
+        stage.append(writers[number % len(writers)], b"%d " % number + bytes(300))
+        stage.run(10 * MILLISECOND)
+
+
+@pytest.fixture(scope="module")
+def pruned() -> Stage:
+    stage = Stage(3, keep_events=KEEP, segment_bytes=16 * 1024)
+    written(stage, 150)
+    stage.run(6 * SECOND)
+    return stage
+
+
+def test_old_events_go_and_new_ones_stay(pruned):
+    for node in pruned.nodes.values():
+        assert node.model.floor > 100
+        assert len([name for name in node.files if name.endswith(".segment")]) <= 8  # of 19
+    page = pruned.pages(1, ReadSnapshot("notes"))
+    ids = [decode(row.raw).id for row in page.rows]
+    assert KEEP <= len(ids) < 100
+    arrived = pruned.pages(2, ReadArrivals("notes"))
+    assert len(arrived.rows) >= KEEP
+    seen = [decode(row.raw) for row in arrived.rows]
+    assert min(event.height for event in seen) >= pruned.nodes[2].model.floor
+
+
+def test_a_restart_goes_on_above_the_floor(pruned):
+    node = pruned.nodes[2]
+    floor = node.model.floor
+    node.start(pruned.now_ns)
+    assert node.model.floor == floor
+    assert len(node.model) < 100
+    pruned.connect(2)
+    written(pruned, 5)
+    pruned.run(3 * SECOND)
+    assert len({node.model.fingerprint for node in pruned.nodes.values() if node.model.floor == floor}) <= 1
+    assert not any(node.model.forks for node in pruned.nodes.values())
+
+
+def test_a_new_node_begins_at_the_floor_of_the_others(pruned):
+    node = pruned.nodes[3]
+    node.files.clear()
+    node.start(pruned.now_ns)
+    pruned.connect(3)
+    pruned.run(8 * SECOND)
+    assert node.model.floor > 100
+    top = max(node.model.height_of(n) for n in node.model.leaves)
+    assert top == max(pruned.nodes[1].model.height_of(n) for n in pruned.nodes[1].model.leaves)
+    assert node.core.counts["floors_taken_over"] == 1
+    pruned.append(3, b"from the new one")
+    pruned.run(SECOND)
+    assert any(pruned.nodes[1].model.author_of(n) == peer(3).key for n in pruned.nodes[1].model.leaves)
+
+
+def test_nothing_goes_while_a_member_may_lack_it():
+    stage = Stage(3, keep_events=KEEP)
+    stage.part({3})
+    written(stage, 80, (1, 2))
+    stage.run(6 * SECOND)
+    assert stage.nodes[1].model.floor == 0
+    for number in (1, 2):
+        left = Member(peer(3).identifier, "", peer(3).key, 1, State.LEFT)
+        stage.nodes[number].step(stage.now_ns, MemberChanged(left, State.ALIVE))
+    stage.run(6 * SECOND)
+    assert stage.nodes[1].model.floor > 20
+
+
+def test_one_member_alone_cannot_raise_a_floor():
+    stage = Stage(5)
+    event_id = stage.append(1, b"x")
+    stage.run(100 * MILLISECOND)
+    node = stage.nodes[2]
+    node.hear(stage.now_ns, 3, SyncEvent((Leaves("notes", 1 << 31, 1, (event_id,)), Leaves("new", 1 << 31, 1, ()))))
+    assert node.model.floor == 0
+    orphan = make(3, b"z", make(3, b"y"))
+    node.hear(stage.now_ns, 3, Events((Item(orphan.raw),)))
+    assert node.model.find(orphan.id) < 0
+    for number in (3, 4):
+        told = SyncEvent((Leaves("new", 7, 1, (orphan.id,)),))
+        node.hear(stage.now_ns, number, told)
+    assert node.core.streams["new"].model.floor == 7
