@@ -6,8 +6,8 @@ import pytest
 from ledger_stage import Bench, Cluster
 
 from chaplain.client.call_events import Failure
-from chaplain.client.journal_events import Written
-from chaplain.journal.client_messages import NotWritten
+from chaplain.client.journal_events import Spoke, Written
+from chaplain.journal.client_messages import NotWritten, Write
 from chaplain.journal.order_events import SpaceTold
 
 PLENTY = 1 << 40
@@ -88,6 +88,23 @@ def test_a_receipt_that_was_lost_can_be_had_at_a_full_node(cluster) -> None:
     bench.deaf = False
     bench.disconnect(next(iter(bench.sessions)))
     assert bench.end(call).place.base_offset == 1
+
+
+def test_another_refusal_is_not_taken_for_a_full_disk(cluster) -> None:
+    bench = Bench(cluster, 1)
+    bench.end(bench.write(b"a"))
+    refusal = NotWritten(1, 2, 1, "not_ingest", "this node takes no writes", 2)
+
+    def refuse(to_node: bool, message: object) -> int:
+        if isinstance(message, Write):
+            bench.give(Spoke(next(iter(bench.sessions)), refusal, b""))
+            return 0
+        return 1
+
+    bench.spoil = refuse
+    told = bench.end(bench.write(b"b", wait_s=2))
+    assert told.failure is Failure.UNKNOWN
+    assert "this node takes no writes" in told.reason
 
 
 def test_a_full_node_says_so_to_whoever_writes(cluster) -> None:

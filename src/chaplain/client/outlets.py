@@ -116,9 +116,9 @@ class Outlets:
         if outlet.ready and (chosen is None or outlet.leads > chosen.leads):
             self._choose(outlet)
 
-    def shun(self, now_ns: int, reason: str) -> None:
-        """The node at the other end has no room for more: another may have."""
-        self.full = reason
+    def shun(self, now_ns: int, full: str = "") -> None:
+        """The node at the other end does not take this, for want of room if it says so: another may."""
+        self.full = full or self.full
         if now_ns - self._shunned_ns >= SHUN_NS:
             self._shunned_ns = now_ns
             self.rotate()

@@ -44,6 +44,8 @@ ELSEWHERE = (FULL, "not_ingest")
 """Kinds of refusal that another node may not have."""
 LATER = ("busy", "stopping", *ELSEWHERE)
 """Kinds of refusal that pass: the same octets may be taken later, or elsewhere."""
+UNREAD = ("busy", "stopping", FULL)
+"""Kinds of refusal after which that copy is nowhere."""
 IDENTITY = ("removed", "compromised", "unknown_signer", "not_yours")
 """Kinds of refusal that end everything under this identity."""
 
@@ -185,7 +187,8 @@ class Writing:
     def not_written(self, now_ns: int, message: NotWritten) -> None:
         lane = self.find_lane(message.client_id)
         packed = lane.in_flight.get(message.first_id) if lane is not None else None
-        if message.kind in IDENTITY and (lane is not None or not message.client_id):
+        ours = (lane is not None and lane is self._lane) or not message.client_id
+        if message.kind in IDENTITY and ours:
             self._ended = message.reason
             if packed is not None:
                 packed.refused = True
@@ -195,11 +198,11 @@ class Writing:
             return  # answered before
         if message.kind in LATER:
             self._refusal = message.reason
-            packed.sends -= 1
+            packed.sends -= message.kind in UNREAD
             lane.go_back(message.first_id)
             self._pause(now_ns)
             if message.kind in ELSEWHERE:
-                self._outlets.shun(now_ns, message.reason)
+                self._outlets.shun(now_ns, message.reason if message.kind == FULL else "")
         elif message.client_id in self._retiring:
             # Fenced and found written: only its receipt cannot be had here.
             self._settled(now_ns, lane, lane.settle_through(message.first_id + message.requests - 1))
