@@ -22,6 +22,7 @@ from chaplain.executor.events import (
     ReadBack,
     RunQuery,
     Step,
+    StopQuery,
     TakeResults,
 )
 from chaplain.executor.feed import QUEUE_BYTES_MAX
@@ -255,6 +256,14 @@ def test_whoever_left_is_not_answered() -> None:
     for _ in range(5):
         stage.agree()
     assert not [e for e in stage.done(stage.step(Drained())[0]) if isinstance(e, TakeResults)]
+
+
+def test_a_query_that_nobody_waits_for_is_stopped() -> None:
+    stage = ready()
+    (query,) = stage.ask(Query("main", 0, False), payload=statement("select 1"))
+    assert isinstance(query, RunQuery)
+    assert stage.step(Withdrawn(7)) == [StopQuery(query.token, "main")]
+    assert not stage.step(Looked(query.token, b"late"))
 
 
 def test_a_fresh_query_waits_for_everything_that_was_agreed() -> None:

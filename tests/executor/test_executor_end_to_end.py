@@ -8,16 +8,19 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
-from tests.cluster.harness import Cluster, until
+from tests.cluster.harness import Cluster, Node, until
 from tests.executor.scenes import fingerprints, kill_executors
-from tests.journal_real.scenes import three
+from tests.journal_real.scenes import status, three
 
 from chaplain import AsyncClient, Client
 from chaplain.cli.main import main
 from chaplain.config import load_cluster
 from chaplain.errors import Missing, Refused, StatementFailed
 from chaplain.link.identity import Identity
+from chaplain.runtime.founding import make_cluster
+from chaplain.runtime.local import bring_down, bring_up
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -121,3 +124,44 @@ def test_executors_that_are_killed_apply_everything_once(tmp_path: Path) -> None
         counts = kill_executors(cluster, kills=10, seed=1)
     assert counts["kills"] == 10
     assert counts["statements acknowledged"] > 100
+
+
+def test_an_executor_that_differs_stops_and_says_so(cluster: Cluster) -> None:
+    def state(node: Node) -> dict:
+        return status(node).get("databases", {}).get("differs", {})
+
+    victim = list(cluster)[-1]
+    with Client.connect(cluster.directory, node=1, timeout=60) as client:
+        sql = client.sql("differs")
+        sql.execute("create table t(a integer primary key, b)")
+        made = sql.execute("insert into t(b) values ('one'), ('two')")
+        until(lambda: state(victim).get("position") == made.index, "all have executed it")
+        victim.kill()
+        with apsw.Connection(str(victim.folder / "databases" / "differs.sqlite")) as file:
+            file.execute("update t set b = 'another' where a = 1")
+        victim.start()
+        until(lambda: state(victim).get("position") == made.index, "it is back")
+        sql.execute("update t set b = 'three' where a = 1")
+        until(lambda: state(victim).get("state") == "stopped", "the one that differs has stopped")
+        assert f"node {victim.number} differs" in state(victim)["trouble"]
+        assert [row["b"] for row in sql.query("select b from t")] == ["three", "two"]
+    with (
+        Client.connect(cluster.directory, node=victim.number, timeout=60) as client,
+        pytest.raises(Refused, match="stopped"),
+    ):
+        client.sql("differs").query("select b from t")
+    assert all(state(node)["state"] != "stopped" for node in cluster if node is not victim)
+
+
+def test_a_cluster_without_databases_orders_and_executes_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "none"
+    make_cluster(directory, 1, "none", None)
+    bring_up(directory, lambda _: None)
+    try:
+        with Client.connect(directory, timeout=30) as client:
+            with pytest.raises(Refused, match="layer"):
+                client.sql("main").execute("create table t(a)")
+            assert len(list(client.journal("main").read())) == 1
+            assert not (directory / "node-1" / "databases").exists()
+    finally:
+        bring_down(directory)

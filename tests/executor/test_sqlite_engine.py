@@ -119,6 +119,7 @@ class Died(Exception):
     pass
 
 
+ENDLESS = "with recursive r(n) as (select 1 union all select n + 1 from r)"
 LONG = "with recursive r(n) as (select 1 union all select n + 1 from r where n < 300000)"
 MIXED = [
     "insert into t values (1)",
@@ -270,6 +271,10 @@ def test_queries_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sqlite_reader, "QUERY_SECONDS_MAX", 0.05)
     with pytest.raises(QueryFailed, match=r"more than 0\.05 s"):
         database.rows("with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r")
+    monkeypatch.setattr(sqlite_reader, "QUERY_SECONDS_MAX", 60)
+    calls = iter([False, False, True])
+    with pytest.raises(QueryFailed, match="given up"):
+        database.engine.query(f"{ENDLESS} select count(*) from r", (), lambda: next(calls))
     monkeypatch.setattr(sqlite_reader, "QUERY_ROWS_MAX", 10)
     with pytest.raises(QueryFailed, match="LIMIT"):
         database.rows("with recursive r(n) as (select 1 union all select n + 1 from r where n < 20) select n from r")

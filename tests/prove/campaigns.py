@@ -7,6 +7,7 @@ from collections import Counter
 from tests.fuzz import runner as fuzz
 from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import ON_REAL_CLUSTERS
+from tests.prove.executors import OF_EXECUTORS
 from tests.prove.journal_speed import ON_FAST_JOURNALS
 from tests.prove.journals import ON_REAL_JOURNALS
 from tests.prove.pipelines import OF_PIPELINES
@@ -133,4 +134,5 @@ CAMPAIGNS = [
     *ON_REAL_SEQUENCES,
     *ON_FAST_JOURNALS,
     *OF_PIPELINES,
+    *OF_EXECUTORS,
 ]

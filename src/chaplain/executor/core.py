@@ -30,6 +30,7 @@ from chaplain.executor.events import (
     OpenDatabase,
     ReadBack,
     RunQuery,
+    StopQuery,
     TakeResults,
     Work,
 )
@@ -76,7 +77,7 @@ ExecutorEffect: TypeAlias = Whisper | Settled | Report | ExecutorErrand
 
 
 class ExecutorCore:
-    errands = (OpenDatabase, Apply, RunQuery, TakeResults, ClearResults, ReadBack)
+    errands = (OpenDatabase, Apply, RunQuery, StopQuery, TakeResults, ClearResults, ReadBack)
     """What its host does for it beside what hosts do for every layer."""
     answers = (DatabaseOpened, Applied, Looked, Cleared, BackRead)
 

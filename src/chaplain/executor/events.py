@@ -59,6 +59,13 @@ class RunQuery(Frozen, frozen=True):
     parameters: Parameters
 
 
+class StopQuery(Frozen, frozen=True):
+    """Nobody waits for this query any more. Answered with `Cleared`."""
+
+    token: int
+    stream: str
+
+
 class TakeResults(Frozen, frozen=True):
     """What became of an identity's requests: of one lane, or of all if `client_id` is 0. Answered with `Looked`."""
 
@@ -112,6 +119,8 @@ class Looked(Frozen, frozen=True):
 
 
 class Cleared(Frozen, frozen=True):
+    """Done, and nothing to tell of it."""
+
     stream: str
 
 
@@ -120,5 +129,5 @@ class BackRead(Frozen, frozen=True):
     records: tuple[Record, ...]
 
 
-ExecutorErrand: TypeAlias = OpenDatabase | Apply | RunQuery | TakeResults | ClearResults | ReadBack
+ExecutorErrand: TypeAlias = OpenDatabase | Apply | RunQuery | StopQuery | TakeResults | ClearResults | ReadBack
 ExecutorAnswer: TypeAlias = DatabaseOpened | Applied | Looked | Cleared | BackRead

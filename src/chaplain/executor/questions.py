@@ -17,7 +17,7 @@ import msgspec
 from chaplain.core import Frozen, Requested, Settled
 from chaplain.errors import Malformed
 from chaplain.executor import messages
-from chaplain.executor.events import ClearResults, Looked, RunQuery, TakeResults
+from chaplain.executor.events import ClearResults, Looked, RunQuery, StopQuery, TakeResults
 from chaplain.executor.feed import Feed, Phase
 from chaplain.executor.messages import AskReach, AskResults, PeerMessage, Query, ReadThrough, WereRead
 from chaplain.executor.statement import decode_statement
@@ -77,7 +77,7 @@ class _Round(msgspec.Struct):
     reaches: dict[int, int]
 
 
-QuestionEffect: TypeAlias = Settled | RunQuery | TakeResults | ClearResults
+QuestionEffect: TypeAlias = Settled | RunQuery | StopQuery | TakeResults | ClearResults
 
 
 class Questions:
@@ -87,8 +87,8 @@ class Questions:
         self._tell_all = tell_all
         self._waits: dict[int, Wait] = {}
         self._rounds: dict[int, _Round] = {}
-        self._looking: dict[int, int] = {}
-        """Questions that a database is answering: token, call."""
+        self._looking: dict[int, tuple[int, str]] = {}
+        """Questions that a database is answering: the call, and the stream if it is a query."""
         self._token = 0
         self._read: dict[tuple[str, bytes, int], int] = {}
         self.effects: list[QuestionEffect] = []
@@ -146,8 +146,10 @@ class Questions:
         self._waits.pop(call, None)
         for token in [token for token, asked in self._rounds.items() if asked.wait.call == call]:
             del self._rounds[token]
-        for token in [token for token, waiting in self._looking.items() if waiting == call]:
-            del self._looking[token]
+        for token in [token for token, (waiting, _) in self._looking.items() if waiting == call]:
+            _, stream = self._looking.pop(token)
+            if stream:
+                self.effects.append(StopQuery(token, stream))
 
     # Answering.
 
@@ -175,7 +177,7 @@ class Questions:
             self._refuse(wait.call, "missing", reason)
             return
         self._token += 1
-        self._looking[self._token] = wait.call
+        self._looking[self._token] = (wait.call, message.stream if isinstance(message, Query) else "")
         match message:
             case Query():
                 self._look_with_statement(wait, message)
@@ -195,9 +197,9 @@ class Questions:
         self.effects.append(RunQuery(self._token, message.stream, statement.sql, statement.parameters))
 
     def looked(self, event: Looked) -> None:
-        call = self._looking.pop(event.token, None)
-        if call is not None:
-            self.effects.append(Settled(call, event.payload, event.kind, event.reason))
+        looking = self._looking.pop(event.token, None)
+        if looking is not None:
+            self.effects.append(Settled(looking[0], event.payload, event.kind, event.reason))
 
     def _refuse(self, call: int, kind: str, reason: str) -> None:
         self.effects.append(Settled(call, b"", kind, reason))

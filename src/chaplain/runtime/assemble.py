@@ -34,7 +34,6 @@ from chaplain.node.recorder import Recorder, RecorderSettings
 from chaplain.node.rings import KEYRING_FILE
 from chaplain.node.upper import UpperCore
 from chaplain.runtime.beacon import BeaconSocket
-from chaplain.runtime.databases.errands import THREADS
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.executor import make_databases, make_executor, read_back
 from chaplain.runtime.graph import graph_errands, make_graph
@@ -181,7 +180,7 @@ def make_errands(config: NodeConfig, node: NodeCore) -> Errands:
     databases = make_databases(config)
     of_journal: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read}
     doers = {**of_journal, **graph, **read_back(config.path("data"), log)}
-    return Errands(doers, room, slow=databases.doers, slow_threads=THREADS, end=databases.close)
+    return Errands(doers, room, crews=databases.crews(), end=databases.close)
 
 
 def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -> NodeSettings:

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -35,7 +35,7 @@ from chaplain.core import (
 )
 from chaplain.link.sockets import Sockets
 from chaplain.runtime.beacon import BeaconSocket
-from chaplain.runtime.labour import Labour
+from chaplain.runtime.labour import Crew, Labour
 from chaplain.runtime.log import Log
 from chaplain.runtime.storage import Storage
 
@@ -74,23 +74,22 @@ class Errands:
         doers: Mapping[type, Callable[[Any], Any]] | None = None,
         round_: Callable[[], list[Any]] = list,
         *,
-        slow: Mapping[type, Callable[[Any], Any]] | None = None,
-        slow_threads: int = 1,
+        crews: Sequence[Crew] = (),
         end: Callable[[], None] | None = None,
     ) -> None:
-        """What is `slow` has threads of its own, so that nothing else waits for it; `end` comes after all of them."""
-        self._doers = {**(doers or {}), **(slow or {})}
-        self._slow = frozenset(slow or ())
+        """What `crews` do holds up nobody else; `end` comes after all of them."""
         self.round = round_
-        self._labour: Labour[Any] = Labour()
-        self._slow_labour: Labour[Any] | None = Labour(slow_threads) if slow else None
-        self.labours = [self._labour, *([self._slow_labour] if self._slow_labour else [])]
+        self.labours: list[Labour[Any]] = []
+        self._tasks: dict[type, tuple[Labour[Any], Callable[[Any], Any]]] = {}
+        for crew in (Crew(doers or {}), *crews):
+            labour: Labour[Any] = Labour(crew.threads)
+            self.labours.append(labour)
+            self._tasks.update({kind: (labour, doer) for kind, doer in crew.doers.items()})
         self._end = end
 
     def run(self, effect: object) -> None:
-        kind = type(effect)
-        labour = self._slow_labour if kind in self._slow and self._slow_labour is not None else self._labour
-        labour.submit(partial(self._doers[kind], effect))
+        labour, doer = self._tasks[type(effect)]
+        labour.submit(partial(doer, effect))
 
     def close(self) -> None:
         for labour in self.labours:

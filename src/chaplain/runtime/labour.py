@@ -11,13 +11,20 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 WAITING_MAX = 1024
 THREADS = 2
 
 Answer = TypeVar("Answer")
+
+
+class Crew(NamedTuple):
+    """Threads for some kinds of work, by type of what is wanted."""
+
+    doers: Mapping[type, Callable[[Any], Any]]
+    threads: int = THREADS
 
 
 class Labour(Generic[Answer]):

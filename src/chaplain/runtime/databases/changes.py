@@ -18,7 +18,7 @@ from chaplain.errors import ChaplainError
 from chaplain.runtime.databases.engine import EngineFailed
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.files import Files, NoRoom
-from chaplain.segment.files import list_segments
+from chaplain.runtime.journal import segments_of
 from chaplain.segment.tap import StreamKind, Tap
 from chaplain.segment.write import LogSettings
 
@@ -39,9 +39,8 @@ class ChangeLog:
         self._stream = stream
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            segments = [(file.sequence, file.path.read_bytes()) for file in list_segments(folder, LOG)]
             settings = LogSettings(LOG, StreamKind.ROWS, segment_bytes=SEGMENT_BYTES)
-            self._tap = Tap(settings, SystemRandom(), segments)
+            self._tap = Tap(settings, SystemRandom(), segments_of(folder, LOG))
             self._files = Files(Disk(str(folder)))
         except (OSError, ChaplainError) as error:
             raise EngineFailed(f"the log of row changes in {folder}: {error}") from error

@@ -9,7 +9,7 @@ locks) is raised as `EngineFailed`, and then nothing more is applied.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,7 +37,9 @@ class Engine(Protocol):
 
     def apply(self, work: Work) -> Step: ...
 
-    def query(self, sql: str, parameters: Parameters) -> Rows: ...
+    def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool] = ...) -> Rows:
+        """`stopped` says whether nobody wants the answer any more."""
+        ...
 
     def results(self, acl: bytes, client_id: int, first_id: int, last_id: int) -> list[bytes]:
         """Runs of outcomes, as they are stored, in the order of their messages."""

@@ -7,7 +7,7 @@ clearing go beside it, clearing in turn with applying.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,17 @@ from chaplain.executor.events import (
     OpenDatabase,
     RunQuery,
     Step,
+    StopQuery,
     TakeResults,
 )
 from chaplain.executor.messages import encode_runs
 from chaplain.executor.statement import encode_any
 from chaplain.runtime.databases.engine import Engine, EngineFailed, QueryFailed, open_engine
+from chaplain.runtime.labour import Crew
 
 THREADS = 4
+STOPPED_MAX = 1024
+"""More than queries can wait at a time."""
 
 
 class Databases:
@@ -36,16 +40,14 @@ class Databases:
         self._folder = folder
         self._engines: dict[str, Engine] = {}
         self._turns: dict[str, threading.Lock] = {}
+        self._stopped: dict[int, threading.Event] = {}
+        """Queries that run, or wait to: whether they were given up."""
 
-    @property
-    def doers(self) -> Mapping[type, Callable[[Any], Any]]:
-        return {
-            OpenDatabase: self.open,
-            Apply: self.apply,
-            RunQuery: self.query,
-            TakeResults: self.results,
-            ClearResults: self.clear,
-        }
+    def crews(self) -> list[Crew]:
+        """Who does what: a client's long query holds up nothing but other queries."""
+        works: dict[type, Callable[[Any], Any]] = {OpenDatabase: self.open, Apply: self.apply}
+        works |= {TakeResults: self.results, ClearResults: self.clear}
+        return [Crew(works, THREADS), Crew({RunQuery: self.query}, THREADS), Crew({StopQuery: self.stop}, 1)]
 
     def open(self, wanted: OpenDatabase) -> DatabaseOpened:
         try:
@@ -69,13 +71,23 @@ class Databases:
         return Applied(wanted.stream, tuple(steps))
 
     def query(self, wanted: RunQuery) -> Looked:
+        stopped = self._stopped.setdefault(wanted.token, threading.Event())
         try:
-            rows = self._engines[wanted.stream].query(wanted.sql, wanted.parameters)
+            rows = self._engines[wanted.stream].query(wanted.sql, wanted.parameters, stopped.is_set)
         except QueryFailed as error:
             return Looked(wanted.token, kind="invalid", reason=str(error))
         except EngineFailed as error:
             return Looked(wanted.token, kind="stopped", reason=str(error))
+        finally:
+            self._stopped.pop(wanted.token, None)
         return Looked(wanted.token, encode_any(rows))
+
+    def stop(self, wanted: StopQuery) -> Cleared:
+        """Also of one that waits for its turn. For one that is over it is too late, and forgotten by and by."""
+        self._stopped.setdefault(wanted.token, threading.Event()).set()
+        while len(self._stopped) > STOPPED_MAX:
+            self._stopped.pop(min(self._stopped), None)
+        return Cleared(wanted.stream)
 
     def results(self, wanted: TakeResults) -> Looked:
         ids = (wanted.client_id, wanted.first_id, wanted.last_id)

@@ -13,7 +13,7 @@ Invariants: no message is applied twice, none is passed over; nothing here depen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -179,8 +179,8 @@ class SqliteDatabase:
 
     # What others ask.
 
-    def query(self, sql: str, parameters: Parameters) -> Rows:
-        return self._readers.query(sql, parameters)
+    def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool] = bool) -> Rows:
+        return self._readers.query(sql, parameters, stopped)
 
     def results(self, acl: bytes, client_id: int, first_id: int, last_id: int) -> list[bytes]:
         return self._readers.results(acl, client_id, first_id, last_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,18 +41,23 @@ class _Reader:
         self._end_s = 0.0
         self._names: frozenset[str] = frozenset()
         self._version = -1
-        self.connection.set_progress_handler(lambda: time.monotonic() > self._end_s, _STEPS_A_CALL)
+        self._stopped: Callable[[], bool] = bool
+        self.connection.set_progress_handler(self._ends, _STEPS_A_CALL)
+
+    def _ends(self) -> bool:
+        return time.monotonic() > self._end_s or self._stopped()
 
     @contextmanager
     def own(self) -> Iterator[apsw.Connection]:
         self.guard.free = True
+        self._stopped = bool
         self._end_s = time.monotonic() + QUERY_SECONDS_MAX
         try:
             yield self.connection
         finally:
             self.guard.free = False
 
-    def query(self, sql: str, parameters: Parameters) -> Rows:
+    def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool]) -> Rows:
         with self.own() as connection:
             connection.execute("begin", can_cache=False)
         try:
@@ -61,7 +66,7 @@ class _Reader:
                 self._look()
             self.guard.begin()
             self.around.set(time.time_ns(), b"query", 0)
-            self._end_s = time.monotonic() + QUERY_SECONDS_MAX
+            self._end_s, self._stopped = time.monotonic() + QUERY_SECONDS_MAX, stopped
             return self._read(sql, parameters, index)
         finally:
             with self.own() as connection:
@@ -117,13 +122,13 @@ class Readers:
         with self._lock:
             self._idle.append(reader)
 
-    def query(self, sql: str, parameters: Parameters) -> Rows:
+    def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool]) -> Rows:
         if first_word(sql) not in QUICK:
             raise QueryFailed("a query begins with SELECT, WITH or VALUES; changes go through execute")
         failed: QueryFailed | None = None
         with self._one() as reader:
             try:
-                return reader.query(sql, parameters)
+                return reader.query(sql, parameters, stopped)
             except _BROKEN:
                 raise
             except QueryFailed as error:
@@ -131,7 +136,7 @@ class Readers:
             except apsw.AuthError:
                 failed = QueryFailed(f"not allowed in a query: {reader.guard.denied}")
             except apsw.InterruptError:
-                failed = QueryFailed(f"the query took more than {QUERY_SECONDS_MAX:g} s")
+                failed = QueryFailed(f"the query took more than {QUERY_SECONDS_MAX:g} s, or was given up")
             except _WRONG as error:
                 failed = QueryFailed(str(error)[:500])
         raise failed

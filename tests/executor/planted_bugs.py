@@ -1,0 +1,189 @@
+"""One-line bugs of the executor, each of which its tests must catch: `python -m tests.executor.planted_bugs [NAME]`.
+
+They are planted in memory, in a process of their own, before the module is loaded, as the simulator's are. Databases
+are not simulated, so here tests judge.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from chaplain.sim.planted import Bug, install
+
+ENGINE, CORE, HOSTILE = "test_sqlite_engine.py", "test_executor_core.py", "test_hostile.py"
+_TIMEOUT_S = 600
+
+
+def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
+    place = "executor" if CORE in tests else "runtime.databases"
+    return Bug(name, f"chaplain.{place}.{module}", old, new, "", tests)
+
+
+BUGS = [
+    _bug(
+        "apply a message twice",
+        "sqlite",
+        "if work.index < state.index or (work.index == state.index and state.whole):",
+        "if work.index < state.index:",
+        ENGINE,
+        "applied_once or dies",
+    ),
+    _bug(
+        "begin a message again that was begun",
+        "sqlite",
+        "state.requests if work.index == state.index else 0",
+        "0",
+        ENGINE,
+        "dies_between",
+    ),
+    _bug(
+        "forget the steps that were used",
+        "sqlite",
+        "dict(self._store.state.budget) if done else {}",
+        "{}",
+        ENGINE,
+        "dies_between",
+    ),
+    _bug("no bound on a client's steps", "sqlite", "if steps >= _SPARED:", "if steps < 0:", ENGINE, "steps"),
+    _bug(
+        "leave what a statement left half done",
+        "sqlite_requests",
+        "if self._spoiled() or self._connection.total_changes() != changes:",
+        "if self._spoiled():",
+        ENGINE,
+        "takes_nobody_along",
+    ),
+    _bug(
+        "owe a foreign key",
+        "sqlite_requests",
+        "return self._ledger.refers and bool(",
+        "return False and bool(",
+        HOSTILE,
+        "fine",
+    ),
+    _bug(
+        "take the largest rowid",
+        "sqlite_ledger",
+        "if update.rowid_new == ROWID_MAX:",
+        "if update.rowid_new < 0:",
+        HOSTILE,
+        "test_refused",
+    ),
+    _bug(
+        "keep changes that were taken back",
+        "sqlite_ledger",
+        "        del self.changes[self._start :]\n",
+        "",
+        ENGINE,
+        "transaction",
+    ),
+    _bug(
+        "forget rows that go with their table",
+        "sqlite_ledger",
+        "self.changes += [Change(shape.name, key, row, GONE) for key, row in self._rows(shape)]",
+        "self.changes += []",
+        ENGINE,
+        "schema_and_rows",
+    ),
+    _bug(
+        "forget rows that come with their table",
+        "sqlite_ledger",
+        "                self._come(shape)\n",
+        "                pass\n",
+        ENGINE,
+        "schema_and_rows",
+    ),
+    _bug(
+        "allow every function",
+        "sqlite_guard",
+        "return str(two).lower() in FUNCTIONS",
+        "return True",
+        HOSTILE,
+        "test_refused",
+    ),
+    _bug("show the executor's own tables", "sqlite_guard", '"pragma_", OWN))', '"pragma_"))', HOSTILE, "test_refused"),
+    _bug(
+        "the machine's time",
+        "sqlite_functions",
+        'int(getattr(_local, "now_ms", 0))',
+        '__import__("time").time_ns() // 10**6',
+        ENGINE,
+        "time_and_chance",
+    ),
+    _bug(
+        "the same chance for all",
+        "sqlite_functions",
+        "message_hash, offset = self._seed",
+        'message_hash, offset = b"", 0',
+        ENGINE,
+        "time_and_chance",
+    ),
+    _bug("write changes twice", "changes", "start = head - first", "start = 0", ENGINE, "dies_before"),
+    _bug(
+        "go on without changes",
+        "changes",
+        "return self._tap.head(self._stream) < count",
+        "return False",
+        ENGINE,
+        "made_anew",
+    ),
+    _bug(
+        "clear what is another's",
+        "sqlite_store",
+        "where acl = ? and client_id = ?",
+        "where ? <> 0 and client_id = ?",
+        ENGINE,
+        "until_read",
+    ),
+    _bug(
+        "keep results for ever",
+        "sqlite_store",
+        "if self._kept[acl] > RESULT_BYTES_MAX:",
+        "if self._kept[acl] < 0:",
+        ENGINE,
+        "bounded_for_each",
+    ),
+    _bug("pass a message over", "feed", "and self._fed >= before:", "and self._fed >= 0:", CORE, "memory"),
+    _bug("ask too few", "questions", "if quorum.reached(asked.reaches):", "if asked.reaches:", CORE, "fresh"),
+    _bug(
+        "believe an old quorum",
+        "questions",
+        "if wait.quorum in (None, journal.assembly.quorum):",
+        "if True:",
+        CORE,
+        "fresh",
+    ),
+    _bug("answer too early", "questions", "settled >= wait.index and (feed", "settled >= 0 and (feed", CORE, "fresh"),
+    _bug("let everybody read", "questions", "not may_read(wait.client, message.stream)", "False", CORE, "refusals"),
+    _bug("never be the one who differs", "comparison", "return winner != own", "return False", CORE, "compared"),
+    _bug("stop for one who differs", "comparison", "return winner != own", "return True", CORE, "majority"),
+]
+
+
+def judge(bug: Bug) -> str:
+    """Empty if the tests caught it; else what happened instead."""
+    command = [sys.executable, "-m", "tests.executor.planted_bugs", bug.name]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    if run.returncode == 1 and "failed" in run.stdout:
+        return ""
+    return f"{bug.name}: exit code {run.returncode}: {(run.stdout + run.stderr)[-500:]}"
+
+
+def main(name: str | None) -> int:
+    if name is None:
+        missed = [why for why in map(judge, BUGS) if why]
+        print("\n".join(missed) or f"all {len(BUGS)} are caught")
+        return len(missed)
+    import pytest
+
+    bug = next(bug for bug in BUGS if bug.name == name)
+    install(bug)
+    file, words = bug.expected
+    return int(
+        pytest.main([f"tests/executor/{file}", "-k", words, "-x", "-q", "-p", "no:cacheprovider", "--timeout=100"])
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(*(sys.argv[1:] or [None])))

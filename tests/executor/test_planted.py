@@ -1,0 +1,23 @@
+"""Bugs on purpose: their texts are where they should be, and one of them is caught; the campaign runs all of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from tests.executor.planted_bugs import BUGS, judge
+
+from chaplain.sim.planted import mutate
+
+
+def test_none_is_stale() -> None:
+    assert len({bug.name for bug in BUGS}) == len(BUGS) >= 12
+    for bug in BUGS:
+        spec = importlib.util.find_spec(bug.module)
+        assert spec is not None
+        assert spec.origin is not None
+        compile(mutate(bug, Path(spec.origin).read_text()), bug.module, "exec")
+
+
+def test_one_is_caught() -> None:
+    assert judge(next(bug for bug in BUGS if bug.name == "ask too few")) == ""

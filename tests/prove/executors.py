@@ -1,0 +1,39 @@
+"""Campaigns of executors: kills on real nodes, and bugs planted on purpose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.executor import planted_bugs
+from tests.executor.scenes import kill_executors
+from tests.journal_real.scenes import three
+from tests.prove.campaign import Campaign, Report
+from tests.prove.clusters import scene
+
+ROUNDS = 5
+KILLS = 10
+
+
+def kills() -> Campaign:
+    def play(piece: str, directory: Path) -> Report:
+        with three(directory / "three") as cluster:
+            counts = kill_executors(cluster, kills=KILLS, seed=int(piece))
+        return Report({**counts, "lost, doubled or different": 0})
+
+    about = f"{ROUNDS} times {KILLS} kills at random moments while statements are executed; each applied once, alike"
+    return scene("executor-kills", about, [str(number) for number in range(ROUNDS)], play)
+
+
+def planted() -> Campaign:
+    def pieces(quick: bool) -> list[str]:
+        names = [bug.name for bug in planted_bugs.BUGS]
+        return names[:2] if quick else names
+
+    def run(piece: str) -> Report:
+        missed = planted_bugs.judge(next(bug for bug in planted_bugs.BUGS if bug.name == piece))
+        return Report({"bugs": 1, "missed" if missed else "caught": 1}, [missed] if missed else [])
+
+    return Campaign("executor-planted", "every bug planted in the executor is caught by its tests", pieces, run)
+
+
+OF_EXECUTORS = [kills(), planted()]
