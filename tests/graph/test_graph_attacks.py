@@ -11,7 +11,7 @@ from graph_stage import CLUSTER, START_NS, Stage, identity, make, peer
 from chaplain.core import Report
 from chaplain.errors import Malformed
 from chaplain.graph.event import PARENTS_MAX, Draft, Event, Link, confirm_label, decode, sign
-from chaplain.graph.messages import FIRST, Confirmation, Events, Fetch, GetData, Inv, Item
+from chaplain.graph.messages import FIRST, Confirmation, Events, Fetch, GetData, Inv, Item, Leaves, SyncEvent
 from chaplain.graph.settings import SECOND
 
 ROGUE = 3
@@ -182,6 +182,18 @@ def test_an_inv_flood():
     assert node.core.counts["refused_too_many_confirmations"] > 0
     asked = sum(len(message.ids) for message in node.heard() if isinstance(message, GetData))
     assert asked <= node.settings.asked_max
+    honest_go_on(stage)
+
+
+def test_names_of_streams_that_nobody_wrote_to():
+    stage = staged(streams_max=4)
+    node = stage.nodes[1]
+    names = tuple(Leaves(f"s{number}", 0, 1, (bytes(32),)) for number in range(2000))
+    node.hear(stage.now_ns, ROGUE, SyncEvent(names))
+    assert len(node.core.streams) == 1
+    assert len(node.core.syncing._pulls) <= 64
+    assert sum(map(len, node.core.syncing.frontiers.values())) <= 2
+    stage.append(1, b"x", "honest")
     honest_go_on(stage)
 
 

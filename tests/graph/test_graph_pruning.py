@@ -87,12 +87,16 @@ def test_one_member_alone_cannot_raise_a_floor():
     event_id = stage.append(1, b"x")
     stage.run(100 * MILLISECOND)
     node = stage.nodes[2]
-    node.hear(stage.now_ns, 3, SyncEvent((Leaves("notes", 1 << 31, 1, (event_id,)), Leaves("new", 1 << 31, 1, ()))))
+    node.hear(stage.now_ns, 3, SyncEvent((Leaves("notes", 1 << 31, 1, (event_id,)),)))
     assert node.model.floor == 0
     orphan = make(3, b"z", make(3, b"y"))
     node.hear(stage.now_ns, 3, Events((Item(orphan.raw),)))
     assert node.model.find(orphan.id) < 0
+    late = make(4, b"high", None, *[make(4, b"gone", stream="new")], stream="new")
+    node.hear(stage.now_ns, 4, Events((Item(late.raw),)))
+    assert node.core.streams["new"].model.find(late.id) < 0
     for number in (3, 4):
-        told = SyncEvent((Leaves("new", 7, 1, (orphan.id,)),))
+        told = SyncEvent((Leaves("new", 7, 1, (late.id,)),))
         node.hear(stage.now_ns, number, told)
     assert node.core.streams["new"].model.floor == 7
+    assert node.core.streams["new"].model.find(late.id) == 0

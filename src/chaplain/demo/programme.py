@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chaplain.demo.findings import Findings
+from chaplain.demo.graph_scene import graph_comes_together
 from chaplain.demo.journal_scene import journal_survives
 from chaplain.demo.scenes import (
     Tell,
@@ -22,6 +23,7 @@ SCENES: tuple[Scene, ...] = (
     members_agree,
     pool_reaches_all,
     events_reach_all,
+    graph_comes_together,
     journal_survives,
     death_is_noticed,
     key_is_replaced,

@@ -23,6 +23,8 @@ from chaplain.graph.spreading import Spreading
 from chaplain.graph.stream import Stream
 
 LISTS_MAX = 64
+PULLS_MAX = 64
+"""Streams that are fetched at a time; the others wait for the next sync."""
 WAITING_MAX = 8
 """Requests of one peer that may wait until its account allows an answer."""
 _SYNC_BYTES_MAX = 60_000
@@ -119,8 +121,11 @@ class Syncing:
     def heard(self, now_ns: int, instance: bytes, message: SyncEvent) -> None:
         key = self._common.peers[instance].key
         for leaves in message.streams:
-            stream = self._common.stream(leaves.stream)
-            if stream is not None:
+            stream = self._common.streams.get(leaves.stream)
+            if stream is None:
+                if leaves.ids:  # a stream is made by its first event, not by its name
+                    self.fetch(now_ns, instance, leaves.stream)
+            else:
                 if key in self._common.members:
                     self.frontiers.setdefault(key, {})[leaves.stream] = leaves
                 self._heard_floor(now_ns, stream)
@@ -163,7 +168,7 @@ class Syncing:
 
     def fetch(self, now_ns: int, instance: bytes, name: str) -> None:
         """Get what we lack of the stream from this peer, unless somebody is giving it already."""
-        if name in self._pulls or instance not in self._common.peers:
+        if name in self._pulls or len(self._pulls) >= PULLS_MAX or instance not in self._common.peers:
             return
         token = self._common.rng.randrange(1 << 32)
         self._pulls[name] = Pull(instance, token, 0)
@@ -171,9 +176,9 @@ class Syncing:
         self._ask_page(now_ns, name, 0)
 
     def _ask_page(self, now_ns: int, name: str, start: int) -> None:
-        pull, stream = self._pulls[name], self._common.streams[name]
+        pull, stream = self._pulls[name], self._common.streams.get(name)
         pull.due_ns = now_ns + self._common.settings.fetch_timeout_ns
-        locator = tuple(stream.model.locator()) if not start else ()
+        locator = tuple(stream.model.locator()) if stream is not None and not start else ()
         self._common.tell(pull.instance, Fetch(name, pull.token, start, locator))
 
     def page(self, now_ns: int, instance: bytes, message: Fetched) -> None:

@@ -99,8 +99,8 @@ BUGS = [
     _bug(
         "never fetch",
         "syncing",
-        "        if name in self._pulls or instance not in self._common.peers:\n            return",
-        "        if name in self._pulls or instance in self._common.peers:\n            return",
+        "        if name in self._pulls or len(self._pulls) >= PULLS_MAX or instance not in self._common.peers:",
+        "        if name in self._pulls or len(self._pulls) >= PULLS_MAX or instance in self._common.peers:",
         mode="liveness",
     ),
     _bug(
