@@ -165,9 +165,9 @@ class Cluster:
         self.wrapping = wrapping
         self.founding = founding(policy, wrapping.id if wrapping else b"", self.numbers)
         self._settings = settings
-        self.disks: dict[int, dict[str, bytearray]] = {number: {} for number in self.numbers}
+        self.disks: dict[int, dict[str, bytearray]] = {number: {} for number in NODES}
         self.nodes: dict[int, Node] = {}
-        self.lives = dict.fromkeys(self.numbers, 0)
+        self.lives = dict.fromkeys(NODES, 0)
         self.clients: dict[bytes, Client] = {}
         self.clients_made = 0
         self.cut: set[tuple[int, int]] = set()

@@ -17,7 +17,7 @@ from chaplain.journal.cluster_message import (
     encode_body,
     genesis,
 )
-from chaplain.journal.config_message import ConfigMessage, LeaseLane, acl_id, entry_type_of
+from chaplain.journal.config_message import ConfigMessage, LeaseLane, acl_id, entry_type_of, stage_of
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.founding import Founding, FoundingClient, Member, Policy
 from chaplain.journal.ingest_message import IngestEntry
@@ -32,7 +32,7 @@ CLUSTER = "stage"
 ADMIN = Identity(b"a" * 32)
 ADMIN_ACL = acl_id(0, 0, 1)
 BOB = Identity(b"b" * 32)
-NODES = {node: Identity(bytes((node,)) * 32) for node in (1, 2, 3)}
+NODES = {node: Identity(bytes((node,)) * 32) for node in (1, 2, 3, 4)}
 WRAPPING = Wrapping(b"w" * 32, CLUSTER)
 SECOND = 10**9
 
@@ -40,7 +40,7 @@ SECOND = 10**9
 def founding(policy: Policy | None = None, wrapping_id: bytes = b"", serializers: tuple[int, ...] = ()) -> Founding:
     members = tuple(
         Member(node, identity.key, f"tcp://127.0.0.1:{7000 + node}", bytes((node,)) * 16)
-        for node, identity in NODES.items()
+        for node, identity in list(NODES.items())[:3]
     )
     client = FoundingClient("default", ADMIN.key)
     return Founding(CLUSTER, members, (client,), policy or Policy(), wrapping_id, serializers)
@@ -83,7 +83,7 @@ def petition(
     message: ConfigMessage, signer: Identity = ADMIN, acl: bytes = ADMIN_ACL, nonce: bytes = b"n" * 16
 ) -> ConfigEntry:
     data = config_message.sign(message, CLUSTER, acl, nonce, signer)
-    return ConfigEntry(entry_type_of(message), 0, data)
+    return ConfigEntry(entry_type_of(message), stage_of(message), data)
 
 
 def lease(signer: Identity = ADMIN, acl: bytes = ADMIN_ACL, nonce: bytes = b"n" * 16) -> ConfigEntry:

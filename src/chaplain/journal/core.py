@@ -41,6 +41,7 @@ from chaplain.journal.journal_events import (
     Verify,
 )
 from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.mail import Mail
 from chaplain.journal.milestones import Milestones
 from chaplain.journal.nodes import Nodes
 from chaplain.journal.order_events import (
@@ -74,10 +75,9 @@ from chaplain.journal.signing import Wrapping, holds
 from chaplain.journal.slips import Slips
 from chaplain.journal.verdict import Executed
 from chaplain.link.events import Peer
-from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.mesh.events import Entered, Exited
 from chaplain.segment.layout import Bytes
-from chaplain.wire import parcel
-from chaplain.wire.parcel import Layer, Parcel
+from chaplain.wire.parcel import Parcel
 
 
 class JournalCore:
@@ -97,7 +97,6 @@ class JournalCore:
     ) -> None:
         """Begin from what the disk holds, which `watch` is told first; `identifier` is this node's name in parcels."""
         self.settings = settings
-        self._identifier = identifier
         self._streams = StreamIndex()
         self._news: deque[Executed] = deque()
         self._started = False
@@ -124,6 +123,7 @@ class JournalCore:
         self._place = Place(settings, self.execution)
         self._slips = Slips()
         self._out: list[JournalEffect] = []
+        self._mail = Mail(self._out, identifier, self._nodes, self._clientele)
 
     def _watch(self, executed: Executed) -> None:
         self._streams.add(executed)
@@ -169,7 +169,8 @@ class JournalCore:
             case _:
                 assert_never(event)
         self._flush(now_ns)
-        effects, self._out = self._out, []
+        effects = list(self._out)
+        self._out.clear()
         return effects
 
     def _start(self, now_ns: int) -> None:
@@ -188,7 +189,7 @@ class JournalCore:
         if master == self.settings.node:
             self._to_order(now_ns, IngestDrained(master))
         elif master:
-            self._to_peer(ToPeer(master, peer_messages.Drained()))
+            self._mail.to_peer(ToPeer(master, peer_messages.Drained()))
 
     # Between the parts.
 
@@ -204,9 +205,9 @@ class JournalCore:
             case PayloadArrived():
                 self._to_order(now_ns, effect)
             case ToPeer():
-                self._to_peer(effect)
+                self._mail.to_peer(effect)
             case ToClient():
-                self._to_client(effect)
+                self._mail.to_client(effect)
             case Persist():
                 self._out.append(self._slips.write("ingest", effect))
             case Report():
@@ -232,7 +233,7 @@ class JournalCore:
     def _of_order(self, now_ns: int, effect: OrderEffect) -> None:
         match effect:
             case Tell():
-                self._to_peer(ToPeer(effect.node, Order(effect.message)))
+                self._mail.to_peer(ToPeer(effect.node, Order(effect.message)))
             case Persist():
                 self._out.append(self._slips.write("order", effect))
             case Agreed():
@@ -254,7 +255,7 @@ class JournalCore:
         self._petitions.role(now_ns, changed)
         self._out.append(changed)
         for instance, message in self._clientele.led(changed.regime if changed.role is Role.MASTER else 0):
-            self._to_client(ToClient(instance, message))
+            self._mail.to_client(ToClient(instance, message))
 
     def _agreed(self, now_ns: int, agreed: Agreed) -> None:
         executed = self._news.popleft()
@@ -262,7 +263,7 @@ class JournalCore:
         references = tuple(entry.reference for entry in agreed.body.data_entries)
         self._to_ingest(now_ns, Ordered(references, executed))
         for instance, message in self._clientele.executed(executed):
-            self._to_client(ToClient(instance, message))
+            self._mail.to_client(ToClient(instance, message))
         if executed.clients_changed:
             self._out.append(self._clientele.admitted(now_ns))
         if executed.nodes_changed:
@@ -279,9 +280,9 @@ class JournalCore:
             case ConfigOffered() | Damaged():
                 self._to_order(now_ns, effect)
             case ToPeer():
-                self._to_peer(effect)
+                self._mail.to_peer(effect)
             case ToClient():
-                self._to_client(effect)
+                self._mail.to_client(effect)
             case ReadLog():
                 self._out.append(self._slips.read(part, effect))
             case Report():
@@ -310,6 +311,8 @@ class JournalCore:
             self._to_ingest(now_ns, SessionOpened(peer.instance))
         elif news := self._nodes.entered(peer):
             self._tell_peers(now_ns, news)
+        elif self._nodes.is_gone(peer):
+            self._mail.to_session(peer, Removed(self.execution.settled))
         else:
             self._out.append(Report("not a node of the journal", f"{peer.identifier:08x}"))
 
@@ -340,20 +343,6 @@ class JournalCore:
             self._out += [removed, self._clientele.admitted(now_ns)]
             self._to_both(now_ns, Stopping())
 
-    def _to_peer(self, effect: ToPeer) -> None:
-        instance = self._nodes.instance(effect.node)
-        if instance is not None:
-            body, payload = peer_messages.encode(effect.message)
-            self._whisper(instance, body, payload, urgent=isinstance(effect.message, Order))
-
-    def _to_client(self, effect: ToClient) -> None:
-        if effect.instance in self._clientele:
-            self._whisper(effect.instance, client_messages.encode(effect.message), effect.payload, urgent=False)
-
-    def _whisper(self, instance: bytes, body: bytes, payload: bytes, *, urgent: bool) -> None:
-        content = parcel.encode(Parcel(self._identifier, Layer.JOURNAL, body, payload))
-        self._out.append(Whisper(instance, content, urgent))
-
     # What others say.
 
     def _told(self, now_ns: int, event: Told) -> None:
@@ -366,7 +355,7 @@ class JournalCore:
             if node:
                 self._of_peer(now_ns, node, peer_messages.decode(said.body, said.payload))
             elif self._nodes.is_gone(peer):
-                self._whisper(peer.instance, *peer_messages.encode(Removed(self.execution.settled)), urgent=False)
+                self._mail.to_session(peer, Removed(self.execution.settled))
         except Malformed as wrong:
             self._out.append(Report("malformed journal parcel", f"{peer.identifier:08x}", {"reason": str(wrong)}))
 
@@ -378,7 +367,7 @@ class JournalCore:
             if isinstance(outcome, PackWritten):
                 self._to_ingest(now_ns, outcome)
             else:
-                self._to_client(ToClient(peer.instance, outcome))
+                self._mail.to_client(ToClient(peer.instance, outcome))
 
     def _of_peer(self, now_ns: int, node: int, message: peer_messages.PeerMessage) -> None:
         match message:
