@@ -8,7 +8,15 @@ from hashlib import sha256
 
 from chaplain.core import Drained
 from chaplain.errors import Malformed
-from chaplain.journal import client_messages, config_message, ingest_message, node_message, peer_messages, verdict
+from chaplain.journal import (
+    client_messages,
+    config_message,
+    ingest_message,
+    node_message,
+    peer_messages,
+    transaction,
+    verdict,
+)
 from chaplain.journal.client_messages import AskLane, Open, Read, SubmitPetition, Write
 from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
 from chaplain.journal.config_message import AddIdentity, EntryType, FenceLane, LeaseLane, ReleaseLane, acl_id
@@ -25,6 +33,7 @@ from chaplain.journal.peer_messages import Ack, AskPayload, Order, PassPetition,
 from chaplain.journal.request import check_pack, read_heading
 from chaplain.journal.signing import sign_pack
 from chaplain.journal.state import load
+from chaplain.journal.transaction import Commit, Span
 from chaplain.link.events import Peer
 from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered
@@ -116,6 +125,7 @@ SEEDS = {
         *(bytes((node_message.type_of(one), config_message.stage_of(one))) + _petition(one) for one in _NODES),
         bytes((_STEP.entry_type, _STEP.stage)) + node_message.encode_step(_STEP),
     ],
+    "target_commit": [transaction.encode(Commit("app", 1, (Span(1, 1, 2), Span(2, 1, 1))))],
     "target_verdict": [verdict.encode(verdict.Verdict((), ()))],
 }
 
@@ -196,6 +206,14 @@ def target_state(data: bytes) -> None:
     except Malformed:
         return
     assert state.export() == data
+
+
+def target_commit(data: bytes) -> None:
+    try:
+        decoded = transaction.decode(data)
+    except Malformed:
+        return
+    assert transaction.encode(decoded) == data
 
 
 def target_verdict(data: bytes) -> None:

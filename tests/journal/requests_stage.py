@@ -55,6 +55,7 @@ def pack(
     signer: Identity = ADMIN,
     counts: tuple[int, ...] | None = None,
     cluster: str = CLUSTER,
+    message_type: int = 0,
 ) -> IngestEntry:
     raw = encode_pack(
         Pack(
@@ -62,6 +63,7 @@ def pack(
             first_id,
             tuple(values),
             request_counts=counts,
+            message_type=message_type,
             signature_type=SignatureType.ED25519,
             signature=bytes(SLOT_BYTES[SignatureType.ED25519]),
         )

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, Stage, lease, pack, petition
 
-from chaplain.journal import client_messages, config_message, ingest_message, peer_messages, verdict
+from chaplain.journal import client_messages, config_message, ingest_message, peer_messages, transaction, verdict
 from chaplain.journal.client_messages import Receipts, Run
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.config_message import AddIdentity, FenceLane, LeaseLane
 from chaplain.journal.peer_messages import Ack, AskPayload
 from chaplain.journal.signing import Check, holds
+from chaplain.journal.transaction import Commit, Span
 from chaplain.journal.verdict import ConfigVerdict, DataVerdict, Reason
 from chaplain.segment.pack import decode_pack
 
@@ -79,6 +80,11 @@ def test_petitions_are_what_the_page_says(name, entry_type, message):
     shown = config_message.decode(entry_type, 0, example(name))
     assert (shown.message, shown.signer, shown.nonce) == (message, ADMIN_ACL, b"n" * 16)
     assert config_message.signature_holds(shown, CLUSTER, ADMIN.key)
+
+
+def test_the_commit_is_what_the_page_says():
+    shown = transaction.decode(example("commit"))
+    assert shown == Commit("job-7", 3, (Span(2, 1, 300), Span(3, 1, 280)))
 
 
 def test_what_is_said_is_what_the_page_says():

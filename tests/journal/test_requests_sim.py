@@ -16,13 +16,15 @@ QUICK = ("execute a gap", "a duplicate takes an offset", "reuse a reference", "f
 
 
 def test_seeds():
-    runs = ((0, "safety"), (2, "safety"), (12, "safety"), (1, "liveness"))
+    runs = ((7, "safety"), (58, "safety"), (16, "safety"), (1, "liveness"))
     outcomes = [run_seed("requests", seed, mode) for seed, mode in runs]
     assert not [outcome.reason for outcome in outcomes if not outcome.ok]
     counts = total(outcomes)
     assert counts["rows"] > 500
     decided = {name.removeprefix("decided ") for name in counts if name.startswith("decided ")}
     assert {"applied", "duplicate", "old", "gap", "fenced", "signature", "broken", "no_right", "compromised"} <= decided
+    assert {"staged", "committed", "not_staged"} <= decided
+    assert counts["batches committed"] > 10
 
 
 @pytest.mark.parametrize("name", sorted(BUGS))

@@ -12,6 +12,7 @@ from tests.prove.journal_speed import ON_FAST_JOURNALS
 from tests.prove.journals import ON_REAL_JOURNALS
 from tests.prove.pipelines import OF_PIPELINES
 from tests.prove.sequences import ON_REAL_SEQUENCES
+from tests.prove.sinks import ON_SINKS
 
 from chaplain.sim import gossip_scale as gossip
 from chaplain.sim import planted
@@ -135,4 +136,5 @@ CAMPAIGNS = [
     *ON_FAST_JOURNALS,
     *OF_PIPELINES,
     *OF_EXECUTORS,
+    *ON_SINKS,
 ]

@@ -49,9 +49,11 @@ from chaplain.journal.client_messages import (
     Listed,
     NodeMessage,
     NotWritten,
+    PaidAre,
     ProofIs,
     Receipts,
     Wrapped,
+    encode,
 )
 from chaplain.journal.request import REQUEST_ID_MAX
 from chaplain.link.identity import Identity
@@ -239,6 +241,8 @@ class ClientJournal:
                 self._finish(ask, Returned(ask.wish.call, payload))
             case ProofIs():
                 self._finish(ask, Returned(ask.wish.call, pack_proof(message, payload)))
+            case PaidAre():
+                self._finish(ask, Returned(ask.wish.call, encode(message)))
             case Failed():
                 self._fail(ask, Failure.REFUSED, message.reason)
 

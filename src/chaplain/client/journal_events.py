@@ -12,6 +12,7 @@ from typing import TypeAlias
 from chaplain.client.call_events import Cancelled, Raised, Returned
 from chaplain.core import Drained, Frozen, Report, Stopping, Woken
 from chaplain.journal.client_messages import (
+    AskPaid,
     AskProof,
     ClientMessage,
     ListClients,
@@ -81,7 +82,7 @@ class ResolveWish(Frozen, frozen=True):
 
 class AskWish(Frozen, frozen=True):
     call: int
-    question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret
+    question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret | AskPaid
     """Its number is given when it is asked."""
     timeout_ns: int
     payload: bytes = b""

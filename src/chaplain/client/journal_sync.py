@@ -13,7 +13,7 @@ from chaplain.client import journal_requests
 from chaplain.client.board import Board
 from chaplain.client.cursor import Cursor
 from chaplain.client.engine import Engine
-from chaplain.client.journal_events import Place, Portion, TakenWish, WriteWish
+from chaplain.client.journal_events import Batch, Place, Portion, TakenWish, WriteWish
 from chaplain.client.journal_requests import CHUNK_BYTES, TABLE_ROWS_MAX, WRITER_BYTES_MAX, Gathering, Headers, Item
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
@@ -196,7 +196,9 @@ class Writer:
         if not len(self._gathering):
             return
         gathering, self._gathering = self._gathering, Gathering()
-        batch = gathering.batch(self.stream, message_type=self._message_type)
+        self._hand_over(gathering.batch(self.stream, message_type=self._message_type))
+
+    def _hand_over(self, batch: Batch) -> None:
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)
         timeout_ns = int(self._line.timeout_s * 1e9)
         self._unanswered += 1

@@ -109,6 +109,12 @@ class ListNodes(_Message, frozen=True):
     call: int
 
 
+class AskPaid(_Message, frozen=True):
+    """How much of what was committed has its offsets? Answered with `PaidAre`."""
+
+    call: int
+
+
 ClientMessage: TypeAlias = (
     Open
     | Write
@@ -122,6 +128,7 @@ ClientMessage: TypeAlias = (
     | ListStreams
     | ListClients
     | ListNodes
+    | AskPaid
 )
 
 
@@ -241,6 +248,15 @@ class Ended(_Message, frozen=True):
     next_offset: int
 
 
+class PaidAre(_Message, frozen=True):
+    """Executed here up to cluster message `index`: how many packs in all were committed, and have their offsets."""
+
+    call: int
+    index: int
+    pledged: int
+    paid: int
+
+
 class ProofIs(_Message, frozen=True):
     """The payload is the first request's pack, then the second's. Whoever has the key can check both."""
 
@@ -285,6 +301,7 @@ NodeMessage: TypeAlias = (
     | ProofIs
     | Wrapped
     | Listed
+    | PaidAre
     | Failed
 )
 

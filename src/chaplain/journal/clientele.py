@@ -8,11 +8,12 @@ Invariant: nobody without an active identity is served, neither at once nor late
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias, assert_never
 
 from chaplain.journal.client_messages import (
     AskLane,
+    AskPaid,
     AskProof,
     ClientMessage,
     Ended,
@@ -40,6 +41,7 @@ from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.peer_messages import PassPetition
 from chaplain.journal.petitions import PetitionEffect, Petitions
 from chaplain.journal.place import Place
+from chaplain.journal.promotion import Promotion, PromotionEffect
 from chaplain.journal.reading import Reading, ReadingEffect
 from chaplain.journal.receipts import REASONS, Attendance, kind_of
 from chaplain.journal.request import client_id_of, read_heading
@@ -47,11 +49,13 @@ from chaplain.journal.service import Service, ServiceEffect
 from chaplain.journal.state import Client, Status
 from chaplain.journal.verdict import Executed, Reason
 from chaplain.link.events import Peer
+from chaplain.segment.record import Record
 
 LINGER_NS = 200_000_000
 """Sessions of an identity that has ended are kept for so long: it is owed an answer that says why."""
 NOT_EXECUTOR = "not_executor"
-ClienteleEffect: TypeAlias = PetitionEffect | ReadingEffect | ServiceEffect
+_LogReader: TypeAlias = Reading | Service | Promotion
+ClienteleEffect: TypeAlias = PetitionEffect | ReadingEffect | ServiceEffect | PromotionEffect
 
 
 class Clientele:
@@ -64,6 +68,7 @@ class Clientele:
         petitions: Petitions,
         reading: Reading,
         service: Service,
+        promotion: Promotion,
     ) -> None:
         self._settings = settings
         self._execution = execution
@@ -71,6 +76,8 @@ class Clientele:
         self.petitions = petitions
         self.reading = reading
         self.service = service
+        self.promotion = promotion
+        self._log_readers: dict[str, _LogReader] = {"reading": reading, "service": service, "promotion": promotion}
         self._place = Place(settings, execution)
         self._attendance = Attendance()
         self.closed = False
@@ -83,12 +90,16 @@ class Clientele:
 
     def wanted(self) -> list[tuple[str, ClienteleEffect]]:
         """What the parts want done, each with its name; they want it no more."""
-        parts = (("petitions", self.petitions), ("reading", self.reading), ("service", self.service))
+        parts: dict[str, Petitions | _LogReader] = {"petitions": self.petitions, **self._log_readers}
         wanted: list[tuple[str, ClienteleEffect]] = []
-        for name, part in parts:
+        for name, part in parts.items():
             wanted += [(name, effect) for effect in part.effects]
             part.effects.clear()
         return wanted
+
+    def read(self, part: str, token: int, records: Sequence[Record]) -> None:
+        """Something that a part wanted was read from the log."""
+        self._log_readers[part].read(token, records)
 
     def __contains__(self, instance: bytes) -> bool:
         return instance in self._peers
@@ -112,6 +123,7 @@ class Clientele:
 
     def woken(self, now_ns: int) -> list[Admitted]:
         self.petitions.woken(now_ns)
+        self.promotion.woken(now_ns)
         over = any(until_ns <= now_ns for _, until_ns in self._lingering.values())
         return [self.admitted(now_ns)] if over else []
 
@@ -136,6 +148,7 @@ class Clientele:
         for instance, client_id in self.petitions.executed(executed):
             self._attendance.attend(instance, client_id)
         self.reading.executed(executed)
+        self.promotion.pump()
         if executed.clients_changed:
             self.reading.forbid(self._may_read)
 
@@ -189,6 +202,8 @@ class Clientele:
                 self.service.streams(instance, message.call, client)
             case ListNodes():
                 self.service.nodes(instance, message.call)
+            case AskPaid():
+                self.service.paid(instance, message.call)
             case ListClients():
                 self.service.clients(instance, message.call, client)
             case _:

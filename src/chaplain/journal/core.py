@@ -29,6 +29,7 @@ from chaplain.journal.journal_events import (
     JournalEffect,
     JournalInput,
     Ordered,
+    PacksPromoted,
     PackWritten,
     PayloadCame,
     PayloadWanted,
@@ -68,6 +69,7 @@ from chaplain.journal.order_events import (
 from chaplain.journal.peer_messages import Ack, AskPayload, Order, PassPetition, Payload, Removed
 from chaplain.journal.petitions import Petitions
 from chaplain.journal.place import Place
+from chaplain.journal.promotion import Promotion
 from chaplain.journal.reading import Reading, StreamIndex
 from chaplain.journal.serializer import SerializerCore
 from chaplain.journal.service import Service
@@ -115,10 +117,11 @@ class JournalCore:
             petitions=Petitions(settings, self.execution),
             reading=Reading(settings, self._streams, self.serializer.span),
             service=Service(self.execution, chance, wrapping, self.serializer.span),
+            promotion=Promotion(settings, self.execution, self.serializer.span),
         )
         self._petitions = self._clientele.petitions
         self._reading = self._clientele.reading
-        self._service = self._clientele.service
+        self._promotion = self._clientele.promotion
         self._nodes = Nodes(self.execution.assembly)
         self._place = Place(settings, self.execution)
         self._slips = Slips()
@@ -146,6 +149,7 @@ class JournalCore:
             case Persisted():
                 self._persisted(now_ns, event)
                 self._reading.resume()
+                self._promotion.pump()
             case Verified():
                 self._to_ingest(now_ns, event)
             case Woken():
@@ -253,6 +257,7 @@ class JournalCore:
 
     def _role_changed(self, now_ns: int, changed: RoleChanged) -> None:
         self._petitions.role(now_ns, changed)
+        self._promotion.role(now_ns, changed)
         self._out.append(changed)
         for instance, message in self._clientele.led(changed.regime if changed.role is Role.MASTER else 0):
             self._mail.to_client(ToClient(instance, message))
@@ -279,6 +284,8 @@ class JournalCore:
         match effect:
             case ConfigOffered() | Damaged():
                 self._to_order(now_ns, effect)
+            case PacksPromoted():
+                self._to_ingest(now_ns, effect)
             case ToPeer():
                 self._mail.to_peer(effect)
             case ToClient():
@@ -300,8 +307,7 @@ class JournalCore:
         if part == "order":
             self._to_order(now_ns, LogRead(token, event.records))
         else:
-            reader = self._reading if part == "reading" else self._service
-            reader.read(token, event.records)
+            self._clientele.read(part, token, event.records)
 
     # Sessions.
 

@@ -23,12 +23,13 @@ from hashlib import sha256
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal import ingest_message, lanes, verdict
+from chaplain.journal import ingest_message, lanes, transaction, verdict
 from chaplain.journal.assembly import Assembly
 from chaplain.journal.cluster_message import Body, DataEntry, Reference, chain_hash, encode_body, genesis
 from chaplain.journal.configuration import Configuration, may_write
 from chaplain.journal.filing import Filed, file, refiled, unfile
 from chaplain.journal.founding import Founding
+from chaplain.journal.holding import Staged
 from chaplain.journal.ingest_message import IngestEntry, IngestMessage
 from chaplain.journal.lanes import Standing
 from chaplain.journal.order_events import Preview, Settled
@@ -46,8 +47,10 @@ from chaplain.journal.verdict import (
     StreamVerdict,
     Verdict,
 )
+from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Kind, Record
 
+_TAKEN = (Reason.APPLIED, Reason.STAGED, Reason.COMMITTED)
 CHECKED_MAX = 4096
 """Ingest messages whose checks are remembered; the oldest are forgotten first."""
 
@@ -190,6 +193,7 @@ class JournalExecution:
         digest = chain_hash(body.previous, encode_body(body))
         draft = Draft(self.state, Moment(body.index, body.regime, body.timestamp_ns, digest))
         lanes.reclaim(draft)
+        transaction.expire(draft.holding, body.timestamp_ns)
         entries: list[EntryVerdict] = []
         filed: list[Filed] = []
         arrived = iter(payloads)
@@ -232,6 +236,10 @@ class JournalExecution:
             heading = read_heading(entry.raw)
         except Malformed:
             return PackVerdict(0, 0, 0, 0, entry.stream, Reason.MALFORMED)
+        if heading.message_type == transaction.STAGED and self._owed(draft, entry, heading, valid):
+            draft.holding.pay()
+            base = draft.write(entry.stream, heading.messages, heading.digest)
+            return msgspec.structs.replace(_void(heading, entry.stream, Reason.APPLIED), base_offset=base)
         lane = draft.lane(heading.client_id)
         client = draft.client(lane.acl) if lane is not None else None
         if lane is None or client is None:
@@ -239,7 +247,16 @@ class JournalExecution:
         reason = self._why_not(draft, client, entry, heading, valid)
         if reason is not Reason.APPLIED:
             return _void(heading, entry.stream, reason, lane)
-        return self._apply(draft, lane, place, entry.stream, heading)
+        return self._apply(draft, lane, place, entry, heading)
+
+    def _owed(self, draft: Draft, entry: IngestEntry, heading: Heading, valid: bool | None) -> bool:
+        """Whether this is the pack that gets its offsets next. Who may write what was decided when it was staged."""
+        owed = draft.holding.next_owed()
+        if owed is None or (owed.client_id, owed.first_id) != (heading.client_id, heading.first_id):
+            return False
+        client = draft.client(owed.acl)
+        same = (owed.stream, owed.digest) == (entry.stream, heading.digest)
+        return client is not None and same and self._signed(client, entry, valid)
 
     def _why_not(
         self, draft: Draft, client: Client, entry: IngestEntry, heading: Heading, valid: bool | None
@@ -247,26 +264,34 @@ class JournalExecution:
         """What refuses a pack whatever its ids. In this order: each answer holds for ever."""
         if client.status != Status.ACTIVE:
             return _ended(client)
-        if valid is None:
-            check = self._check(client, entry.stream, entry.raw)
-            valid = check is not None and holds(check)
-        if not valid:
+        if not self._signed(client, entry, valid):
             return Reason.SIGNATURE
         reason = self._no_right(client, entry.stream, heading)
-        if reason is Reason.APPLIED and not draft.knows(entry.stream):
+        if reason is Reason.APPLIED and heading.message_type != transaction.COMMIT and not draft.knows(entry.stream):
             full = draft.streams_count() >= self._policy.streams_max
             reason = Reason.STREAMS_FULL if full else Reason.APPLIED
         return reason
 
+    def _signed(self, client: Client, entry: IngestEntry, valid: bool | None) -> bool:
+        if valid is None:
+            check = self._check(client, entry.stream, entry.raw)
+            valid = check is not None and holds(check)
+        return valid
+
     def _no_right(self, client: Client, stream: str, heading: Heading) -> Reason:
         if heading.size_bytes > self._policy.pack_bytes_max:
             return Reason.TOO_LARGE
+        if heading.message_type == transaction.COMMIT:
+            return Reason.APPLIED if stream == transaction.TRANSACTIONS else Reason.NO_RIGHT
         if not _named_well(stream) or not may_write(client, stream):
             return Reason.NO_RIGHT
         return Reason.APPLIED
 
-    def _apply(self, draft: Draft, lane: Lane, place: tuple[int, int], stream: str, heading: Heading) -> PackVerdict:
+    def _apply(
+        self, draft: Draft, lane: Lane, place: tuple[int, int], entry: IngestEntry, heading: Heading
+    ) -> PackVerdict:
         """Decide by its ids what becomes of a pack that may be written."""
+        stream = entry.stream
         digest = request_digest(self.cluster, stream, heading.digest)
         ruling = lanes.rule(lane, heading, digest)
         match ruling.standing:
@@ -283,13 +308,15 @@ class JournalExecution:
             return _void(heading, stream, Reason.FENCED, lane)
         if ruling.standing is Standing.GAP:
             return _void(heading, stream, Reason.GAP, lane)
-        base = draft.write(stream, heading.messages, heading.digest)
+        reason, base = _take(draft, lane, place, entry, heading)
+        if reason not in _TAKEN:
+            return _void(heading, stream, reason, lane)
         remembered = Remembered(
             heading.first_id, heading.requests, digest, stream, base, heading.messages, draft.moment, *place
         )
         after = lanes.applied(lane, remembered, self._policy)
         draft.put_lane(after)
-        return msgspec.structs.replace(_void(heading, stream, Reason.APPLIED, after), base_offset=base)
+        return msgspec.structs.replace(_void(heading, stream, reason, after), base_offset=base)
 
     # Signatures.
 
@@ -304,6 +331,26 @@ class JournalExecution:
             if secret is not None:
                 self._secrets[client.acl] = secret
         return secret
+
+
+def _take(draft: Draft, lane: Lane, place: tuple[int, int], entry: IngestEntry, heading: Heading) -> tuple[Reason, int]:
+    """Carry out a pack whose turn it is, by its type; gives its offset, or ticket, or none."""
+    match heading.message_type:
+        case transaction.STAGED:
+            reason = transaction.why_not_stage(draft.holding)
+            if reason is Reason.STAGED:
+                size = (heading.client_id, heading.first_id, heading.requests, heading.messages)
+                when = (draft.moment.timestamp_ns, draft.moment.index)
+                draft.holding.put_staged(Staged(*size, entry.stream, heading.digest, lane.acl, *when, *place))
+            return reason, NO_OFFSET
+        case transaction.COMMIT:
+            try:
+                wanted = transaction.commit_of(entry.raw)
+            except Malformed:
+                return Reason.NOT_STAGED, 0
+            return transaction.commit(draft.holding, lane.acl, wanted, draft.moment.timestamp_ns)
+        case _:
+            return Reason.APPLIED, draft.write(entry.stream, heading.messages, heading.digest)
 
 
 def _known(reason: Reason) -> bool | None:

@@ -16,6 +16,7 @@ was taken stays on its way until its verdict is known or it failed its check.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Drained, Frozen, Persist, Persisted, Replace, Report, Stopping, Woken
@@ -26,6 +27,7 @@ from chaplain.journal.client_messages import Credit
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.distribution import Distribution
 from chaplain.journal.execution import JournalExecution
+from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.intake import Intake, Taken, not_ingest, refuse
 from chaplain.journal.journal_events import (
     AckCame,
@@ -33,6 +35,7 @@ from chaplain.journal.journal_events import (
     IngestEffect,
     IngestInput,
     Ordered,
+    PacksPromoted,
     PackWritten,
     PayloadCame,
     PayloadWanted,
@@ -86,6 +89,8 @@ class IngestCore:
         self._checking: Checking[_Unchecked] = Checking()
         self._checked: list[Taken] = []
         """Packs for the next ingest message."""
+        self._promoted: list[IngestEntry] = []
+        """Committed packs for the next ingest message."""
         self._shipped: dict[Reference, list[Taken]] = {}
         self._arriving: set[bytes] = set()
         """Digests of messages of others that are being checked."""
@@ -117,6 +122,8 @@ class IngestCore:
         match event:
             case PackWritten():
                 self._written(event)
+            case PacksPromoted():
+                self._promoted += event.entries
             case Drained():
                 self._drained(now_ns)
             case Verified():
@@ -200,34 +207,48 @@ class IngestCore:
             self._dismiss()
         while self._ready and self._checked:
             self._ship(now_ns)
+        while self._ready and self._promoted:
+            self._ship_promoted(now_ns)
         self._distribution.drained(now_ns)
         self._effects += [ToClient(instance, Credit(total)) for instance, total in self._intake.credit.news()]
 
     def _ship(self, now_ns: int) -> None:
         """Put what was checked into a message of our journal."""
-        taken = self._take_batch()
+        count = self._fitting(taken.entry for taken in self._checked)
+        taken, self._checked = self._checked[:count], self._checked[count:]
+        reference = self._send(now_ns, [one.entry for one in taken], checked=True)
+        self._shipped[reference] = taken
+
+    def _ship_promoted(self, now_ns: int) -> None:
+        """The same for packs that were committed: nobody waits for them here."""
+        count = self._fitting(self._promoted)
+        entries, self._promoted = self._promoted[:count], self._promoted[count:]
+        self._send(now_ns, entries, checked=False)
+
+    def _send(self, now_ns: int, entries: list[IngestEntry], *, checked: bool) -> Reference:
         self._index += 1
         reference = Reference(self._settings.node, self._journal, self._index)
-        payload = ingest_message.encode(reference, [one.entry for one in taken])
+        payload = ingest_message.encode(reference, entries)
         digest = ingest_message.digest_of(payload)
-        self._execution.learn(digest, [True] * len(taken))
-        self._shipped[reference] = taken
+        if checked:
+            self._execution.learn(digest, [True] * len(entries))
         self._distribution.send(now_ns, reference, digest, payload)
         if self._index == INDEX_MAX:
             self._journal, self._index = self._journal % JOURNAL_MAX + 1, 0
             self._keep_journal()
+        return reference
 
-    def _take_batch(self) -> list[Taken]:
+    def _fitting(self, entries: Iterable[IngestEntry]) -> int:
+        """How many of these go into one message."""
         size = heads = count = 0
         settings = self._settings
-        for taken in self._checked:
-            size += taken.heading.size_bytes
-            heads += ENTRY_OVERHEAD_BYTES + len(taken.entry.stream)
+        for entry in entries:
+            size += len(entry.raw)
+            heads += ENTRY_OVERHEAD_BYTES + len(entry.stream)
             if count and (size > settings.batch_bytes_max or size + heads > settings.pack_bytes_max):
                 break
             count += 1
-        batch, self._checked = self._checked[:count], self._checked[count:]
-        return batch
+        return count
 
     def _ordered(self, event: Ordered) -> None:
         self._distribution.ordered(event.references)

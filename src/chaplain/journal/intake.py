@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from chaplain.errors import Malformed
-from chaplain.journal.client_messages import AlreadyWritten, GoBack, NodeMessage, NotWritten, Receipts
+from chaplain.journal.client_messages import AlreadyWritten, GoBack, NodeMessage, NotWritten
 from chaplain.journal.credit import CreditBook
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.ingest_message import IngestEntry
@@ -20,7 +20,7 @@ from chaplain.journal.journal_events import PackWritten
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.lanes import Standing, rule
 from chaplain.journal.place import Place
-from chaplain.journal.receipts import REASONS, kind_of, run_of
+from chaplain.journal.receipts import REASONS, answer_of, kind_of
 from chaplain.journal.request import Heading, read_heading, request_digest
 from chaplain.journal.state import Lane
 from chaplain.journal.verdict import Reason
@@ -95,7 +95,7 @@ class Intake:
         digest = request_digest(self._execution.cluster, event.stream, heading.digest)
         ruling = rule(lane, heading, digest)
         if ruling.standing is Standing.SEEN and ruling.remembered is not None:
-            return Receipts((run_of(lane.client_id, ruling.remembered),))
+            return answer_of(lane.client_id, ruling.remembered)
         if ruling.standing is Standing.OLD:
             return AlreadyWritten(lane.client_id, lane.last_id)
         if lane.fenced and ruling.standing is not Standing.CONFLICT:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
 from chaplain.journal.client_messages import NodeMessage
 from chaplain.journal.cluster_message import Reference
+from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.order_events import (
     LogRead,
     NeedPayload,
@@ -127,6 +128,12 @@ class Ordered(Frozen, frozen=True):
     executed: Executed
 
 
+class PacksPromoted(Frozen, frozen=True):
+    """Packs that were committed: to be ordered again, verbatim, in this order."""
+
+    entries: tuple[IngestEntry, ...]
+
+
 IngestInput: TypeAlias = (
     Started
     | Woken
@@ -138,6 +145,7 @@ IngestInput: TypeAlias = (
     | SessionOpened
     | SessionClosed
     | PackWritten
+    | PacksPromoted
     | PayloadCame
     | PayloadWanted
     | AckCame

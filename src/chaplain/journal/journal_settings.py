@@ -50,6 +50,11 @@ class JournalSettings(Frozen, frozen=True):
         """A larger pack is refused: its ingest message, which has a heading for each pack, must fit in a record."""
         return self.order.payload_bytes_bound - INGEST_OVERHEAD_BYTES
 
+    promoted_bytes_max: int = 4 * MIB
+    """Committed packs that are ordered again at a time."""
+    promotion_ns: int = 5 * SECOND
+    """If none of them got its offsets for so long, they are brought once more."""
+
     @property
     def node(self) -> int:
         return self.order.node

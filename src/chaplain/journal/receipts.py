@@ -16,6 +16,7 @@ import msgspec
 from chaplain.journal.client_messages import AlreadyWritten, GoBack, NodeMessage, NotWritten, Receipts, Run
 from chaplain.journal.state import Moment, Remembered
 from chaplain.journal.verdict import DataVerdict, Executed, PackVerdict, Reason
+from chaplain.segment.layout import NO_OFFSET
 
 REASONS = {
     Reason.UNKNOWN_LANE: "no such lane: lease a new one",
@@ -27,6 +28,9 @@ REASONS = {
     Reason.NO_RIGHT: "this client may not write to this stream: ask an admin for the right",
     Reason.STREAMS_FULL: "the cluster has as many streams as it may have: write to one that is there",
     Reason.TOO_LARGE: "the pack is larger than the cluster takes: make smaller ones",
+    Reason.NOT_STAGED: "not everything that is to be committed is staged: it expired, or never was; stage it again",
+    Reason.STAGED_FULL: "too much is staged and not committed: commit some, or wait until some has expired",
+    Reason.TRANSACTIONS_FULL: "as many apps commit batches as may: use one that is there",
     Reason.UNKNOWN_TYPE: "the petition does not follow its format",
     Reason.UNKNOWN_SIGNER: "nobody active has this ACL id: is the client added, and not removed?",
     Reason.NOT_ALLOWED: "only an admin may do this to others",
@@ -44,6 +48,9 @@ REASONS = {
     Reason.NEEDED: "it is the last one in this role: give the role to another node first",
     Reason.NOT_DUE: "this stage is not due",
 }
+
+
+_WITH_RECEIPT = (Reason.APPLIED, Reason.DUPLICATE, Reason.COMMITTED)
 
 
 def kind_of(reason: Reason) -> str:
@@ -66,6 +73,13 @@ def run_of(client_id: int, remembered: Remembered) -> Run:
         moment.timestamp_ns,
         moment.hash,
     )
+
+
+def answer_of(client_id: int, remembered: Remembered) -> Receipts | AlreadyWritten:
+    """What to say again about something that was taken before; what is staged lies nowhere yet."""
+    if remembered.base_offset == NO_OFFSET:
+        return AlreadyWritten(client_id, remembered.last_id)
+    return Receipts((run_of(client_id, remembered),))
 
 
 def refusal(pack: PackVerdict) -> NotWritten:
@@ -113,7 +127,7 @@ class Attendance:
         for pack in _packs(executed):
             for instance in self._lanes.get(pack.client_id, ()):
                 runs = waiting.setdefault(instance, [])
-                if pack.reason in (Reason.APPLIED, Reason.DUPLICATE):
+                if pack.reason in _WITH_RECEIPT and not _placeless(pack):
                     _extend(runs, _run(executed.moment, pack))
                     continue
                 if runs:
@@ -134,7 +148,7 @@ def _packs(executed: Executed) -> Iterable[PackVerdict]:
 def _run(moment: Moment, pack: PackVerdict) -> Run:
     if pack.original is not None:
         return run_of(pack.client_id, pack.original)
-    assert pack.reason is Reason.APPLIED, "a receipt for something that was not applied"
+    assert pack.reason in (Reason.APPLIED, Reason.COMMITTED), "a receipt for something that was not applied"
     return _fresh_run(moment, pack)
 
 
@@ -153,7 +167,14 @@ def _extend(runs: list[Run], run: Run) -> None:
         runs.append(run)
 
 
+def _placeless(pack: PackVerdict) -> bool:
+    """Whether it was taken before, and has no place yet."""
+    return pack.original is not None and pack.original.base_offset == NO_OFFSET
+
+
 def _void_answer(pack: PackVerdict) -> NodeMessage:
+    if pack.reason is Reason.STAGED or _placeless(pack):
+        return AlreadyWritten(pack.client_id, pack.first_id + pack.requests - 1)
     if pack.reason is Reason.OLD:
         return AlreadyWritten(pack.client_id, pack.expected_id - 1)
     if pack.reason is Reason.GAP:

@@ -38,6 +38,7 @@ class Heading(Frozen, frozen=True):
     digest: bytes
     """Of the pack, as stated in it."""
     size_bytes: int
+    message_type: int = 0
 
     @property
     def last_id(self) -> int:
@@ -65,6 +66,7 @@ def read_heading(raw: Bytes) -> Heading:
         signature_type=head.signature_type,
         digest=stated_digest(view),
         size_bytes=head.end,
+        message_type=head.message_type,
     )
 
 

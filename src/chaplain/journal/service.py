@@ -13,14 +13,22 @@ from typing import TypeAlias
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal import ingest_message
 from chaplain.journal.census import of_assembly
-from chaplain.journal.client_messages import AskLane, AskProof, Failed, LaneIs, Listed, ProofIs, Wrapped, WrapSecret
-from chaplain.journal.cluster_message import DataEntry
+from chaplain.journal.client_messages import (
+    AskLane,
+    AskProof,
+    Failed,
+    LaneIs,
+    Listed,
+    PaidAre,
+    ProofIs,
+    Wrapped,
+    WrapSecret,
+)
 from chaplain.journal.configuration import may_read
+from chaplain.journal.excerpt import Excerpt
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.journal_events import ToClient
-from chaplain.journal.log_records import Grouper, body_of, is_message
 from chaplain.journal.order_events import Damaged, ReadLog
 from chaplain.journal.reading import Locate
 from chaplain.journal.signing import SECRET_BYTES, WRAP_NONCE_BYTES, SignatureType, Wrapping
@@ -62,6 +70,12 @@ class Service:
             answer = LaneIs(ask.call, ask.client_id, False, 0, False, index)
         else:
             answer = LaneIs(ask.call, ask.client_id, True, lane.last_id, lane.fenced, index)
+        self.effects.append(ToClient(instance, answer))
+
+    def paid(self, instance: bytes, call: int) -> None:
+        """How far the packs that were committed are, all of them, in the order of their commits."""
+        holding = self._execution.state.holding
+        answer = PaidAre(call, self._execution.settled, holding.pledged, holding.paid)
         self.effects.append(ToClient(instance, answer))
 
     def streams(self, instance: bytes, call: int, client: Client) -> None:
@@ -135,7 +149,8 @@ class Service:
         if search is None:
             return
         try:
-            search.packs.append(self._find(search.places[len(search.packs)], records))
+            place = search.places[len(search.packs)]
+            search.packs.append(Excerpt(records).pack(place.index, place.entry, place.pack))
         except Malformed as wrong:
             self.effects.append(Damaged(search.places[len(search.packs)].index))
             self._fail(search.instance, search.call, "damaged", f"{wrong}: ask another node, or later")
@@ -144,21 +159,6 @@ class Service:
             self._search(search)
         else:
             self._prove(search)
-
-    def _find(self, place: Place, records: Sequence[Record]) -> bytes:
-        grouper = Grouper()
-        for record in records:
-            group = grouper.feed(0, 0, record) if is_message(record) and record.index == place.index else None
-            if group is None:
-                continue
-            body, _ = body_of(group.first)
-            payloads = self._execution.payloads(body, group.records[1:])
-            number = sum(isinstance(entry, DataEntry) for entry in body.entries[: place.entry])
-            if number < len(payloads):
-                entries = ingest_message.decode(payloads[number]).entries
-                if place.pack < len(entries):
-                    return bytes(entries[place.pack].raw)
-        raise Malformed(f"message {place.index} is not in the log")
 
     def _prove(self, search: _Search) -> None:
         first, second = search.places

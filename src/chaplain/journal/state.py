@@ -3,6 +3,7 @@
     identities  who there is, by ACL id       streams  the next offset and the chain of each
     lanes       by client id                  proofs   of those who signed two things for one id
     assembly    the nodes, and who serializes
+    holding     what is staged and committed, see there
 
 Decides nothing: rules are in `lanes`, `configuration` and `execution`. A `Draft` lies over the state, so that a
 message can be tried without being agreed; `commit` lays it down. Whatever is in `export` is compared between nodes;
@@ -24,6 +25,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.assembly import Assembly
 from chaplain.journal.config_message import acl_id
 from chaplain.journal.founding import Founding
+from chaplain.journal.holding import Held, Holding, HoldingDraft
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
 STATE_VERSION = 2
@@ -128,6 +130,7 @@ class _Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     proofs: tuple[Proof, ...]
     journals: tuple[tuple[int, int, int], ...]
     assembly: Assembly
+    holding: Held
 
 
 def stream_genesis(cluster: str, stream: str) -> bytes:
@@ -155,6 +158,7 @@ class State:
         self.journals: dict[int, tuple[int, int]] = {}
         """The journal and index of each ingest node's message that was ordered last."""
         self.assembly = founding.assembly()
+        self.holding = Holding()
         self.leases: dict[tuple[bytes, bytes], int] = {}
         self.lane_counts: dict[bytes, int] = {}
         for number, seed in enumerate(founding.clients):
@@ -189,6 +193,7 @@ class State:
             tuple(self.proofs[acl] for acl in sorted(self.proofs)),
             tuple((node, *self.journals[node]) for node in sorted(self.journals)),
             self.assembly,
+            self.holding.export(),
         )
         return msgspec.msgpack.encode(exported)
 
@@ -210,6 +215,7 @@ def load(founding: Founding, data: bytes) -> State:
     state.proofs = {proof.acl: proof for proof in exported.proofs}
     state.journals = {node: (journal, index) for node, journal, index in exported.journals}
     state.assembly = exported.assembly
+    state.holding = Holding(exported.holding)
     if state.export() != data:
         raise Malformed("state: not in its one form")
     return state
@@ -247,6 +253,7 @@ class Draft:
         self._proofs: dict[bytes, Proof] = {}
         self._journals: dict[int, tuple[int, int]] = {}
         self.writings: dict[str, Writing] = {}
+        self.holding = HoldingDraft(state.holding)
 
     def lane(self, client_id: int) -> Lane | None:
         if client_id in self._lanes:
@@ -329,4 +336,5 @@ class Draft:
         state.streams.update(self.tails())
         state.proofs = {**self._proofs, **state.proofs}
         state.journals.update(self._journals)
+        self.holding.commit()
         state.moment, state.next_client, state.assembly = self.moment, self.next_client, self.assembly

@@ -34,7 +34,7 @@ class PackVerdict(Frozen, frozen=True):
     stream: str
     reason: Reason
     base_offset: int = NO_OFFSET
-    """Of the first message, if it was applied."""
+    """Of the first message, if it was applied; of a commit, its ticket."""
     original: Remembered | None = None
     """DUPLICATE: what was applied before. Not on disk."""
     expected_id: int = 0

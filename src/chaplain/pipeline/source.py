@@ -11,7 +11,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -19,6 +26,7 @@ from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.options import LATEST, PARTITION, Bound, Options, parse, resolve
 from chaplain.pipeline.origin import Origin, open_origin, read_span, stretch
 from chaplain.pipeline.rows import Range, Span, fields, schema_text
+from chaplain.pipeline.sink import StreamWriter, Writer, parse_sink
 
 __all__ = ["ChaplainSource", "limited", "register", "stretch"]
 
@@ -45,6 +53,12 @@ class ChaplainSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 Spark's name
         return _StreamReader(parse(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return Writer(parse_sink(self.options, streaming=False), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 Spark's name
+        return StreamWriter(parse_sink(self.options, streaming=True), schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:

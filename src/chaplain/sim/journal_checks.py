@@ -7,6 +7,7 @@ would.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from chaplain.journal import client_messages, ingest_message, peer_messages
 from chaplain.journal.client_messages import Receipts, Run
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.order_events import Settled
+from chaplain.journal.transaction import TRANSACTIONS
 from chaplain.journal.verdict import DataVerdict, Executed, Reason
 from chaplain.segment.layout import parse_name
 from chaplain.segment.pack import decode_pack, heads_of
@@ -26,6 +28,7 @@ from chaplain.segment.survey import Surveyor
 from chaplain.sim.checkers import Watcher
 from chaplain.sim.host import Host
 from chaplain.sim.journal_oracle import Oracle
+from chaplain.sim.journal_sink import SimSink
 from chaplain.wire import parcel
 
 if TYPE_CHECKING:
@@ -136,6 +139,8 @@ class RequestChecker(Watcher):
     def _receipt(self, host: Host, run: Run) -> None:
         if self._hashes.get(run.index) != run.hash:
             self.complain(f"{host.name} gives a receipt of message {run.index}, which was not agreed so: {run}")
+        if run.stream == TRANSACTIONS:
+            return  # a ticket, not a place: that it is the right one was compared when it was decided
         rows = self._oracle.rows.get(run.stream, [])
         written = rows[run.base_offset : run.base_offset + run.messages]
         ids = sorted({row[1] for row in written})
@@ -168,8 +173,28 @@ class RequestChecker(Watcher):
                     counts[f"decided {kind}"] += 1
         for host in self.world.hosts.values():
             self._read_files(host)
+        written = Counter(row[2] for rows in self._oracle.rows.values() for row in rows)
+        for client in self._workload.clients:
+            if isinstance(client, SimSink):
+                self._once(client, written, bool(healed))
         if healed:
             self._demand_progress(healed)
+
+    def _once(self, sink: SimSink, written: Counter[bytes], whole: bool) -> None:
+        """Whatever became of its attempts: rows of a batch are there once, and all of a batch that was answered."""
+        assert self.world is not None
+        self.world.counts["batches committed"] += len(sink.committed)
+        for version in range(sink.version + 1):
+            found = [written[row] for row in sink.rows_of(version)]
+            if max(found) > 1:
+                self.complain(f"rows of batch {version} of {sink.name} were written {max(found)} times")
+            if whole and version in sink.committed and min(found) < 1 and not self._late(sink, version):
+                self.complain(f"batch {version} of {sink.name} was committed, and rows of it are missing")
+
+    def _late(self, sink: SimSink, version: int) -> bool:
+        """Whether a batch was committed so shortly before the end that its rows may still be on their way."""
+        assert self.world is not None
+        return sink.committed[version] > self.world.now_ns - 15 * 10**9
 
     def _read_files(self, host: Host) -> None:
         """What a reader of files sees must be the beginning of what is written, all of it from the first offset on."""

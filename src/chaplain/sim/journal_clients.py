@@ -60,9 +60,9 @@ class SimClient:
         self._streams = streams
         self.instance = b""
         self._at: tuple[str, int] = ("", 0)
+        self._next_id = 1
         self.lane = 0
         self._nonce = self.rng.randbytes(16)
-        self._next_id = 1
         self.outbox: dict[int, tuple[int, IngestEntry, int]] = {}
         """Unanswered packs by first id: last id, the pack, and when it was made."""
         self.runs: list[Run] = []
@@ -128,7 +128,10 @@ class SimClient:
         return entry
 
     def _write(self, world: World) -> None:
-        entry = self.make_pack(self._next_id, self.rng.choice(self._streams))
+        self.send(world, self.make_pack(self._next_id, self.rng.choice(self._streams)))
+
+    def send(self, world: World, entry: IngestEntry) -> None:
+        """Send a pack that has the next ids, and keep it until it is answered."""
         last_id = self._next_id + int.from_bytes(entry.raw[16:20], "little") - 1
         self.outbox[self._next_id] = (last_id, entry, world.now_ns)
         self._next_id = last_id + 1
@@ -158,7 +161,7 @@ class SimClient:
                 if message.client_id == self.lane and world.now_ns - self._resent_ns > _GO_BACK_NS:
                     self._resend(world, message.expected_id)
             case NotWritten():
-                if message.kind in ("unknown_lane", "fenced", "compromised", "removed"):
+                if message.kind in ("unknown_lane", "fenced", "compromised", "removed", "not_staged"):
                     self._lane_over(message)
             case Decided():
                 self._decided(message)

@@ -15,7 +15,7 @@ from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey
 
 from chaplain.errors import Malformed
-from chaplain.journal import config_message, ingest_message
+from chaplain.journal import config_message, ingest_message, transaction
 from chaplain.journal.cluster_message import Body, ConfigEntry
 from chaplain.journal.config_message import AddIdentity, FenceLane, LeaseLane, ReleaseLane, RemoveIdentity, acl_id
 from chaplain.journal.founding import Founding
@@ -53,6 +53,11 @@ class Oracle:
         self._leases = 0
         self.rows: dict[str, list[tuple[int, int, bytes]]] = {}
         """Every message of each stream: lane, request id, value."""
+        self._staged: dict[tuple[int, int], tuple[int, str, bytes, bytes, Pack]] = {}
+        """Packs that wait, by lane and first id: last id, stream, digest, identity."""
+        self._owed: list[tuple[int, int, str, bytes, bytes]] = []
+        self._committed = 0
+        self._versions: dict[tuple[bytes, str], tuple[int, int]] = {}
         self.chains: dict[str, bytes] = {}
         self._links: dict[str, tuple[int, bytes]] = {}
         """What the current message wrote to each stream: from which offset, and the digests of the packs."""
@@ -99,6 +104,9 @@ class Oracle:
             pack = decode_pack(raw)
         except Malformed:
             return "broken", -1
+        if self._is_next(stream, pack, raw):
+            self._owed.pop(0)
+            return "applied", self._append(stream, pack, stated_digest(raw))
         lane = self._lanes.get(pack.client_id)
         if lane is None:
             return "unknown_lane", -1
@@ -107,7 +115,10 @@ class Oracle:
             return client.end, -1
         if not self._signed(client, stream, pack, raw):
             return "signature", -1
-        if stream.startswith("_") or not any(fnmatchcase(stream, pattern) for pattern in client.writes):
+        if pack.message_type == transaction.COMMIT:
+            if stream != "_transactions":
+                return "no_right", -1
+        elif stream.startswith("_") or not any(fnmatchcase(stream, pattern) for pattern in client.writes):
             return "no_right", -1
         return self._apply(body, stream, pack, lane, stream.encode() + b"\0" + stated_digest(raw))
 
@@ -138,16 +149,65 @@ class Oracle:
             return "fenced", -1
         if first > lane.last + 1:
             return "gap", -1
+        kind, base = "applied", -1
+        if pack.message_type == transaction.STAGED:
+            kind = "staged"
+            self._staged[pack.client_id, first] = (last, stream, signed[-32:], lane.acl, pack)
+        elif pack.message_type == transaction.COMMIT:
+            kind, base = self._commit(lane.acl, pack.values)
+            if kind != "committed":
+                return kind, -1
+        else:
+            base = self._append(stream, pack, signed[-32:])
+        lane.last, lane.used_ns = last, body.timestamp_ns
+        lane.written.append((first, last, signed))
+        return kind, base
+
+    def _append(self, stream: str, pack: Pack, digest: bytes) -> int:
         rows = self.rows.setdefault(stream, [])
         base = len(rows)
         begun, digests = self._links.get(stream, (base, b""))
-        self._links[stream] = (begun, digests + signed[-32:])
+        self._links[stream] = (begun, digests + digest)
         values = list(pack.values)
-        for place, count in enumerate(counts):
-            rows += [(pack.client_id, first + place, values.pop(0)) for _ in range(count)]
-        lane.last, lane.used_ns = last, body.timestamp_ns
-        lane.written.append((first, last, signed))
-        return "applied", base
+        for place, count in enumerate(pack.request_counts or (1,) * len(pack.values)):
+            rows += [(pack.client_id, pack.first_id + place, values.pop(0)) for _ in range(count)]
+        return base
+
+    # Two phases.
+
+    def _is_next(self, stream: str, pack: Pack, raw: bytes) -> bool:
+        """Whether this is the very pack that was committed and comes next."""
+        if pack.message_type != transaction.STAGED or not self._owed:
+            return False
+        client_id, first, owed_stream, digest, acl = self._owed[0]
+        known = (pack.client_id, pack.first_id, stream, stated_digest(raw)) == (client_id, first, owed_stream, digest)
+        return known and self._signed(self._clients[acl], stream, pack, raw)
+
+    def _commit(self, acl: bytes, values: tuple[bytes, ...]) -> tuple[str, int]:
+        try:
+            wanted = transaction.decode(values[0])
+        except Malformed:
+            return "not_staged", -1
+        version, ticket = self._versions.get((acl, wanted.app), (-1, 0))
+        if wanted.app and wanted.version <= version:
+            return "committed", ticket
+        found = []
+        for span in wanted.spans:
+            reached = span.first_id
+            while reached <= span.last_id:
+                staged = self._staged.get((span.client_id, reached))
+                if staged is None or staged[3] != acl or staged[0] > span.last_id:
+                    return "not_staged", -1
+                found.append((span.client_id, reached, *staged[1:4]))
+                reached = staged[0] + 1
+        if len(set(found)) < len(found):
+            return "not_staged", -1
+        for one in found:
+            del self._staged[one[:2]]
+        self._owed += found
+        self._committed += len(found)
+        self._versions[acl, wanted.app] = (wanted.version, self._committed)
+        return "committed", self._committed
 
     # Configuration.
 

@@ -25,9 +25,9 @@ BUGS = [
     _bug(
         "name a request by its signature",
         "execution",
-        "return self._apply(draft, lane, place, entry.stream, heading)",
+        "return self._apply(draft, lane, place, entry, heading)",
         "globals()['request_digest'] = lambda *_: sha256(entry.raw).digest()\n"
-        "        return self._apply(draft, lane, place, entry.stream, heading)",
+        "        return self._apply(draft, lane, place, entry, heading)",
     ),
     _bug(
         "a duplicate takes an offset",
@@ -35,7 +35,7 @@ BUGS = [
         "            case Standing.SEEN:\n",
         "            case Standing.SEEN:\n                draft.write(stream, heading.messages, heading.digest)\n",
     ),
-    _bug("believe every signature", "execution", "        if not valid:\n", "        if valid is None:\n"),
+    _bug("believe every signature", "execution", "        return valid\n", "        return True\n"),
     _bug(
         "write where one may not",
         "execution",
@@ -124,6 +124,45 @@ BUGS = [
         "receipts",
         "    if pack.original is not None:\n        return",
         "    if pack.original is None and pack.reason is not Reason.APPLIED:\n        return",
+    ),
+    _bug(
+        "commit a version twice",
+        "transaction",
+        "if known is not None and wanted.version <= known.version:",
+        "if known is not None and wanted.version < known.version:",
+    ),
+    _bug(
+        "write at once what is staged",
+        "execution",
+        "            return reason, NO_OFFSET",
+        "            return reason, draft.write(entry.stream, heading.messages, heading.digest)",
+    ),
+    _bug("pay the same twice", "execution", "            draft.holding.pay()\n", ""),
+    _bug(
+        "pay whatever is owed, in any order",
+        "execution",
+        "        owed = draft.holding.next_owed()\n",
+        "        key = (heading.client_id, heading.first_id)\n"
+        "        owed = next((one for one in draft.state.holding.owed if one.key == key), None)\n",
+    ),
+    _bug(
+        "forget transactions in a snapshot",
+        "holding",
+        "            tuple(self.transactions.values()),",
+        "            (),",
+    ),
+    _bug(
+        "commit half of a span",
+        "transaction",
+        "staged.last_id > span.last_id:\n                return None\n",
+        "staged.last_id > span.last_id:\n                break\n",
+    ),
+    _bug(
+        "nobody brings what is owed",
+        "promotion",
+        "        self._master = event.master\n",
+        "        self._master = 0\n",
+        mode="liveness",
     ),
     _bug(
         "never give credit back",

@@ -46,6 +46,7 @@ from chaplain.sim.faults import CLOCK, NETWORK, PROCESS
 from chaplain.sim.host import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, CrashPoint
 from chaplain.sim.journal_checks import RequestChecker, Settling, Spoke, segments_of
 from chaplain.sim.journal_clients import Rogue, SimClient
+from chaplain.sim.journal_sink import SimSink
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.sim.workloads import Workload
 from chaplain.sim.world import World
@@ -238,7 +239,12 @@ class Requests(Workload):
         self.made: list[IngestEntry] = []
         """Every pack that anybody signed."""
         self._keys = {number: _identity(f"node {number}") for number in (*self.numbers, Rogue.NODE)}
-        people = (("default", ALL_STREAMS, True), ("bob", ("bob-*",), False), ("carol", ALL_STREAMS, False))
+        people = (
+            ("default", ALL_STREAMS, True),
+            ("bob", ("bob-*",), False),
+            ("carol", ALL_STREAMS, False),
+            ("sink", ALL_STREAMS, False),
+        )
         self.founding = Founding(
             CLUSTER,
             tuple(
@@ -253,8 +259,9 @@ class Requests(Workload):
         )
         self._boots = dict.fromkeys(self.names, 0)
         streams = {"default": ("orders", "audit"), "bob": ("bob-1", "bob-2"), "carol": ("orders", "bob-1")}
+        streams["sink"] = ("orders", "landed")
         self.clients = [
-            SimClient(self, name, _seed(name), acl_id(0, 0, number), streams[name])
+            (SimSink if name == "sink" else SimClient)(self, name, _seed(name), acl_id(0, 0, number), streams[name])
             for number, (name, _, _) in enumerate(people, 1)
         ]
         self.rogue = Rogue(self, self._keys[Rogue.NODE])

@@ -1,0 +1,184 @@
+"""Packs that lie in the log and wait to be committed, and the transactions that committed some: a part of the state.
+
+    staged        in the log, without offsets; committed, or forgotten after a while
+    owed          committed: they get offsets in this order, once a copy of each is ordered again
+    transactions  of each writer of batches, the last version that was committed
+
+Decides nothing: the rules are in `transaction`. `HoldingDraft` lies over it as `Draft` lies over the state.
+
+Invariants: a pack is staged or owed, never both; what is owed is paid in order; `paid` never passes `pledged`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+
+from chaplain.core import Frozen
+
+Key = tuple[int, int]
+"""A lane and the first id of a pack: what names a pack for ever."""
+
+
+class Staged(Frozen, frozen=True, array_like=True):
+    """A pack that was taken and waits: enough to find it in the log, and to know it again."""
+
+    client_id: int
+    first_id: int
+    requests: int
+    messages: int
+    stream: str
+    digest: bytes
+    acl: bytes
+    timestamp_ns: int
+    index: int
+    entry: int
+    pack: int
+
+    @property
+    def key(self) -> Key:
+        return self.client_id, self.first_id
+
+    @property
+    def last_id(self) -> int:
+        return self.first_id + self.requests - 1
+
+
+class Transaction(Frozen, frozen=True, array_like=True):
+    """How far a writer of batches has come."""
+
+    acl: bytes
+    app: str
+    version: int
+    ticket: int
+    """All of it has its offsets once so many packs in all were paid."""
+    timestamp_ns: int
+
+
+class Held(Frozen, frozen=True, array_like=True):
+    """The one form of a `Holding`."""
+
+    staged: tuple[Staged, ...] = ()
+    owed: tuple[Staged, ...] = ()
+    transactions: tuple[Transaction, ...] = ()
+    paid: int = 0
+
+
+class Holding:
+    """Changed by `HoldingDraft.commit` alone."""
+
+    def __init__(self, held: Held = Held()) -> None:  # noqa: B008 frozen
+        self.staged: dict[Key, Staged] = {one.key: one for one in held.staged}
+        """In the order in which they came."""
+        self.owed: deque[Staged] = deque(held.owed)
+        self.transactions: dict[tuple[bytes, str], Transaction] = {(one.acl, one.app): one for one in held.transactions}
+        """The longest unused first."""
+        self.paid = held.paid
+
+    @property
+    def pledged(self) -> int:
+        """Packs ever committed."""
+        return self.paid + len(self.owed)
+
+    def export(self) -> Held:
+        return Held(
+            tuple(self.staged.values()),
+            tuple(self.owed),
+            tuple(self.transactions.values()),
+            self.paid,
+        )
+
+
+class HoldingDraft:
+    """What one message would change."""
+
+    def __init__(self, holding: Holding) -> None:
+        self._holding = holding
+        self._staged: dict[Key, Staged | None] = {}
+        self._owing: list[Staged] = []
+        self._paid = 0
+        self._transactions: dict[tuple[bytes, str], Transaction] = {}
+        self._forgotten: list[tuple[bytes, str]] = []
+
+    # Staged.
+
+    def staged(self, key: Key) -> Staged | None:
+        return self._staged[key] if key in self._staged else self._holding.staged.get(key)
+
+    @property
+    def staged_count(self) -> int:
+        new = sum((one is not None) - (key in self._holding.staged) for key, one in self._staged.items())
+        return len(self._holding.staged) + new
+
+    def put_staged(self, staged: Staged) -> None:
+        self._staged[staged.key] = staged
+
+    def expire(self, horizon_ns: int) -> None:
+        """Forget what was staged before this; called before anything else changes."""
+        for key, staged in self._holding.staged.items():
+            if staged.timestamp_ns >= horizon_ns:
+                break
+            self._staged[key] = None
+
+    # Owed.
+
+    @property
+    def pledged(self) -> int:
+        return self._holding.pledged + len(self._owing)
+
+    def owe(self, committed: list[Staged]) -> None:
+        for staged in committed:
+            assert self.staged(staged.key) == staged, "something was committed that is not staged"
+            self._staged[staged.key] = None
+        self._owing += committed
+
+    def next_owed(self) -> Staged | None:
+        """What gets its offsets next."""
+        if self._paid < len(self._holding.owed):
+            return self._holding.owed[self._paid]
+        return next(islice(self._owing, self._paid - len(self._holding.owed), None), None)
+
+    def pay(self) -> None:
+        assert self.next_owed() is not None, "something was paid that is not owed"
+        self._paid += 1
+
+    # Transactions.
+
+    def transaction(self, acl: bytes, app: str) -> Transaction | None:
+        return self._transactions.get((acl, app)) or self._holding.transactions.get((acl, app))
+
+    def put_transaction(self, transaction: Transaction) -> None:
+        key = (transaction.acl, transaction.app)
+        self._transactions.pop(key, None)
+        self._transactions[key] = transaction
+
+    @property
+    def transactions_count(self) -> int:
+        new = sum(key not in self._holding.transactions for key in self._transactions)
+        return len(self._holding.transactions) + new - len(self._forgotten)
+
+    def forget_transaction(self, horizon_ns: int) -> bool:
+        """Make room by the longest unused one, if that was used before this."""
+        for key, transaction in islice(self._holding.transactions.items(), len(self._forgotten), None):
+            if transaction.timestamp_ns < horizon_ns and key not in self._transactions:
+                self._forgotten.append(key)
+                return True
+            break
+        return False
+
+    def commit(self) -> None:
+        holding = self._holding
+        for key, staged in self._staged.items():
+            if staged is not None:
+                holding.staged[key] = staged
+            else:
+                holding.staged.pop(key, None)
+        holding.owed.extend(self._owing)
+        for _ in range(self._paid):
+            holding.owed.popleft()
+        holding.paid += self._paid
+        for forgotten in self._forgotten:
+            del holding.transactions[forgotten]
+        for app, transaction in self._transactions.items():
+            holding.transactions.pop(app, None)
+            holding.transactions[app] = transaction

@@ -1,0 +1,81 @@
+"""Drivers that are killed in the middle of a batch, for a short test and a long campaign alike."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.cluster.harness import until
+
+from chaplain import Client
+
+DRIVER = Path(__file__).parent / "sink_driver.py"
+ROWS = 3000
+
+
+def fill(cluster: Path, rows: int = ROWS) -> None:
+    with Client.connect(cluster) as client, client.journal("input").writer() as writer:
+        for number in range(rows):
+            writer.write(b"row %d" % number, key=b"k%d" % (number % 7))
+
+
+def kill_drivers(cluster: Path, checkpoint: Path, kills: int, seed: int) -> dict[str, int]:
+    """Kill drivers, Java and all, once they have begun to write; the last one may finish. Rows must be there once."""
+    rng = random.Random(seed)
+    with Client.connect(cluster, timeout=60) as client:
+        assert not _written(client)
+        for _ in range(kills):
+            _begin_and_kill(client, cluster, checkpoint, rng)
+        finished = _start(cluster, checkpoint)
+        try:
+            assert finished.wait(300) == 0, f"the last driver failed: {_log(checkpoint).read_text()[-3000:]}"
+        finally:
+            _kill(finished)
+        expected = Counter((one.key, one.value) for one in client.journal("input").read())
+        found = Counter((one.key, one.value) for one in client.journal("output").read())
+        assert found == expected, f"missing {expected - found}, too many {found - expected}"
+        assert {one.status for one in client.clients()} == {"active"}, "somebody was taken for compromised"
+    return {"kills of the driver": kills, "rows": sum(found.values()), "lost or doubled": 0}
+
+
+def _begin_and_kill(client: Client, cluster: Path, checkpoint: Path, rng: random.Random) -> None:
+    before = _written(client)
+    goal = before + rng.choice((0, 1, 150, 300))
+    driver = _start(cluster, checkpoint)
+    try:
+        until(lambda: _written(client) > goal or driver.poll() is not None, "the driver writes", limit_s=300)
+        end_s = time.monotonic() + rng.random() * 0.5
+        until(lambda: time.monotonic() >= end_s, "a random moment")
+        assert driver.poll() is None, f"the driver ended by itself: {_log(checkpoint).read_text()[-3000:]}"
+    finally:
+        _kill(driver)
+
+
+def _written(client: Client) -> int:
+    return next((one.next_offset for one in client.streams() if one.stream == "output"), 0)
+
+
+def _start(cluster: Path, checkpoint: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(DRIVER), str(cluster), str(checkpoint)]
+    with _log(checkpoint).open("wb") as log:
+        return subprocess.Popen(command, start_new_session=True, stdout=log, stderr=log)
+
+
+def _log(checkpoint: Path) -> Path:
+    return checkpoint.with_name("driver.log")
+
+
+def _kill(driver: subprocess.Popen[bytes]) -> None:
+    """The whole of it: a driver, its Java, its workers."""
+    try:
+        os.killpg(driver.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        driver.wait()

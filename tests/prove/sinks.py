@@ -1,0 +1,45 @@
+"""Campaigns on Spark drivers that write: the scenes of `tests/pipeline`, longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.journal_real.scenes import three
+from tests.pipeline.anywhere_scenes import connect, run, standalone
+from tests.pipeline.sink_scenes import fill, kill_drivers
+from tests.prove.campaign import Campaign, Report
+from tests.prove.clusters import scene
+
+KILLS_A_PIECE = 5
+PIECES = 4
+
+
+def kills() -> Campaign:
+    def play(piece: str, directory: Path) -> Report:
+        with three(directory / "three") as cluster:
+            fill(cluster.directory, 6000)
+            counts = kill_drivers(cluster.directory, directory / "checkpoint", kills=KILLS_A_PIECE, seed=int(piece))
+        return Report(counts)
+
+    about = f"{KILLS_A_PIECE * PIECES} kills of a Spark driver in the middle of a batch that it writes"
+    return scene("sink-kills", about, [str(number) for number in range(PIECES)], play)
+
+
+def anywhere() -> Campaign:
+    """The same job wherever Spark runs sees the same and writes the same."""
+
+    def play(piece: str, directory: Path) -> Report:
+        with three(directory / "three") as cluster:
+            fill(cluster.directory)
+            local = run("local", cluster.directory, "local", directory)
+            start = standalone if piece == "standalone" else connect
+            with start(directory) as where:
+                found = run(where, cluster.directory, piece, directory)
+        assert found == local, f"{piece} saw or wrote something else than local[2]"
+        return Report({f"rows read and written alike, {piece}": found[0]})
+
+    about = "one job on local[2], on a standalone master with two workers, and over Connect: identical output"
+    return scene("spark-anywhere", about, ["standalone", "connect"], play)
+
+
+ON_SINKS = [kills(), anywhere()]
