@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 from pipeline_journal import NODE_TOML, Author, Groups, recorded, rich_journal
 from pipeline_stage import put
-from requests_stage import CLUSTER, Stage
+from requests_stage import ADMIN_ACL, BOB, CLUSTER, Stage, petition
 
-from chaplain.journal import lanes, verdict
+from chaplain.journal import config_message, lanes, verdict
 from chaplain.journal.cluster_message import chain_hash, decode_body, encode_body
+from chaplain.journal.config_message import LeaseLane
 from chaplain.journal.lanes import Ruling, Standing
 from chaplain.journal.log_records import Jot, encode_jot
 from chaplain.pipeline.batches import split_first
@@ -58,9 +59,11 @@ class Scene:
             file.unlink()
         self.write(groups)
 
-    def jot(self) -> None:
+    def jot(self, index: int | None = None) -> None:
+        """As the node wrote it with its last append: it knew less to be on disk than it had written."""
         end = scan_file(list_segments(self.segments)[-1].path).end
-        (self.segments / "journal.jot").write_bytes(encode_jot(Jot(b"b" * 16, end, self.groups[-1][0].index)))
+        known = len(self.groups) if index is None else index
+        (self.segments / "journal.jot").write_bytes(encode_jot(Jot(b"b" * 16, end, known)))
 
     def breaks(self, tasks: int) -> list[Break]:
         if self.manifest is not None:
@@ -167,14 +170,18 @@ def swapped_messages(scene: Scene) -> Named:
     return {("", index + 1, "order")}
 
 
-def swapped_packs(scene: Scene) -> Named:
-    candidates = [
+def batches_of_many(scene: Scene) -> list[tuple[int, int]]:
+    """Message and part of batches with more than one pack."""
+    return [
         (group[0].index, part)
         for group in scene.groups[6:-3]
         for part, record in enumerate(group)
         if record.kind == Kind.BATCH and len(split(record)[0]) > 1
     ]
-    index, part = scene.chance.choice(candidates)
+
+
+def swapped_packs(scene: Scene) -> Named:
+    index, part = scene.chance.choice(batches_of_many(scene))
     record = scene.group(index)[part]
     packs, _ = split(record)
     scene.replace(index, part, body=b"".join([*packs[2:], packs[1], packs[0]][-2:] + packs[2:]))
@@ -212,10 +219,11 @@ def swapped_rows(scene: Scene) -> Named:
 
 
 def altered_payload(scene: Scene) -> Named:
-    index = scene.index()
-    part, record = scene.batch(index)
+    """Of a pack that is not its batch's first: its place is known better than that of the ingest message."""
+    index, part = scene.chance.choice(batches_of_many(scene))
+    record = scene.group(index)[part]
     packs, offsets = split(record)
-    number = scene.chance.randrange(len(packs))
+    number = scene.chance.randrange(1, len(packs))
     raw = bytearray(packs[number])
     raw[len(raw) - 16] ^= 1
     with_pack(scene, index, part, number, bytes(raw))
@@ -377,6 +385,25 @@ def wrong_signature(scene: Scene) -> Named:
     return {(*place, "signature")}
 
 
+def forged_lease(scene: Scene) -> Named:
+    """A lane of the admin's that Bob asked for, granted by a cluster that believed him."""
+    kept = config_message.signature_holds
+    config_message.signature_holds = lambda *_: True  # type: ignore[assignment]
+    try:
+        stage = Stage()
+        author = Author(stage)
+        stage.prefix.order([stage.prefix.ingest([author.entry(scene.chance)])])
+        stage.config(petition(LeaseLane(ADMIN_ACL), signer=BOB, nonce=b"forged".ljust(16)))
+        index = stage.prefix.messages[-1].body.index
+        stage.prefix.order([stage.prefix.ingest([author.entry(scene.chance)])])
+        scene.groups = recorded(stage)
+    finally:
+        config_message.signature_holds = kept
+    scene.signatures = True
+    scene.write()
+    return {("", index, "signature")}
+
+
 def altered_signature(scene: Scene) -> Named:
     index = scene.index()
     part, record = scene.batch(index)
@@ -436,7 +463,7 @@ def cut_behind_a_manifest(scene: Scene) -> Named:
 
 def cut_before_the_jot(scene: Scene) -> Named:
     scene.write()
-    scene.jot()
+    scene.jot(len(scene.groups) - scene.seed % 2)
     jot = (scene.segments / "journal.jot").read_bytes()
     scene.rewrite(scene.groups[:-1])
     (scene.segments / "journal.jot").write_bytes(jot)
@@ -552,6 +579,7 @@ CASES: tuple[Callable[[Scene], Named], ...] = (
     broken_stream_chain,
     altered_verdict,
     wrong_signature,
+    forged_lease,
     altered_signature,
     stale_regime,
     another_cluster,

@@ -11,7 +11,7 @@ from pipeline_stage import journal, put
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from chaplain.errors import ConfigError
+from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline import find_breaks, fold, land, prove, report, table, table_path, verify
 
 
@@ -113,6 +113,11 @@ def test_proof_goes_on_from_its_manifest(spark: SparkSession, tmp_path: Path) ->
     manifest.write_text(json.dumps(note))
     with pytest.raises(ConfigError, match="signed by somebody else"):
         prove(spark, path=str(segments), manifest=manifest)
+
+
+def test_our_errors_come_back_as_ours(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="there are no segments in"):
+        verify(spark, path=str(tmp_path))
 
 
 def test_verify_names_a_gap_and_is_silent_when_whole(spark: SparkSession, segments: Path, tmp_path: Path) -> None:

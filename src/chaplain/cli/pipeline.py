@@ -38,8 +38,8 @@ def _source(command: F) -> F:
 
 
 def _tables(required: bool) -> Callable[[F], F]:
-    return click.option("--tables", default=None if required else "", required=required, metavar="DIR",
-                        help="Folder of landed tables.")  # fmt: skip
+    words: dict[str, Any] = {"required": True} if required else {"default": ""}
+    return click.option("--tables", metavar="DIR", help="Folder of landed tables.", **words)
 
 
 @pipeline.command(epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once")

@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
+from chaplain.pipeline.answers import collect
 from chaplain.pipeline.compact import compact
 from chaplain.pipeline.index import Index, Place
 from chaplain.pipeline.live import Live, LiveSpan
@@ -199,7 +200,7 @@ def land(
 ) -> int:
     """Land what the stream has that its table has not; with `once`, or when `until` says so, return how many that was.
 
-    `tell` is given how many messages were landed in all, after each batch.
+    `tell` is given how many messages were landed in all, after each batch; `until` is asked between batches.
     """
     watch = open_watch(cluster, path)
     spark.dataSource.register(LandSource)
@@ -223,10 +224,12 @@ def land(
                 move_in(table, files)
             landed, start = landed + end - start, end
             tell(landed)
-        elif once or until():
+        elif once:
             return landed
         else:
             time.sleep(IDLE_S)
+        if until():
+            return landed
 
 
 def _parts(rows: int) -> int:
@@ -238,5 +241,5 @@ def _write(spark: SparkSession, cut: Sequence[Range | LiveSpan], table: str, *, 
     prefix = f"{STAGING}/" if plain else ""
     tasks = [task_of(one, table, f"{prefix}{one.start:020d}-{one.end:020d}") for one in cut]
     text = base64.b64encode(msgspec.msgpack.encode(tasks)).decode()
-    found = spark.read.format("chaplain-land").option("tasks", text).load().collect()
+    found = collect(spark.read.format("chaplain-land").option("tasks", text).load())
     return sorted((msgspec.msgpack.decode(bytes(row.data), type=Written) for row in found), key=lambda one: one.start)

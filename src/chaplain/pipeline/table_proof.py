@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from chaplain.errors import Missing
 from chaplain.journal.state import stream_genesis, stream_hash
+from chaplain.pipeline.answers import collect
 from chaplain.pipeline.breaks import Break, told
 from chaplain.pipeline.manifest import Proven
 from chaplain.pipeline.table_check import (
@@ -102,7 +103,7 @@ def _runs(spark: SparkSession | None, tables: str, stream: str, chains: bool) ->
         return [check_file(stream, file, chains) for file in _files(tables, stream)]
     spark.dataSource.register(TableRunsSource)
     options = {"tables": tables, "stream": stream, "chains": str(chains).lower()}
-    rows = spark.read.format("chaplain-table-runs").options(**options).load().collect()
+    rows = collect(spark.read.format("chaplain-table-runs").options(**options).load())
     return [msgspec.msgpack.decode(bytes(row.data), type=TableRun) for row in rows]
 
 

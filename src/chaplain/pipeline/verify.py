@@ -20,6 +20,7 @@ from chaplain.config import find_cluster, load_cluster
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline import manifest as manifests
+from chaplain.pipeline.answers import collect
 from chaplain.pipeline.batches import Keys
 from chaplain.pipeline.breaks import FIELDS, Break, told
 from chaplain.pipeline.ledger import Held
@@ -100,7 +101,7 @@ def prove_here(asked: Asked, tasks: int = 4) -> tuple[Proof, Plan]:
 def _prove(spark: SparkSession, asked: Asked) -> tuple[Proof, Plan]:
     spark.dataSource.register(RunsSource)
     text = base64.b64encode(msgspec.msgpack.encode(asked)).decode()
-    rows = spark.read.format("chaplain-runs").option("asked", text).load().collect()
+    rows = collect(spark.read.format("chaplain-runs").option("asked", text).load())
     plan = next(msgspec.msgpack.decode(bytes(row.data), type=Plan) for row in rows if row.kind == "plan")
     runs = [msgspec.msgpack.decode(bytes(row.data), type=Run) for row in rows if row.kind == "run"]
     return joined(plan, runs), plan

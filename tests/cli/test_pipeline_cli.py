@@ -1,0 +1,38 @@
+"""What `chaplain pipeline` refuses before Spark is started, and how errors of tasks come back."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+from pyspark.errors import PySparkException
+
+from chaplain.cli.main import cli
+from chaplain.errors import Missing
+from chaplain.pipeline.answers import translated
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("verify", "give either --cluster or --path"),
+        ("verify --path a --cluster b", "give either --cluster or --path"),
+        ("verify --tables t --path p", "without a log"),
+        ("verify --path p --master m --remote r", "give either --master or --remote"),
+        ("land --path p --stream s", "Missing option '--tables'"),
+        ("land --path p --stream s --tables t --storage-option x", "write it as K=V"),
+        ("fold --stream s", "give either --cluster or --path"),
+        ("report", "Missing option '--tables'"),
+    ],
+)
+def test_refused(words: str, why: str) -> None:
+    result = CliRunner().invoke(cli, ["pipeline", *words.split()], env={"CHAPLAIN_CLUSTER": ""})
+    assert (result.exit_code, why in result.output) == (2, True), result.output
+
+
+def test_errors_of_tasks_come_back_as_ours() -> None:
+    text = "[PYTHON_DATA_SOURCE_ERROR] …\n  File x\nchaplain.errors.Missing: there is no stream 'a'\n\tat java"
+    found = translated(PySparkException(text))
+    assert isinstance(found, Missing)
+    assert str(found) == "there is no stream 'a'"
+    other = PySparkException("out of memory")
+    assert translated(other) is other
