@@ -35,6 +35,7 @@ BUGS = [
         "intake",
         "        if entries and entries[-1].ballot < bench.promised:",
         "        if entries and entries[-1].ballot < bench.log.head.ballot:",
+        300,
     ),
     _bug(
         "break a promise",

@@ -58,6 +58,8 @@ class Sequence(Workload):
         self._publishers = rng.choice((1, 3, 5))
         self._streams = rng.choice((("a",), ("a", "b")))
         self._window = rng.choice((1 << 20, 1 << 20, 2000))
+        self._lock_wait_ns = rng.choice((400, 400, 20)) * MILLISECOND
+        """In some runs the lock is taken far too early: then ballots meet."""
         self._token = 0
         self._checker = SequenceChecker(self)
 
@@ -70,7 +72,7 @@ class Sequence(Workload):
     def make_node(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> SequenceNode:
         number = self.number(name)
         others = tuple(other for other in self.numbers if other != number)
-        settings = SequenceSettings(number, listed=others, window_bytes=self._window)
+        settings = SequenceSettings(number, listed=others, window_bytes=self._window, lock_wait_ns=self._lock_wait_ns)
         return SequenceNode(settings, self.endpoint_of, rng, now_ns)
 
     def checkers(self) -> list[Any]:
