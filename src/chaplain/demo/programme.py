@@ -16,6 +16,7 @@ from chaplain.demo.scenes import (
     members_agree,
     pool_reaches_all,
 )
+from chaplain.demo.sequence_scene import sequence_numbers
 
 Scene = Callable[[Path, Findings, Tell], None]
 
@@ -24,6 +25,7 @@ SCENES: tuple[Scene, ...] = (
     pool_reaches_all,
     events_reach_all,
     graph_comes_together,
+    sequence_numbers,
     journal_survives,
     death_is_noticed,
     key_is_replaced,
