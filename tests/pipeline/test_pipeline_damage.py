@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 from pipeline_damage import CASES, Named, Scene
-from pipeline_journal import rich_journal
+from pipeline_journal import recorded, rich_journal
+from requests_stage import Stage, pack
+
+from chaplain.journal import transaction
+from chaplain.journal.transaction import COMMIT, STAGED, TRANSACTIONS, Commit, Span
 
 CUTS = (1, 4, 1000)
 
@@ -43,3 +47,24 @@ def test_what_was_replaced_is_no_break(tmp_path: Path, behind: bool) -> None:
     pair = [scene.groups[at], other[at]] if behind else [other[at], scene.groups[at]]
     scene.write([*scene.groups[:at], *pair, *scene.groups[at + 1 :], scene.groups[-1]])
     assert named(scene, 4) == []
+
+
+@pytest.mark.parametrize("tasks", CUTS)
+def test_batches_in_two_phases_are_whole(tmp_path: Path, tasks: int) -> None:
+    """Packs that are staged take ids of their lane there, and offsets when they were committed."""
+    stage = Stage()
+    lane, driver = stage.lane(1), stage.lane(2)
+    staged = [pack(lane, first_id, [b"a", b"b"], message_type=STAGED) for first_id in (1, 5)]
+    value = transaction.encode(Commit("job", 1, (Span(lane, 1, 2), Span(lane, 5, 6))))
+    stage.write(staged[0])
+    stage.write(pack(lane, 3, [b"x", b"y"]))
+    stage.write(staged[1], pack(driver, 1, [value], stream=TRANSACTIONS, message_type=COMMIT))
+    stage.write(pack(lane, 7, [b"z"]))
+    stage.write(*staged)
+    stage.write(pack(lane, 8, [b"end"]))
+    scene = Scene(tmp_path, 1)
+    scene.groups = recorded(stage)
+    scene.write()
+    scene.signatures = True
+    assert named(scene, tasks) == []
+    assert stage.execution.state.streams["orders"].next_offset == 8

@@ -19,6 +19,7 @@ from chaplain.journal.filing import unfile
 from chaplain.journal.ingest_message import digest_of as payload_digest
 from chaplain.journal.request import REQUEST_LABEL, signed_octets
 from chaplain.journal.signing import SignatureType
+from chaplain.journal.transaction import STAGED
 from chaplain.journal.verdict import DataVerdict, Reason, Verdict
 from chaplain.link.identity import verify
 from chaplain.pipeline.breaks import Break
@@ -73,7 +74,7 @@ class Batches:
         self.digests: dict[str, list[bytes] | None] = {}
         """Of the packs of each stream; None if one is not known, or known to be wrong."""
         self.ids: list[tuple[int, int, int, str, int]] = []
-        """Client, first id, requests, stream and offset of each pack."""
+        """Client, first id, requests, stream and offset of each pack that took its ids with its offsets."""
 
     def check(self, body: Body | None, verdict: Verdict | None) -> bool:
         """Whether everything is there and right."""
@@ -160,7 +161,8 @@ class Batches:
             elif self._keys is not None:
                 self._signature(self._keys, batch.stream, offset, head, bytes(raw[: head.tables_at - head.start]))
             found.append(stated)
-            self.ids.append((head.client_id, head.first_id, head.requests, batch.stream, offset))
+            if head.message_type != STAGED:  # it took its ids when it was staged
+                self.ids.append((head.client_id, head.first_id, head.requests, batch.stream, offset))
             offset += head.count
         if offset - batch.first_offset != batch.count:
             sound = False

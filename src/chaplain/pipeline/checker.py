@@ -13,12 +13,12 @@ against its neighbours. Refuses to know where records come from and who runs the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from chaplain.errors import Malformed
 from chaplain.journal import verdict as verdicts
 from chaplain.journal.cluster_message import Body, chain_hash, decode_body
-from chaplain.journal.verdict import Verdict
+from chaplain.journal.verdict import DataVerdict, Reason, Verdict
 from chaplain.pipeline.batches import Batches, Damage, Keys, Part, split_first
 from chaplain.pipeline.breaks import Break
 from chaplain.pipeline.ledger import Held
@@ -38,7 +38,7 @@ class Checker:
         batches = Batches(held, parts, self.run, self._keys)
         sound = batches.check(body, verdict)
         self._links(held, verdict, batches)
-        self._lanes(batches.ids if sound else None)
+        self._lanes([*batches.ids, *_elsewhere(held, verdict)] if sound else None)
 
     def _break(self, stream: str, offset: int, kind: str, expected: object, found: object) -> None:
         self.run.breaks.append(Break(stream, offset, kind, str(expected), str(found)))
@@ -146,3 +146,11 @@ class Checker:
 
     def _forget(self) -> None:
         self.run.end.ids, self.run.forgot = {}, True
+
+
+def _elsewhere(held: Held, verdict: Verdict | None) -> Iterator[tuple[int, int, int, str, int]]:
+    """What took ids of lanes and wrote nothing yet: packs that were staged, and commits of such."""
+    for entry in verdict.entries if verdict is not None else ():
+        for pack in entry.packs if isinstance(entry, DataVerdict) else ():
+            if pack.reason in (Reason.STAGED, Reason.COMMITTED):
+                yield pack.client_id, pack.first_id, pack.requests, LOG, held.index
