@@ -9,6 +9,7 @@ from order_cluster import MILLISECOND, Cluster
 
 from chaplain.core import Drained, PersistFailed, Replace, Stopping, Woken
 from chaplain.journal.cluster_message import Reference, decode_body
+from chaplain.journal.node_message import EntryType, NewSet, Stage, encode_fields
 from chaplain.journal.order_events import ConfigOffered, PayloadArrived, PeerDown, Role, SpaceTold
 from chaplain.journal.order_message import (
     Acknowledge,
@@ -444,3 +445,25 @@ def test_malformed_messages_are_reported_and_nothing_else(cluster: Cluster) -> N
     cluster[node].hear(master.node, Propose(1, 2, b"not a body"))
     assert cluster[node].reports[-1].event == "malformed proposal"
     assert master.core.role is Role.MASTER
+
+
+def test_a_wiped_node_learns_from_those_who_have_the_vote_now() -> None:
+    """Its empty log names the founders; having caught up with them it finds that others serialize."""
+    cluster = Cluster(5, founders=(1, 2, 3))
+    cluster.run(3)
+    new_set = ConfigOffered(EntryType.NEW_SERIALIZER_SET, Stage.NOMINATE, encode_fields(NewSet((4, 3, 5))))
+    cluster.master().step(new_set)
+    cluster.run(1)
+    assert cluster.master().node == 4
+    cluster.kill(3)
+    cluster[3].files.clear()
+    cluster[3].disk = b"another disk    "
+    cluster.cut = {(4, 3), (5, 3)}
+    cluster.restart(3)
+    cluster.run(8)
+    wiped = cluster[3]
+    assert (wiped.core.role, wiped.core.standing) == (Role.OUT, "wiped")
+    assert wiped.core.agreed[0] >= cluster[1].core.agreed[0]
+    cluster.cut = set()
+    cluster.run(8)
+    assert wiped.core.standing == "sound"

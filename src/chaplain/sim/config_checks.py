@@ -124,6 +124,9 @@ class ConfigChecker(OrderChecker):
         voters = [*self._granted.get(regime, []), self._config.number(host.name)]
         known = range(self._stood.get(host.name, position), position + 1)
         sets = [self._sets[min(at + 1, len(self._sets) - 1)] for at in known]
+        own = self._config.number(host.name)
+        if not any(own in members for each in sets for members in each):
+            self.complain(f"{host.name} is master of {regime} without a vote of its own, of {sets}")
         if not any(_quorum(each, voters) for each in sets):
             self.complain(f"{host.name} is master of {regime} by votes of {sorted(set(voters))}, of {sets}")
 

@@ -37,12 +37,6 @@ BUGS = [
         "            return Quorum((self.serializers,))",
     ),
     _bug(
-        "both sets count from nominate on",
-        "assembly",
-        "        if change is not None and change.stage == Stage.IMPLEMENT:\n            return Quorum",
-        "        if change is not None:\n            return Quorum",
-    ),
-    _bug(
         "the old set counts after confirm",
         "assembly",
         "        return msgspec.structs.replace(assembly, serializers=step.nodes)",
@@ -109,13 +103,7 @@ BUGS = [
         "office",
         "            if self._closed or self._bench.settings.node not in self._bench.quorum.voters:",
         "            if self._closed and self._bench.settings.node in self._bench.quorum.voters:",
-    ),
-    _bug(
-        "memory is regained from those who had the vote once",
-        "catchup",
-        "        elif self._bench.quorum != self._quorum:\n",
-        "        elif not self._quorum:\n",
-        600,
+        mode="liveness",
     ),
     _bug(
         "a silent node is waited for, for ever",
@@ -123,5 +111,23 @@ BUGS = [
         "            if self._is_late(now_ns, change, node):",
         "            if self._is_late(0, change, node):",
         mode="liveness",
+    ),
+    _bug(
+        "a refused set goes on",
+        "assembly",
+        "_OPEN = (Stage.CATCHUP, Stage.BLOCK, Stage.NOMINATE)",
+        "_OPEN = (Stage.CATCHUP, Stage.BLOCK, Stage.NOMINATE, Stage.REFUSE)",
+    ),
+    _bug(
+        "a master hands over to itself",
+        "office",
+        "        passes = new_set and step.stage is Stage.IMPLEMENT and step.nodes[0] != node",
+        "        passes = new_set and step.stage is Stage.IMPLEMENT",
+    ),
+    _bug(
+        "whoever has no vote stands",
+        "election",
+        "        return able and bench.settings.node in bench.quorum.voters",
+        "        return able",
     ),
 ]
