@@ -93,6 +93,7 @@ class Database:
                     assert (record.first_offset, record.stream) == (count, self.stream), "a change is missing, or twice"
                     count += record.count
                     latest.update(zip(pack.keys or (), pack.values, strict=True))  # type: ignore[arg-type]
+        assert count == self.engine._store.state.changes, "a change too many, or too few"
         schema = latest.pop(SCHEMA_KEY, b"\x90")
         tallies = Tallies()
         tallies.add(Change(msgspec.msgpack.decode(key)[0], key, b"", row) for key, row in latest.items() if row)

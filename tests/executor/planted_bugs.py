@@ -22,12 +22,12 @@ def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
 
 BUGS = [
     _bug(
-        "apply a message twice",
+        "count a request that was not run",
         "sqlite",
-        "if work.index < state.index or (work.index == state.index and state.whole):",
-        "if work.index < state.index:",
+        "position = (work.index, done + len(outcomes), whole)",
+        "position = (work.index, done + len(outcomes) + 1, whole)",
         ENGINE,
-        "applied_once or dies",
+        "dies_between",
     ),
     _bug(
         "begin a message again that was begun",
@@ -144,7 +144,7 @@ BUGS = [
         ENGINE,
         "bounded_for_each",
     ),
-    _bug("pass a message over", "feed", "and self._fed >= before:", "and self._fed >= 0:", CORE, "memory"),
+    _bug("pass a message over", "feed", "and self._fed >= before:", "and self._fed >= 0:", CORE, "overtaken"),
     _bug("ask too few", "questions", "if quorum.reached(asked.reaches):", "if asked.reaches:", CORE, "fresh"),
     _bug(
         "believe an old quorum",

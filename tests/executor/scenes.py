@@ -71,7 +71,7 @@ class Load(threading.Thread):
 def kill_executors(cluster: Cluster, *, kills: int, seed: int, writers: int = 3) -> dict[str, int]:
     """Kill one node after the other at random moments; every statement is applied once, on every node alike."""
     chance = random.Random(seed)
-    with Client.connect(cluster.directory) as client:
+    with Client.connect(cluster.directory, timeout=60) as client:
         client.sql("main").execute("create table hits(writer, n, at)")
         client.sql("main").execute("create table sums(writer integer primary key, total)")
         for number in range(writers):

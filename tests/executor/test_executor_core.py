@@ -186,6 +186,19 @@ def test_what_is_not_on_disk_yet_waits() -> None:
     assert works(_read(stage, stage.step(Drained()))) == [1]
 
 
+def test_what_waits_is_not_overtaken() -> None:
+    stage = Stage()
+    stage.agree()
+    stage.journal.on_disk = 0
+    assert not stage.open()
+    stage.agree()
+    assert not works(stage.step(Drained()))
+    stage.journal.on_disk = 2
+    effects = _read(stage, stage.step(Drained()))
+    assert works(effects) == [1]
+    assert works(_read(stage, stage.done(next(e for e in effects if isinstance(e, Apply))))) == [2]
+
+
 def test_a_slow_database_does_not_fill_the_memory() -> None:
     stage = Stage()
     stage.agree()
