@@ -110,7 +110,7 @@ def remove_node(client: Client, directory: Path, number: int, roles: Sequence[st
         if role in roles or (not roles and held):
             changes.follow(client.remove_node(number, role))
             lost.append(role)
-    if not roles:
+    if not any(one.id == number and one.member for one in client.nodes().nodes):
         unlist_node(directory, number)
         stop_nodes([directory / f"node-{number}"])
     return {"id": number, "lost": lost, "shown": ", ".join(lost)}

@@ -46,14 +46,17 @@ def make_folder(directory: Path, number: int, endpoint: str, http: str) -> Newco
     """Write the folder of a new node, modelled on one of the cluster's that is here."""
     cluster = load_cluster(directory)
     model = _model(directory, cluster)
-    if not endpoint:
+    local = not endpoint
+    if local:
         ports = free_ports(2)
         endpoint, http = f"tcp://127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"
     folder = directory / f"node-{number}"
     if folder.exists():
         raise ConfigError(f"{folder} exists already; move it away, or give another id")
     try:
-        return _fill(folder, ClusterNode(number, endpoint, "", http), model, cluster)
+        made = _fill(folder, ClusterNode(number, endpoint, "", http), model, cluster)
+        # A node elsewhere is asked as clients ask it, not over its monitoring.
+        return made if local else msgspec.structs.replace(made, node=msgspec.structs.replace(made.node, http=""))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

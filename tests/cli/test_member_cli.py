@@ -1,0 +1,72 @@
+"""`chaplain member` on a cluster of processes: a node joins, serializes, leaves, and every refusal is one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_journal_cli import chaplain, failure, lines
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("clusters") / "m"
+    assert chaplain("cluster", "up", "--nodes", "1", "--dir", directory).returncode == 0
+    yield directory
+    assert chaplain("cluster", "down", "--cluster", directory).returncode == 0
+
+
+def member(cluster: Path, *words: str) -> dict:
+    done = chaplain("member", *words, "--cluster", cluster, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def status(cluster: Path) -> dict:
+    return json.loads(chaplain("cluster", "status", "--cluster", cluster, "--output", "json").stdout)
+
+
+def test_a_node_joins_takes_over_and_the_first_one_leaves(cluster):
+    added = member(cluster, "add", "--role", "executor", "--role", "ingest")
+    assert (added["id"], added["roles"]) == (2, ["executor", "ingest"])
+    assert member(cluster, "add", "--id", "2")["roles"] == ["config"]
+    assert member(cluster, "serializers", "2", "1")["stage"] == "confirm"
+    [receipt] = lines("journal", "write", "hello", "--stream", "s", "--cluster", cluster)
+    now = status(cluster)
+    assert (now["master"], now["serializers"], receipt["offset"]) == (2, [2, 1], 0)
+    assert {node["id"]: len(node["roles"]) for node in now["nodes"]} == {1: 4, 2: 4}
+    assert {change["stage"] for change in now["changes"]} == {"live", "confirm"}
+
+    refused = failure("member", "serializers", "1", "2", "--cluster", cluster)
+    assert "the new set is the same as the old one" in refused
+    assert "there is no such node" in failure("member", "serializers", "2", "9", "--cluster", cluster)
+
+    assert member(cluster, "remove", "1")["lost"] == ["serializer", "ingest", "executor"]
+    now = status(cluster)
+    assert ([node["id"] for node in now["nodes"]], now["serializers"]) == ([2], [2])
+    assert "there is no node 1; there are 2" in failure("member", "remove", "1", "--cluster", cluster)
+    assert "ids are never given again" in failure("member", "add", "--id", "1", "--cluster", cluster)
+    assert "the only serializer" in failure("member", "remove", "2", "--cluster", cluster)
+    assert [row["value"] for row in lines("journal", "read", "--stream", "s", "--cluster", cluster)] == ["hello"]
+
+
+def test_a_node_for_another_machine_is_let_in_and_not_started(cluster):
+    added = member(cluster, "add", "--at", "tcp://127.0.0.1:1")
+    assert added["waits"]
+    folder = Path(added["folder"])
+    assert {"node.toml", "identity", "keyring", "wrapping", "segments"} <= {file.name for file in folder.iterdir()}
+    [change] = [one for one in status(cluster)["changes"] if one["open"]]
+    assert (change["nodes"], change["stage"]) == ([added["id"]], "catchup")
+    assert member(cluster, "remove", str(added["id"]), "--role", "executor")["lost"] == ["executor"]
+    now = status(cluster)
+    assert not [one for one in now["changes"] if one["open"]]
+    assert [node["id"] for node in now["nodes"]] == [2]
+
+
+def test_what_is_no_set_is_bad_usage(cluster):
+    assert "each once" in failure("member", "serializers", "1", "1", "--cluster", cluster, code=2)
+    assert "not in the range" in failure("member", "serializers", "0", "--cluster", cluster, code=2)
