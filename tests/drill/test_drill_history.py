@@ -20,7 +20,7 @@ def reading(*values: bytes) -> list[Message]:
 
 
 def wrote(value: bytes, offset: int | None, invoked_s: float = 0.0, acked_s: float = 1.0, refused: str = "") -> Attempt:
-    return Attempt(value, invoked_s, acked_s, offset, refused=refused)
+    return Attempt(value, invoked_s, acked_s, offset, index=offset or 0, refused=refused)
 
 
 def breaks(histories: list[list[Attempt]], *readings: list[Message]) -> list[tuple[str, int | None]]:

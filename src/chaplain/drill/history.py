@@ -36,6 +36,8 @@ class Attempt:
     acked_s: float = 0.0
     offset: int | None = None
     index: int = 0
+    hash: bytes = b""
+    """Of the cluster chain, as the receipt says."""
     refused: str = ""
     """Why it is surely not written."""
 
@@ -88,8 +90,13 @@ def _fate(attempt: Attempt, found: Message | None) -> Iterator[Break]:
         yield Break("phantom", found.offset, f"{name} was refused ({attempt.refused}), and is written")
     elif attempt.offset is not None and found is None:
         yield Break("lost", attempt.offset, f"{name} was acknowledged at offset {attempt.offset}, and is not there")
-    elif attempt.offset is not None and found is not None and found.offset != attempt.offset:
-        yield Break("moved", attempt.offset, f"{name} was acknowledged there, and stands at {found.offset}")
+    elif found is not None and _place(found) != (attempt.offset, attempt.index) and attempt.offset is not None:
+        where = f"offset {found.offset} of message {found.index}"
+        yield Break("moved", attempt.offset, f"{name} was acknowledged in message {attempt.index}, and is at {where}")
+
+
+def _place(message: Message) -> tuple[int, int]:
+    return message.offset, message.index
 
 
 def _own_order(history: Sequence[Attempt], at: Mapping[bytes, Message]) -> Iterator[Break]:

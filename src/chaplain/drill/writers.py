@@ -70,7 +70,8 @@ class Writer(threading.Thread):
         except ChaplainError as error:
             made.refused = str(error)
             return
-        made.offset, made.index, made.acked_s = receipt.offset, receipt.index, time.monotonic()
+        made.offset, made.index, made.hash = receipt.offset, receipt.index, receipt.hash
+        made.acked_s = time.monotonic()
 
     def _many(self, client: Client) -> None:
         writer = client.journal(self._stream).writer(receipts=True)
@@ -84,7 +85,7 @@ class Writer(threading.Thread):
             pass  # those without a receipt are unknown
         now_s = time.monotonic()
         for made, receipt in zip(batch, writer.take_receipts(), strict=False):
-            made.offset, made.index, made.acked_s = receipt.offset, receipt.index, now_s
+            made.offset, made.index, made.hash, made.acked_s = receipt.offset, receipt.index, receipt.hash, now_s
 
 
 def read_all(directory: Path, node: int, stream: str) -> list[Message]:
