@@ -16,7 +16,7 @@ from tests.journal_real.scenes import find_master, three, wait_until_same
 from chaplain import Client
 from chaplain.client.lane import Lane
 from chaplain.client.writing import Phase
-from chaplain.errors import Missing, Refused
+from chaplain.errors import Missing, Refused, Unknown
 
 pytestmark = pytest.mark.timeout(300)
 PROCESSES, COUNT = 4, 2000
@@ -83,7 +83,8 @@ def test_one_id_signed_twice_ends_the_identity_and_leaves_proof(cluster: Cluster
             admin.proof("mallory")
         first = honest.journal("theft").write(b"what was written")
         use_lane(thief, first.client_id)
-        with pytest.raises(Refused, match="two different requests were signed for one id"):
+        # If the cluster was slow, the client sent it twice, and knows no more than that the identity is over.
+        with pytest.raises((Refused, Unknown), match="two different requests were signed for one id"):
             thief.journal("theft").write(b"something else under the same id")
         with pytest.raises(Refused, match="make a new identity"):
             honest.journal("theft").write(b"too late")

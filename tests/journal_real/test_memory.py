@@ -9,7 +9,7 @@ from tests.journal_real.memory import STUCK_KIB_MAX, pour, stuck_follower, stuck
 from tests.journal_real.scenes import find_master, three, wait_until_same
 
 pytestmark = pytest.mark.timeout(300)
-WARM_MIB, MIB = 40, 96
+WARM_MIB, MIB = 36, 80
 
 
 def test_one_who_is_stuck_costs_little(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ class Writing:
         self._phase = Phase.OPEN
         self._progress_ns = now_ns
 
-    def _mourn(self, lane: Lane[Job]) -> None:
+    def _mourn(self, lane: Lane[Job], why: str = "its lane is over") -> None:
         """The lane is over without a fence. Only what was sent once, and refused, is certainly not written."""
         reissued: list[Job] = []
         for packed in lane.take_after(0):
@@ -265,7 +265,7 @@ class Writing:
                 reissued += packed.things
                 continue
             for job in packed.things:
-                self.jobs.lose(job, "its lane is over, so nobody can tell whether it was written: read the stream")
+                self.jobs.lose(job, f"{why}, so nobody can tell whether it was written: read the stream")
         self.jobs.put_back(reissued)
 
     def _disown(self, now_ns: int, reason: str) -> None:
@@ -273,7 +273,7 @@ class Writing:
         self._petitioning.withdraw(self._petition)
         lane, self._lane, self._phase, self._petition = self._lane, None, Phase.NONE, 0
         if lane is not None:
-            self._mourn(lane)
+            self._mourn(lane, reason)
         self.jobs.refuse_queued(f"not written: {reason}")
 
     def fence(self, now_ns: int) -> None:
