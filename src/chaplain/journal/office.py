@@ -182,6 +182,7 @@ class Office:
     def _hand_over(self, now_ns: int) -> None:
         """Our last message is agreed: let another go on; one who was chosen is given a moment to get there."""
         self._bench.tell_all(self._mark())
+        self._mark_due_ns = None
         self._leave_ns = now_ns + self._bench.settings.handover_ns
         self._pass_on(now_ns)
 
