@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -22,6 +23,12 @@ from chaplain.pipeline.tables import landed_files, landed_offset
 STREAM = "orders"
 PATIENCE_S = 400.0
 PAUSE_S = 0.005
+LIGHT = """
+import sys
+from chaplain.pipeline import land
+cluster, stream, tables, once = sys.argv[1:]
+land(None, cluster=cluster, stream=stream, tables=tables, once=bool(once))
+"""
 
 
 class Load(threading.Thread):
@@ -55,12 +62,15 @@ class Load(threading.Thread):
 
 
 class Driver:
-    """`chaplain pipeline land` as a process group of its own: Python, Java and workers."""
+    """Lands the stream as a process group of its own: `chaplain pipeline land` with Spark, or the same without."""
 
-    def __init__(self, directory: Path, tables: Path, *more: str) -> None:
-        words = ["pipeline", "land", "--cluster", str(directory), "--stream", STREAM, "--tables", str(tables), *more]
-        words += ["--master", "local[1]"]
-        self.process = subprocess.Popen([*PROGRAM, *words], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    def __init__(self, directory: Path, tables: Path, *, spark: bool, once: bool = False) -> None:
+        words = [str(directory), STREAM, str(tables), "once" if once else ""]
+        command = [sys.executable, "-c", LIGHT, *words]
+        if spark:
+            command = [*PROGRAM, "pipeline", "land", "--cluster", words[0], "--stream", STREAM, "--tables", words[2]]
+            command += ["--master", "local[1]", *(["--once"] if once else [])]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -86,27 +96,28 @@ def _await_rows(tables: Path, count: int) -> None:
     until(lambda: landed_offset(tables, STREAM) >= count, f"{count} rows have landed", PATIENCE_S)
 
 
-def land_through_kills(cluster: Cluster, tables: Path, kills: int, seed: int) -> dict[str, int]:
-    """Kill the driver again and again, and one node once; then the table must be the journal, row for row."""
+def land_through_kills(cluster: Cluster, tables: Path, kills: int, seed: int, *, spark: bool) -> dict[str, int]:
+    """Kill who lands, again and again, and one node once; then the table must be the journal, row for row."""
     chance = random.Random(seed)
     load = Load(cluster.directory)
     load.start()
     landed = 0
     for number in range(kills):
-        driver = Driver(cluster.directory, tables)
+        driver = Driver(cluster.directory, tables, spark=spark)
         try:
-            _await_rows(tables, landed + 1)
+            if chance.random() < 0.8 or not number:  # else it is killed before it has done anything, perhaps
+                _await_rows(tables, landed + 1)
             if number == 0:
                 victim = cluster.nodes[chance.randint(1, len(cluster.nodes))]
                 victim.kill()
                 victim.start()
-            moment = time.monotonic() + chance.uniform(0, 1.5)
+            moment = time.monotonic() + chance.uniform(0, 1.0)
             until(lambda moment=moment: time.monotonic() >= moment, "the moment has come")
         finally:
             driver.kill()
         landed = landed_offset(tables, STREAM)
     written = load.end()
-    Driver(cluster.directory, tables, "--once").finish()
+    Driver(cluster.directory, tables, spark=spark, once=True).finish()
     with Client.connect(str(cluster.directory)) as client:
         journal = [(m.offset, m.key, m.value) for m in client.journal(STREAM).read()]
     assert len(journal) == written

@@ -57,10 +57,13 @@ def land_kills(rounds: int) -> Campaign:
         if piece == "lag":
             return _lag(directory)
         with three(directory / "three") as cluster:
-            counts = land_through_kills(cluster, directory / "tables", 5, seed=int(piece))
-        return Report({**counts, "rows that differ": 0})
+            counts = land_through_kills(cluster, directory / "tables", 5, seed=int(piece), spark=True)
+        with three(directory / "light") as cluster:
+            light = land_through_kills(cluster, directory / "light tables", 20, seed=int(piece), spark=False)
+        without = {f"without Spark: {name}": count for name, count in light.items()}
+        return Report({**counts, **without, "rows that differ": 0})
 
-    about = f"{rounds} times 5 kills of the Spark driver and one of a node while a stream lands; and how soon rows land"
+    about = f"{rounds} times 5 kills of the Spark driver, 20 of one without Spark, and how soon rows land"
     return scene("land-kills", about, [*map(str, range(rounds)), "lag"], play)
 
 

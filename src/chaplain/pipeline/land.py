@@ -185,7 +185,7 @@ def _end(places: list[Place]) -> int:
 
 
 def land(
-    spark: SparkSession,
+    spark: SparkSession | None,
     *,
     stream: str,
     tables: str | Path,
@@ -200,10 +200,12 @@ def land(
 ) -> int:
     """Land what the stream has that its table has not; with `once`, or when `until` says so, return how many that was.
 
-    `tell` is given how many messages were landed in all, after each batch; `until` is asked between batches.
+    `tell` is given how many messages were landed in all, after each batch; `until` is asked between batches. Without a
+    session this process does the tasks' work itself, one after the other: enough for a trickle, and for tests.
     """
     watch = open_watch(cluster, path)
-    spark.dataSource.register(LandSource)
+    if spark is not None:
+        spark.dataSource.register(LandSource)
     table = table_path(tables, stream)
     if kind_of(table, storage_options) not in (None, format):
         raise ConfigError(f"{table} is no table of format {format}: choose another folder, or the other format")
@@ -236,10 +238,12 @@ def _parts(rows: int) -> int:
     return 1 if rows < SMALL_ROWS else max(FILES_MIN, -(-rows // ROWS_A_FILE))
 
 
-def _write(spark: SparkSession, cut: Sequence[Range | LiveSpan], table: str, *, plain: bool) -> list[Written]:
+def _write(spark: SparkSession | None, cut: Sequence[Range | LiveSpan], table: str, *, plain: bool) -> list[Written]:
     """Have these stretches written to files, one each."""
     prefix = f"{STAGING}/" if plain else ""
     tasks = [task_of(one, table, f"{prefix}{one.start:020d}-{one.end:020d}") for one in cut]
+    if spark is None:
+        return [write_file(task) for task in tasks]
     text = base64.b64encode(msgspec.msgpack.encode(tasks)).decode()
     found = collect(spark.read.format("chaplain-land").option("tasks", text).load())
     return sorted((msgspec.msgpack.decode(bytes(row.data), type=Written) for row in found), key=lambda one: one.start)

@@ -1,0 +1,27 @@
+"""A table that is filled while the stream is written: continuously, and exactly, whoever is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pipeline_landing import land_through_kills, measure_lag
+from tests.journal_real.scenes import three
+
+from chaplain.pipeline.tables import landed_files
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def test_rows_come_while_they_are_written(tmp_path: Path) -> None:
+    with three(tmp_path / "three") as cluster:
+        found = measure_lag(None, cluster, tmp_path / "tables", seconds=3)
+    assert len(found) > 10
+    assert min(found) >= 0
+    assert len(landed_files(tmp_path / "tables", "orders")) > 1
+
+
+def test_kills_of_who_lands_and_of_a_node(tmp_path: Path) -> None:
+    with three(tmp_path / "three") as cluster:
+        counts = land_through_kills(cluster, tmp_path / "tables", 5, seed=1, spark=False)
+    assert counts["rows"] > 50
