@@ -40,11 +40,11 @@ from chaplain.journal.journal_events import Admitted, PackWritten
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.peer_messages import PassPetition
 from chaplain.journal.petitions import PetitionEffect, Petitions
-from chaplain.journal.place import Place
 from chaplain.journal.promotion import Promotion, PromotionEffect
 from chaplain.journal.reading import Reading, ReadingEffect
 from chaplain.journal.receipts import REASONS, Attendance, kind_of
 from chaplain.journal.request import client_id_of, read_heading
+from chaplain.journal.seat import Seat
 from chaplain.journal.service import Service, ServiceEffect
 from chaplain.journal.state import Client, Status
 from chaplain.journal.verdict import Executed, Reason
@@ -78,7 +78,7 @@ class Clientele:
         self.service = service
         self.promotion = promotion
         self._log_readers: dict[str, _LogReader] = {"reading": reading, "service": service, "promotion": promotion}
-        self._place = Place(settings, execution)
+        self._seat = Seat(settings, execution)
         self._attendance = Attendance()
         self.closed = False
         """The node is no member any more: it serves nobody."""
@@ -183,7 +183,7 @@ class Clientele:
                 self._attend(instance, client, message.client_id)
                 self.service.lane(instance, message)
             case Read():
-                if not self._place.answers_reads:
+                if not self._seat.answers_reads:
                     yield Ended(message.call, NOT_EXECUTOR, "this node is no executor: go to another", message.offset)
                 elif may_read(client, message.stream):
                     self.reading.begin(instance, message)

@@ -68,9 +68,9 @@ from chaplain.journal.order_events import (
 )
 from chaplain.journal.peer_messages import Ack, AskPayload, Order, PassPetition, Payload, Removed
 from chaplain.journal.petitions import Petitions
-from chaplain.journal.place import Place
 from chaplain.journal.promotion import Promotion
 from chaplain.journal.reading import Reading, StreamIndex
+from chaplain.journal.seat import Seat
 from chaplain.journal.serializer import SerializerCore
 from chaplain.journal.service import Service
 from chaplain.journal.signing import Wrapping, holds
@@ -123,7 +123,7 @@ class JournalCore:
         self._reading = self._clientele.reading
         self._promotion = self._clientele.promotion
         self._nodes = Nodes(self.execution.assembly)
-        self._place = Place(settings, self.execution)
+        self._seat = Seat(settings, self.execution)
         self._slips = Slips()
         self._out: list[JournalEffect] = []
         self._mail = Mail(self._out, identifier, self._nodes, self._clientele)
@@ -189,7 +189,7 @@ class JournalCore:
         if self._to_ingest(now_ns, Drained()):
             self._to_ingest(now_ns, Drained())
         self._to_order(now_ns, Drained())
-        master = self._place.tells_drained(now_ns, self._petitions.master, self.ingest.idle)
+        master = self._seat.tells_drained(now_ns, self._petitions.master, self.ingest.idle)
         if master == self.settings.node:
             self._to_order(now_ns, IngestDrained(master))
         elif master:
@@ -335,9 +335,9 @@ class JournalCore:
     def _assembled(self, now_ns: int) -> None:
         """The nodes or their roles changed."""
         self._tell_peers(now_ns, self._nodes.assembled(self.execution.assembly))
-        if not self._place.may_ship:
+        if not self._seat.may_ship:
             self._to_ingest(now_ns, Dropped())
-        if self._place.left:
+        if self._seat.left:
             self._leave(now_ns, self.execution.settled)
 
     def _leave(self, now_ns: int, index: int) -> None:

@@ -203,7 +203,7 @@ class IngestCore:
         question = self._checking.ask()
         if question is not None:
             self._effects.append(question)
-        if self._checked and not self._intake.place.may_ship:
+        if self._checked and not self._intake.seat.may_ship:
             self._dismiss()
         while self._ready and self._checked:
             self._ship(now_ns)

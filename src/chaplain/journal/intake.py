@@ -19,9 +19,9 @@ from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.journal_events import PackWritten
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.lanes import Standing, rule
-from chaplain.journal.place import Place
 from chaplain.journal.receipts import REASONS, answer_of, kind_of
 from chaplain.journal.request import Heading, read_heading, request_digest
+from chaplain.journal.seat import Seat
 from chaplain.journal.state import Lane
 from chaplain.journal.verdict import Reason
 
@@ -57,7 +57,7 @@ class Intake:
         self._execution = execution
         self.credit = CreditBook(settings.window_bytes, settings.ingest_bytes_max)
         self._queues: dict[int, _Queue] = {}
-        self.place = Place(settings, execution)
+        self.seat = Seat(settings, execution)
         self.stopping = False
         self.full = False
         """The disk has no room for more."""
@@ -108,7 +108,7 @@ class Intake:
         expected = max(lane.last_id, queue.highest) + 1
         if heading.first_id > expected:
             return GoBack(lane.client_id, expected)
-        if not self.place.takes_writes:
+        if not self.seat.takes_writes:
             return not_ingest(heading, expected)
         taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest)
         self._queues[lane.client_id] = queue

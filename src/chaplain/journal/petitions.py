@@ -24,8 +24,8 @@ from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.node_message import OPENING, is_opening
 from chaplain.journal.order_events import ConfigOffered, RoleChanged
 from chaplain.journal.peer_messages import PassPetition
-from chaplain.journal.place import Place
 from chaplain.journal.receipts import REASONS, kind_of
+from chaplain.journal.seat import Seat
 from chaplain.journal.state import Status
 from chaplain.journal.verdict import ConfigVerdict, Executed, Reason
 
@@ -45,7 +45,7 @@ class Petitions:
         self._settings = settings
         self._execution = execution
         self._master = 0
-        self._place = Place(settings, execution)
+        self._seat = Seat(settings, execution)
         self.full = False
         """The disk has no room for what would be decided."""
         self._waiting: dict[bytes, _Waiting] = {}
@@ -62,7 +62,7 @@ class Petitions:
 
     def submit(self, now_ns: int, asker: tuple[bytes, int], petition: PassPetition) -> None:
         """A client asks; what cannot be granted is refused at once."""
-        if petition.entry_type in OPENING and not self._place.takes_config:
+        if petition.entry_type in OPENING and not self._seat.takes_config:
             why = "this node takes no requests about nodes: ask one with the role config"
             self.effects.append(ToClient(asker[0], Failed(asker[1], NOT_CONFIG, why)))
             return

@@ -1,4 +1,4 @@
-"""One node's own place in the assembly: what its roles let it do for clients.
+"""One node's own seat in the assembly: what its roles let it do for clients.
 
 Decides from the executed state alone, and looks again only when the assembly changed. A node that is not in the
 assembly yet has no role; one that was in it and lost everything has left.
@@ -15,7 +15,7 @@ SAY_AGAIN_NS = 200_000_000
 """A blocked ingest node says so often that nothing of it waits, until it is dropped."""
 
 
-class Place:
+class Seat:
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
         self._node = settings.node
         self._execution = execution
