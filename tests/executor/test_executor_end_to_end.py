@@ -65,12 +65,16 @@ def test_thousands_at_once(cluster: Cluster) -> None:
         async with AsyncClient.connect(cluster.directory) as client:
             sql = client.sql("async")
             await sql.execute("create table t(a)")
-            await asyncio.gather(*(sql.execute("insert into t values (?)", [n]) for n in range(300)))
+            inserts = [sql.execute("insert into t values (?) returning a", [n]) for n in range(3000)]
+            assert [result.rows[0]["a"] for result in await asyncio.gather(*inserts)] == list(range(3000))
+            failing = [sql.execute("insert into absent values (1)") for _ in range(5)]
+            failed = await asyncio.gather(*failing, return_exceptions=True)
+            assert [type(one) for one in failed] == [StatementFailed] * 5
             async with sql.writer() as writer:
                 for number in range(1000):
                     await writer.execute("insert into t values (?)", [number])
-            assert [row["c"] for row in await sql.query("select count(*) c from t")] == [1300]
-            assert len(await sql.results()) == 1301
+            assert [row["c"] for row in await sql.query("select count(*) c from t")] == [4000]
+            assert len(await sql.results()) == 4006
 
     asyncio.run(run())
 

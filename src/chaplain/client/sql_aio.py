@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from chaplain.client import journal_requests, sql_requests
 from chaplain.client.journal_aio import AsyncWriter, Line
-from chaplain.client.journal_results import Receipt
+from chaplain.client.journal_results import Receipt, RequestId
 from chaplain.client.sql_requests import Item, Parameters
 from chaplain.client.sql_results import Result, Row, checked
+from chaplain.errors import ChaplainError, Closed
 from chaplain.executor.statement import SQL_TYPE
 
 
@@ -29,6 +31,7 @@ class AsyncSql:
         self._resolve = resolve
         self._index = 0
         self._writers: list[AsyncSqlWriter] = []
+        self._collector = _Collector(line, self.stream)
 
     def __repr__(self) -> str:
         return f"AsyncSql({self.stream!r})"
@@ -52,7 +55,7 @@ class AsyncSql:
         if receipt is None:
             receipt = (await self._line.run(journal_requests.write(batch)))[0]
         self._index = max(self._index, receipt.index)
-        return checked(await self._line.run(sql_requests.result(self.stream, receipt)))
+        return checked(await self._collector.result(receipt))
 
     def writer(self) -> AsyncSqlWriter:
         """The fast way for many: packs and pipelines; use it in an `async with` statement."""
@@ -81,3 +84,52 @@ class AsyncSql:
         self._index = max([self._index, *lasts])
         self._writers = [writer for writer in self._writers if not writer.closed]
         return self._index
+
+
+class _Collector:
+    """Asks for results of many requests at once: thousands of tasks may wait for one each."""
+
+    def __init__(self, line: Line, stream: str) -> None:
+        self._line = line
+        self._stream = stream
+        self._wanted: dict[RequestId, tuple[Receipt, asyncio.Future[Result]]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def result(self, receipt: Receipt) -> Result:
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._wanted[receipt.id] = (receipt, future)
+        if self._task is None:
+            self._task = asyncio.create_task(self._collect())
+        return await future
+
+    async def _collect(self) -> None:
+        """One question at a time; what comes meanwhile is in the next one."""
+        try:
+            while self._wanted:
+                lane = next(iter(self._wanted)).client_id
+                taken = {name: wanted for name, wanted in self._wanted.items() if name.client_id == lane}
+                self._wanted = {name: wanted for name, wanted in self._wanted.items() if name not in taken}
+                await self._ask(taken)
+        finally:
+            self._task = None
+
+    async def _ask(self, taken: dict[RequestId, tuple[Receipt, asyncio.Future[Result]]]) -> None:
+        try:
+            found = await self._line.run(sql_requests.results_of_lane(self._stream, [one for one, _ in taken.values()]))
+        except BaseException as error:
+            for _, future in taken.values():
+                if not future.done():
+                    future.set_exception(error if isinstance(error, ChaplainError) else Closed("the client was closed"))
+            if not isinstance(error, ChaplainError):
+                raise
+            return
+        last = max(found, default=0)
+        for name, (receipt, future) in taken.items():
+            if future.done():
+                continue
+            if name.client_message_id in found:
+                future.set_result(found[name.client_message_id])
+            elif 0 < last < name.client_message_id:
+                self._wanted[name] = (receipt, future)  # the answer was full
+            else:
+                future.set_exception(sql_requests.lost())

@@ -76,18 +76,35 @@ def _look(message: ClientMessage, read: Any, payload: bytes = b"") -> Ask[Any]:
     return Ask(lambda call, timeout_ns: Call(LookUp(call, Layer.EXECUTOR, body), payload, timeout_ns), read)
 
 
+def results_of_lane(stream: str, receipts: Sequence[Receipt]) -> Ask[dict[int, Result]]:
+    """What became of requests of one lane that have their receipts, by id; of many, perhaps only of the first ones."""
+    lane = receipts[0].client_id
+    assert all(receipt.client_id == lane for receipt in receipts)
+    ids = [receipt.client_message_id for receipt in receipts]
+
+    def read(payload: bytes) -> dict[int, Result]:
+        found = [one for raw in decode_runs(payload) for one in results_of(stream, decode_run(raw))]
+        return {one.client_message_id: one for one in found}
+
+    index = max(receipt.index for receipt in receipts)
+    return _look(AskResults(stream, lane, min(ids), max(ids), index), read)
+
+
+def lost() -> Missing:
+    return Missing("the result was read before, or is not kept any more; the request itself is written")
+
+
 def result(stream: str, receipt: Receipt) -> Ask[Result]:
     """What became of a request that has its receipt."""
-    message_id = receipt.client_message_id
+    ask = results_of_lane(stream, [receipt])
 
     def read(payload: bytes) -> Result:
-        for run in map(decode_run, decode_runs(payload)):
-            for one in results_of(stream, run):
-                if one.client_message_id == message_id:
-                    return one
-        raise Missing("the result was read before, or is not kept any more; the request itself is written")
+        found = ask.read(payload).get(receipt.client_message_id)
+        if found is None:
+            raise lost()
+        return found
 
-    return _look(AskResults(stream, receipt.client_id, message_id, message_id, receipt.index), read)
+    return Ask(ask.build, read)
 
 
 def unread(stream: str, index: int) -> Ask[list[Result]]:
