@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 from sequence_stage import Stage
 
-from chaplain.core import Drained
-from chaplain.gossip.events import Told
-from chaplain.sequence.entry import Change, EntryKind, Member
+from chaplain.sequence.entry import EntryKind
 from chaplain.sequence.events import Became, Published, Unpublished
-from chaplain.sequence.messages import Beat, DscReq, DscRes, Events, Grant, Lock, Seq, SeqRes, State, encode
-from chaplain.sequence.work_set import changed, enough_index, is_enough, is_lost, successor
-from chaplain.wire.parcel import Layer, Parcel
+from chaplain.sequence.messages import (
+    DscReq,
+    DscRes,
+    Events,
+    Grant,
+    Lock,
+    Seq,
+    SeqRes,
+    State,
+)
 
 
 def said(stage: Stage, kind: type) -> list[tuple[int, int]]:
@@ -334,82 +339,3 @@ def test_two_histories_with_events_are_err_and_name_both() -> None:
     stage.kill(2)
     stage.run(7)
     assert stage.states() == {1: "WRK"}, "the other is out of sight"
-
-
-# Hostile and late words.
-
-
-def test_nobody_speaks_for_another_and_malformed_words_change_nothing() -> None:
-    stage = Stage(3).start().run(1)
-    before = stage.cores[1].bench.bearing()
-    body, payload = encode(Beat(stage.cores[2].bench.bearing()))
-    stage.feed(1, Told(stage.peers[3], Parcel(2, Layer.SEQUENCE, body, payload)))
-    stage.feed(1, Told(stage.peers[3], Parcel(3, Layer.SEQUENCE, b"\xff" * 200, b"")))
-    stage.feed(1, Drained())
-    assert stage.cores[1].bench.bearing() == before
-    assert stage.cores[1].bench.counts["parcels_malformed"] == 2
-
-
-def test_an_entry_under_an_old_ballot_is_not_accepted() -> None:
-    stage = Stage(3).start().run(1)
-    stage.publish(1, b"a")
-    stage.feed(1, Drained())
-    held = [item for item in stage.wire if item[1] == 2]
-    stage.wire.clear()
-    stage.cut = {(1, 2), (1, 3), (2, 1), (3, 1)}
-    token = stage.publish(2, b"b")
-    stage.run(2)
-    assert stage.outcome(token) == Published(token, 1)
-    stage.cut = set()
-    for sender, to, content in held:
-        stage._arrive(sender, to, content)
-    stage.run(3)
-    assert stage.delivered(2)[1] == b"b"
-    assert stage.delivered(1)[1] == b"b"
-    assert stage.delivered(1)[2] == b"a"
-
-
-def test_one_that_fell_behind_the_window_joins_anew() -> None:
-    stage = Stage(3, window_bytes=2000, silence_ns=60 * 10**9).start().run(1)
-    stage.split((3,), (1, 2))
-    for _ in range(20):
-        stage.publish(1, bytes(500))
-        stage.run(0.1)
-    seat = stage.cores[3].bench.seat
-    stage.cut = set()
-    stage.run(5)
-    assert stage.states()[3] == "WRK"
-    assert stage.cores[3].bench.seat != seat
-    assert stage.cores[3].bench.streams == stage.cores[1].bench.streams
-
-
-# Sets.
-
-
-def member(number: int) -> Member:
-    return Member(number, number * 10)
-
-
-def test_what_is_enough() -> None:
-    five = tuple(map(member, (1, 2, 3, 4, 5)))
-    four = five[:4]
-    assert is_enough(five, {10, 20, 30}, ())
-    assert not is_enough(five, {10, 20}, ())
-    assert not is_enough(four, {10, 20}, ())
-    assert not is_enough(four, {10, 20}, {30})
-    assert is_enough(four, {10, 20}, {30, 40})
-    assert not is_enough(five, {10, 20}, {30, 40, 50}), "less than half never is"
-    assert is_lost(five, {10, 20, 30})
-    assert not is_lost(four, {10, 20})
-    assert enough_index(five, {10: 9, 20: 7, 30: 5, 40: 1}, ()) == 5
-
-
-def test_changes_and_turns() -> None:
-    three = tuple(map(member, (1, 2, 3)))
-    assert changed(three, Change(member(4), joins=True)) == (*three, member(4))
-    assert changed(three, Change(Member(2, 99), joins=True)) == three, "its former self must leave first"
-    assert changed(three, Change(member(2), joins=False)) == (member(1), member(3))
-    assert changed((member(1),), Change(member(1), joins=False)) == (member(1),), "a work set is never empty"
-    assert successor(three, 20, {10, 30}) == 30
-    assert successor(three, 30, {10, 20}) == 10
-    assert successor(three, 30, {30}) == 0

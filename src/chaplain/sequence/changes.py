@@ -28,6 +28,8 @@ def _should_leave(bench: Bench, member: Member) -> bool:
     fellow = bench.company.fellows.get(member.identifier)
     if fellow is not None and fellow.connected and _asks(bench, member.identifier):
         return fellow.bearing.seat != member.seat
+    if fellow is not None and fellow.bearing.seat == member.seat and fellow.bearing.history not in {0, bench.history}:
+        return True  # it took its seat elsewhere
     heard_ns = bench.company.heard_ns(member.identifier, member.seat, bench.now_ns)
     return bench.now_ns - heard_ns > bench.settings.silence_ns
 

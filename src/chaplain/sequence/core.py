@@ -256,7 +256,7 @@ class SequenceCore:
         mine, theirs = bench.events, bearing.events
         if mine and theirs:
             self._rival = (bearing.history, bench.now_ns)
-        elif not mine and bearing.decided and (theirs or bench.history > bearing.history):
+        elif not mine and bearing.decided and (theirs or not bench.log.decided or bench.history > bearing.history):
             self._leave(f"history {bench.name} holds no events and gives way to {history_name(bearing.history)}")
 
     def _answer(self, fellow: Fellow, message: Message) -> None:

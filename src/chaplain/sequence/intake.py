@@ -15,8 +15,11 @@ from chaplain.sequence.company import Fellow
 from chaplain.sequence.discovery import Discovery
 from chaplain.sequence.entry import Entry, decode_entries
 from chaplain.sequence.locking import Locking
-from chaplain.sequence.log import NOTHING
+from chaplain.sequence.log import NOTHING, Log
 from chaplain.sequence.messages import Bearing, Events, Fill, Refuse, Why
+from chaplain.wire.limits import FRAME_BYTES_MAX
+
+_MESSAGE_BYTES_MAX = FRAME_BYTES_MAX - (1 << 20)
 
 
 class Intake:
@@ -68,7 +71,7 @@ class Intake:
             bench.ack_due = True
             self._lack = None
         self.learn_decided(bearing)
-        if bearing.head.index > bench.log.head.index:
+        if self._lacks(bearing):
             self._ask_for_missing(fellow.identifier)
 
     def learn_decided(self, bearing: Bearing) -> None:
@@ -79,13 +82,19 @@ class Intake:
     def note_lack(self, fellow: Fellow, bearing: Bearing) -> None:
         """Others acknowledge what has not come here: it is on its way, or lost."""
         bench = self._bench
-        log = bench.log
-        behind = bearing.decided > log.decided and log.hash_at(bearing.decided) != bearing.decided_hash
-        if behind or bearing.head > log.head:
+        if self._lacks(bearing):
             if self._lack is None:
                 self._lack = (fellow.identifier, bench.now_ns + self._bench.settings.lack_ns)
         elif self._lack is not None and self._lack[0] == fellow.identifier:
             self._lack = None
+
+    def _lacks(self, bearing: Bearing) -> bool:
+        """Whether somebody holds what we could accept: something decided, or more under a ballot not given up."""
+        bench = self._bench
+        log = bench.log
+        if bearing.decided > log.decided:
+            return log.hash_at(bearing.decided) != bearing.decided_hash
+        return bearing.head > log.head and bearing.head.ballot >= bench.promised
 
     def _ask_for_missing(self, identifier: int) -> None:
         """Not more often than once in the time that an answer may take."""
@@ -109,11 +118,19 @@ class Intake:
         if before is None:
             bench.tell(fellow, Refuse(bench.bearing(), Why.FORGOTTEN))
             return
-        chosen: list[bytes] = []
-        size = 0
-        for held in log.after(asker.decided):
-            if size > self._bench.settings.batch_bytes_max and held.index <= log.decided:
-                break
-            chosen.append(held.entry.encoded)
-            size += len(held.entry.encoded)
+        chosen = _some(log, asker.decided, bench.settings.batch_bytes_max)
         bench.tell(fellow, Events(bench.bearing(), asker.decided, before, b"".join(chosen)))
+
+
+def _some(log: Log, index: int, bytes_max: int) -> list[bytes]:
+    """Decided entries behind an index, about so many bytes; if these are all, the undecided ones if there is room."""
+    chosen: list[bytes] = []
+    size = 0
+    for held in log.after(index):
+        if held.index > log.decided and (not chosen or size + log.undecided_bytes <= _MESSAGE_BYTES_MAX):
+            return [*chosen, *(one.entry.encoded for one in log.after(log.decided))]
+        if held.index > log.decided or size > bytes_max:
+            break
+        chosen.append(held.entry.encoded)
+        size += len(held.entry.encoded)
+    return chosen

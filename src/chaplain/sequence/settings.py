@@ -47,5 +47,5 @@ class SequenceSettings(Frozen, frozen=True):
     read_wait_ns_max: int = 30 * SECOND
     readers_max: int = 4096
     """Reads that may wait for news; one more is refused."""
-    streams_max: int = 1 << 16
+    streams_max: int = 1 << 14
     """Streams a history may have; events for one more are refused."""
