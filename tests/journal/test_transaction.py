@@ -7,6 +7,7 @@ from requests_stage import ADMIN_ACL, BOB, SECOND, Stage, pack, petition
 
 from chaplain.errors import Malformed
 from chaplain.journal import transaction
+from chaplain.journal.client_messages import AlreadyWritten, Receipts
 from chaplain.journal.cluster_message import encode_body
 from chaplain.journal.config_message import AddIdentity, ReleaseLane, RemoveIdentity
 from chaplain.journal.excerpt import Excerpt
@@ -14,6 +15,7 @@ from chaplain.journal.execution import JournalExecution
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.log_records import message_records
 from chaplain.journal.order_events import Message
+from chaplain.journal.receipts import Attendance
 from chaplain.journal.signing import SignatureType
 from chaplain.journal.transaction import COMMIT, STAGED, STAGED_NS, TRANSACTIONS, Commit, Span
 from chaplain.journal.verdict import Reason
@@ -184,6 +186,22 @@ def test_a_staged_pack_is_found_again_in_the_log():
         excerpt.pack(last.body.index, 0, 3)
     with pytest.raises(Malformed, match="not in the log"):
         excerpt.pack(99, 0, 0)
+
+
+def test_answers_say_that_it_is_taken_and_where_a_commit_stands():
+    stage = Stage()
+    lane = stage.lane()
+    attendance = Attendance()
+    attendance.attend(b"me", lane)
+    stage.write(pack(lane, 1), staged(lane, 2, [b"a", b"b"]))
+    stage.write(staged(lane, 2, [b"a", b"b"]), commit(lane, 4, 0, (lane, 2, 3)))
+    first, second = ([answer for _, answer in attendance.answers(one)] for one in stage.executed[-2:])
+    assert [type(answer) for answer in first] == [Receipts, AlreadyWritten]
+    assert first[1] == AlreadyWritten(lane, 3)
+    again, run = second
+    assert again == AlreadyWritten(lane, 3)
+    assert isinstance(run, Receipts)
+    assert [(one.first_id, one.stream, one.base_offset) for one in run.runs] == [(4, TRANSACTIONS, 1)]
 
 
 def test_octets():
