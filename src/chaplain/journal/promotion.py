@@ -64,7 +64,7 @@ class Promotion:
 
     def pump(self) -> None:
         """Bring the next packs, as far as there is room."""
-        if self._reading or not self._is_mine():
+        if self._reading or not self._execution.state.holding.owed or not self._is_mine():
             return
         wanted = next(self._wanted(), None)
         if wanted is None or not self._room():
