@@ -9,13 +9,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.cluster.harness import until
+from tests.pipeline.sink_writer import rows_of
 
 from chaplain import Client
 
 DRIVER = Path(__file__).parent / "sink_driver.py"
+WRITER = Path(__file__).parent / "sink_writer.py"
 ROWS = 3000
 STARTS = 5
 """How often a driver is begun that ends by itself."""
@@ -40,6 +43,35 @@ def kill_drivers(cluster: Path, checkpoint: Path, kills: int, seed: int) -> dict
         assert found == expected, f"missing {expected - found}, too many {found - expected}"
         assert {one.status for one in client.clients()} == {"active"}, "somebody was taken for compromised"
     return {"kills of the driver": kills, "rows": sum(found.values()), "lost or doubled": 0}
+
+
+def kill_writers(cluster: Path, progress: Path, kills: int, seed: int, node: Callable[[], None]) -> dict[str, int]:
+    """The same without Spark, and quicker: a writer of batches is killed while it stages, commits, or notes it."""
+    rng = random.Random(seed)
+    batches = 1000
+    with Client.connect(cluster, timeout=60) as client:
+        for number in range(kills):
+            before = _written(client, "batches")
+            writer = _run(progress, WRITER, cluster, progress, batches)
+            try:
+                until(lambda goal=before: _written(client, "batches") > goal, "batches are written", limit_s=300)
+                end_s = time.monotonic() + rng.random() * 0.3
+                until(lambda end_s=end_s: time.monotonic() >= end_s, "a random moment")
+            finally:
+                _kill(writer)
+            if number == kills // 2:
+                node()
+        done = int(progress.read_text()) + 1
+        last = _run(progress, WRITER, cluster, progress, done)
+        try:
+            assert last.wait(300) == 0, f"the last writer failed: {_log(progress).read_text()[-3000:]}"
+        finally:
+            _kill(last)
+        found = Counter(one.value for one in client.journal("batches").read())
+        expected = Counter(row for version in range(done) for row in rows_of(version))
+        assert found == expected, f"missing {expected - found}, too many {found - expected}"
+        assert {one.status for one in client.clients()} == {"active"}, "somebody was taken for compromised"
+    return {"kills of a writer": kills, "batches": done, "lost or doubled": 0}
 
 
 def _begin_and_kill(client: Client, cluster: Path, checkpoint: Path, rng: random.Random) -> None:
@@ -70,14 +102,18 @@ def _finish(cluster: Path, checkpoint: Path) -> None:
     raise AssertionError(f"no driver comes to its end: {_log(checkpoint).read_text()[-3000:]}")
 
 
-def _written(client: Client) -> int:
-    return next((one.next_offset for one in client.streams() if one.stream == "output"), 0)
+def _written(client: Client, stream: str = "output") -> int:
+    return next((one.next_offset for one in client.streams() if one.stream == stream), 0)
 
 
 def _start(cluster: Path, checkpoint: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(DRIVER), str(cluster), str(checkpoint)]
-    with _log(checkpoint).open("wb") as log:
-        return subprocess.Popen(command, start_new_session=True, stdout=log, stderr=log)
+    return _run(checkpoint, DRIVER, cluster, checkpoint)
+
+
+def _run(beside: Path, *command: object) -> subprocess.Popen[bytes]:
+    with _log(beside).open("wb") as log:
+        words = [sys.executable, *map(str, command)]
+        return subprocess.Popen(words, start_new_session=True, stdout=log, stderr=log)
 
 
 def _log(checkpoint: Path) -> Path:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructField, StructType
 from tests.cluster.harness import Cluster
 from tests.journal_real.scenes import three
-from tests.pipeline.sink_scenes import fill, kill_drivers
+from tests.pipeline.sink_scenes import fill, kill_drivers, kill_writers
 
 from chaplain import Client
 from chaplain.client.journal_events import Place
@@ -186,6 +186,15 @@ def test_spark_writes_a_version_once(spark: SparkSession, cluster: Cluster) -> N
     assert _values(cluster, "written") == [b"%d" % number for number in range(2000)]
     with pytest.raises(PySparkException, match="only appended to"):
         write("overwrite")
+
+
+def test_writers_of_batches_and_a_node_killed_at_any_moment(cluster: Cluster, tmp_path: Path) -> None:
+    def node() -> None:
+        cluster[2].kill()
+        cluster[2].start()
+
+    counts = kill_writers(cluster.directory, tmp_path / "progress", kills=6, seed=1, node=node)
+    assert counts["batches"] >= 6
 
 
 def test_drivers_killed_in_the_middle_of_a_batch(cluster: Cluster, tmp_path: Path) -> None:

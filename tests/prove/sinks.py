@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.journal_real.scenes import three
 from tests.pipeline.anywhere_scenes import connect, run, standalone
-from tests.pipeline.sink_scenes import fill, kill_drivers
+from tests.pipeline.sink_scenes import fill, kill_drivers, kill_writers
 from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import scene
 
@@ -23,6 +23,23 @@ def kills() -> Campaign:
 
     about = f"{KILLS_A_PIECE * PIECES} kills of a Spark driver in the middle of a batch that it writes"
     return scene("sink-kills", about, [str(number) for number in range(PIECES)], play)
+
+
+def writers() -> Campaign:
+    """The same without Spark, many times, and now and then a node."""
+
+    def play(piece: str, directory: Path) -> Report:
+        with three(directory / "three") as cluster:
+
+            def node() -> None:
+                victim = cluster[int(piece) % 3 + 1]
+                victim.kill()
+                victim.start()
+
+            return Report(kill_writers(cluster.directory, directory / "progress", 25, int(piece), node))
+
+    about = "100 kills of a writer of batches while it stages, commits or notes it, and 4 of a node"
+    return scene("sink-writers", about, [str(number) for number in range(4)], play)
 
 
 def anywhere() -> Campaign:
@@ -42,4 +59,4 @@ def anywhere() -> Campaign:
     return scene("spark-anywhere", about, ["standalone", "connect"], play)
 
 
-ON_SINKS = [kills(), anywhere()]
+ON_SINKS = [kills(), writers(), anywhere()]
