@@ -104,20 +104,6 @@ BUGS = [
         mode="liveness",
     ),
     _bug(
-        "stop fetching after the first page",
-        "syncing",
-        "            if message.done or not message.items:",
-        "            if message.done or message.items:",
-        mode="liveness",
-    ),
-    _bug(
-        "send only half of what is missing",
-        "syncing",
-        "            lacking = stream.model.beyond(known) if known else range(stream.durable)",
-        "            lacking = stream.model.beyond(known)[::2] if known else range(stream.durable)",
-        mode="liveness",
-    ),
-    _bug(
         "a locator of leaves alone",
         "syncing",
         "            known = [number for one in request.locator if (number := stream.model.find(one)) >= 0]",
