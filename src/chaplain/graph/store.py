@@ -29,7 +29,8 @@ from chaplain.segment.survey import Survey, Surveyor
 from chaplain.segment.tap import StreamKind
 from chaplain.segment.write import LogSettings, Writer
 
-LOG_KIND = StreamKind.GRAPH
+LOG_KIND = 3
+"""What a segment's header says of this log."""
 READ, FLOOR = 0x0301, 0x0302
 """Kinds of records of the graph's own."""
 HEADER = "event"
