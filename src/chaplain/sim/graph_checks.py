@@ -10,7 +10,7 @@ from chaplain.errors import Malformed
 from chaplain.graph import messages
 from chaplain.graph.event import Event, decode
 from chaplain.graph.messages import Events, Fetched, Inv, SyncEvent
-from chaplain.graph.requests import Appended, decode_answer
+from chaplain.graph.requests import Appended, Page, decode_answer
 from chaplain.graph.stream import Stream
 from chaplain.sim.checkers import Watcher
 from chaplain.sim.host import Host
@@ -113,6 +113,9 @@ class GraphChecker(Watcher):
             self._promise(host, decode_answer(settled.payload, Appended).id, "acknowledged")
             return
         assert self._world is not None
+        for row in decode_answer(settled.payload, Page).rows if not settled.kind else ():
+            if decode(row.raw).id not in self._has[host.name]:
+                self.complain(f"{host.name} shows an event that is not on its disk")
         for follower in self._workload.followers:
             follower.answered(self._world, settled)
 
