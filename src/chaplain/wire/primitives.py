@@ -17,22 +17,35 @@ VCHAR = bytes(range(0x21, 0x7F))
 class Cursor:
     """Reads primitives off the front of some bytes."""
 
-    __slots__ = ("_data", "position")
+    __slots__ = ("_data", "_size", "position")
 
     def __init__(self, data: bytes | memoryview, position: int = 0) -> None:
-        self._data = memoryview(data)
+        self._data: bytes | memoryview = data if type(data) is bytes else memoryview(data)
+        self._size = len(data)
         self.position = position
 
     def take(self, size: int, what: str) -> bytes:
+        return bytes(self._next(size, what))
+
+    def number(self, octets: int, what: str) -> int:
+        # Every field of every message comes through here, so it does not go through `_next`.
+        end = self.position + octets
+        if end > self._size:
+            raise self._too_short(octets, what)
+        number = int.from_bytes(self._data[self.position : end], "big")
+        self.position = end
+        return number
+
+    def _next(self, size: int, what: str) -> bytes | memoryview:
         end = self.position + size
-        if end > len(self._data):
-            raise Malformed(f"{what}: {size} octets wanted, {len(self._data) - self.position} left")
-        taken = bytes(self._data[self.position : end])
+        if end > self._size:
+            raise self._too_short(size, what)
+        taken = self._data[self.position : end]
         self.position = end
         return taken
 
-    def number(self, octets: int, what: str) -> int:
-        return int.from_bytes(self.take(octets, what), "big")
+    def _too_short(self, size: int, what: str) -> Malformed:
+        return Malformed(f"{what}: {size} octets wanted, {self._size - self.position} left")
 
     def string(self, what: str) -> str:
         taken = self.take(self.number(1, what), what)
@@ -54,11 +67,11 @@ class Cursor:
 
     def rest(self) -> bytes:
         taken = bytes(self._data[self.position :])
-        self.position = len(self._data)
+        self.position = self._size
         return taken
 
     def end(self, what: str) -> None:
-        left = len(self._data) - self.position
+        left = self._size - self.position
         if left:
             raise Malformed(f"{what}: {left} octets too many")
 
