@@ -16,7 +16,7 @@ from chaplain.pipeline.answers import translated
     [
         ("verify", "give either --cluster or --path"),
         ("verify --path a --cluster b", "give either --cluster or --path"),
-        ("verify --tables t --path p", "without a log"),
+        ("verify --tables t --signatures", "signatures are in the log"),
         ("verify --path p --master m --remote r", "give either --master or --remote"),
         ("land --path p --stream s", "Missing option '--tables'"),
         ("land --path p --stream s --tables t --storage-option x", "write it as K=V"),

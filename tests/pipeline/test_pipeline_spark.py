@@ -86,7 +86,7 @@ def test_land_exactly_once_and_goes_on(spark: SparkSession, tmp_path: Path, kind
     landed = table(spark, table_path(tables, "orders"))
     assert sorted(row.offset for row in landed.select("offset").collect()) == list(range(900))
     assert find_breaks(spark, tables=tables) == []
-    report(spark, tables=tables, out=tmp_path / "report.html")
+    report(spark, tables=tables, out=tmp_path / "report.html", stream="orders", path=str(whole))
     assert "900" in (tmp_path / "report.html").read_text()
     other = {"delta": "parquet", "parquet": "delta"}[kind]
     with pytest.raises(ConfigError, match="is no table of format"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -79,22 +80,24 @@ def land(cluster: str, path: str, stream: str, tables: str, once: bool, kind: An
 @_spark
 def verify(cluster: str, path: str, tables: str, stream: str, manifest: str | None, identity: str, signatures: bool,
            founding: str, master: str, remote: str) -> None:  # fmt: skip
-    """Prove a log or a table: print nothing, or every break as a line of JSON, and exit with 3."""
-    if tables:
-        cluster = cluster if path else ""
-        if cluster or path or signatures or founding:
-            raise click.UsageError("a table is proven from its rows alone: give --tables without a log")
-    else:
+    """Prove a log, a table, or both: print nothing, or every break as a line of JSON, and exit with 3."""
+    if cluster or path or not tables:
         cluster, path = _one_source(cluster, path)
+    elif signatures or founding:
+        raise click.UsageError("signatures are in the log: give --cluster or --path")
     spark = _session(master, remote)
     from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline.breaks import FIELDS  # noqa: PLC0415
 
     progress("proving")
-    more = {} if tables else {"signatures": signatures, "founding": founding}
-    breaks = find_breaks(
-        spark, cluster=cluster, path=path, tables=tables, stream=stream, manifest=manifest, identity=identity, **more
-    )
+    breaks = []
+    noted: dict[str, Any] = {"stream": stream, "manifest": manifest, "identity": identity}
+    if cluster or path:
+        breaks += find_breaks(spark, cluster=cluster, path=path, signatures=signatures, founding=founding, **noted)
+    if tables:
+        # A log with breaks writes no manifest: then the table is held against what was proven before, if anything was.
+        known = manifest if manifest and (not breaks or Path(manifest).exists()) else None
+        breaks += find_breaks(spark, tables=tables, **{**noted, "manifest": known})
     for one in breaks:
         put_json({name: getattr(one, name) for name in FIELDS})
     if breaks:
@@ -146,15 +149,22 @@ def _read(spark: SparkSession, cluster: str, path: str, stream: str) -> DataFram
 
 
 @pipeline.command(epilog="Example: chaplain pipeline report --tables tables --out report.html")
+@_source
 @_tables(required=True)
+@click.option("--stream", default="", metavar="S", help="Only this stream.")
 @click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The page to write.")
 @_spark
-def report(tables: str, out: str, master: str, remote: str) -> None:
-    """Write one HTML file about landed streams: rates, regimes, failovers, who wrote what."""
+def report(cluster: str, path: str, tables: str, stream: str, out: str, master: str, remote: str) -> None:
+    """Write one HTML file about landed streams: rates, regimes, failovers, who wrote what, gaps.
+
+    With a log, its breaks are shown, too.
+    """
+    if cluster or path:
+        cluster, path = _one_source(cluster, path)
     spark = _session(master, remote)
     from chaplain.pipeline import report as run  # noqa: PLC0415 Spark is heavy
 
-    run(spark, tables=tables, out=out)
+    run(spark, tables=tables, out=out, stream=stream, cluster=cluster, path=path)
     click.echo(f"{out} is written")
 
 

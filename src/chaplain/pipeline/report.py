@@ -18,6 +18,7 @@ from chaplain.errors import Missing
 from chaplain.pipeline.report_page import Bucket, Facts, Reign, Share, page
 from chaplain.pipeline.table_proof import find_table_breaks
 from chaplain.pipeline.tables import Storage, landed_streams, table, table_path
+from chaplain.pipeline.verify import prove
 
 BUCKETS = 120
 PAUSES = 10
@@ -29,20 +30,26 @@ def report(
     *,
     tables: str | Path,
     out: str | Path,
+    stream: str = "",
+    cluster: str = "",
+    path: str = "",
     title: str = "Streams",
     storage_options: Storage = None,
     latencies: Sequence[tuple[float, float]] = (),
     promises: Sequence[tuple[str, str, str, bool]] = (),
 ) -> None:
-    """Write a page about every stream that has landed in these tables.
+    """Write a page about every stream that has landed in these tables, or about one. With a log, it is proven, too.
 
     `latencies`, (time in seconds, milliseconds), and `promises`, (promise, promised, found, kept), are shown if given.
     """
-    streams = landed_streams(tables)
+    streams = [one for one in landed_streams(tables) if stream in ("", one)]
     if not streams:
-        raise Missing(f"there are no tables in {tables}: land a stream first")
+        raise Missing(f"there are no tables {f'of {stream!r} ' if stream else ''}in {tables}: land a stream first")
     frames = [table(spark, table_path(tables, stream), storage_options) for stream in streams]
-    facts = gather(frames, find_table_breaks(spark, tables))
+    breaks = find_table_breaks(spark, tables, stream)
+    if cluster or path:
+        breaks += [one for one in prove(spark, cluster=cluster, path=path).breaks if stream in ("", one.stream)]
+    facts = gather(frames, breaks)
     facts = msgspec.structs.replace(facts, latencies=tuple(latencies), promises=tuple(promises))
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     Path(out).write_text(page(facts, title))
