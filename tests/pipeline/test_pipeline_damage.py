@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pipeline_damage import CASES, Named, Scene
+from pipeline_damage import CASES
 from pipeline_journal import recorded, rich_journal
+from pipeline_scene import Named, Scene
 from requests_stage import Stage, pack
 
 from chaplain.journal import transaction

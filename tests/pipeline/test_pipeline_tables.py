@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from pipeline_damage import Scene
 from pipeline_journal import rich_journal
+from pipeline_scene import Scene
 
 from chaplain.errors import StorageError
 from chaplain.pipeline import compact as compaction

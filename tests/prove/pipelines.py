@@ -12,8 +12,9 @@ from tests.prove.clusters import scene
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pipeline"))
 
-from pipeline_damage import CASES, Scene
+from pipeline_damage import CASES
 from pipeline_landing import land_through_kills, measure_lag
+from pipeline_scene import Scene
 
 CUTS = (1, 2, 7, 1000)
 LAG_SECONDS = 30.0

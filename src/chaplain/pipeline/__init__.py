@@ -1,4 +1,11 @@
-"""The data pipeline: streams of a journal in Spark."""
+"""The data pipeline: streams of a journal in Spark.
+
+Read in this order.
+Rows: `index` or `live`, `rows`, `origin`, `source`, `sink`. Tables: `tables`, `land`, `compact`, `fold`.
+Proofs: `walk` (heads of files), `ledger` (messages), `plan`, `parts` and `checker` with `batches` (what a task does),
+`runs` (how results join), `verify`, `manifest`; of tables `table_check`, `table_proof`.
+Pages: `report`, `report_page`, `plots`.
+"""
 
 from chaplain.pipeline.fold import fold
 from chaplain.pipeline.land import land

@@ -52,7 +52,3 @@ def told(breaks: Iterable[Break]) -> list[Break]:
         if other is None or KINDS.index(one.kind) < KINDS.index(other.kind):
             kept[place] = one
     return [kept[place] for place in sorted(kept)]
-
-
-def shortened(digest: bytes) -> str:
-    return digest.hex()
