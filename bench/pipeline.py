@@ -15,6 +15,7 @@ import argparse
 import json
 import random
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -205,25 +206,32 @@ def main() -> None:
     arguments.add_argument("--prove", type=int, default=10_000_000)
     arguments.add_argument("--signed", type=int, default=1_000_000)
     arguments.add_argument("--runs", type=int, default=3)
+    arguments.add_argument("--scratch", help="folder for some GB of files; the system's own for such, unless given")
     arguments.add_argument("--cluster", default="", help="also read --stream from these running nodes")
     arguments.add_argument("--stream", default=STREAM)
     given = arguments.parse_args()
-    scratch = Path(tempfile.mkdtemp(prefix="chaplain-bench-"))
+    scratch = Path(tempfile.mkdtemp(prefix="pipeline-bench-", dir=given.scratch))
     spark = local_session("local[2]", memory="2g")
     result: dict[str, Any] = {}
     try:
         author = Author(scratch / "read", signed=False)
         rows = author.grow(given.messages)
-        result["read"] = read_ratio(spark, scratch / "read" / "segments", scratch, rows, given.runs)
+        _note(result, "read", read_ratio(spark, scratch / "read" / "segments", scratch, rows, given.runs))
         shutil.rmtree(scratch / "read")
-        result["prove"] = proofs(spark, scratch, given.prove, given.runs)
-        result["prove_signatures"] = signed_proof(spark, scratch, given.signed)
+        _note(result, "prove", proofs(spark, scratch, given.prove, given.runs))
+        _note(result, "prove_signatures", signed_proof(spark, scratch, given.signed))
         if given.cluster:
-            result["live"] = read_live(spark, given.cluster, given.stream)
+            _note(result, "live", read_live(spark, given.cluster, given.stream))
     finally:
         spark.stop()
-        shutil.rmtree(scratch)
+        shutil.rmtree(scratch, ignore_errors=True)
     show(result)
+
+
+def _note(result: dict[str, Any], name: str, found: dict[str, Any]) -> None:
+    """Keep it, and say it at once: the rest takes a while."""
+    result[name] = found
+    print(f"{name}: {found}", file=sys.stderr, flush=True)
 
 
 def show(result: dict[str, Any]) -> None:
