@@ -25,3 +25,10 @@ def test_kills_of_who_lands_and_of_a_node(tmp_path: Path) -> None:
     with three(tmp_path / "three") as cluster:
         counts = land_through_kills(cluster, tmp_path / "tables", 5, seed=1, spark=False)
     assert counts["rows"] > 50
+
+
+@pytest.mark.slow
+def test_kills_of_the_spark_driver(tmp_path: Path) -> None:
+    with three(tmp_path / "three") as cluster:
+        counts = land_through_kills(cluster, tmp_path / "tables", 3, seed=2, spark=True)
+    assert counts["rows"] > 50
