@@ -105,7 +105,7 @@ def measure(play: Callable[[Path], tuple[float, float]], count: int, rounds: int
     """The best of some rounds: a second, and a CPU second."""
     best = (0, 0)
     for _ in range(rounds):
-        folder = Path(tempfile.mkdtemp(prefix="chaplain-bench-"))
+        folder = Path(tempfile.mkdtemp(prefix="chaplain-bench-executor-"))
         try:
             wall_s, cpu_s = play(folder)
         finally:

@@ -11,10 +11,12 @@ import apsw
 import pytest
 from tests.executor.executor_stage import ACL, START_NS, Database, Order, Pair
 
+from chaplain.executor.events import Apply, OpenDatabase
 from chaplain.executor.statement import Outcome, decode_run
 from chaplain.runtime.databases import sqlite_store
 from chaplain.runtime.databases.changes import ChangeLog
 from chaplain.runtime.databases.engine import EngineFailed, QueryFailed
+from chaplain.runtime.databases.errands import Databases
 from chaplain.runtime.databases.sqlite import CHANGES
 from chaplain.runtime.databases.sqlite_store import Store
 
@@ -263,6 +265,29 @@ def test_results_are_bounded_for_each_client(tmp_path: Path, monkeypatch: pytest
     database.engine.close()
 
 
+def test_results_of_a_large_message_come_in_pieces(tmp_path: Path) -> None:
+    order, database = Order(), Database(tmp_path)
+    database.apply(order.message("create table t(a)"))
+    database.apply(order.message(*[("insert into t values (?)", (n,)) for n in range(20_000)]))
+    wide = "select hex(zeroblob(20000))"
+    database.apply(order.message(*[wide] * 40, lane=2))
+    database.reopen()
+    asked = [(1, first, 500) for first in range(1, 20_002, 500)] + [(2, first, 10) for first in range(1, 41, 10)]
+    raws = [raw for lane, first, many in asked for raw in database.engine.results(ACL, lane, first, first + many - 1)]
+    assert max(map(len, raws)) < 256 * 1024
+    runs = {(run.client_id, run.first_id): run for run in map(decode_run, raws)}
+    assert sum(len(run.outcomes) for run in runs.values()) == 20_041
+    assert errors([outcome for run in runs.values() for outcome in run.outcomes]) == [None] * 20_041
+    database.engine.close()
+
+
+def test_what_the_executor_keeps_may_be_longer_than_what_clients_may(pair: Pair) -> None:
+    names = [f"{number}{'t' * 9000}" for number in range(40)]
+    pair.run(*[f'create table "{name}"(a)' for name in names])
+    assert errors(pair.run(*[f'insert into "{name}" values (1)' for name in names])) == [None] * 40
+    assert errors(pair.run("select hex(zeroblob(200000))")) == ["limit"]
+
+
 # Queries, and the world.
 
 
@@ -299,6 +324,17 @@ def test_what_is_not_a_statements_fault_stops_the_executor(tmp_path: Path) -> No
     (tmp_path / "main.sqlite").write_bytes(b"nothing of ours, and long enough to be told from an empty file" * 100)
     with pytest.raises(EngineFailed):
         Database(tmp_path)
+
+
+def test_a_fault_of_ours_stops_the_executor_and_not_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order, databases = Order(), Databases("sqlite", tmp_path)
+    assert databases.open(OpenDatabase("main")).failed == ""
+    works = (order.message("create table t(a)"), order.message("insert into t values (1)"))
+    monkeypatch.setattr(Store, "put_results", lambda self, runs: 1 // (order.index - order.index))
+    applied = databases.apply(Apply("main", works))
+    assert applied.steps == ()
+    assert applied.failed.startswith("a fault of the executor in test_sqlite_engine.py")
+    databases.close()
 
 
 def test_a_file_of_another_stream_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Does what the executor's core wants done: one engine for each stream, used by threads of their own.
 
+Whatever goes wrong in an engine stops this executor and not its node: executors do alike everywhere, so a fault of ours
+that one statement meets would otherwise end every node, and again after each start.
+
 The core hands over one piece of work at a time for each database, so no two threads apply to the same one; reading and
 clearing go beside it, clearing in turn with applying.
 """
@@ -7,6 +10,7 @@ clearing go beside it, clearing in turn with applying.
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,8 +57,8 @@ class Databases:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             engine = open_engine(self._kind, self._folder, wanted.stream)
-        except (EngineFailed, OSError) as error:
-            return DatabaseOpened(wanted.stream, failed=str(error))
+        except Exception as error:
+            return DatabaseOpened(wanted.stream, failed=_why(error))
         self._turns[wanted.stream] = threading.Lock()
         self._engines[wanted.stream] = engine
         return DatabaseOpened(wanted.stream, engine.index, engine.fingerprint)
@@ -66,8 +70,8 @@ class Databases:
             for work in wanted.works:
                 with self._turns[wanted.stream]:
                     steps.append(engine.apply(work))
-        except EngineFailed as error:
-            return Applied(wanted.stream, tuple(steps), str(error))
+        except Exception as error:
+            return Applied(wanted.stream, tuple(steps), _why(error))
         return Applied(wanted.stream, tuple(steps))
 
     def query(self, wanted: RunQuery) -> Looked:
@@ -76,8 +80,8 @@ class Databases:
             rows = self._engines[wanted.stream].query(wanted.sql, wanted.parameters, stopped.is_set)
         except QueryFailed as error:
             return Looked(wanted.token, kind="invalid", reason=str(error))
-        except EngineFailed as error:
-            return Looked(wanted.token, kind="stopped", reason=str(error))
+        except Exception as error:
+            return Looked(wanted.token, kind="stopped", reason=_why(error))
         finally:
             self._stopped.pop(wanted.token, None)
         return Looked(wanted.token, encode_any(rows))
@@ -93,8 +97,8 @@ class Databases:
         ids = (wanted.client_id, wanted.first_id, wanted.last_id)
         try:
             runs = self._engines[wanted.stream].results(wanted.acl, *ids)
-        except EngineFailed as error:
-            return Looked(wanted.token, kind="stopped", reason=str(error))
+        except Exception as error:
+            return Looked(wanted.token, kind="stopped", reason=_why(error))
         return Looked(wanted.token, encode_runs(runs))
 
     def clear(self, wanted: ClearResults) -> Cleared:
@@ -108,3 +112,12 @@ class Databases:
     def close(self) -> None:
         for engine in self._engines.values():
             engine.close()
+
+
+def _why(error: Exception) -> str:
+    """A fault of ours is told with its place."""
+    if isinstance(error, EngineFailed):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"a fault of the executor{where}: {type(error).__name__}: {error}"[:500]

@@ -21,7 +21,7 @@ import apsw
 
 from chaplain.executor.events import Step, Work
 from chaplain.executor.fingerprint import Tallies
-from chaplain.executor.statement import SQL_TYPE, Outcome, Parameters, Rows, Run
+from chaplain.executor.statement import SQL_TYPE, Outcome, Parameters, Rows, Run, encode_any
 from chaplain.runtime.databases.changes import ChangeLog
 from chaplain.runtime.databases.engine import EngineFailed
 from chaplain.runtime.databases.sqlite_functions import Surroundings
@@ -41,6 +41,8 @@ from chaplain.runtime.databases.sqlite_store import Store
 from chaplain.segment.pack import decode_pack, heads_of
 
 SUFFIX = ".sqlite"
+RUN_BYTES_MAX = 128 * 1024
+"""Outcomes that are stored, and given to clients, as one piece."""
 CHANGES = "rows"
 """The folder beside the files in which each stream has one with its log of row changes."""
 _SPARED = STEPS_A_CALL * (QUICK_CALLS_MAX + 2)
@@ -217,16 +219,25 @@ def _requests(work: Work) -> Iterator[Request]:
 
 
 def _runs(work: Work, requests: list[Request], outcomes: list[Outcome]) -> Iterator[tuple[bytes, Run]]:
-    """Neighbours of one lane together."""
-    start = 0
-    for place in range(1, len(requests) + 1):
-        last = requests[place - 1]
-        goes_on = place < len(requests) and (requests[place].client_id, requests[place].id) == (
-            last.client_id,
-            last.id + 1,
-        )
-        if not goes_on:
-            first = requests[start]
-            told = tuple(outcomes[start:place])
-            yield first.acl, Run(first.client_id, first.id, work.index, work.timestamp_ns, told)
-            start = place
+    """Neighbours of one lane together, as many as fit in a run."""
+    start = size = 0
+    for place, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
+        first = requests[start]
+        goes_on = (request.client_id, request.id) == (first.client_id, first.id + place - start)
+        size += _size(outcome)
+        if place > start and (not goes_on or size > RUN_BYTES_MAX):
+            yield first.acl, _run(work, first, outcomes[start:place])
+            start, size = place, _size(outcome)
+    if requests:
+        yield requests[start].acl, _run(work, requests[start], outcomes[start:])
+
+
+def _run(work: Work, first: Request, outcomes: list[Outcome]) -> Run:
+    return Run(first.client_id, first.id, work.index, work.timestamp_ns, tuple(outcomes))
+
+
+def _size(outcome: Outcome) -> int:
+    """About how many octets it takes."""
+    if outcome.error is None and not any(answer.rows for answer in outcome.answers):
+        return 16 + 8 * len(outcome.answers)
+    return len(encode_any(outcome))

@@ -10,7 +10,8 @@ Invariant: what is not named here is denied, so a newer SQLite brings nothing in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +22,7 @@ OWN = "chaplain_"
 OWN_TABLES = tuple(OWN + name for name in ("state", "results"))
 LENGTH_MAX = 256 * 1024
 """Octets of a text, a blob or a row."""
+_OWN_LENGTH_MAX = 1 << 30
 LIMITS = {
     apsw.SQLITE_LIMIT_LENGTH: LENGTH_MAX,
     apsw.SQLITE_LIMIT_SQL_LENGTH: 64 * 1024,
@@ -84,6 +86,7 @@ class Guard:
 
     def __init__(self, connection: apsw.Connection, names: Callable[[], Set[str]], *, writes: bool) -> None:
         """`names` gives the tables and views that there are, in lower case: SQLite has others that come when named."""
+        self._connection = connection
         self._names = names
         self._writes = writes
         self._making = ""
@@ -99,6 +102,17 @@ class Guard:
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
         connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
         connection.authorizer = self._decide
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """For the executor's own statements: nothing is refused, and no length is too much."""
+        self.free = True
+        self._connection.limit(apsw.SQLITE_LIMIT_LENGTH, _OWN_LENGTH_MAX)
+        try:
+            yield
+        finally:
+            self.free = False
+            self._connection.limit(apsw.SQLITE_LIMIT_LENGTH, LENGTH_MAX)
 
     def begin(self) -> None:
         """Another statement."""

@@ -49,13 +49,10 @@ class _Reader:
 
     @contextmanager
     def own(self) -> Iterator[apsw.Connection]:
-        self.guard.free = True
         self._stopped = bool
         self._end_s = time.monotonic() + QUERY_SECONDS_MAX
-        try:
+        with self.guard.opened():
             yield self.connection
-        finally:
-            self.guard.free = False
 
     def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool]) -> Rows:
         with self.own() as connection:

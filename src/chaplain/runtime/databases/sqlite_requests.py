@@ -241,11 +241,11 @@ class Runner:
 
     def free(self, do: Callable[..., T], *arguments: object) -> T:
         calls, calls_max = self._calls, self._calls_max
-        self._guard.free, self._calls_max = True, _UNBOUNDED
+        self._calls_max = _UNBOUNDED
         try:
-            return do(*arguments)
+            with self._guard.opened():
+                return do(*arguments)
         finally:
-            self._guard.free = False
             self._calls, self._calls_max = calls, calls_max
 
 
