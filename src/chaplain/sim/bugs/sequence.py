@@ -31,23 +31,17 @@ BUGS = [
         "    if 2 * present >= len(members) - 1:",
     ),
     _bug(
-        "accept entries under an old ballot",
-        "intake",
-        "        if entries and entries[-1].ballot < bench.promised:",
-        "        if entries and entries[-1].ballot < bench.log.head.ballot:",
-        300,
+        "promise nothing",
+        "locking",
+        "        bench.promised = ballot\n        if self._attempt is not None and self._attempt.ballot < ballot:",
+        "        if self._attempt is not None and self._attempt.ballot < ballot:",
     ),
     _bug(
-        "break a promise",
-        "locking",
-        "        elif asker.promised < bench.promised:",
-        "        elif asker.promised < bench.log.head.ballot:",
-    ),
-    _bug(
-        "grant the lock without a promise",
-        "locking",
-        "        self.promise(asker.promised)\n        before, tail",
-        "        before, tail",
+        "begin a history with whoever is here",
+        "discovery",
+        "            self._begin(fresh, missing)",
+        "            self._begin(fresh, missing)\n        elif bench.now_ns - bench.since_ns > 10**9:\n"
+        "            self._begin(fresh, [])",
     ),
     _bug(
         "grant the lock to one who knows less",
@@ -87,13 +81,6 @@ BUGS = [
         "deciding",
         "                if acked.ballot == bench.promised and fellow.bearing.history == bench.history:",
         "                if fellow.bearing.history == bench.history:",
-    ),
-    _bug(
-        "decide by what was written under an old ballot",
-        "deciding",
-        "        if not log.undecided or log.head.ballot != bench.promised:\n            return 0",
-        "        if not log.undecided:\n            return 0",
-        300,
     ),
     _bug(
         "believe that an index is decided without comparing hashes",
@@ -139,13 +126,6 @@ BUGS = [
         "log",
         "            return (previous, entries) if self.hash_at(previous) == previous_hash else None",
         "            return previous, entries",
-    ),
-    _bug(
-        "begin a history with whoever is here",
-        "discovery",
-        "        most = 2 * (len(here) + 1) > size and",
-        "        most =",
-        120,
     ),
     _bug(
         "never take the lock from the dead",
