@@ -120,9 +120,8 @@ BUGS = [
     _bug(
         "keep orphans without a bound",
         "orphans",
-        "        while len(self._orphans) > self._count_max or self.size_bytes > self._bytes_max:",
-        "        while self.size_bytes > self._bytes_max:",
-        300,
+        "        return self._shrink(event.author)",
+        "        return 0",
     ),
     _bug(
         "leave orphans waiting for ever",
