@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from chaplain.core import Send
-from chaplain.journal.cluster_message import Body, ConfigEntry, decode_body
+from chaplain.journal.cluster_message import Body, ConfigEntry, Entry, decode_body
 from chaplain.journal.node_message import EntryType, Stage
 from chaplain.journal.order_events import Agreed, Role, RoleChanged
 from chaplain.journal.order_message import Propose, Vote, decode
@@ -40,6 +40,8 @@ class ConfigChecker(OrderChecker):
         self._granted: dict[int, list[int]] = {}
         self._stood: dict[str, int] = {}
         self._struck: list[bytes] = []
+        self._ingest: dict[int, Stage] = {}
+        """The stage that each ingest node is in; live, if none is named."""
 
     @property
     def serializers(self) -> tuple[int, ...]:
@@ -84,8 +86,26 @@ class ConfigChecker(OrderChecker):
         if body.regime not in self._regimes:
             self._regimes.append(body.regime)
         self._sets.append(self._sets[-1])
-        for stage, nodes in _stages(body):
-            self._take_stage(stage, nodes)
+        for entry in body.entries:
+            for stage, nodes in _stage(entry):
+                self._take_stage(stage, nodes)
+            for stage, node in _role_stage(entry):
+                self._take_role_stage(stage, node)
+
+    def _take_role_stage(self, stage: Stage, node: int) -> None:
+        """Live only after Catchup, Drop only after Block; what is asked for out of turn changes nothing."""
+        assert self.world is not None
+        was = self._ingest.get(node, Stage.LIVE)
+        self.world.counts[f"stage {stage.name.lower()}"] += 1
+        if stage is Stage.LIVE and was is not Stage.CATCHUP:
+            self.complain(f"node {node} is live as an ingest node without having caught up")
+        if stage is Stage.DROP and was is not Stage.BLOCK:
+            self.complain(f"node {node} is dropped without having been blocked")
+        others = sum(self._ingest.get(one, Stage.LIVE) is Stage.LIVE for one in self._config.numbers if one != node)
+        allowed = {Stage.CATCHUP: was is Stage.DROP, Stage.BLOCK: was is Stage.LIVE and others > 0}
+        opens = stage in (Stage.CATCHUP, Stage.BLOCK)
+        if allowed.get(stage, True) and not (opens and node in self._nominated):
+            self._ingest[node] = stage
 
     def _take_stage(self, stage: Stage, nodes: tuple[int, ...]) -> None:
         assert self.world is not None
@@ -145,10 +165,20 @@ def _quorum(sets: Sets, numbers: Collection[int]) -> bool:
     return all(2 * len(set(members) & set(numbers)) > len(members) for members in sets)
 
 
+def _role_stage(entry: Entry) -> list[tuple[Stage, int]]:
+    """The stage of an ingest node that an entry brings, if it does."""
+    kinds = (EntryType.ADD_INGEST_NODE, EntryType.REMOVE_INGEST_NODE)
+    if isinstance(entry, ConfigEntry) and entry.entry_type in kinds:
+        return [(Stage(entry.stage), entry.data[0])]
+    return []
+
+
+def _stage(entry: Entry) -> list[tuple[Stage, tuple[int, ...]]]:
+    """The stage of a new serializer set that an entry brings, and the set."""
+    if isinstance(entry, ConfigEntry) and entry.entry_type == EntryType.NEW_SERIALIZER_SET:
+        return [(Stage(entry.stage), tuple(entry.data[1 : 1 + entry.data[0]]))]
+    return []
+
+
 def _stages(body: Body) -> list[tuple[Stage, tuple[int, ...]]]:
-    """The stages of new serializer sets in a body, and the set."""
-    found = []
-    for entry in body.entries:
-        if isinstance(entry, ConfigEntry) and entry.entry_type == EntryType.NEW_SERIALIZER_SET:
-            found.append((Stage(entry.stage), tuple(entry.data[1 : 1 + entry.data[0]])))
-    return found
+    return [found for entry in body.entries for found in _stage(entry)]

@@ -99,10 +99,10 @@ BUGS = [
         "        if change.nodes == self._bench.log.assembly.serializers:",
     ),
     _bug(
-        "a removed master stays",
+        "the old master stays when its work is done",
         "office",
         "            if self._closed or self._bench.settings.node not in self._bench.quorum.voters:",
-        "            if self._closed and self._bench.settings.node in self._bench.quorum.voters:",
+        "            if self._bench.settings.node not in self._bench.quorum.voters:",
         mode="liveness",
     ),
     _bug(

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from chaplain.core import Persist
 from chaplain.journal.cluster_message import Body
-from chaplain.journal.node_message import EntryType, NewSet, Stage, encode_fields
-from chaplain.journal.order_events import ConfigOffered
+from chaplain.journal.node_message import OPENING, AddNode, EntryType, NewSet, RemoveNode, Stage, encode_fields
+from chaplain.journal.order_events import ConfigOffered, IngestDrained
 from chaplain.sim.config_checks import ConfigChecker
 from chaplain.sim.faults import NETWORK, PROCESS
 from chaplain.sim.host import CrashPoint, Host
@@ -26,12 +26,19 @@ NODES = 6
 _SPITE_UNTIL_NS = 22 * SECOND
 """Who strikes at stages stops in time for a heal to be seen."""
 _SPITES = ("", "", "old master", "new master", "minority of the new set", "one-way cut", "anybody")
-_STAGES = (Stage.NOMINATE, Stage.REFUSE, Stage.IMPLEMENT, Stage.CONFIRM)
+_KINDS = {
+    Stage.CATCHUP: EntryType.ADD_INGEST_NODE,
+    Stage.LIVE: EntryType.ADD_INGEST_NODE,
+    Stage.BLOCK: EntryType.REMOVE_INGEST_NODE,
+    Stage.DROP: EntryType.REMOVE_INGEST_NODE,
+}
+_STAGES = (Stage.NOMINATE, Stage.REFUSE, Stage.IMPLEMENT, Stage.CONFIRM, *_KINDS)
 
 
 def _writes(stage: Stage) -> Any:
-    """A `Persist` with this stage of a new set in it."""
-    entry = re.compile(rb"\x01%c%c\x00\x00\x00[\x02-\x30]" % (EntryType.NEW_SERIALIZER_SET, stage))
+    """A `Persist` with this stage of a change in it."""
+    kind = _KINDS.get(stage, EntryType.NEW_SERIALIZER_SET)
+    entry = re.compile(rb"\x01%c%c\x00\x00\x00[\x01-\x30]" % (kind, stage))
 
     def matches(effect: object) -> bool:
         if not isinstance(effect, Persist):
@@ -89,10 +96,27 @@ class Config(Order):
     def _wish(self, world: World) -> None:
         for _ in range(self.rng.choice((1, 1, 1, 2))):  # sometimes two at once
             wanted = self._next_set()
-            for host in world.hosts.values():
-                offer = ConfigOffered(EntryType.NEW_SERIALIZER_SET, Stage.NOMINATE, encode_fields(NewSet(wanted)))
-                world.after(self.rng.randrange(5 * MILLISECOND), world.tell, host, offer)
+            fields = encode_fields(NewSet(wanted))
+            self._offer(world, ConfigOffered(EntryType.NEW_SERIALIZER_SET, Stage.NOMINATE, fields))
+        if self.rng.random() < 0.5:
+            self._wish_role(world)
         world.after(self._pace_ns // 2 + self.rng.randrange(self._pace_ns), self._wish, world)
+
+    def _wish_role(self, world: World) -> None:
+        """Somebody is to take no more writes, or to take some again; whether it may is for the cluster to say."""
+        number = self.rng.choice(self.numbers)
+        adds = self.rng.random() < 0.5
+        kind = EntryType.ADD_INGEST_NODE if adds else EntryType.REMOVE_INGEST_NODE
+        message = AddNode(kind, number) if adds else RemoveNode(kind, number)
+        self._offer(world, ConfigOffered(kind, OPENING[kind], encode_fields(message)))
+        if not adds:
+            word = IngestDrained(number)
+            for host in world.hosts.values():
+                world.after(self.rng.randrange(SECOND, 6 * SECOND), world.tell, host, word)
+
+    def _offer(self, world: World, offer: ConfigOffered) -> None:
+        for host in world.hosts.values():
+            world.after(self.rng.randrange(5 * MILLISECOND), world.tell, host, offer)
 
     def _next_set(self) -> tuple[int, ...]:
         """The set there is with somebody less, more or else; now and then the same; or any other."""
