@@ -238,6 +238,6 @@ def _run(work: Work, first: Request, outcomes: list[Outcome]) -> Run:
 
 def _size(outcome: Outcome) -> int:
     """About how many octets it takes."""
-    if outcome.error is None and not any(answer.rows for answer in outcome.answers):
-        return 16 + 8 * len(outcome.answers)
+    if outcome.error is None and len(outcome.answers) == 1 and not outcome.answers[0].rows:
+        return 24
     return len(encode_any(outcome))

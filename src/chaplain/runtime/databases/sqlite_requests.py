@@ -92,10 +92,12 @@ class Runner:
             statements = [decode_statement(value) for value in request.values]
         except Malformed as wrong:
             return _failed(request, wrong, 0, "")
+        if len(statements) == 1:
+            if first_word(statements[0].sql) not in QUICK:
+                raise NeedsCare
+            return self._run_single(request, statements[0])
         if any(first_word(statement.sql) not in QUICK for statement in statements):
             raise NeedsCare
-        if len(statements) == 1:
-            return self._run_single(request, statements[0])
         return self._run_several(request, statements)
 
     def _run_single(self, request: Request, statement: Statement) -> Outcome:
