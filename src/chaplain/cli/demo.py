@@ -49,7 +49,7 @@ def demo(out: Path, no_spark: bool, output: str) -> None:
         put_json({"kept": findings.kept(), "findings": rows})
     else:
         put_table(["promise", "promised", "found", "kept"], rows)
-        if not no_spark:
+        if (out / REPORT).exists():
             click.echo(f"The plots are in {out / REPORT}; the proof can be had again with")
             click.echo(f"  chaplain pipeline verify --cluster {out / CLUSTER} --signatures")
         click.echo("Try next: chaplain cluster up --nodes 3 --dir my-cluster, then the first program in README.md.")
