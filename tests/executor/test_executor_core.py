@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from tests.executor.executor_stage import statement
 
-from chaplain.core import Drained, Requested, Settled, Withdrawn, Woken
+from chaplain.core import Drained, Report, Requested, Settled, Withdrawn, Woken
 from chaplain.executor import messages
 from chaplain.executor.comparison import Comparison, Finding
 from chaplain.executor.core import ANNOUNCE_NS, DATABASES_MAX, ExecutorCore
@@ -336,6 +336,21 @@ def test_refusals(message: object, client: str, kind: str) -> None:
     (refusal,) = ready().ask(message, client=client, payload=b"no statement")
     assert isinstance(refusal, Settled)
     assert refusal.kind == kind
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 63, (1 << 64) - 1])
+def test_numbers_that_no_database_counts_to_are_refused(number: int) -> None:
+    stage = ready(3)
+    for message in (
+        AskResults("main", 1, 1, number, 0),
+        Query("main", number, False),
+        ReadThrough("main", ((1, number),)),
+    ):
+        (refusal,) = stage.ask(message, payload=statement("select 1"))
+        assert isinstance(refusal, Settled)
+        assert refusal.kind == "invalid"
+    (report,) = stage.hears(2, WereRead("main", ACL, ((number, 5),)))
+    assert isinstance(report, Report)
 
 
 def test_results_that_were_read_are_cleared_everywhere() -> None:

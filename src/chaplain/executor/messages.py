@@ -6,13 +6,15 @@ layer; the payload of `Query` is a statement (`statement`). Executors' are bodie
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""What databases can count to."""
 LANES_MAX = 4096
 """Lanes in one `ReadThrough`."""
 
@@ -28,25 +30,25 @@ class AskResults(_Message, frozen=True):
     """What became of requests, once this executor has applied message `index`. Answered with runs of outcomes."""
 
     stream: str
-    client_id: int
+    client_id: Number
     """The lane; 0: all of the identity's, whatever their ids."""
-    first_id: int
-    last_id: int
-    index: int
+    first_id: Number
+    last_id: Number
+    index: Number
 
 
 class ReadThrough(_Message, frozen=True):
     """Results of these lanes, up to an id each, need not be kept. Saying it again, or less, does no harm."""
 
     stream: str
-    through: tuple[tuple[int, int], ...]
+    through: tuple[tuple[Number, Number], ...]
 
 
 class Query(_Message, frozen=True):
     """The payload is a statement that changes nothing. Answered with rows."""
 
     stream: str
-    index: int
+    index: Number
     """After this message at least."""
     fresh: bool
     """After everything that was agreed when the question came."""
@@ -61,19 +63,19 @@ ClientMessage: TypeAlias = AskResults | ReadThrough | Query
 class AskReach(_Message, frozen=True):
     """How far might the order be, as far as you hold it? Answered with `Reach`."""
 
-    token: int
+    token: Number
 
 
 class Reach(_Message, frozen=True):
-    token: int
-    index: int
+    token: Number
+    index: Number
 
 
 class Print(_Message, frozen=True):
     """My database of the stream has this fingerprint after that message."""
 
     stream: str
-    index: int
+    index: Number
     fingerprint: bytes
 
 
@@ -82,7 +84,7 @@ class WereRead(_Message, frozen=True):
 
     stream: str
     acl: bytes
-    through: tuple[tuple[int, int], ...]
+    through: tuple[tuple[Number, Number], ...]
 
 
 PeerMessage: TypeAlias = AskReach | Reach | Print | WereRead

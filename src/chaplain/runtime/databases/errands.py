@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,9 @@ class Databases:
         return Looked(wanted.token, encode_runs(runs))
 
     def clear(self, wanted: ClearResults) -> Cleared:
-        try:
-            with self._turns[wanted.stream]:
-                self._engines[wanted.stream].clear(wanted.acl, wanted.through)
-        except EngineFailed:
-            pass  # what was read stays a while longer; applying will meet the same trouble, and say so
+        with suppress(Exception), self._turns[wanted.stream]:
+            # If it fails, what was read stays a while longer; applying will meet the same trouble, and say so.
+            self._engines[wanted.stream].clear(wanted.acl, wanted.through)
         return Cleared(wanted.stream)
 
     def close(self) -> None:
