@@ -118,11 +118,7 @@ class JournalExecution:
 
     def refile(self, body: Body, payloads: Sequence[bytes], given: bytes, /) -> Preview:
         decided = [one for one in verdict.decode(given).entries if isinstance(one, DataVerdict)]
-        entries = body.data_entries
-        if len(decided) != len(entries) or len(payloads) != len(entries):
-            raise Malformed("verdict: on another message than this")
-        filed = [refiled(*one) for one in zip(entries, payloads, decided, strict=True)]
-        return Preview(given, file(filed))
+        return Preview(given, file(refiled(body.data_entries, payloads, decided)))
 
     def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
         unfiled = unfile(parts)

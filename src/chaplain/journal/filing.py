@@ -89,8 +89,14 @@ def _batch(filed: Filed, stream: str, group: list[tuple[IngestEntry, PackVerdict
     )
 
 
-def refiled(entry: DataEntry, payload: bytes, given: DataVerdict) -> Filed:
-    """An ingest message that was judged before, and its verdict, if the one can be about the other."""
+def refiled(entries: Sequence[DataEntry], payloads: Sequence[bytes], given: Sequence[DataVerdict]) -> list[Filed]:
+    """Ingest messages that were judged before, and their verdicts, if the ones can be about the others."""
+    if not len(entries) == len(payloads) == len(given):
+        raise Malformed("verdict: on another message than this")
+    return [_refiled(*one) for one in zip(entries, payloads, given, strict=True)]
+
+
+def _refiled(entry: DataEntry, payload: bytes, given: DataVerdict) -> Filed:
     if given.malformed:
         return Filed(entry.reference, payload, None, given)
     message = ingest_message.decode(payload)
