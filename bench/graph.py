@@ -144,11 +144,10 @@ class Node:
                         pass
 
 
-def fetch(events: list[Event], missing: int, own: int) -> dict[str, float]:
+def fetch(full: Node, events: list[Event], missing: int, own: int) -> dict[str, float]:
     """Bring together a node that has all, and one that lacks the newest and has some of its own."""
-    full, lagging = Node(1, []), Node(2, [])
+    lagging = Node(2, [])
     common = events[: len(events) - missing]
-    full.load(events)
     lagging.load(common + line(AUTHOR, own, common[-1], first=1 << 40))
     octets = {"to lagging": 0, "to full": 0}
     rounds = 0
@@ -235,10 +234,12 @@ def main() -> None:
         print("add:", found["add"])
     if options.only in (None, "fetch"):
         events = line(AUTHOR, options.events)
-        cases = [(missing, own) for missing in MISSING if missing < options.events for own in (0, OWN)]
-        found["fetch"] = [fetch(events, missing, own) for missing, own in cases]
-        for one in found["fetch"]:
-            print("fetch:", one)
+        full = Node(1, [])
+        full.load(events)
+        found["fetch"] = []
+        for missing in (missing for missing in MISSING if missing < options.events):
+            found["fetch"].append(fetch(full, events, missing, OWN if missing > OWN else 0))
+            print("fetch:", found["fetch"][-1], flush=True)
     print(json.dumps(found))
 
 
