@@ -62,6 +62,7 @@ def wait_until_same(cluster: Cluster) -> None:
 def five(directory: Path, settings: str = "") -> Iterator[Cluster]:
     with founded(directory, 5, settings=settings) as cluster:
         cluster.start()
+        until(lambda: all(node.ready() for node in cluster), "every node serves", limit_s=2 * PATIENCE_S)
         wait_until_working(cluster)
         yield cluster
 

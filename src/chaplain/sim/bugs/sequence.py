@@ -99,6 +99,7 @@ BUGS = [
         "publishing",
         "                self._pending.appendleft(one.publish)\n",
         "                pass\n",
+        300,
         mode="liveness",
     ),
     _bug(
@@ -106,6 +107,7 @@ BUGS = [
         "bench",
         "        return self.chance.randrange(1, 1 << 64)",
         "        return self.settings.identifier",
+        300,
     ),
     _bug(
         "join with numbers of one's own",
