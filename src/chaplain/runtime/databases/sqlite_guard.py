@@ -71,14 +71,23 @@ _WRITES = (apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE)
 QUICK = frozenset(("insert", "update", "delete", "replace", "select", "with", "values"))
 """Statements that begin so cannot change the schema."""
 SLOW = frozenset(("create", "drop", "alter"))
-_FIRST_WORD = re.compile(r"(?:\s+|--[^\n]*(?:\n|$)|/\*.*?(?:\*/|$)|;)*([A-Za-z]+)", re.DOTALL)
+_FIRST_WORD = re.compile(r"(?>\s+|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z)|;)*+([A-Za-z]+)", re.DOTALL)
+"""Never goes back on what it has passed: whoever writes many blanks or comments would have it try for ever."""
+_REMEMBERED_MAX = 1024
+"""Statements, and characters of one, that are remembered."""
 
 
-@lru_cache(maxsize=4096)
 def first_word(sql: str) -> str:
     """What a statement begins with, in lower case, behind blanks and comments."""
+    return _remembered(sql) if len(sql) <= _REMEMBERED_MAX else _look(sql)
+
+
+def _look(sql: str) -> str:
     found = _FIRST_WORD.match(sql)
     return found[1].lower() if found else ""
+
+
+_remembered = lru_cache(maxsize=_REMEMBERED_MAX)(_look)
 
 
 class Guard:
