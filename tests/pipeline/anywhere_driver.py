@@ -9,15 +9,16 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from chaplain.pipeline import local_session, register
+from chaplain.pipeline import local_session
 
 
 def session(where: str) -> SparkSession:
     if where.startswith("sc:"):
-        spark = SparkSession.builder.remote(where).getOrCreate()
-        register(spark)
-        return spark
-    return local_session(where if where.startswith("spark:") else "local[2]", memory="512m", name="anywhere")
+        return local_session(remote=where, name="anywhere")
+    if where.startswith("spark:"):
+        small = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
+        return local_session(where, memory="512m", name="anywhere", settings=small)
+    return local_session(memory="512m", name="anywhere")
 
 
 def main(where: str, cluster: str, stream: str, out: str) -> None:
