@@ -111,7 +111,7 @@ def _start(cluster: Path, checkpoint: Path) -> subprocess.Popen[bytes]:
 
 
 def _run(beside: Path, *command: object) -> subprocess.Popen[bytes]:
-    with _log(beside).open("wb") as log:
+    with _log(beside).open("ab") as log:
         words = [sys.executable, *map(str, command)]
         return subprocess.Popen(words, start_new_session=True, stdout=log, stderr=log)
 
