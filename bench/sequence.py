@@ -44,6 +44,18 @@ PEERS: dict[str, Callable[..., None]] = {
 }
 
 
+ANSWER_S = 15.0
+
+
+def _waited(done: Callable[[], bool], seconds: float) -> bool:
+    give_up_s = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > give_up_s:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 class Measured(NamedTuple):
     rate: float
     per_cpu_s: float
@@ -56,6 +68,8 @@ class Cluster:
     def __init__(self, run: Callable[..., None], profile: str = "") -> None:
         context = mp.get_context("spawn")
         ports = free_ports(NODES)
+        self.unanswered = 0
+        """Rounds in which some calls never got an answer."""
         self._controls: list[Connection] = []
         self._processes = []
         for index in range(NODES):
@@ -72,11 +86,8 @@ class Cluster:
         return [self._controls[index].recv() for index in whom]
 
     def _until(self, done: Callable[[], bool], complaint: str) -> None:
-        give_up_s = time.monotonic() + PATIENCE_S
-        while not done():
-            if time.monotonic() > give_up_s:
-                raise SystemExit(complaint)
-            time.sleep(0.05)
+        if not _waited(done, PATIENCE_S):
+            raise SystemExit(complaint)
 
     def round(self, publishers: list[int], size_bytes: int, seconds: float, window: int) -> Measured:
         everybody = range(NODES)
@@ -89,7 +100,8 @@ class Cluster:
             found[:] = self._ask(everybody, "result")
             return all(each.done for each in found)
 
-        self._until(done, "calls were never answered")
+        if not _waited(done, ANSWER_S):
+            self.unanswered += 1
         acked = sum(each.acked for each in found)
         took_s = max(each.seconds for each in found)
         latencies = [each for result in found for each in result.latencies_s]
@@ -122,6 +134,10 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
             latency_ms = cluster.latency(options.size, options.seconds / 3)
             found.setdefault("latency ms", {}).setdefault(name, []).append(latency_ms)
             cluster.stop()
+            if cluster.unanswered:
+                print(f"{name}: some calls were never answered in {cluster.unanswered} rounds")
+                if name == "chaplain":
+                    raise SystemExit(1)
     return found
 
 

@@ -65,9 +65,18 @@ class Load:
     """Calls for so long, never more than a window of them open; counts callbacks."""
 
     def __init__(self) -> None:
+        self._round = 0
         self.begin(0, 0.0, 1)
 
     def begin(self, size_bytes: int, seconds: float, window: int) -> None:
+        self._round += 1
+        current = self._round
+
+        def numbered(number: int) -> None:
+            if current == self._round:  # a late answer is not of this round
+                self._numbered(number)
+
+        self._callback = numbered
         self._value = bytes(size_bytes)
         self._window = window
         self.sent = self.acked = 0
@@ -90,7 +99,7 @@ class Load:
         self.sent += 1
         if self._window == 1:
             self._called_s = time.perf_counter()
-        publish(self._value, self._numbered)
+        publish(self._value, self._callback)
 
     def _numbered(self, number: int) -> None:
         assert number > 0
