@@ -30,5 +30,5 @@ def test_kills_of_who_lands_and_of_a_node(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_kills_of_the_spark_driver(tmp_path: Path) -> None:
     with three(tmp_path / "three") as cluster:
-        counts = land_through_kills(cluster, tmp_path / "tables", 3, seed=2, spark=True)
+        counts = land_through_kills(cluster, tmp_path / "tables", 1, seed=2, spark=True)
     assert counts["rows"] > 50
