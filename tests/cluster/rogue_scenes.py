@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cluster.harness import Cluster, process, throughout, until
@@ -64,9 +65,12 @@ def liar_evicts_nobody(cluster: Cluster, seconds: float) -> dict[str, object]:
 
 
 def wait_until_well(cluster: Cluster) -> None:
-    """The honest hold each other for alive, whatever else is on their lists."""
-    everyone = dict.fromkeys(cluster.nodes, "alive")
-    until(lambda: all({**node.members(), **everyone} == node.members() for node in cluster), "all is well")
+    """The honest hold each other for alive, whatever else is on their lists, and however that still changes."""
+
+    def well(seen: Mapping[int, str]) -> bool:
+        return all(seen.get(number) == "alive" for number in cluster.nodes)
+
+    until(lambda: all(well(node.members()) for node in cluster), "all is well")
     for node in cluster:
         node.check()
 
