@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 import pytest
 from gossip_stage import Partner, Stage, of
@@ -16,7 +18,7 @@ from chaplain.gossip.events import EventSeen, HeardFrom, KeyStep, MemberChanged,
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
 from chaplain.link.keyring import key_id_of
-from chaplain.sim.gossip_world import World
+from chaplain.sim.gossip_world import CheapSigner, World, cheap_verify
 
 T = GossipSettings().silence_ns
 VICTIM, WITNESS, LIAR = Partner(1), Partner(2), Partner(66)
@@ -167,6 +169,19 @@ def test_inventing_members_fills_the_hearsay_and_no_more_and_they_fade() -> None
         at.step(HeardFrom(LIAR.identifier))
     present = [member.identifier for member in at.core.members() if member.state is not State.LEFT]
     assert sorted(present) == sorted([VICTIM.identifier, LIAR.identifier, at.own.identifier])
+
+
+def test_a_crowd_of_invented_members_takes_no_more_room_than_the_bound() -> None:
+    at, chance = Stage(check=cheap_verify), Random(1)
+    at.meet(VICTIM, LIAR)
+    shown, size = 0, []
+    while shown < 20_000:
+        crowd = tuple(cards.make(CheapSigner(chance), "tcp://127.0.0.1:1", 1) for _ in range(10))
+        at.tell(LIAR, Cards(crowd))
+        shown += len(crowd)
+        size.append(len(at.core.members()))
+    assert size[-1] == max(size) <= at.settings.hearsay_max + 3
+    assert at.core.counts["card_refused"] >= shown - at.settings.hearsay_max
 
 
 def test_an_old_message_is_never_new_again_not_even_beyond_memory() -> None:
