@@ -14,10 +14,8 @@ from chaplain.core import (
     Admit,
     Arrived,
     Connected,
-    Dial,
     Disconnected,
     Flushed,
-    HangUp,
     Knocked,
     Persist,
     Send,
@@ -30,13 +28,13 @@ from chaplain.graph.store import events_at
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sim.disk import apply
 from chaplain.sim.order_node import segments_of
+from chaplain.sim.ways import Ways
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.wire import parcel
 
 if TYPE_CHECKING:
     from chaplain.sim.workloads.graph import Graph
 
-_REDIAL_NS = 300 * MILLISECOND
 _LEFT_NS = 6 * SECOND
 
 
@@ -58,18 +56,15 @@ class GraphNode:
             segments=segments_of(disk),
         )
         self._begun = False
-        self._dials: dict[int, int] = {}
-        self._ways: dict[int, int] = {}
-        self._comers: dict[bytes, int] = {}
-        self._next_dial = 0
-        self._redial_ns: dict[int, int] = {peer: now_ns for peer in workload.numbers if peer != self.number}
+        peers = (peer for peer in workload.numbers if peer != self.number)
+        self._ways = Ways(peers, workload.endpoint_of, rng, now_ns)
         self._left_ns: dict[int, int] = {}
         self._later: list[tuple[int, Any]] = []
         """Answers of checkers, and when they come."""
 
     def deadline(self) -> int | None:
         own = self.graph.deadline()
-        timed = [*self._redial_ns.values(), *self._left_ns.values(), *(when for when, _ in self._later)]
+        timed = [*self._ways.due(), *self._left_ns.values(), *(when for when, _ in self._later)]
         return min([*timed, *([own] if own is not None else [])], default=None)
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
@@ -85,9 +80,7 @@ class GraphNode:
             case Disconnected():
                 self._lost(now_ns, event, effects)
             case Arrived():
-                number = event.frame[0]
-                if isinstance(event.channel, bytes):
-                    self._comers[event.channel] = number
+                number = self._ways.arrived(event)
                 self._feed(now_ns, Told(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
             case Woken():
                 self._wake(now_ns, effects)
@@ -98,8 +91,7 @@ class GraphNode:
         return effects
 
     def _connected(self, now_ns: int, dial: int, effects: list[Any]) -> None:
-        peer = self._dials[dial]
-        self._ways[peer] = dial
+        peer = self._ways.connected(dial)
         self._left_ns.pop(peer, None)
         if self._workload.leaving:
             self._feed(now_ns, self._member(peer, State.ALIVE), effects)
@@ -110,28 +102,15 @@ class GraphNode:
         return MemberChanged(Member(peer.identifier, peer.endpoint, peer.key, 1, state), None)
 
     def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
-        """A session is both directions: if one is gone, so is the other."""
-        if isinstance(event.channel, bytes):
-            peer = self._comers.pop(event.channel, 0)
-            dial = self._ways.pop(peer, None)
-            if dial is None:
-                return
-            effects.append(HangUp(dial))
-            del self._dials[dial]
-        else:
-            peer = self._dials.pop(event.channel)
-            self._ways.pop(peer, None)
-        self._redial_ns[peer] = now_ns + self._rng.randrange(_REDIAL_NS)
+        peer = self._ways.lost(now_ns, event, effects)
+        if peer is None:
+            return
         if self._workload.leaving:
             self._left_ns.setdefault(peer, now_ns + _LEFT_NS)
         self._feed(now_ns, Exited(self._workload.peer(peer), event.reason), effects)
 
     def _wake(self, now_ns: int, effects: list[Any]) -> None:
-        for peer in [peer for peer, when in self._redial_ns.items() if when <= now_ns]:
-            del self._redial_ns[peer]
-            self._next_dial += 1
-            self._dials[self._next_dial] = peer
-            effects.append(Dial(self._next_dial, self._workload.endpoint_of(peer), b"", b""))
+        self._ways.dial(now_ns, effects)
         for peer in [peer for peer, when in self._left_ns.items() if when <= now_ns]:
             del self._left_ns[peer]
             self._feed(now_ns, self._member(peer, State.LEFT), effects)
@@ -163,7 +142,7 @@ class GraphNode:
                     effects.append(effect)
 
     def _whisper(self, effect: Whisper, effects: list[Any]) -> None:
-        for peer, dial in self._ways.items():
+        for peer, dial in self._ways.to.items():
             if self._workload.peer(peer).instance == effect.instance:
                 effects.append(Send(dial, bytes((self.number,)) + effect.content))
                 return

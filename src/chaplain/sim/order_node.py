@@ -16,10 +16,8 @@ from chaplain.core import (
     Admit,
     Arrived,
     Connected,
-    Dial,
     Disconnected,
     Flushed,
-    HangUp,
     Knocked,
     Persist,
     Send,
@@ -49,13 +47,13 @@ from chaplain.journal.serializer import SerializerCore
 from chaplain.segment.layout import parse_name
 from chaplain.segment.record import Kind, Record
 from chaplain.sim.disk import apply
+from chaplain.sim.ways import Ways
 from chaplain.sim.weather import MILLISECOND
 from chaplain.wire.primitives import Cursor
 
 if TYPE_CHECKING:
     from chaplain.sim.workloads.order import Order
 
-REDIAL_NS = 300 * MILLISECOND
 _ECHOED = (2, 8)
 """Purposes of acknowledgements and votes."""
 
@@ -137,12 +135,8 @@ class OrderNode:
             standing=disk.get(standing_name(self.settings)),
         )
         self._started = False
-        self._dials: dict[int, int] = {}
-        """Peer by dial; the dial is connected if the peer is in `_ways`."""
-        self._ways: dict[int, int] = {}
-        self._comers: dict[bytes, int] = {}
-        self._next_dial = 0
-        self._redial_ns: dict[int, int] = {peer: now_ns for peer in workload.numbers if peer != self.number}
+        peers = (peer for peer in workload.numbers if peer != self.number)
+        self._ways = Ways(peers, workload.endpoint_of, rng, now_ns)
         self._echoes: deque[bytes] = deque(maxlen=64)
         """Acknowledgements and votes heard before: a network may bring them once more, at the worst moment."""
         self._echo_due = False
@@ -150,7 +144,7 @@ class OrderNode:
         """Payloads that were asked for, and when they come."""
 
     def deadline(self) -> int | None:
-        due = [*self._redial_ns.values(), *(when for when, _ in self._parcels[:1])]
+        due = [*self._ways.due(), *(when for when, _ in self._parcels[:1])]
         own = self.serializer.deadline()
         return min([*due, *([own] if own is not None else [])], default=None)
 
@@ -167,17 +161,15 @@ class OrderNode:
             case Knocked():
                 effects.append(Admit(event.request, "node"))
             case Connected():
-                peer = self._dials[event.dial]
-                self._ways[peer] = event.dial
+                peer = self._ways.connected(event.dial)
                 self._feed(now_ns, PeerUp(peer), effects)
             case Disconnected():
                 self._lost(now_ns, event, effects)
             case Arrived():
-                if isinstance(event.channel, bytes):
-                    self._comers[event.channel] = event.frame[0]
+                number = self._ways.arrived(event)
                 if event.frame[2] in _ECHOED:
                     self._echoes.append(event.frame)
-                self._feed(now_ns, Received(event.frame[0], event.frame[1:]), effects)
+                self._feed(now_ns, Received(number, event.frame[1:]), effects)
             case Woken():
                 self._wake(now_ns, effects)
             case Flushed():
@@ -187,26 +179,13 @@ class OrderNode:
         return effects
 
     def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
-        """A session is both directions: if one is gone, so is the other."""
-        if isinstance(event.channel, bytes):
-            peer = self._comers.pop(event.channel, 0)
-            dial = self._ways.pop(peer, None)
-            if dial is None:
-                return
-            effects.append(HangUp(dial))
-            del self._dials[dial]
-        else:
-            peer = self._dials.pop(event.channel)
-            self._ways.pop(peer, None)
-        self._redial_ns[peer] = now_ns + self._rng.randrange(REDIAL_NS)
+        peer = self._ways.lost(now_ns, event, effects)
+        if peer is None:
+            return
         self._feed(now_ns, PeerDown(peer), effects)
 
     def _wake(self, now_ns: int, effects: list[Any]) -> None:
-        for peer in [peer for peer, when in self._redial_ns.items() if when <= now_ns]:
-            del self._redial_ns[peer]
-            self._next_dial += 1
-            self._dials[self._next_dial] = peer
-            effects.append(Dial(self._next_dial, self._workload.endpoint_of(peer), b"", b""))
+        self._ways.dial(now_ns, effects)
         while self._parcels and self._parcels[0][0] <= now_ns:
             self._feed(now_ns, self._workload.arrival(self._parcels.pop(0)[1]), effects)
         own = self.serializer.deadline()
@@ -218,8 +197,8 @@ class OrderNode:
         for effect in self.serializer.step(now_ns, event):
             match effect:
                 case Tell():
-                    if effect.node in self._ways:
-                        effects.append(Send(self._ways[effect.node], bytes((self.number,)) + effect.message))
+                    if effect.node in self._ways.to:
+                        effects.append(Send(self._ways.to[effect.node], bytes((self.number,)) + effect.message))
                 case ReadLog():
                     files = [data for _, data in segments_of(self._files)]
                     read = LogRead(effect.token, records_between(files, effect.start, effect.end))

@@ -10,16 +10,15 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from chaplain.core import Admit, Arrived, Connected, Dial, Disconnected, Flushed, HangUp, Knocked, Send, Woken
+from chaplain.core import Admit, Arrived, Connected, Disconnected, Flushed, Knocked, Send, Woken
 from chaplain.gossip.events import Told
 from chaplain.link.events import Meet, Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.settings import SequenceSettings
-from chaplain.sim.weather import MILLISECOND
+from chaplain.sim.ways import Ways
 from chaplain.wire import parcel
 
-REDIAL_NS = 300 * MILLISECOND
 LEAD = 17
 """Octets of a frame before its content: number and instance."""
 
@@ -33,20 +32,15 @@ class SequenceNode:
         self.routing_id = b"\x01" + self.instance
         self.sequence = SequenceCore(settings, rng, now_ns)
         self._lead = bytes((self.number,)) + self.instance
-        self._ways: dict[int, int] = {}
-        """Connected dials, by peer."""
-        self._dials: dict[int, int] = {}
-        self._comers: dict[bytes, int] = {}
+        self._ways = Ways(settings.listed, endpoint_of, rng, now_ns)
         self._shown: dict[int, bytes] = {}
         """The instance that each peer has shown last."""
         self._present: dict[int, bytes] = {}
         """Peers that were told of as entered."""
         self._replaced: set[bytes] = set()
-        self._redial_ns = dict.fromkeys(settings.listed, now_ns)
-        self._next_dial = 0
 
     def deadline(self) -> int | None:
-        due = [*self._redial_ns.values(), self.sequence.deadline()]
+        due = [*self._ways.due(), self.sequence.deadline()]
         return min((when for when in due if when is not None), default=None)
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
@@ -55,8 +49,7 @@ class SequenceNode:
             case Knocked():
                 effects.append(Admit(event.request, "node"))
             case Connected():
-                peer = self._dials[event.dial]
-                self._ways[peer] = event.dial
+                peer = self._ways.connected(event.dial)
                 effects.append(Send(event.dial, self._lead))
                 self._see(now_ns, peer, effects)
             case Disconnected():
@@ -75,11 +68,10 @@ class SequenceNode:
         return Peer(instance, number, bytes(32), self._endpoint_of(number))
 
     def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
-        number, instance = event.frame[0], event.frame[1:LEAD]
+        instance = event.frame[1:LEAD]
         if instance in self._replaced:
             return
-        if isinstance(event.channel, bytes):
-            self._comers[event.channel] = number
+        number = self._ways.arrived(event)
         former = self._shown.get(number)
         if former is not None and former != instance:
             self._replaced.add(former)
@@ -92,7 +84,7 @@ class SequenceNode:
 
     def _see(self, now_ns: int, number: int, effects: list[Any]) -> None:
         instance = self._shown.get(number)
-        if instance is not None and number in self._ways and number not in self._present:
+        if instance is not None and number in self._ways.to and number not in self._present:
             self._present[number] = instance
             self._feed(now_ns, Entered(self._peer(number, instance), {}), effects)
 
@@ -102,26 +94,13 @@ class SequenceNode:
             self._feed(now_ns, Exited(self._peer(number, instance), "gone"), effects)
 
     def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
-        """A session is both directions: if one is gone, so is the other."""
-        if isinstance(event.channel, bytes):
-            peer = self._comers.pop(event.channel, 0)
-            dial = self._ways.pop(peer, None)
-            if dial is None:
-                return
-            effects.append(HangUp(dial))
-            del self._dials[dial]
-        else:
-            peer = self._dials.pop(event.channel)
-            self._ways.pop(peer, None)
-        self._redial_ns[peer] = now_ns + self._rng.randrange(REDIAL_NS)
+        peer = self._ways.lost(now_ns, event, effects)
+        if peer is None:
+            return
         self._exit(now_ns, peer, effects)
 
     def _wake(self, now_ns: int, effects: list[Any]) -> None:
-        for peer in [peer for peer, when in self._redial_ns.items() if when <= now_ns]:
-            del self._redial_ns[peer]
-            self._next_dial += 1
-            self._dials[self._next_dial] = peer
-            effects.append(Dial(self._next_dial, self._endpoint_of(peer), b"", b""))
+        self._ways.dial(now_ns, effects)
         own = self.sequence.deadline()
         if own is not None and own <= now_ns:
             self._feed(now_ns, Woken(), effects)
@@ -131,8 +110,8 @@ class SequenceNode:
             match effect:
                 case Whisper():
                     peer = next((who for who, instance in self._present.items() if instance == effect.instance), 0)
-                    if peer in self._ways:
-                        effects.append(Send(self._ways[peer], self._lead + effect.content))
+                    if peer in self._ways.to:
+                        effects.append(Send(self._ways.to[peer], self._lead + effect.content))
                 case Meet():
                     pass
                 case _:

@@ -16,10 +16,8 @@ from chaplain.core import (
     Admit,
     Arrived,
     Connected,
-    Dial,
     Disconnected,
     Flushed,
-    HangUp,
     Knocked,
     Persist,
     Send,
@@ -47,6 +45,7 @@ from chaplain.sim.host import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SY
 from chaplain.sim.journal_checks import RequestChecker, Settling, Spoke, segments_of
 from chaplain.sim.journal_clients import Rogue, SimClient
 from chaplain.sim.journal_sink import SimSink
+from chaplain.sim.ways import Ways
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.sim.workloads import Workload
 from chaplain.sim.world import World
@@ -54,7 +53,6 @@ from chaplain.wire import parcel
 
 CLUSTER = "simulated"
 _SEGMENT_BYTES = 64 * 1024
-_REDIAL_NS = 300 * MILLISECOND
 
 
 def _seed(name: str) -> bytes:
@@ -89,11 +87,8 @@ class JournalNode:
         self._shadow: JournalExecution | None = None
         self._listen()
         self._started = False
-        self._dials: dict[int, int] = {}
-        self._ways: dict[int, int] = {}
-        self._comers: dict[bytes, int] = {}
-        self._next_dial = 0
-        self._redial_ns: dict[int, int] = {peer: now_ns for peer in workload.numbers if peer != self.number}
+        peers = (peer for peer in workload.numbers if peer != self.number)
+        self._ways = Ways(peers, workload.endpoint_of, rng, now_ns)
         self._later: list[tuple[int, Any]] = []
         """Answers of checkers, and when they come."""
 
@@ -127,7 +122,7 @@ class JournalNode:
 
     def deadline(self) -> int | None:
         own = self.journal.deadline()
-        due = [*self._redial_ns.values(), *(when for when, _ in self._later), *([own] if own is not None else [])]
+        due = [*self._ways.due(), *(when for when, _ in self._later), *([own] if own is not None else [])]
         return min(due, default=None)
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
@@ -139,8 +134,7 @@ class JournalNode:
             case Knocked():
                 effects.append(Admit(event.request, "node"))
             case Connected():
-                peer = self._dials[event.dial]
-                self._ways[peer] = event.dial
+                peer = self._ways.connected(event.dial)
                 self._feed(now_ns, Entered(self._workload.peer(peer), {}), effects)
             case Disconnected():
                 self._lost(now_ns, event, effects)
@@ -156,32 +150,17 @@ class JournalNode:
         return [*told, *effects]
 
     def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
-        number = event.frame[0]
-        if isinstance(event.channel, bytes):
-            self._comers[event.channel] = number
+        number = self._ways.arrived(event)
         self._feed(now_ns, Told(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
 
     def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
-        """A session is both directions: if one is gone, so is the other."""
-        if isinstance(event.channel, bytes):
-            peer = self._comers.pop(event.channel, 0)
-            dial = self._ways.pop(peer, None)
-            if dial is None:
-                return
-            effects.append(HangUp(dial))
-            del self._dials[dial]
-        else:
-            peer = self._dials.pop(event.channel)
-            self._ways.pop(peer, None)
-        self._redial_ns[peer] = now_ns + self._rng.randrange(_REDIAL_NS)
+        peer = self._ways.lost(now_ns, event, effects)
+        if peer is None:
+            return
         self._feed(now_ns, Exited(self._workload.peer(peer), event.reason), effects)
 
     def _wake(self, now_ns: int, effects: list[Any]) -> None:
-        for peer in [peer for peer, when in self._redial_ns.items() if when <= now_ns]:
-            del self._redial_ns[peer]
-            self._next_dial += 1
-            self._dials[self._next_dial] = peer
-            effects.append(Dial(self._next_dial, self._workload.endpoint_of(peer), b"", b""))
+        self._ways.dial(now_ns, effects)
         due = [answer for when, answer in self._later if when <= now_ns]
         self._later = [later for later in self._later if later[0] > now_ns]
         for answer in due:
@@ -213,7 +192,7 @@ class JournalNode:
                     effects.append(effect)
 
     def _whisper(self, effect: Whisper, effects: list[Any]) -> None:
-        for peer, dial in self._ways.items():
+        for peer, dial in self._ways.to.items():
             if self._workload.peer(peer).instance == effect.instance:
                 effects.append(Send(dial, bytes((self.number,)) + effect.content))
                 return
