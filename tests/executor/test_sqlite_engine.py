@@ -17,7 +17,7 @@ from chaplain.runtime.databases import sqlite_store
 from chaplain.runtime.databases.changes import ChangeLog
 from chaplain.runtime.databases.engine import EngineFailed, QueryFailed
 from chaplain.runtime.databases.errands import Databases
-from chaplain.runtime.databases.sqlite import CHANGES
+from chaplain.runtime.databases.changes import CHANGES
 from chaplain.runtime.databases.sqlite_store import Store
 
 OTHER = b"B" * 15

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from random import SystemRandom
+from urllib.parse import quote
 
 from chaplain.errors import ChaplainError
 from chaplain.runtime.databases.engine import EngineFailed
@@ -28,10 +29,15 @@ RECORD_ROWS_MAX = 50_000
 
 Pair = tuple[bytes, bytes]
 """A key, and the row under it; empty if there is none."""
-
-
 LOG = "rows"
 """What Spark's option `kind` calls it."""
+CHANGES = "rows"
+"""The folder beside the databases in which each stream has one with its log of row changes."""
+
+
+def quoted(stream: str) -> str:
+    """A stream's name as that of a file, whatever it is."""
+    return quote(stream, safe="").replace(".", "%2E")
 
 
 class ChangeLog:

@@ -13,17 +13,17 @@ Invariants: no message is applied twice, none is passed over; nothing here depen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 import apsw
 
 from chaplain.executor.events import Step, Work
 from chaplain.executor.fingerprint import Tallies
-from chaplain.executor.statement import SQL_TYPE, Outcome, Parameters, Rows, Run, encode_any
-from chaplain.runtime.databases.changes import ChangeLog
+from chaplain.executor.statement import Outcome, Parameters, Rows, Run
+from chaplain.runtime.databases.changes import CHANGES, ChangeLog, quoted
 from chaplain.runtime.databases.engine import EngineFailed
+from chaplain.runtime.databases.requests import Request, requests_of, runs_of
 from chaplain.runtime.databases.sqlite_functions import Surroundings
 from chaplain.runtime.databases.sqlite_guard import Guard
 from chaplain.runtime.databases.sqlite_ledger import Ledger
@@ -34,24 +34,13 @@ from chaplain.runtime.databases.sqlite_requests import (
     STEPS_MAX,
     STOPS,
     NeedsCare,
-    Request,
     Runner,
 )
 from chaplain.runtime.databases.sqlite_store import Store
-from chaplain.segment.pack import decode_pack, heads_of
 
 SUFFIX = ".sqlite"
-RUN_BYTES_MAX = 128 * 1024
-"""Outcomes that are stored, and given to clients, as one piece."""
-CHANGES = "rows"
-"""The folder beside the files in which each stream has one with its log of row changes."""
 _SPARED = STEPS_A_CALL * (QUICK_CALLS_MAX + 2)
 """Whether a request of fewer steps was run carefully may differ between executors: it is not charged for."""
-
-
-def quoted(stream: str) -> str:
-    """A stream's name as that of a file, whatever it is."""
-    return quote(stream, safe="").replace(".", "%2E")
 
 
 def file_name(stream: str) -> str:
@@ -108,7 +97,7 @@ class SqliteDatabase:
             raise EngineFailed(f"SQLite cannot go on: {type(error).__name__}: {error}") from error
 
     def _apply(self, work: Work, done: int) -> Step:
-        requests = list(_requests(work))
+        requests = list(requests_of(work))
         self._budget = dict(self._store.state.budget) if done else {}
         self._begin()
         outcomes: list[Outcome] = []
@@ -165,7 +154,7 @@ class SqliteDatabase:
     def _end(self, work: Work, requests: list[Request], done: int, outcomes: list[Outcome], *, whole: bool) -> None:
         changes = self._ledger.take_pairs()
         position = (work.index, done + len(outcomes), whole)
-        runs = list(_runs(work, requests[done : done + len(outcomes)], outcomes))
+        runs = list(runs_of(work, requests[done : done + len(outcomes)], outcomes))
         first = self._store.state.changes
         if changes:
             self._changes.write(first, changes, work.timestamp_ns)
@@ -198,46 +187,3 @@ class SqliteDatabase:
         self._around.close()
         self._connection.close()
         self._changes.close()
-
-
-def _requests(work: Work) -> Iterator[Request]:
-    """The message's SQL requests, in order."""
-    owners = dict(work.owners)
-    for first_offset, body in work.batches:
-        offset = first_offset
-        view = memoryview(body)
-        for head in heads_of(body):
-            if head.message_type == SQL_TYPE:
-                pack = decode_pack(view[head.start : head.end])
-                acl = owners.get(head.client_id, b"")
-                place = 0
-                for number, count in enumerate(pack.request_counts or (1,) * head.count):
-                    values = pack.values[place : place + count]
-                    yield Request(head.client_id, head.first_id + number, offset + place, values, acl)
-                    place += count
-            offset += head.count
-
-
-def _runs(work: Work, requests: list[Request], outcomes: list[Outcome]) -> Iterator[tuple[bytes, Run]]:
-    """Neighbours of one lane together, as many as fit in a run."""
-    start = size = 0
-    for place, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
-        first = requests[start]
-        goes_on = (request.client_id, request.id) == (first.client_id, first.id + place - start)
-        size += _size(outcome)
-        if place > start and (not goes_on or size > RUN_BYTES_MAX):
-            yield first.acl, _run(work, first, outcomes[start:place])
-            start, size = place, _size(outcome)
-    if requests:
-        yield requests[start].acl, _run(work, requests[start], outcomes[start:])
-
-
-def _run(work: Work, first: Request, outcomes: list[Outcome]) -> Run:
-    return Run(first.client_id, first.id, work.index, work.timestamp_ns, tuple(outcomes))
-
-
-def _size(outcome: Outcome) -> int:
-    """About how many octets it takes."""
-    if outcome.error is None and len(outcome.answers) == 1 and not outcome.answers[0].rows:
-        return 24
-    return len(encode_any(outcome))

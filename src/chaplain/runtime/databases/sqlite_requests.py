@@ -10,15 +10,15 @@ Invariant: whichever way it is run, a request has the same outcome and leaves th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 import apsw
-import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.executor.statement import Answer, Outcome, Statement, StatementError, Value, decode_statement
 from chaplain.runtime.databases.engine import EngineFailed
+from chaplain.runtime.databases.requests import Request
 from chaplain.runtime.databases.sqlite_functions import Surroundings, ZoneAsked
 from chaplain.runtime.databases.sqlite_guard import QUICK, SLOW, Guard, first_word
 from chaplain.runtime.databases.sqlite_ledger import Beyond, Ledger
@@ -58,14 +58,6 @@ FAULTS = (apsw.Error, Beyond, ZoneAsked, Malformed, ValueError, OverflowError, T
 
 class NeedsCare(Exception):
     """Not to be run among others."""
-
-
-class Request(msgspec.Struct):
-    client_id: int
-    id: int
-    offset: int
-    values: Sequence[bytes]
-    acl: bytes = b""
 
 
 class Runner:

@@ -1,0 +1,65 @@
+"""A cluster message's SQL requests, and the runs in which their outcomes are kept. Alike for every kind of database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from chaplain.executor.events import Work
+from chaplain.executor.statement import SQL_TYPE, Outcome, Run, encode_any
+from chaplain.segment.pack import decode_pack, heads_of
+
+RUN_BYTES_MAX = 128 * 1024
+"""Outcomes that are stored, and given to clients, as one piece."""
+
+
+class Request(msgspec.Struct):
+    client_id: int
+    id: int
+    offset: int
+    values: Sequence[bytes]
+    acl: bytes = b""
+
+
+def requests_of(work: Work) -> Iterator[Request]:
+    """The message's SQL requests, in order."""
+    owners = dict(work.owners)
+    for first_offset, body in work.batches:
+        offset = first_offset
+        view = memoryview(body)
+        for head in heads_of(body):
+            if head.message_type == SQL_TYPE:
+                pack = decode_pack(view[head.start : head.end])
+                acl = owners.get(head.client_id, b"")
+                place = 0
+                for number, count in enumerate(pack.request_counts or (1,) * head.count):
+                    values = pack.values[place : place + count]
+                    yield Request(head.client_id, head.first_id + number, offset + place, values, acl)
+                    place += count
+            offset += head.count
+
+
+def runs_of(work: Work, requests: list[Request], outcomes: list[Outcome]) -> Iterator[tuple[bytes, Run]]:
+    """Neighbours of one lane together, as many as fit in a run."""
+    start = size = 0
+    for place, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
+        first = requests[start]
+        goes_on = (request.client_id, request.id) == (first.client_id, first.id + place - start)
+        size += _size(outcome)
+        if place > start and (not goes_on or size > RUN_BYTES_MAX):
+            yield first.acl, _run(work, first, outcomes[start:place])
+            start, size = place, _size(outcome)
+    if requests:
+        yield requests[start].acl, _run(work, requests[start], outcomes[start:])
+
+
+def _run(work: Work, first: Request, outcomes: list[Outcome]) -> Run:
+    return Run(first.client_id, first.id, work.index, work.timestamp_ns, tuple(outcomes))
+
+
+def _size(outcome: Outcome) -> int:
+    """About how many octets it takes."""
+    if outcome.error is None and len(outcome.answers) == 1 and not outcome.answers[0].rows:
+        return 24
+    return len(encode_any(outcome))
