@@ -14,10 +14,9 @@ from tests.executor.executor_stage import ACL, START_NS, Database, Order, Pair
 from chaplain.executor.events import Apply, OpenDatabase
 from chaplain.executor.statement import Outcome, decode_run
 from chaplain.runtime.databases import sqlite_store
-from chaplain.runtime.databases.changes import ChangeLog
+from chaplain.runtime.databases.changes import CHANGES, ChangeLog
 from chaplain.runtime.databases.engine import EngineFailed, QueryFailed
 from chaplain.runtime.databases.errands import Databases
-from chaplain.runtime.databases.changes import CHANGES
 from chaplain.runtime.databases.sqlite_store import Store
 
 OTHER = b"B" * 15
