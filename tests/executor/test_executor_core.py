@@ -364,6 +364,18 @@ def test_results_that_were_read_are_cleared_everywhere() -> None:
     assert ClearResults("main", ACL, ((1, 9),)) in stage.hears(3, WereRead("main", ACL, ((1, 9),)))
 
 
+def test_results_that_were_read_are_not_given_again() -> None:
+    stage = ready(3)
+    stage.ask(ReadThrough("main", ((1, 5),)))
+    stage.hears(2, WereRead("main", ACL, ((4, 9),)))
+    stage.hears(2, WereRead("main", b"B" * 15, ((8, 9),)))
+    stage.hears(2, WereRead("elsewhere", ACL, ((8, 9),)))
+    (look,) = stage.ask(AskResults("main", 0, 0, 0, 1))  # before any database said that something is cleared
+    assert look == TakeResults(1, "main", ACL, 0, 0, 0, ((1, 5), (4, 9)))
+    (look,) = stage.ask(AskResults("main", 1, 5, 5, 1), call=8)
+    assert look == TakeResults(2, "main", ACL, 1, 5, 5)
+
+
 # Comparing.
 
 

@@ -11,7 +11,8 @@ import apsw
 import pytest
 from tests.executor.executor_stage import ACL, START_NS, Database, Order, Pair
 
-from chaplain.executor.events import Apply, OpenDatabase
+from chaplain.executor.events import Apply, OpenDatabase, TakeResults
+from chaplain.executor.messages import decode_runs
 from chaplain.executor.statement import Outcome, decode_run
 from chaplain.runtime.databases import sqlite_store
 from chaplain.runtime.databases.changes import CHANGES, ChangeLog
@@ -249,6 +250,15 @@ def test_results_are_kept_until_read(tmp_path: Path) -> None:
     database.reopen()
     assert [outcome.answers[0].rows for outcome in database.outcomes()] == [((3,),)]
     database.engine.close()
+
+
+def test_results_that_were_read_are_not_given_even_if_they_come_later(tmp_path: Path) -> None:
+    order, databases = Order(), Databases("sqlite", tmp_path)
+    databases.open(OpenDatabase("main"))
+    databases.apply(Apply("main", (order.message("select 1"), order.message("select 2", lane=2))))
+    (raw,) = decode_runs(databases.results(TakeResults(1, "main", ACL, 0, 0, 0, ((1, 1), (7, 7)))).payload)
+    assert decode_run(raw).client_id == 2
+    databases.close()
 
 
 def test_results_are_bounded_for_each_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,11 +72,11 @@ class AsyncSql:
 
     async def results(self) -> list[Result]:
         """What became of all requests of this identity that nobody has read yet, the oldest first; then it is read."""
-        found: list[Result] = []
+        found: dict[RequestId, Result] = {}
         while part := await self._line.run(sql_requests.unread(self.stream, self._known())):
-            found += part
+            found |= {one.id: one for one in part}  # a node that we come to meanwhile may not know what we have read
             await self._line.run(sql_requests.read_through(self.stream, part))
-        return found
+        return list(found.values())
 
     def _known(self) -> int:
         """The last message that has something of ours."""

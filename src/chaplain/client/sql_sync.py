@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from chaplain.client import journal_requests, sql_requests
-from chaplain.client.journal_results import Receipt
+from chaplain.client.journal_results import Receipt, RequestId
 from chaplain.client.journal_sync import Line, Writer
 from chaplain.client.sql_requests import Item, Parameters
 from chaplain.client.sql_results import Result, Row, checked
@@ -69,11 +69,11 @@ class Sql:
 
     def results(self) -> list[Result]:
         """What became of all requests of this identity that nobody has read yet, the oldest first; then it is read."""
-        found: list[Result] = []
+        found: dict[RequestId, Result] = {}
         while part := self._line.run(sql_requests.unread(self.stream, self._known())):
-            found += part
+            found |= {one.id: one for one in part}  # a node that we come to meanwhile may not know what we have read
             self._line.run(sql_requests.read_through(self.stream, part))
-        return found
+        return list(found.values())
 
     def _known(self) -> int:
         """The last message that has something of ours."""

@@ -75,6 +75,8 @@ class TakeResults(Frozen, frozen=True):
     client_id: int
     first_id: int
     last_id: int
+    read: tuple[tuple[int, int], ...] = ()
+    """Results of these lanes, up to an id each, were read: they are cleared first, and not given again."""
 
 
 class ClearResults(Frozen, frozen=True):

@@ -31,7 +31,7 @@ WAITING_MAX = 4096
 LOOKING_MAX = 256
 """Questions that databases are given at a time."""
 READ_MAX = 4096
-"""Lanes whose results were read, remembered for executors that are away."""
+"""Lanes whose results were read, remembered for executors that are away or behind."""
 
 
 class JournalView(Protocol):
@@ -183,7 +183,9 @@ class Questions:
                 self._look_with_statement(wait, message)
             case AskResults():
                 ids = (message.client_id, message.first_id, message.last_id)
-                self.effects.append(TakeResults(self._token, message.stream, wait.client.acl, *ids))
+                # The clearing of what was read may still wait for its turn, or have come before the results did.
+                read = () if message.client_id else self._read_of(message.stream, wait.client.acl)
+                self.effects.append(TakeResults(self._token, message.stream, wait.client.acl, *ids, read))
             case _:
                 assert_never(message)
 
@@ -207,11 +209,6 @@ class Questions:
     # Results that were read.
 
     def _read_through(self, call: int, client: Client, message: ReadThrough) -> None:
-        for lane, last_id in message.through:
-            key = (message.stream, client.acl, lane)
-            self._read[key] = max(last_id, self._read.pop(key, 0))
-        while len(self._read) > READ_MAX:
-            del self._read[next(iter(self._read))]
         were = WereRead(message.stream, client.acl, message.through)
         self.clear(were)
         self._tell_all(were)
@@ -219,9 +216,17 @@ class Questions:
 
     def clear(self, were: WereRead) -> None:
         """Here or at another executor, a client has read its results."""
+        for lane, last_id in were.through:
+            key = (were.stream, were.acl, lane)
+            self._read[key] = max(last_id, self._read.pop(key, 0))
+        while len(self._read) > READ_MAX:
+            del self._read[next(iter(self._read))]
         feed = self._feeds.get(were.stream)
         if feed is not None and feed.is_open:
             self.effects.append(ClearResults(were.stream, were.acl, were.through))
+
+    def _read_of(self, stream: str, acl: bytes) -> tuple[tuple[int, int], ...]:
+        return tuple((lane, last) for (name, owner, lane), last in self._read.items() if (name, owner) == (stream, acl))
 
     def remembered(self) -> list[WereRead]:
         """For an executor that was away."""

@@ -97,6 +97,9 @@ class Databases:
     def results(self, wanted: TakeResults) -> Looked:
         ids = (wanted.client_id, wanted.first_id, wanted.last_id)
         try:
+            if wanted.read:
+                with self._turns[wanted.stream]:
+                    self._engines[wanted.stream].clear(wanted.acl, wanted.read)
             runs = self._engines[wanted.stream].results(wanted.acl, *ids)
         except Exception as error:
             return Looked(wanted.token, kind="stopped", reason=_why(error))
