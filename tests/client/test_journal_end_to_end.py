@@ -101,6 +101,55 @@ def test_a_writer_waits_for_receipts_beyond_its_window(directory: Path) -> None:
         assert sizes == [1_000_000] * 40
 
 
+def test_who_may_read_but_not_write(directory: Path) -> None:
+    """One name, one right, whatever the kind of stream."""
+    key = Identity(b"r" * 32)
+    with Client.connect(directory, timeout=60) as admin:
+        admin.add_client("reader", key.key, write=["own-*"], read=["news", "own-*"])
+        for stream in ("news", "hidden"):
+            admin.journal(stream).write(b"journal")
+            admin.graph(stream).append(b"graph")
+            admin.sequence(stream).publish(b"sequence")
+        eventually(lambda: _lets_in(directory, key))
+        with Client.connect(directory, identity=key, timeout=60) as reader:
+            assert [message.value for message in reader.journal("news").read()] == [b"journal"]
+            eventually(lambda: [event.value for event in reader.graph("news").read()] == [b"graph"])
+            eventually(lambda: [event.value for event in reader.sequence("news").read()] == [b"sequence"])
+            reader.pool("news").join()
+            writes: list[Callable[[str], object]] = [
+                lambda stream: reader.journal(stream).write(b"no"),
+                lambda stream: reader.graph(stream).append(b"no"),
+                lambda stream: reader.sequence(stream).publish(b"no"),
+                lambda stream: reader.pool(stream).broadcast(b"no"),
+            ]
+            for write in writes:
+                with pytest.raises(Refused, match=r"may not write .*stream.*: ask an admin"):
+                    write("news")
+                write("own-notes")
+            reads: list[Callable[[], object]] = [
+                lambda: list(reader.journal("hidden").read()),
+                lambda: list(reader.graph("hidden").read()),
+                lambda: list(reader.sequence("hidden").read()),
+                lambda: reader.pool("hidden").join(),
+            ]
+            for read in reads:
+                with pytest.raises(Refused, match="may not read stream 'hidden': ask an admin"):
+                    read()
+        assert [event.value for event in admin.graph("news").read()] == [b"graph"]
+        assert [event.value for event in admin.sequence("news").read()] == [b"sequence"]
+        admin.remove_client("reader")
+
+
+def _lets_in(directory: Path, key: Identity) -> bool:
+    """Every node has heard of the client."""
+    try:
+        for one in _nodes(directory):
+            Client.connect(directory, endpoints=[one.endpoint], identity=key, timeout=60).close()
+    except Refused:
+        return False
+    return True
+
+
 def test_a_writer_raises_what_went_wrong(directory: Path) -> None:
     with Client.connect(directory) as client:
         key = Identity(b"w" * 32)

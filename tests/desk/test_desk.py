@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -52,7 +53,9 @@ from chaplain.gossip.events import (
 )
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Gapped, JoinPool, LeavePool, Shout, Shouted, Whisper, Whispered
+from chaplain.rights import Right, Want, refusal
 from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
 
 OWN = 7
 LAYER = 4
@@ -64,13 +67,15 @@ NODE = Peer(b"n" * 16, 300, b"N" * 32, endpoint="tcp://127.0.0.1:1")
 class Desk:
     """A desk with two guests; replies come back decoded, by guest."""
 
-    def __init__(self, settings: DeskSettings | None = None) -> None:
+    def __init__(self, settings: DeskSettings | None = None, may: Callable[[bytes, Want], bool] | None = None) -> None:
         views = Views(
             status=lambda: {"id": 1},
             members=lambda: [{"id": 1}],
             node_id=lambda identifier: identifier,
             identifier={1: 4711}.__getitem__,
             layers=frozenset({LAYER}),
+            wants=lambda layer, body: Want(Right.WRITE, body.decode()) if body.startswith(b"to-") else None,
+            may=may or (lambda key, want: True),
         )
         self.core = DeskCore(OWN, settings or DeskSettings(), views)
         self.step(Entered(ANN, {}))
@@ -203,6 +208,47 @@ def test_a_call_to_a_layer_is_settled_or_refused_by_it() -> None:
     (done,) = desk.step(Settled(1, b"page"))
     assert reply(done) == (ANN.instance, Done(5), b"page")
     assert desk.step(Settled(1, b"again")) == []
+
+
+def test_what_is_about_a_stream_is_for_those_who_have_the_right() -> None:
+    asked: list[tuple[bytes, Want]] = []
+
+    def may(key: bytes, want: Want) -> bool:
+        asked.append((key, want))
+        return want.right is Right.READ
+
+    desk = Desk(may=may)
+    forbidden = [
+        (Instruct(1, LAYER, b"to-orders"), Want(Right.WRITE, "to-orders")),
+        (LookUp(2, LAYER, b"to-orders"), Want(Right.WRITE, "to-orders")),
+        (ShoutToPool(3, "chat"), Want(Right.WRITE, "chat")),
+    ]
+    for request, want in forbidden:
+        effects = desk.ask(ANN, request, b"value")
+        assert [reply(effect)[:2] for effect in effects] == [
+            (ANN.instance, Failed(request.call, "no_right", refusal(want)))
+        ]
+        assert asked.pop() == (ANN.key, want)
+        assert not asked
+    assert desk.core.counts["requests_forbidden"] == 3
+    assert desk.ask(ANN, LookUp(4, LAYER, b"about nothing")) == [
+        ForLayer(LAYER, Requested(1, "ann", b"about nothing", b""))
+    ]
+    assert not asked
+    assert JoinPool("chat") in desk.ask(ANN, JoinAPool(5, "chat"))
+    assert asked.pop() == (ANN.key, Want(Right.READ, "chat"))
+    assert Fire("chat", b"", ALL) in desk.ask(ANN, FireEvent(6, "chat"))  # events and questions are no streams
+    desk.ask(ANN, AnswerQuestions(7, "chat"))
+    assert not asked
+
+
+def test_who_may_not_read_joins_no_pool() -> None:
+    desk = Desk(may=lambda key, want: key != ANN.key)
+    (failed,) = desk.ask(ANN, JoinAPool(1, "chat"))
+    assert reply(failed)[1] == Failed(1, "no_right", refusal(Want(Right.READ, "chat")))
+    assert JoinPool("chat") in desk.ask(BOB, JoinAPool(1, "chat"))
+    content = parcel.encode(Parcel(300, Layer.CLIENT, b"carl", b"hi"))
+    assert [reply(effect)[0] for effect in desk.step(Shouted(NODE, "chat", content))] == [BOB.instance]
 
 
 def test_a_layer_that_is_not_here_is_named() -> None:

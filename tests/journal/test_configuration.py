@@ -19,12 +19,12 @@ from chaplain.journal.config_message import (
     RemoveIdentity,
     acl_id,
 )
-from chaplain.journal.configuration import may_read, may_write
 from chaplain.journal.founding import Policy
 from chaplain.journal.signing import SignatureType
 from chaplain.journal.state import Client, Status
 from chaplain.journal.verdict import Reason
 from chaplain.link.identity import Identity
+from chaplain.rights import may_read, may_write
 
 EVE = Identity(b"e" * 32)
 

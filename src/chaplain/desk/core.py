@@ -8,6 +8,7 @@ Invariants:
 - a listener hears of a pool only between its `Started` and its `Cancel`;
 - a call handed to another layer is settled there, or withdrawn when nobody waits for it any more;
 - this node is in a pool exactly while some client of it listens there;
+- whatever is about a stream is handed on only for who has the right to it;
 - what a client may have open is bounded (`DeskSettings`).
 """
 
@@ -59,6 +60,7 @@ from chaplain.gossip.events import (
     Rotated,
 )
 from chaplain.mesh.events import Entered, Exited, Gapped, JoinPool, LeavePool, Shout, Shouted, Whisper, Whispered
+from chaplain.rights import NO_RIGHT, Right, Want, refusal
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -113,6 +115,10 @@ class Views(Frozen, frozen=True):
     """The other way round; a number that names no configured node is an identifier already."""
     layers: frozenset[int] = frozenset()
     """The layers above gossip that answer clients here."""
+    wants: Callable[[int, bytes], Want | None] = lambda layer, body: None
+    """The right that a request to a layer takes; none if it is none, or the layer asks for itself."""
+    may: Callable[[bytes, Want], bool] = lambda key, want: True
+    """Whether the client of this key has a right."""
 
 
 class DeskCore:
@@ -132,7 +138,7 @@ class DeskCore:
         match event:
             case Entered():
                 if event.peer.client:
-                    self._guests[event.peer.instance] = Guest(event.peer.instance, event.peer.client)
+                    self._guests[event.peer.instance] = Guest(event.peer.instance, event.peer.client, event.peer.key)
                 return []
             case Exited():
                 return self._see_out(event.peer.instance)
@@ -229,6 +235,9 @@ class DeskCore:
         layer = request.layer
         if layer not in self._views.layers:
             return [self._refuse(guest, request.call, f"this node does not serve layer {layer}")]
+        want = self._views.wants(layer, request.body)
+        if want is not None and not self._views.may(guest.key, want):
+            return [self._forbid(guest, request.call, want)]
 
         def make(number: int) -> ForLayer:
             return ForLayer(layer, Requested(number, guest.name, request.body, payload))
@@ -281,6 +290,9 @@ class DeskCore:
     def _shout(self, guest: Guest, request: ShoutToPool, payload: bytes) -> list[DeskEffect]:
         if problem := shapes.bad_name(request.pool):
             return [self._refuse(guest, request.call, problem)]
+        want = Want(Right.WRITE, request.pool)
+        if not self._views.may(guest.key, want):
+            return [self._forbid(guest, request.call, want)]
         content = parcel.encode(Parcel(self._identifier, Layer.CLIENT, guest.name.encode(), payload))
         shout = Shout(request.pool, content)
         return [shout, *self._pass_on(request.pool, content), self._done(guest, request.call)]
@@ -297,6 +309,9 @@ class DeskCore:
     def _listen(self, guest: Guest, call: int, topic: Topic) -> list[DeskEffect]:
         if topic.kind != "events" and (problem := shapes.bad_name(topic.name)):
             return [self._refuse(guest, call, problem)]
+        want = Want(Right.READ, topic.name)
+        if topic.kind == "pool" and not self._views.may(guest.key, want):
+            return [self._forbid(guest, call, want)]
         if len(guest.listening) >= self._settings.listeners_max:
             return [self._refuse(guest, call, f"{len(guest.listening)} listeners are open already: cancel one first")]
         if call in guest.listening:
@@ -357,6 +372,10 @@ class DeskCore:
 
     def _refuse(self, guest: Guest, call: int, reason: str) -> Whisper:
         return self._reply(guest, Failed(call, "refused", reason))
+
+    def _forbid(self, guest: Guest, call: int, want: Want) -> Whisper:
+        self.counts["requests_forbidden"] += 1
+        return self._reply(guest, Failed(call, NO_RIGHT, refusal(want)))
 
     def _reply(self, guest: Guest, reply: NodeReply, payload: bytes = b"") -> Whisper:
         return Whisper(guest.instance, messages.encode(self._identifier, reply, payload))

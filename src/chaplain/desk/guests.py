@@ -13,9 +13,10 @@ class Topic(NamedTuple):
 
 
 class Guest:
-    def __init__(self, instance: bytes, name: str) -> None:
+    def __init__(self, instance: bytes, name: str, key: bytes) -> None:
         self.instance = instance
         self.name = name
+        self.key = key
         self.waiting = 0
         """Calls of this client that another layer has yet to answer."""
         self.listening: dict[int, Topic] = {}

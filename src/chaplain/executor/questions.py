@@ -22,9 +22,9 @@ from chaplain.executor.feed import Feed, Phase
 from chaplain.executor.messages import AskReach, AskResults, PeerMessage, Query, ReadThrough, WereRead
 from chaplain.executor.statement import decode_statement
 from chaplain.journal.assembly import Assembly
-from chaplain.journal.configuration import may_read
 from chaplain.journal.quorum import Quorum
 from chaplain.journal.state import Client, Status
+from chaplain.rights import NO_RIGHT, Right, Want, may_read, refusal
 
 WAITING_MAX = 4096
 """Questions that wait for a position."""
@@ -100,7 +100,7 @@ class Questions:
         try:
             message = messages.decode_client(event.body)
             if client is None:
-                self._refuse(event.call, "no_right", f"{event.client} is no client of this journal")
+                self._refuse(event.call, NO_RIGHT, f"{event.client} is no client of this journal")
             elif isinstance(message, ReadThrough):
                 self._read_through(event.call, client, message)
             else:
@@ -113,7 +113,7 @@ class Questions:
         if len(self._waits) + len(self._rounds) >= WAITING_MAX:
             self._refuse(wait.call, "busy", f"{WAITING_MAX} questions wait already: ask again later")
         elif isinstance(message, Query) and not may_read(wait.client, message.stream):
-            self._refuse(wait.call, "no_right", "this client may not read this stream: ask an admin for the right")
+            self._refuse(wait.call, NO_RIGHT, refusal(Want(Right.READ, message.stream)))
         elif isinstance(message, Query) and message.fresh:
             self._begin_round(journal, wait)
         else:

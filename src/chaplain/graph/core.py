@@ -48,7 +48,7 @@ from chaplain.graph.orphans import Orphan
 from chaplain.graph.pruning import allowed_floor, is_below, told_floor
 from chaplain.graph.reading import Reading
 from chaplain.graph.recovery import recover
-from chaplain.graph.requests import Append, Appended
+from chaplain.graph.requests import Append, Appended, wanted
 from chaplain.graph.settings import GraphSettings
 from chaplain.graph.spreading import Spreading
 from chaplain.graph.store import Place, Store
@@ -72,6 +72,7 @@ class _Written(Frozen, frozen=True):
 class GraphCore:
     errands = (CheckSignatures, ReadEvents)
     answers = (SignaturesChecked, EventsRead)
+    wants = staticmethod(wanted)
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.rights import Right, Want
 
 FRONTIER_MAX = 4096
 
@@ -101,6 +102,15 @@ def decode_request(body: bytes) -> GraphRequest:
     if not isinstance(request, Append) and len(request.leaves) > FRONTIER_MAX:
         raise Malformed(f"graph request: {len(request.leaves)} leaves")
     return request
+
+
+def wanted(body: bytes) -> Want | None:
+    """The right that a request takes; none if it is no request, which is told by who reads it."""
+    try:
+        request = decode_request(body)
+    except Malformed:
+        return None
+    return Want(Right.WRITE if isinstance(request, Append) else Right.READ, request.stream)
 
 
 def decode_answer(payload: bytes, kind: type[T]) -> T:

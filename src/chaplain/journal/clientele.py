@@ -33,7 +33,6 @@ from chaplain.journal.client_messages import (
     WrapSecret,
     Write,
 )
-from chaplain.journal.configuration import may_read
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.ingest import IngestCore
 from chaplain.journal.journal_events import Admitted, PackWritten
@@ -49,6 +48,7 @@ from chaplain.journal.service import Service, ServiceEffect
 from chaplain.journal.state import Client, Status
 from chaplain.journal.verdict import Executed, Reason
 from chaplain.link.events import Peer
+from chaplain.rights import Right, Want, may_read, refusal
 from chaplain.segment.record import Record
 
 LINGER_NS = 200_000_000
@@ -188,7 +188,7 @@ class Clientele:
                 elif may_read(client, message.stream):
                     self.reading.begin(instance, message)
                 else:
-                    why = "this client may not read this stream: ask an admin for the right"
+                    why = refusal(Want(Right.READ, message.stream))
                     yield Failed(message.call, kind_of(Reason.NO_RIGHT), why)
             case Grant():
                 self.reading.grant(instance, message)

@@ -17,8 +17,6 @@ Invariants: an ACL id and a client id are given once; a name and a key have at m
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from hashlib import sha256
 from typing import assert_never
 
@@ -43,26 +41,6 @@ from chaplain.journal.signing import SignatureType, Wrapping
 from chaplain.journal.state import Client, Draft, Lane, Status
 from chaplain.journal.verdict import ConfigVerdict, Reason
 from chaplain.link.identity import KEY_BYTES
-
-
-def may_write(client: Client, stream: str) -> bool:
-    return _matches(client.writes, stream)
-
-
-def may_read(client: Client, stream: str) -> bool:
-    return _matches(client.reads, stream)
-
-
-@lru_cache(maxsize=65536)
-def _matches(patterns: tuple[str, ...], stream: str) -> bool:
-    return any(_expression(pattern).fullmatch(stream) for pattern in patterns)
-
-
-@lru_cache(maxsize=4096)
-def _expression(pattern: str) -> re.Pattern[str]:
-    """`*` stands for any characters, also none; everything else for itself."""
-    pieces = [re.escape(piece) for piece in re.sub(r"\*+", "*", pattern).split("*")]
-    return re.compile(".*".join(pieces))
 
 
 class Configuration:

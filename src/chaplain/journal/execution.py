@@ -26,7 +26,7 @@ from chaplain.errors import Malformed
 from chaplain.journal import ingest_message, lanes, transaction, verdict
 from chaplain.journal.assembly import Assembly
 from chaplain.journal.cluster_message import Body, DataEntry, Reference, chain_hash, encode_body, genesis
-from chaplain.journal.configuration import Configuration, may_write
+from chaplain.journal.configuration import Configuration
 from chaplain.journal.filing import Filed, file, refiled, unfile
 from chaplain.journal.founding import Founding
 from chaplain.journal.holding import Staged
@@ -47,6 +47,7 @@ from chaplain.journal.verdict import (
     StreamVerdict,
     Verdict,
 )
+from chaplain.rights import may_write
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Kind, Record
 

@@ -25,7 +25,6 @@ from chaplain.journal.client_messages import (
     Wrapped,
     WrapSecret,
 )
-from chaplain.journal.configuration import may_read
 from chaplain.journal.excerpt import Excerpt
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.journal_events import ToClient
@@ -34,6 +33,7 @@ from chaplain.journal.reading import Locate
 from chaplain.journal.signing import SECRET_BYTES, WRAP_NONCE_BYTES, SignatureType, Wrapping
 from chaplain.journal.state import Client, Place, Status
 from chaplain.link.identity import KEY_BYTES
+from chaplain.rights import may_read
 from chaplain.segment.record import Record
 
 ServiceEffect: TypeAlias = ToClient | ReadLog | Damaged

@@ -49,6 +49,7 @@ from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Entered, Exited, Gapped, Whispered
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node import notices, status
+from chaplain.node.clearance import Clearance
 from chaplain.node.names import Names
 from chaplain.node.place import Place
 from chaplain.node.recorder import Recorder
@@ -107,13 +108,10 @@ class NodeCore:
         self._names = Names(settings.node_ids, journal)
         self.uppers: Mapping[Layer, UpperCore] = uppers or {}
         self.recorder = recorder
-        views = Views(
-            lambda: status.of_node(self),
-            lambda: status.of_members(self),
-            self.node_id,
-            self._names.identifier,
-            frozenset(self.uppers),
-        )
+        asked = (lambda: status.of_node(self), lambda: status.of_members(self))
+        clearance = Clearance(journal, self.uppers)
+        layers = frozenset(self.uppers)
+        views = Views(*asked, self.node_id, self._names.identifier, layers, clearance.wants, clearance.may)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
         """What this node is in the journal's order."""

@@ -41,7 +41,8 @@ UpperEffect: TypeAlias = Whisper | Meet | Settled | Persist | Report | Halt
 
 class UpperCore(Protocol):
     """One that wants more of its host than others do has the types of it in `errands`, and of the answers in
-    `answers`.
+    `answers`. One whose requests are about streams says in `wants` which right each takes; it is given none that its
+    client has no right to.
     """
 
     counts: Counter[str]

@@ -49,6 +49,8 @@ class _Waiting:
 
 
 class SequenceLayer:
+    wants = staticmethod(requests.wanted)
+
     def __init__(self, core: SequenceCore, tap: Tap | None = None, tapped: tuple[str, ...] = ()) -> None:
         self.core = core
         self.counts: Counter[str] = core.bench.counts

@@ -14,6 +14,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.rights import Right, Want
 from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.primitives import VCHAR
 
@@ -78,6 +79,15 @@ def decode_request(body: bytes) -> SequenceRequest:
     if not name or len(name) > STRING_BYTES_MAX or name.translate(None, VCHAR):
         raise Malformed(f"a stream's name has 1 to {STRING_BYTES_MAX} visible ASCII characters")
     return request
+
+
+def wanted(body: bytes) -> Want | None:
+    """The right that a request takes; none if it is no request, which is told by who reads it."""
+    try:
+        request = decode_request(body)
+    except Malformed:
+        return None
+    return Want(Right.WRITE if isinstance(request, PublishRequest) else Right.READ, request.stream)
 
 
 def decode_page(payload: bytes) -> Page:

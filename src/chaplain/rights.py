@@ -1,0 +1,82 @@
+"""Who may do what with a stream, whatever its kind: the one place where that is asked.
+
+An identity has two lists of patterns, of what it may write and of what it may read; the configuration stream keeps
+them. A right is about a name: whoever may write `orders` may write the journal, the graph, the sequence and the pool of
+that name. Refuses to know who somebody is, and where the lists are kept.
+
+| kind | writes | reads |
+|---|---|---|
+| journal | a request, staged or not | messages; queries of its database |
+| graph | append | either order of reading |
+| sequence | publish | read |
+| pool | broadcast | join |
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from functools import lru_cache
+from typing import Protocol
+
+from chaplain.core import Frozen
+from chaplain.wire.limits import STRING_BYTES_MAX
+
+NO_RIGHT = "no_right"
+"""The kind of such a refusal, for programs."""
+
+
+class Right(StrEnum):
+    WRITE = "write"
+    READ = "read"
+
+
+class Want(Frozen, frozen=True):
+    """The right that a request takes."""
+
+    right: Right
+    stream: str
+
+
+class Holder(Protocol):
+    """An identity, as far as rights go."""
+
+    @property
+    def writes(self) -> tuple[str, ...]: ...
+
+    @property
+    def reads(self) -> tuple[str, ...]: ...
+
+
+def may(holder: Holder, want: Want) -> bool:
+    return covers(holder.writes if want.right is Right.WRITE else holder.reads, want.stream)
+
+
+def may_write(holder: Holder, stream: str) -> bool:
+    return covers(holder.writes, stream)
+
+
+def may_read(holder: Holder, stream: str) -> bool:
+    return covers(holder.reads, stream)
+
+
+def refusal(want: Want) -> str:
+    """For people: the stream, the right, and who can give it."""
+    return f"this client may not {want.right} stream {want.stream[:80]!r}: ask an admin for the right"
+
+
+def covers(patterns: tuple[str, ...], stream: str) -> bool:
+    """A name that is too long for a stream is nobody's, and not remembered."""
+    return len(stream) <= STRING_BYTES_MAX and _covers(patterns, stream)
+
+
+@lru_cache(maxsize=65536)
+def _covers(patterns: tuple[str, ...], stream: str) -> bool:
+    return any(_expression(pattern).fullmatch(stream) for pattern in patterns)
+
+
+@lru_cache(maxsize=4096)
+def _expression(pattern: str) -> re.Pattern[str]:
+    """`*` stands for any characters, also none; everything else for itself."""
+    pieces = [re.escape(piece) for piece in re.sub(r"\*+", "*", pattern).split("*")]
+    return re.compile(".*".join(pieces), re.DOTALL)

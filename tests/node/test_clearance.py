@@ -1,0 +1,75 @@
+"""Rights by stream: what patterns cover, which right a request takes, and who a node thinks has it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaplain.graph import requests as graph
+from chaplain.journal.state import Client, Status
+from chaplain.node.clearance import Clearance
+from chaplain.rights import Right, Want, covers, may, refusal
+from chaplain.sequence import requests as sequence
+from chaplain.wire.parcel import Layer
+
+KEY = b"k" * 32
+READER = Client(b"A" * 15, "reader", KEY, 1, b"", ("own-*",), ("news", "own-*"), False, b"")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "stream", "covered"),
+    [
+        (("*",), "anything", True),
+        ((), "anything", False),
+        (("news",), "news", True),
+        (("news",), "news2", False),
+        (("own-*",), "own-", True),
+        (("*-a-*",), "x-a-y", True),
+        (("n.ws",), "news", False),
+        (("*",), "n" * 256, False),
+    ],
+)
+def test_patterns(patterns: tuple[str, ...], stream: str, covered: bool) -> None:
+    assert covers(patterns, stream) is covered
+
+
+@pytest.mark.parametrize(
+    ("layer", "body", "right"),
+    [
+        (Layer.GRAPH, graph.encode(graph.Append("news")), Right.WRITE),
+        (Layer.GRAPH, graph.encode(graph.ReadSnapshot("news")), Right.READ),
+        (Layer.GRAPH, graph.encode(graph.ReadArrivals("news")), Right.READ),
+        (Layer.SEQUENCE, sequence.encode(sequence.PublishRequest("news", [1])), Right.WRITE),
+        (Layer.SEQUENCE, sequence.encode(sequence.ReadRequest("news", 0, 0, 0)), Right.READ),
+    ],
+)
+def test_the_right_that_a_request_takes(layer: Layer, body: bytes, right: Right) -> None:
+    uppers: Any = {
+        Layer.GRAPH: SimpleNamespace(wants=graph.wanted),
+        Layer.SEQUENCE: SimpleNamespace(wants=sequence.wanted),
+        Layer.EXECUTOR: SimpleNamespace(),
+    }
+    clearance = Clearance(None, uppers)
+    assert clearance.wants(layer, body) == Want(right, "news")
+    assert clearance.wants(layer, body[:-1]) is None  # no request: the layer says so
+    assert clearance.wants(Layer.EXECUTOR, body) is None  # it asks for itself
+    assert clearance.may(KEY, Want(right, "news"))  # without a journal there is no list of rights
+
+
+def test_who_has_it() -> None:
+    known: dict[bytes, Client] = {KEY: READER}
+    journal: Any = SimpleNamespace(execution=SimpleNamespace(client_of_key=known.get))
+    clearance = Clearance(journal, {})
+    wants = [Want(right, stream) for stream in ("news", "own-1", "hidden") for right in (Right.READ, Right.WRITE)]
+    assert [clearance.may(KEY, want) for want in wants] == [True, False, True, True, False, False]
+    assert not clearance.may(b"x" * 32, wants[0])
+    for status in (Status.REMOVED, Status.COMPROMISED):
+        known[KEY] = Client(b"A" * 15, "reader", KEY, 1, b"", ("*",), ("*",), False, b"", status)
+        assert not clearance.may(KEY, wants[0])
+
+
+def test_a_refusal_names_the_stream_and_the_right() -> None:
+    assert may(READER, Want(Right.READ, "news"))
+    assert refusal(Want(Right.WRITE, "news")) == "this client may not write stream 'news': ask an admin for the right"
