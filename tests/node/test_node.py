@@ -188,6 +188,8 @@ class Postman:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.heard: list[UpperInput] = []
+        self.asked = 0
+        """How often for its deadline."""
 
     def step(self, now_ns: int, event: UpperInput) -> list[UpperEffect]:
         self.heard.append(event)
@@ -202,6 +204,7 @@ class Postman:
                 return []
 
     def deadline(self) -> int | None:
+        self.asked += 1
         return None
 
     def status(self) -> dict[str, object]:
@@ -244,6 +247,26 @@ def test_a_layer_above_gossip_writes_under_tickets_of_its_own() -> None:
     assert not any(isinstance(event, Persisted) for event in postman.heard)
     node.step(cluster.world.now_ns, Persisted(persist.ticket))
     assert Persisted(1) in postman.heard
+
+
+def test_a_layer_without_a_step_is_not_asked_for_anything() -> None:
+    cluster = Postmen()
+    cluster.world.run(5 * SECOND)
+    node, postman = cluster.node("one"), cluster.postmen["one"]
+    node.step(node.now_ns, Drained())
+    node.deadline()
+    postman.heard.clear()
+    before = postman.asked
+    for _ in range(3):
+        node.step(node.now_ns, Drained())
+        node.deadline()
+    assert (postman.heard, postman.asked) == ([], before)
+    node._work.append((node._uppers[Layer.GRAPH], Persisted(0)))
+    node.step(node.now_ns, Drained())
+    node.deadline()
+    assert (postman.heard, postman.asked) == ([Persisted(0)], before + 1)
+    node.step(node.now_ns, Drained())
+    assert postman.heard == [Persisted(0), Drained()]
 
 
 def test_gauges_say_who_is_here() -> None:

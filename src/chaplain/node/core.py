@@ -167,7 +167,7 @@ class NodeCore:
             return self._out
         match event:
             case host.Drained():
-                self._work.extend((place, event) for place in self._layers[3:])
+                self._end_round(event)
                 self._record(event)
                 self._run()  # the link last: what the others say now is to travel in the same frames
                 self._work.append((self._link, event))
@@ -205,16 +205,22 @@ class NodeCore:
         work = self._work
         while work:
             place, event = work.popleft()
+            place.stirred, place.timed = type(event) is not host.Drained, False
             for effect in place.step(self.now_ns, event):
                 place.routes[type(effect)](effect)
+
+    def _end_round(self, event: host.Drained) -> None:
+        """For those who had a part in it; layers above the journal may look at what it has agreed."""
+        ordered = self._journal is not None and self._journal.stirred
+        self._work.extend((place, event) for place in self._layers[3:] if ordered or place.stirred)
 
     # Who gets what.
 
     def _places(self) -> tuple[Place, Place, Place, Place]:
-        to_link = Place(self.link.step, self.link.deadline, {})
-        to_mesh = Place(self.mesh.step, self.mesh.deadline, {})
-        to_gossip = Place(self.gossip.step, self.gossip.deadline, {})
-        to_desk = Place(self.desk.step, self.desk.deadline, {})
+        to_link = Place(self.link.step, self.link.deadline)
+        to_mesh = Place(self.mesh.step, self.mesh.deadline)
+        to_gossip = Place(self.gossip.step, self.gossip.deadline)
+        to_desk = Place(self.desk.step, self.desk.deadline)
 
         def give(place: Place) -> Callable[[Any], None]:
             return lambda effect: self._work.append((place, effect))
@@ -250,7 +256,7 @@ class NodeCore:
         return to_link, to_mesh, to_gossip, to_desk
 
     def _place_of(self, journal: JournalCore) -> Place:
-        place = Place(journal.step, journal.deadline, {})
+        place = Place(journal.step, journal.deadline)
         place.send(self._emit, Report, Halt, Verify, ReadLog)
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
         place.send(lambda admitted: self._work.append((self._link, Register(dict(admitted.clients)))), Admitted)
@@ -259,7 +265,7 @@ class NodeCore:
         return place
 
     def _place_of_upper(self, upper: UpperCore) -> Place:
-        place = Place(upper.step, upper.deadline, {})
+        place = Place(upper.step, upper.deadline)
         place.send(self._emit, Report, Halt, *getattr(upper, "errands", ()))
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
         place.send(lambda effect: self._work.append((self._desk, effect)), Settled)
@@ -267,7 +273,7 @@ class NodeCore:
         return place
 
     def _place_of_recorder(self, recorder: Recorder) -> Place:
-        place = Place(recorder.step, recorder.deadline, {})
+        place = Place(recorder.step, recorder.deadline)
         place.send(self._emit, Report)
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         return place
@@ -293,6 +299,7 @@ class NodeCore:
         if self._work:
             self._work.append((self._link, say))
             return
+        self._link.timed = False
         for effect in self.link.step(self.now_ns, say):
             self._link.routes[type(effect)](effect)
 
@@ -371,6 +378,7 @@ class NodeCore:
 
     def _change_ring(self, change: InstallKey | UseKey | RemoveKey) -> None:
         """The link takes the step at once; others hear of it when the ring is on disk."""
+        self._link.timed = False
         for effect in self.link.step(self.now_ns, change):
             self._link.routes[type(effect)](effect)
         self._write(self._gossip, confirmation(change), (self._rings.file(),))

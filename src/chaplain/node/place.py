@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 
-class Place(NamedTuple):
-    """A layer, and where each of its effects goes."""
+class Place:
+    """A layer, and where each of its effects goes.
 
-    step: Callable[[int, Any], list[Any]]
-    deadline: Callable[[], int | None]
-    routes: dict[type, Callable[[Any], None]]
+    Nothing changes in a layer that is not stepped. So its deadline is asked for once after each step, and a round in
+    which it had no step does not end for it.
+    """
+
+    __slots__ = ("_deadline", "_due_ns", "routes", "step", "stirred", "timed")
+
+    def __init__(self, step: Callable[[int, Any], list[Any]], deadline: Callable[[], int | None]) -> None:
+        self.step = step
+        self.routes: dict[type, Callable[[Any], None]] = {}
+        self.stirred = True
+        """It had a step since a round last ended for it."""
+        self.timed = False
+        """Its deadline is known."""
+        self._deadline = deadline
+        self._due_ns: int | None = None
 
     def send(self, hand: Callable[[Any], None], *kinds: type) -> None:
         self.routes.update(dict.fromkeys(kinds, hand))
+
+    def deadline(self) -> int | None:
+        if not self.timed:
+            self._due_ns = self._deadline()
+            self.timed = True
+        return self._due_ns
