@@ -1,45 +1,52 @@
-"""A node with a planted bug and a disk to show it: it says "on disk" at once, and the disk forgets the last second when
-the process is killed. Started like `python -m chaplain.cli.main`.
+"""A node with a planted bug and a disk to show it: while a file `forget` is beside its folder it says "on disk" of
+what it keeps in memory only. Started like `python -m chaplain.cli.main`.
+
+What it wrote before is whole: so it surely starts again, and surely without what it promised since.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-import time
+import sys
+from pathlib import Path
 
 from chaplain.cli.main import main
 from chaplain.core import Persist, Persisted
 from chaplain.runtime.storage import Storage
 
-FORGETS_S = 1.0
+FLAG = "forget"
+_really_at_once, _really_perform, _really_finish = Storage._at_once, Storage._perform_all, Storage._finish
+_flag = Path(sys.argv[-1]).parent.parent / FLAG
+_forgetting = False
+
+
+def at_once(self: Storage, persists: list[Persist]) -> bool:
+    return not _forgets() and _really_at_once(self, persists)
+
+
+def perform_all(self: Storage, group: list[Persist]) -> None:
+    if not _forgets():
+        _really_perform(self, group)
 
 
 def finish(self: Storage, group: list[Persist]) -> None:
+    if not _forgetting:
+        _really_finish(self, group)
+        return
     for persist in group:
         self._done.append(Persisted(persist.ticket))
     os.eventfd_write(self.fd, 1)
-    with LOCK:
-        LATE.append((time.monotonic() + FORGETS_S, self, group))
 
 
-def write_late() -> None:
-    while True:
-        with LOCK:
-            while LATE and LATE[0][0] <= time.monotonic():
-                _, storage, group = LATE.pop(0)
-                for persist in group:
-                    for operation in persist.operations:
-                        storage._files.perform(operation)
-        time.sleep(0.02)
+def _forgets() -> bool:
+    """From the first time on, for good: a log with a hole in it would be another bug."""
+    global _forgetting  # noqa: PLW0603
+    _forgetting = _forgetting or _flag.exists()
+    return _forgetting
 
-
-LATE: list[tuple[float, Storage, list[Persist]]] = []
-LOCK = threading.Lock()
 
 if __name__ == "__main__":
-    Storage._at_once = lambda self, persists: False  # type: ignore[method-assign]
-    Storage._perform_all = lambda self, group: None  # type: ignore[method-assign]
+    Storage._at_once = at_once  # type: ignore[method-assign]
+    Storage._perform_all = perform_all  # type: ignore[method-assign]
     Storage._finish = finish  # type: ignore[method-assign]
-    threading.Thread(target=write_late, daemon=True).start()
     main()

@@ -6,13 +6,17 @@ import json
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.drill.forgetful_node import FLAG
 
 from chaplain.drill import blows
-from chaplain.drill.drill import Drill
+from chaplain.drill.breaks import JOURNAL, KINDS
+from chaplain.drill.drill import PROGRESS, Drill
+from chaplain.drill.journal_load import JournalLoad
 from chaplain.runtime import local
 from chaplain.runtime.founding import make_cluster
 
@@ -36,25 +40,42 @@ def test_a_short_drill_is_clean_and_leaves_the_cluster_whole(cluster: Path) -> N
     found = json.loads(done.stdout)
     assert found["clean"]
     assert sum(found["blows"].values()) > 0
-    assert found["acknowledged"] > 0
+    assert [*found["kinds"]] == [*KINDS]
+    for of, line in found["kinds"].items():
+        assert line["clean"], (of, line)
+        assert line["acknowledged"] > 0
+    assert found["acknowledged"] == sum(line["acknowledged"] for line in found["kinds"].values())
     assert all(local.pid_of(cluster / f"node-{node}") for node in (1, 2, 3))
 
 
 def test_what_forgetful_nodes_lost_is_named(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "PROGRAM", FORGETFUL)
     local.bring_up(cluster, lambda _: None)
+    began_s: list[float] = []
 
     def kill_all(drill: Drill) -> None:
-        drill._blows["kill all"] += 1
+        """Once, and after the writers have ended: they would take a cluster that has gone back for two."""
+        (cluster / FLAG).touch()
+        began_s.append(time.monotonic())
+        drill._progressed("they forget from now on")
+        for load in drill.loads.values():
+            load.end()
         blows.kill(cluster, [1, 2, 3])
+        (cluster / FLAG).unlink()
         blows.restart(cluster)
-        drill._until_s = 0.0  # one such blow is enough
+        drill._until_s = 0.0
 
     monkeypatch.setattr(Drill, "_strike", kill_all)
-    verdict = Drill(cluster, 60, random.Random(1), lambda _: None).run()
-    lost = [one for one in verdict.breaks if one.kind in ("lost", "moved")]
-    assert lost, verdict
-    assert all(one.offset is not None for one in lost)
+    drill = Drill(cluster, 60, random.Random(1), lambda _: None, [JOURNAL])
+    verdict = drill.run()
+    load = drill.loads[JOURNAL]
+    assert isinstance(load, JournalLoad)
+    attempts = [attempt for writer in load.writers for attempt in writer.attempts]
+    forgotten = {one.offset for one in attempts if one.offset is not None and one.invoked_s > began_s[0]}
+    assert len(forgotten) >= PROGRESS[JOURNAL]
+    lost = {one.offset for one in verdict.breaks if one.kind == "lost"}
+    assert forgotten <= lost, verdict.breaks
+    assert {one.offset for one in attempts if one.offset is not None} > lost, "what was on disk is still there"
 
 
 def test_a_cluster_that_is_not_whole_is_not_drilled(cluster: Path) -> None:

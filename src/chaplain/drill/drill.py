@@ -1,7 +1,8 @@
-"""The drill: load, blows for as long as was asked, then calm, and a verdict.
+"""The drill: load on every kind of stream, blows for as long as was asked, then calm, and a verdict.
 
-Decides which blow comes next and when it was survived. A blow counts as survived when writes that began after it are
-acknowledged; a cluster that does not get there in time is stuck, which is a break, too.
+Decides which blow comes next and when it was survived. A blow counts as survived when what was begun after it is
+acknowledged, for every kind, and everybody who was away is back; a cluster that does not get there in time is stuck,
+which is a break, too.
 """
 
 from __future__ import annotations
@@ -9,81 +10,100 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from chaplain.client.journal_results import Message
-from chaplain.config import load_cluster
 from chaplain.core import Frozen
 from chaplain.drill import blows
-from chaplain.drill.history import Break, judge
-from chaplain.drill.writers import PATIENCE_S, Writer, read_all
+from chaplain.drill.access import PATIENCE_S, Access
+from chaplain.drill.breaks import GRAPH, JOURNAL, KINDS, POOL, SEQUENCE, Break, Judged
+from chaplain.drill.entry_loads import GraphLoad, SequenceLoad
+from chaplain.drill.journal_load import JournalLoad
+from chaplain.drill.load import Blow, Load
+from chaplain.drill.pool_load import PoolLoad
 from chaplain.errors import ChaplainError
 from chaplain.runtime.inquire import get_status
 from chaplain.runtime.local import describe
 
-WRITERS = 4
-PROGRESS = 20
-"""Writes begun after a blow that must be acknowledged before the next one."""
+PROGRESS = {JOURNAL: 20, GRAPH: 5, SEQUENCE: 5, POOL: 5}
+"""What begins after a blow and must be acknowledged before the next one."""
 PAUSE_S = (1.0, 5.0)
 DOWN_S = (0.0, 1.0)
-READABLE_S = 30.0
 POLL_S = 0.02
+SEQUENCE_NODES_MIN = 3
+TOO_FEW = "the sequence: with fewer than three nodes every kill takes its majority, and it lives in memory"
+LOADS: dict[str, Callable[[Access], Load]] = {
+    JOURNAL: JournalLoad,
+    GRAPH: GraphLoad,
+    SEQUENCE: SequenceLoad,
+    POOL: PoolLoad,
+}
 Tell = Callable[[str], None]
 
 
 class Verdict(Frozen, frozen=True):
     blows: dict[str, int]
-    acknowledged: int
-    unknown: int
-    refused: int
+    kinds: tuple[Judged, ...]
     gaps_s: tuple[float, ...]
-    """From each blow to the next acknowledgement of a write begun after it."""
+    """From each blow to the next acknowledgement of something begun after it, for the slowest kind of stream."""
     breaks: tuple[Break, ...]
     left_out: tuple[str, ...]
 
+    @property
+    def acknowledged(self) -> int:
+        return sum(judged.acknowledged for judged in self.kinds)
+
+    @property
+    def unknown(self) -> int:
+        return sum(judged.unknown for judged in self.kinds)
+
+    @property
+    def refused(self) -> int:
+        return sum(judged.refused for judged in self.kinds)
+
 
 class Drill:
-    def __init__(self, directory: Path, seconds: float, chance: random.Random, tell: Tell) -> None:
+    def __init__(
+        self, directory: Path, seconds: float, chance: random.Random, tell: Tell, kinds: Sequence[str] = KINDS
+    ) -> None:
         self._directory = directory
-        self._until_s = time.monotonic() + seconds
+        self._seconds = seconds
+        self._until_s = 0.0
         self._chance = chance
         self._tell = tell
-        self._nodes = load_cluster(directory).nodes
-        self._stream = f"drill-{chance.randrange(16**8):08x}"
-        """A stream of its own: nobody else's messages are touched."""
-        self._blows: Counter[str] = Counter()
+        # A stream of its own: nobody else's messages are touched.
+        self._access = Access(directory, f"drill-{chance.randrange(16**8):08x}")
+        self._nodes = self._access.nodes
+        self._left_out = [] if blows.can_cut() else [blows.CUT_MISSING]
+        if SEQUENCE in kinds and len(self._nodes) < SEQUENCE_NODES_MIN:
+            self._left_out.append(TOO_FEW)
+            kinds = [kind for kind in kinds if kind != SEQUENCE]
+        self.loads = {kind: LOADS[kind](self._access) for kind in KINDS if kind in kinds}
+        self._counts: Counter[str] = Counter()
+        self._dealt: list[Blow] = []
         self._gaps_s: list[float] = []
         self._found: list[Break] = []
-        self._writers: list[Writer] = []
 
     def run(self) -> Verdict:
         self._check_whole()
-        self._writers = [Writer(self._directory, self._stream, number) for number in range(WRITERS)]
-        for writer in self._writers:
-            writer.start()
-        try:
-            self._survived("the start", time.monotonic())
-            while time.monotonic() < self._until_s and not self._found:
-                self._strike()
-        finally:
-            blows.restart(self._directory)
-            histories = [writer.end() for writer in self._writers]
-        self._tell("the blows are over: reading every node")
-        self._wait_until_same()
-        readings = {node.id: reading for node in self._nodes if (reading := self._read(node.id)) is not None}
-        attempts = [attempt for history in histories for attempt in history]
-        acknowledged = sum(attempt.offset is not None for attempt in attempts)
-        refused = sum(bool(attempt.refused) for attempt in attempts)
-        return Verdict(
-            dict(self._blows),
-            acknowledged,
-            len(attempts) - acknowledged - refused,
-            refused,
-            tuple(self._gaps_s),
-            (*self._found, *judge(histories, readings)),
-            () if blows.can_cut() else (blows.CUT_MISSING,),
-        )
+        with self._access.granted():
+            for load in self.loads.values():
+                load.start()
+            try:
+                self._recovered("the start", time.monotonic())
+                self._until_s = time.monotonic() + self._seconds
+                while time.monotonic() < self._until_s and not self._found:
+                    self._strike()
+            finally:
+                blows.restart(self._directory)
+                for load in self.loads.values():
+                    load.end()
+            self._tell("the blows are over: reading every node")
+            judged = tuple(load.judge(self._dealt) for load in self.loads.values())
+        left_out = [one for kind in judged for one in kind.left_out]
+        breaks = [one for kind in judged for one in kind.breaks]
+        every = (tuple(self._gaps_s), (*self._found, *breaks), (*self._left_out, *left_out))
+        return Verdict(dict(self._counts), judged, *every)
 
     def _check_whole(self) -> None:
         down = [node.id for node in self._nodes if not node.http or get_status(node.http) is None]
@@ -99,26 +119,32 @@ class Drill:
             deeds["cut one off"] = 15
         (deed,) = self._chance.choices(list(deeds), list(deeds.values()))
         victim = self._master() if deed == "kill the master" else self._chance.choice(self._nodes).id
-        self._blows[deed] += 1
+        self._counts[deed] += 1
         self._tell(f"{deed}" + ("" if deed == "kill all" else f": node {victim}"))
         struck_s = time.monotonic()
+        forgets = False
         if deed.startswith("kill"):
-            self._kill([node.id for node in self._nodes] if deed == "kill all" else [victim], deed, struck_s)
+            victims = [node.id for node in self._nodes] if deed == "kill all" else [victim]
+            forgets = self._kill(victims, deed, struck_s)
         elif deed == "pause one":
             with blows.paused(self._directory, victim):
                 self._last(PAUSE_S)
         else:
             with blows.cut(next(node.endpoint for node in self._nodes if node.id == victim)):
                 self._last(PAUSE_S)
-        self._survived(deed, struck_s)
+        over_s = time.monotonic()
+        self._recovered(deed, struck_s)
+        self._dealt.append(Blow(struck_s, over_s, time.monotonic(), forgets))
 
-    def _kill(self, victims: list[int], deed: str, struck_s: float) -> None:
+    def _kill(self, victims: list[int], deed: str, struck_s: float) -> bool:
+        """Whether what was in memory alone is gone."""
         blows.kill(self._directory, victims)
         majority_lives = 2 * (len(self._nodes) - len(victims)) > len(self._nodes)
         if majority_lives:
-            self._survived(deed, struck_s)  # the others go on alone
+            self._progressed(deed)  # the others go on alone
         self._last(DOWN_S)
         blows.restart(self._directory)
+        return not majority_lives
 
     def _last(self, between_s: tuple[float, float]) -> None:
         time.sleep(self._chance.uniform(*between_s))
@@ -127,39 +153,28 @@ class Drill:
         master = describe(self._directory)["master"]
         return master if isinstance(master, int) else self._chance.choice(self._nodes).id
 
-    def _survived(self, deed: str, since_s: float) -> None:
-        """Wait until the writers get on."""
+    # Until it is survived.
+
+    def _recovered(self, deed: str, since_s: float) -> None:
+        """The clients get on, and whoever was away is back."""
         began_s = time.monotonic()
-        while self._acked_since(began_s) < PROGRESS:
-            if time.monotonic() - began_s > PATIENCE_S:
-                self._found.append(
-                    Break("stuck", None, f"no write was acknowledged for {PATIENCE_S:g} s after: {deed}")
-                )
-                return
-            time.sleep(POLL_S)
-        done = [one.acked_s for writer in self._writers for one in writer.attempts.copy() if one.invoked_s >= since_s]
-        self._gaps_s.append(min(acked_s for acked_s in done if acked_s) - since_s)
+        self._progressed(deed)
+        self._wait(deed, lambda load: load.missing(began_s, [get_status(node.http) or {} for node in self._nodes]))
+        firsts = [load.first_acked(since_s) for load in self.loads.values()]
+        self._gaps_s.append(max((first_s - since_s for first_s in firsts if first_s is not None), default=0.0))
 
-    def _acked_since(self, since_s: float) -> int:
-        return sum(writer.acked_since(since_s) for writer in self._writers)
+    def _progressed(self, deed: str) -> None:
+        began_s = time.monotonic()
+        self._wait(deed, lambda load: self._behind(load, began_s))
 
-    def _read(self, node: int) -> list[Message] | None:
-        """A node may still be repairing its log; one that cannot be read in the end has broken its promise."""
-        end_s = time.monotonic() + READABLE_S
-        while True:
-            try:
-                return read_all(self._directory, node, self._stream)
-            except ChaplainError as error:
-                if time.monotonic() > end_s:
-                    self._found.append(Break("unreadable", None, f"node {node}: {error}"))
-                    return None
-                time.sleep(POLL_S)
+    def _behind(self, load: Load, since_s: float) -> str:
+        return "" if load.acked_since(since_s) >= PROGRESS[load.of] else "too little was acknowledged"
 
-    def _wait_until_same(self) -> None:
-        """Nodes that were away catch up; if they never do, their readings will differ, and that is said."""
+    def _wait(self, deed: str, lacks: Callable[[Load], str]) -> None:
         end_s = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end_s:
-            seen = [get_status(node.http) or {} for node in self._nodes]
-            if len({(one.get("agreed"), one.get("chain")) for one in seen}) == 1 and seen[0].get("chain"):
-                return
-            time.sleep(POLL_S)
+        for load in self.loads.values():
+            while (lack := lacks(load)) and not any(found.of == load.of for found in self._found):
+                if time.monotonic() > end_s:
+                    what = f"{PATIENCE_S:g} s after: {deed}: {lack}"
+                    self._found.append(Break("stuck", None, what, load.of))
+                time.sleep(POLL_S)

@@ -14,17 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from chaplain.client.journal_results import Message
-from chaplain.core import Frozen
-
-
-class Break(Frozen, frozen=True):
-    """A promise that was not kept."""
-
-    kind: str
-    """`lost`, `doubled`, `moved`, `phantom`, `foreign`, `disordered`, `overtaken`, `different`, `gap`, `stuck` or
-    `unreadable`."""
-    offset: int | None
-    detail: str
+from chaplain.drill.breaks import Break, shown
 
 
 @dataclass(slots=True)
@@ -48,7 +38,7 @@ Histories = Sequence[Sequence[Attempt]]
 def judge(histories: Histories, readings: Mapping[int, Sequence[Message]]) -> list[Break]:
     """All breaks, the nodes' differences first."""
     if not readings:
-        return []
+        return _unverified(histories)
     first_node, first = next(iter(readings.items()))
     found = [broken for node, reading in readings.items() for broken in _reading(node, reading, first_node, first)]
     at: dict[bytes, Message] = {}
@@ -59,6 +49,15 @@ def judge(histories: Histories, readings: Mapping[int, Sequence[Message]]) -> li
     found += [broken for attempt in attempts for broken in _fate(attempt, at.get(attempt.value))]
     found += [broken for history in histories for broken in _own_order(history, at)]
     return [*found, *_real_time(attempts)]
+
+
+def _unverified(histories: Histories) -> list[Break]:
+    """Nobody could be read: whatever was acknowledged is neither found nor missing."""
+    offsets = sorted(one.offset for history in histories for one in history if one.offset is not None)
+    if not offsets:
+        return []
+    what = f"{len(offsets)} acknowledged writes, at offsets {offsets[0]} to {offsets[-1]}"
+    return [Break("unverified", offsets[0], f"{what}, could not be looked for: no node could be read")]
 
 
 def _reading(node: int, reading: Sequence[Message], first_node: int, first: Sequence[Message]) -> Iterator[Break]:
@@ -79,13 +78,13 @@ def _strange(first: Sequence[Message], ours: set[bytes]) -> Iterator[Break]:
     counts = Counter(message.value for message in first)
     for message in first:
         if counts[message.value] > 1:
-            yield Break("doubled", message.offset, f"{_shown(message.value)} stands {counts[message.value]} times")
+            yield Break("doubled", message.offset, f"{shown(message.value)} stands {counts[message.value]} times")
         if message.value not in ours:
-            yield Break("foreign", message.offset, f"nobody wrote {_shown(message.value)}")
+            yield Break("foreign", message.offset, f"nobody wrote {shown(message.value)}")
 
 
 def _fate(attempt: Attempt, found: Message | None) -> Iterator[Break]:
-    name = _shown(attempt.value)
+    name = shown(attempt.value)
     if attempt.refused and found is not None:
         yield Break("phantom", found.offset, f"{name} was refused ({attempt.refused}), and is written")
     elif attempt.offset is not None and found is None:
@@ -106,9 +105,7 @@ def _own_order(history: Sequence[Attempt], at: Mapping[bytes, Message]) -> Itera
         if found is None:
             continue
         if found.offset < last:
-            yield Break(
-                "disordered", found.offset, f"{_shown(attempt.value)} stands before what its writer wrote first"
-            )
+            yield Break("disordered", found.offset, f"{shown(attempt.value)} stands before what its writer wrote first")
         last = max(last, found.offset)
 
 
@@ -121,9 +118,5 @@ def _real_time(attempts: Sequence[Attempt]) -> Iterator[Break]:
             place += 1
         assert later.offset is not None
         if later.offset <= highest:
-            what = f"{_shown(later.value)} was begun after offset {highest} was acknowledged"
+            what = f"{shown(later.value)} was begun after offset {highest} was acknowledged"
             yield Break("overtaken", later.offset, what)
-
-
-def _shown(value: bytes) -> str:
-    return value[:40].decode(errors="replace")

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from chaplain.client.journal_results import Message
+from chaplain.client.opening import Secret
 from chaplain.client.sync import Client
 from chaplain.config import load_cluster
 from chaplain.drill.history import Attempt
@@ -19,7 +20,16 @@ PATIENCE_S = 60.0
 class Writer(threading.Thread):
     """Writes until told to stop; even ones message by message, odd ones through `writer()`."""
 
-    def __init__(self, directory: Path, stream: str, number: int, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        stream: str,
+        number: int,
+        timeout_s: float = 10.0,
+        *,
+        identity: Secret | None = None,
+        pace_s: float = 0.0,
+    ) -> None:
         super().__init__(daemon=True, name=f"drill writer {number}")
         self.number = number
         self.attempts: list[Attempt] = []
@@ -27,6 +37,8 @@ class Writer(threading.Thread):
         self._directory = directory
         self._stream = stream
         self._timeout_s = timeout_s
+        self._identity = identity
+        self._pace_s = pace_s
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -34,14 +46,19 @@ class Writer(threading.Thread):
             endpoints = [node.endpoint for node in load_cluster(self._directory).nodes]
             turn = self.number % len(endpoints)
             rotated = endpoints[turn:] + endpoints[:turn]
-            with Client.connect(self._directory, endpoints=rotated, timeout=self._timeout_s) as client:
+            where = Client.connect(self._directory, endpoints=rotated, identity=self._identity, timeout=self._timeout_s)
+            with where as client:
                 while not self._stopped.is_set():
                     self._many(client) if self.number % 2 else self._one(client)
+                    self._stopped.wait(self._pace_s)
         except BaseException as error:  # told by whoever ends the thread
             self.failure = error
 
-    def end(self) -> list[Attempt]:
+    def stop(self) -> None:
         self._stopped.set()
+
+    def end(self) -> list[Attempt]:
+        self.stop()
         self.join(PATIENCE_S)
         if self.is_alive() or self.failure is not None:
             raise ChaplainError(f"a writer of the drill did not end well: {self.failure or 'it hangs'}")

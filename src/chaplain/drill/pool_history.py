@@ -1,0 +1,76 @@
+"""What speakers said in a pool, what listeners heard, and what must follow: nothing twice, nothing out of order, and
+what was lost in calm was told.
+
+A pool is best-effort, so a loss is counted and no break. While nodes are struck, until everybody hears everybody again,
+a loss may even go untold: who dies tells nothing. Pure: notes in, breaks and counts out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from chaplain.core import Frozen
+from chaplain.drill.breaks import POOL, Break
+
+
+class Heard(Frozen, frozen=True):
+    speaker: int
+    number: int
+    told: bool
+    """With it the listener was told that something was missed before."""
+
+
+Said = Mapping[int, Sequence[float]]
+"""By speaker: when broadcast number i was acknowledged; 0 if it was not."""
+Spans = Sequence[tuple[float, float]]
+"""From a blow until everybody heard everybody again."""
+
+
+def judge_pool(said: Said, notes: Mapping[int, Sequence[Heard]], blows: Spans) -> tuple[list[Break], int]:
+    """All breaks, and how many broadcasts somebody did not hear."""
+    found: list[Break] = []
+    lost = 0
+    for ear, heard in notes.items():
+        for speaker, times in said.items():
+            for hole, told in _holes(speaker, heard, len(times)):
+                missed = [number for number in hole if times[number]]
+                lost += len(missed)
+                calm = [] if told else [number for number in missed if not _struck(times[number], blows)]
+                if calm:
+                    what = f"listener at node {ear}: {len(calm)} broadcasts of node {speaker}, lost in calm and untold"
+                    found.append(Break("silent", calm[0], what, POOL))
+            found += _twice(ear, speaker, heard)
+    return found, lost
+
+
+def _holes(speaker: int, heard: Sequence[Heard], count: int) -> Iterator[tuple[range, bool]]:
+    """Numbers between two that were heard, or behind the last, and whether the listener was told."""
+    last, told = None, False
+    for note in heard:
+        told = told or note.told
+        if note.speaker != speaker:
+            continue
+        if last is not None and note.number > last + 1:
+            yield range(last + 1, note.number), told
+        last, told = max(note.number, -1 if last is None else last), False
+    if last is not None:
+        yield range(last + 1, count), told
+
+
+def _struck(at_s: float, blows: Spans) -> bool:
+    return any(from_s <= at_s <= to_s for from_s, to_s in blows)
+
+
+def _twice(ear: int, speaker: int, heard: Sequence[Heard]) -> Iterator[Break]:
+    seen: set[int] = set()
+    last = -1
+    for note in heard:
+        if note.speaker != speaker:
+            continue
+        if note.number in seen:
+            yield Break("doubled", note.number, f"listener at node {ear} heard it of node {speaker} twice", POOL)
+        elif note.number < last:
+            what = f"listener at node {ear} heard it of node {speaker} after {last}"
+            yield Break("disordered", note.number, what, POOL)
+        seen.add(note.number)
+        last = max(last, note.number)

@@ -1,0 +1,163 @@
+"""The judges of graphs, sequences and pools: every promise has a history that breaks it, and a good one breaks none."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaplain.client.graph import GraphEvent
+from chaplain.client.sequence_requests import SequenceEvent
+from chaplain.drill.breaks import Break
+from chaplain.drill.entries import Entry, counted
+from chaplain.drill.graph_history import judge_graph
+from chaplain.drill.history import Attempt, judge
+from chaplain.drill.pool_history import Heard, judge_pool
+from chaplain.drill.sequence_history import judge_sequence
+
+
+def kinds(found: list[Break]) -> list[str]:
+    return [one.kind for one in found]
+
+
+# Graph.
+
+
+def appended(value: bytes, event_id: str = "", refused: str = "") -> Entry:
+    return Entry(value, 1.0, 2.0 if event_id else 0.0, event_id, refused=refused)
+
+
+def model(*events: tuple[str, bytes]) -> list[GraphEvent]:
+    return [GraphEvent(event_id, (), 1, 0, value, True, 2) for event_id, value in events]
+
+
+A, B = ("aa", b"a"), ("bb", b"b")
+BOTH = model(A, B)
+
+
+def test_a_good_graph() -> None:
+    entries = [appended(b"a", "aa"), appended(b"b"), appended(b"c", refused="full"), appended(b"d")]
+    assert judge_graph(entries, {1: BOTH, 2: BOTH, 3: BOTH}) == []
+    assert counted(entries) == (1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("entries", "readings", "found"),
+    [
+        ([appended(b"a", "aa"), appended(b"b", "bb")], [model(A), model(A)], ["lost"]),
+        ([appended(b"a", "aa"), appended(b"b", "bb")], [BOTH, model(A)], ["different", "lost"]),
+        ([appended(b"a", "aa"), appended(b"b", "bb")], [BOTH, model(B, A)], ["different"]),
+        ([appended(b"a", "aa")], [model(A, A)], ["doubled"]),
+        ([appended(b"a", "aa")], [model(A, ("cc", b"a"))], ["doubled"]),
+        ([appended(b"b", "aa"), appended(b"a")], [model(A)], ["moved"]),
+        ([appended(b"a", "aa")], [BOTH], ["foreign"]),
+        ([appended(b"a", refused="no")], [model(A)], ["phantom"]),
+        ([appended(b"a", "aa")], [], ["unverified"]),
+        ([appended(b"a")], [], []),
+    ],
+)
+def test_every_broken_promise_of_a_graph(
+    entries: list[Entry], readings: list[list[GraphEvent]], found: list[str]
+) -> None:
+    assert kinds(judge_graph(entries, dict(enumerate(readings, 1)))) == found
+
+
+# Sequence.
+
+
+def published(value: bytes, number: int = 0, at_s: float = 1.0, refused: str = "") -> Entry:
+    return Entry(value, at_s, at_s + 0.5 if number else 0.0, number=number, refused=refused)
+
+
+def order(*values: bytes, first: int = 1) -> list[SequenceEvent]:
+    return [SequenceEvent("s", number, value, "drill", b"%d" % number) for number, value in enumerate(values, first)]
+
+
+def test_a_good_sequence() -> None:
+    entries = [published(b"a", 1, 1), published(b"b", 2, 2), published(b"c"), published(b"d", refused="ERR")]
+    whole = order(b"a", b"b", b"c")
+    assert judge_sequence(entries, {1: whole, 2: whole, 3: whole[1:]}, 0.0) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("entries", "readings", "found"),
+    [
+        ([published(b"a", 1), published(b"b", 2, 2)], [order(b"a")], ["lost"]),
+        ([published(b"a", 2), published(b"b")], [order(b"b", b"c"), order(b"b", b"c")], ["lost", "foreign"]),
+        ([published(b"a", 2), published(b"b")], [order(b"a", b"b")], ["moved"]),
+        ([published(b"a", 1), published(b"b", 1)], [order(b"a")], ["doubled", "lost"]),
+        ([published(b"a", 1)], [order(b"a", b"a")], ["doubled", "doubled"]),
+        ([published(b"a", 1)], [[*order(b"a"), *order(b"b", first=3)]], ["gap", "foreign"]),
+        ([published(b"a"), published(b"b")], [order(b"a", b"b"), order(b"b", b"a")], ["different"]),
+        ([published(b"a"), published(b"b")], [order(b"a", b"b"), order(b"a")], ["different"]),
+        ([published(b"a", 2, 1), published(b"b", 1, 2)], [order(b"b", b"a")], ["overtaken"]),
+        ([published(b"a", refused="no")], [order(b"a")], ["phantom"]),
+        ([published(b"a", 1)], [[], []], ["lost"]),
+        ([published(b"a", 1)], [], ["unverified"]),
+    ],
+)
+def test_every_broken_promise_of_a_sequence(
+    entries: list[Entry], readings: list[list[SequenceEvent]], found: list[str]
+) -> None:
+    assert kinds(judge_sequence(entries, dict(enumerate(readings, 1)), 0.0)[0]) == found
+
+
+def test_what_only_memories_held_is_left_out_when_they_are_gone() -> None:
+    entries = [published(b"a", 1, 1), published(b"b", 2, 2), published(b"c", 1, 9)]
+    assert judge_sequence(entries, {1: order(b"c")}, 5.0) == (
+        [],
+        ["2 numbers given before a majority was killed at once: a sequence lives in memory"],
+    )
+    assert kinds(judge_sequence(entries, {1: order(b"c")}, 0.0)[0])
+
+
+def test_what_left_the_window_is_left_out() -> None:
+    entries = [published(b"a", 1, 1), published(b"b", 2, 2)]
+    found, left_out = judge_sequence(entries, {1: order(b"b", first=2)}, 0.0)
+    assert (found, left_out) == ([], ["1 numbers that nodes keep no longer, all before 2"])
+
+
+# Pool.
+
+
+def heard(*numbers: int, told: tuple[int, ...] = (), speaker: int = 7) -> list[Heard]:
+    return [Heard(speaker, number, number in told) for number in numbers]
+
+
+SAID = {7: [1.0, 2.0, 3.0, 4.0]}
+
+
+@pytest.mark.parametrize(
+    ("notes", "blows", "found", "lost"),
+    [
+        (heard(0, 1, 2, 3), [], [], 0),
+        (heard(2, 3), [], [], 0),  # it had not joined before
+        ([], [], [], 0),
+        (heard(0, 3), [], ["silent"], 2),
+        (heard(0, 3, told=(3,)), [], [], 2),
+        (heard(0, 3), [(1.5, 3.5)], [], 2),
+        (heard(0, 3), [(1.5, 2.5)], ["silent"], 2),
+        (heard(0, 1), [], ["silent"], 2),  # the last ones never came
+        (heard(0, 1, 1, 2, 3), [], ["doubled"], 0),
+        (heard(0, 2, 1, 3), [(0, 9)], ["disordered"], 1),
+        ([*heard(0), Heard(8, 0, True), *heard(3)], [], [], 2),  # told with another's message
+    ],
+)
+def test_every_broken_promise_of_a_pool(
+    notes: list[Heard], blows: list[tuple[float, float]], found: list[str], lost: int
+) -> None:
+    judged, missed = judge_pool(SAID, {1: notes}, blows)
+    assert (kinds(judged), missed) == (found, lost)
+
+
+def test_what_was_not_acknowledged_is_no_loss() -> None:
+    assert judge_pool({7: [1.0, 0.0, 3.0, 0.0]}, {1: heard(0, 2)}, []) == ([], 0)
+
+
+# Journal.
+
+
+def test_what_cannot_be_looked_for_is_named() -> None:
+    writes = [[Attempt(b"a", 1.0, 2.0, 5), Attempt(b"b", 1.0)], [Attempt(b"c", 1.0, 2.0, 9)]]
+    (found,) = judge(writes, {})
+    assert (found.kind, found.offset) == ("unverified", 5)
+    assert "2 acknowledged writes, at offsets 5 to 9," in found.detail
+    assert judge([[Attempt(b"b", 1.0)]], {}) == []
