@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from test_cli import chaplain, worked
 
-from chaplain.runtime.founding import free_ports
+from chaplain.errors import ConfigError
+from chaplain.runtime.founding import PORTS_VARIABLE, free_ports
 
 START_S = 60.0
 
@@ -68,3 +69,12 @@ def test_endpoints_are_checked(tmp_path: Path, endpoints: list[str], said: str) 
     assert done.returncode == 1
     assert said in done.stderr
     assert not (tmp_path / "ours").exists()
+
+
+def test_ports_are_looked_for_where_one_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PORTS_VARIABLE, "29000-29049")
+    assert {*free_ports(20)} < {*range(29_000, 29_050)}
+    for wrong in ("29000", "x-y", "5-3", "0-9", "9-70000"):
+        monkeypatch.setenv(PORTS_VARIABLE, wrong)
+        with pytest.raises(ConfigError, match="two ports, such as 12000-12999"):
+            free_ports(1)

@@ -29,12 +29,12 @@ def summary(node: Node, stream: str) -> dict[str, object]:
 
 
 def append(node: Node, cluster: Cluster, stream: str, values: Sequence[bytes]) -> list[str]:
-    with node.inside(), Client.connect(cluster.directory, node=node.number, timeout=20) as client:
+    with node.inside(), Client.connect(cluster.directory, node=node.number, timeout=60) as client:
         return [client.graph(stream).append(value).id for value in values]
 
 
 def read(node: Node, cluster: Cluster, stream: str, *, only_read: bool = False) -> list[str]:
-    with node.inside(), Client.connect(cluster.directory, node=node.number, timeout=20) as client:
+    with node.inside(), Client.connect(cluster.directory, node=node.number, timeout=60) as client:
         return [event.id for event in client.graph(stream).read(only_read=only_read)]
 
 
@@ -67,7 +67,7 @@ def both_sides_written(cluster: Cluster, wires: Wires, halves: tuple[tuple[int, 
 
 async def _write(cluster: Cluster, node: int, stream: str, acknowledged: list[str]) -> None:
     """Append one after the other until the node dies."""
-    async with AsyncClient.connect(cluster.directory, node=node, timeout=20) as client:
+    async with AsyncClient.connect(cluster.directory, node=node, timeout=60) as client:
 
         async def one(lane: int) -> None:
             try:

@@ -34,6 +34,16 @@ SILENCE_S = 5.0
 PORTS = range(30_000, 32_700, 20)
 """Each the first of twenty: between those that `cluster up` chooses and those that the kernel gives away."""
 PROGRAM = (sys.executable, "-m", "chaplain.cli.main")
+MEASURED = "CHAPLAIN_TESTS_MEASURE"
+"""Set where nothing else runs beside the cluster, so that how long something takes says something about it."""
+SLOW_MACHINE_S = 30.0
+
+
+def promised(limit_s: float) -> float:
+    """How long something may take. The product's promise is for a machine of its own, and campaigns hold it to that; in
+    the suite other tests run beside, and what is asked is that it comes about.
+    """
+    return limit_s if os.environ.get(MEASURED) else limit_s + SLOW_MACHINE_S
 
 
 def until(holds: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.cluster.harness import SILENCE_S, Cluster, Node, throughout, until
+from tests.cluster.harness import SILENCE_S, Cluster, Node, promised, throughout, until
 
 MEET_S = 2.0
 SLACK_S = 1.0
@@ -33,8 +33,8 @@ def one_dies(cluster: Cluster, victim: int, silence_s: float = SILENCE_S) -> lis
         f"node {victim} is listed as left",
     )
     took = [_first(node, victim, "left", killed_s) - killed_s for node in survivors]
-    assert max(took) <= 2 * silence_s + SLACK_S, took
-    assert all(node.members().get(victim) == "left" for node in survivors)
+    assert max(took) <= promised(2 * silence_s + SLACK_S), took
+    until(lambda: all(node.members().get(victim) == "left" for node in survivors), "all say so when they are asked")
     assert cluster.ever_left(killed_s, but=[victim]) == []
     return took
 
@@ -51,26 +51,28 @@ def it_comes_back(cluster: Cluster, victim: int) -> list[float]:
     # It may be met before it says that it serves: then it took no time.
     backs = [max(0.0, _last_back(other, victim) - served_s) for other in cluster.others(victim)]
     backs += [max(0.0, _last_back(node, other.number) - served_s) for other in cluster.others(victim)]
-    assert max(backs) <= MEET_S, backs
+    assert max(backs) <= promised(MEET_S), backs
     return backs
 
 
 def one_stands_still(cluster: Cluster, victim: int, silence_s: float = SILENCE_S) -> float:
-    """SIGSTOP for 1.5T; seconds from SIGCONT until everybody holds it for alive again."""
+    """SIGSTOP for 1.5T, or until it is suspected; seconds from SIGCONT until everybody holds it for alive again."""
     node, others = cluster[victim], cluster.others(victim)
     stopped_s = node.signal(signal.SIGSTOP)
     try:
-        throughout(1.5 * silence_s, lambda: cluster.ever_left(stopped_s) == [], "nobody is removed meanwhile")
-        suspecting = [other.when(victim, "suspect", stopped_s) for other in others]
-        assert all(at_s is not None for at_s in suspecting), suspecting
-        assert {other.members()[victim] for other in others} == {"suspect"}
+        if promised(0.0) == 0.0:  # else the machine may stand still for so long that it would be gone for good
+            throughout(1.5 * silence_s, lambda: cluster.ever_left(stopped_s) == [], "nobody is removed meanwhile")
+        until(
+            lambda: all(other.when(victim, "suspect", stopped_s) is not None for other in others),
+            f"everybody suspects {node}",
+        )
     finally:
         went_on_s = node.signal(signal.SIGCONT)
     until(
         lambda: all(other.when(victim, "alive", went_on_s) is not None for other in others), f"{node} is trusted again"
     )
     back_s = max(_first(other, victim, "alive", went_on_s) for other in others) - went_on_s
-    assert back_s <= AT_ONCE_S, back_s
+    assert back_s <= promised(AT_ONCE_S), back_s
     throughout(silence_s / 2, lambda: cluster.ever_left(stopped_s) == [], "and nobody is removed afterwards")
     everyone = dict.fromkeys(cluster.nodes, "alive")
     until(lambda: all(each.members() == everyone for each in cluster), "all hold all for alive")

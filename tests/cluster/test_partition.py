@@ -17,13 +17,13 @@ pytestmark = [
     pytest.mark.skipif(bool(namespaces.missing()), reason=namespaces.missing()),
 ]
 
-SILENCE_S = 2.0
+SILENCE_S = 3.0
 SETTINGS = f"[gossip]\nsilence_seconds = {SILENCE_S}\n"
 
 
 def test_a_partition_heals_and_a_one_way_cut_evicts_nobody(tmp_path: Path) -> None:
     with namespaces.wired(tmp_path / "five", 5, SETTINGS) as (cluster, wires):
-        suspected = one_way_cut(cluster, wires, 4, 2, seconds=4 * SILENCE_S + 2)
+        suspected = one_way_cut(cluster, wires, 4, 2, seconds=3 * SILENCE_S + 1)
         healed_s = halves_meet_again(cluster, wires, ((1, 2), (3, 4, 5)), silence_s=SILENCE_S, seconds=12)
         # Without the one address that everybody was given: now the halves have to look for each other.
         one_dies(cluster, 1, silence_s=SILENCE_S)

@@ -64,10 +64,11 @@ def listening(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def check_cluster_status(directory: Path) -> None:
+    until(lambda: len(status(directory)["fingerprints"]) == 3, "all executors have come by one position")
     found = status(directory)
     assert all(fits(node, NODE) for node in found["nodes"])
     assert [node["id"] for node in found["nodes"]] == [1, 2, 3]
-    assert [node["members"] for node in found["nodes"]] == [3, 3, 3]
+    until(lambda: [node["members"] for node in status(directory)["nodes"]] == [3, 3, 3], "all know all")
     assert [(node["standing"], node["disk_full"]) for node in found["nodes"]] == [("sound", False)] * 3
     assert all(node["endpoint"].startswith("tcp://") for node in found["nodes"])
     assert [node["pid"] for node in found["nodes"]] == [pid_of(directory / f"node-{number}") for number in (1, 2, 3)]

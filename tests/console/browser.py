@@ -14,7 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-START_S = 30.0
+from tests.cluster.harness import promised
+
+from chaplain.runtime.founding import free_ports
+
+START_S = 60.0
 MISSING = "needs Chromium and its driver: apt-get install chromium chromium-driver"
 
 
@@ -47,7 +51,7 @@ class Browser:
         """How long it took until the condition held."""
         began = time.monotonic()
         while not condition():
-            assert time.monotonic() - began < seconds, f"not within {seconds:g} s: {what}"
+            assert time.monotonic() - began < promised(seconds), f"not within {seconds:g} s: {what}"
             time.sleep(0.05)
         return time.monotonic() - began
 
@@ -90,7 +94,7 @@ class Browser:
 
 @contextlib.contextmanager
 def browsing(profile: Path) -> Iterator[Browser]:
-    port = free_port()
+    (port,) = free_ports(1)
     driver = subprocess.Popen(
         ["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -110,13 +114,7 @@ def browsing(profile: Path) -> Iterator[Browser]:
             browser.close()
     finally:
         driver.terminate()
-        driver.wait(10)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+        driver.wait(START_S)
 
 
 def _wait_for(port: int) -> None:

@@ -127,13 +127,13 @@ def console(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
     thread.start()
     yield int(listening.getsockname()[1]), request.param
     server.should_exit = True
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     listening.close()
 
 
 def get(port: int, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
@@ -165,7 +165,7 @@ def test_the_state_is_json_as_it_was_seen(console: tuple[int, str]) -> None:
 
 def test_nothing_can_be_changed(console: tuple[int, str]) -> None:
     port, token = console
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     for method in ("POST", "PUT", "DELETE"):
         connection.request(method, "/api/state", headers={"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
@@ -178,7 +178,7 @@ def test_viewers_are_bounded(console: tuple[int, str]) -> None:
     port, token = console
     viewers = []
     for number in range(VIEWERS_MAX + 1):
-        viewer = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        viewer = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         viewer.request("GET", "/api/live", headers={"Authorization": f"Bearer {token}"})
         answer = viewer.getresponse()
         assert answer.status == (200 if number < VIEWERS_MAX else 503)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, browsing, free_port, missing
-from tests.cluster.harness import PROGRAM, Cluster, running, until
+from browser import Browser, browsing, missing
+from tests.cluster.harness import PATIENCE_S, PROGRAM, Cluster, running, until
 
 from chaplain import Client
 
-pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(missing()), reason=missing())]
+pytestmark = [pytest.mark.timeout(240), pytest.mark.root, pytest.mark.skipif(bool(missing()), reason=missing())]
 
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LOW_CONTRAST = """
@@ -46,14 +47,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def address(cluster: Cluster) -> Iterator[str]:
-    port = free_port()
-    command = [*PROGRAM, "console", "--cluster", str(cluster.directory), "--port", str(port)]
+    command = [*PROGRAM, "console", "--cluster", str(cluster.directory), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert f":{port}/" in process.stdout.readline()
-    yield f"http://127.0.0.1:{port}/"
+    found = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+    assert found is not None
+    yield found[0]
     process.terminate()
-    process.communicate(timeout=15)
+    process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def browser(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_streams_written_to_appear_with_their_heads(browser: Browser, cluster: Cluster) -> None:
-    with Client.connect(cluster.directory) as client:
+    with Client.connect(cluster.directory, timeout=PATIENCE_S) as client:
         client.journal("<b>orders</b>").write_many([b"x"] * 7)
     browser.wait(lambda: "<b>orders</b>\t7" in browser.text("stream-list"), 5, "the stream is shown, its name as text")
 
@@ -89,10 +90,11 @@ def test_everything_that_scrolls_is_reached_with_the_keyboard(browser: Browser) 
 
 
 def test_a_kill_is_shown_within_three_seconds_and_the_log_is_clean(browser: Browser, cluster: Cluster) -> None:
+    until(lambda: browser.text("master").startswith("node "), "a master is shown")
     victim = int(browser.text("master").removeprefix("node "))
     cluster.nodes[victim].kill()
     browser.wait(lambda: browser.text("up") == "2 of 3", 3, f"node {victim} is shown as down")
     assert browser.run(f"return document.getElementById('node-{victim}').dataset.up") == "false"
     until(lambda: browser.text("master") not in ("nobody", f"node {victim}"), "another master is shown")
-    assert f"node {victim} is down" in browser.text("happening-list")
+    until(lambda: f"node {victim} is down" in browser.text("happening-list"), "what happened is told")
     assert browser.errors() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from tests.cluster.harness import Cluster, Node, until
+from tests.cluster.harness import PATIENCE_S, Cluster, Node, until
 from tests.journal_real.history import Attempt
 from tests.journal_real.scenes import Load, status
 
@@ -73,8 +73,8 @@ def stall_s(histories: Sequence[Sequence[Attempt]]) -> float:
 
 def replace_one(cluster: Cluster) -> tuple[dict[str, int], list[str], float]:
     """A node joins, takes the place of one, and becomes master; the other leaves for good."""
-    load = Load(cluster)
-    with Client.connect(cluster.directory) as admin:
+    load = Load(cluster, timeout_s=PATIENCE_S / 2)
+    with Client.connect(cluster.directory, timeout=PATIENCE_S) as admin:
         reshaping = Reshaping(load, admin)
         reshaping.join(4, ("executor", "ingest"))
         reshaping.serializers(4, 1, 2)
@@ -88,7 +88,7 @@ def replace_one(cluster: Cluster) -> tuple[dict[str, int], list[str], float]:
 def grow_and_shrink(cluster: Cluster) -> tuple[dict[str, int], list[str], float]:
     """From 3 to 5 serializers, one replaced, back to 3; an ingest node and an executor come and go; masters move."""
     load = Load(cluster)
-    with Client.connect(cluster.directory) as admin:
+    with Client.connect(cluster.directory, timeout=PATIENCE_S) as admin:
         reshaping = Reshaping(load, admin)
         reshaping.join(4)
         reshaping.join(5)

@@ -56,10 +56,10 @@ def three(directory: Path, settings: str = "") -> Iterator[Cluster]:
 class Load:
     """Writers at work; ended and judged by `finish`."""
 
-    def __init__(self, cluster: Cluster, writers: int = WRITERS) -> None:
+    def __init__(self, cluster: Cluster, writers: int = WRITERS, timeout_s: float = 10.0) -> None:
         self.cluster = cluster
         self.kills_s: list[float] = []
-        self.writers = [Writer(cluster.directory, number) for number in range(writers)]
+        self.writers = [Writer(cluster.directory, number, timeout_s) for number in range(writers)]
         for writer in self.writers:
             writer.start()
         self.await_progress()

@@ -17,6 +17,7 @@ from tests.cluster.harness import until
 
 from chaplain import Client
 from chaplain.pipeline.session import find_java
+from chaplain.runtime.founding import free_ports
 
 DRIVER = Path(__file__).parent / "anywhere_driver.py"
 HOME = Path(pyspark.__file__).parent
@@ -44,9 +45,9 @@ def process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    """In this process's own range: none that the kernel might give away meanwhile."""
+    (port,) = free_ports(1)
+    return port
 
 
 def listens(port: int) -> bool:

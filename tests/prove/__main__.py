@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import time
 from collections import Counter
@@ -16,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from hashlib import blake2b
 from pathlib import Path
 
+from tests.cluster.harness import MEASURED
 from tests.prove.campaign import Campaign, Report
 from tests.prove.campaigns import CAMPAIGNS
 
@@ -31,6 +33,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes to use (2)")
     parser.add_argument("--list", action="store_true", help="say what there is")
     options = parser.parse_args()
+    os.environ[MEASURED] = "1"
     known = {campaign.name: campaign for campaign in CAMPAIGNS}
     unknown = [name for name in options.only or [] if name not in known]
     if unknown:

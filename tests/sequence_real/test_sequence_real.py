@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster import namespaces
-from tests.cluster.harness import shell, until
+from tests.cluster.harness import PATIENCE_S, promised, shell, until
 from tests.sequence_real.sequence_scenes import (
     STREAM,
     batter,
@@ -38,9 +38,7 @@ def test_publishers_contend_while_the_holder_is_killed_again_and_again(tmp_path:
         assert shown(shell("sequence", "publish", "one", *where)) == [{"number": 1}]
         [read] = shown(shell("sequence", "read", *where))
         assert (read["number"], read["value"], read["publisher"], len(read["hash"])) == (1, "one", "default", 64)
-        [status] = shown(shell("cluster", "status", "--cluster", cluster.directory, "--output", "json"))
-        for node in status["nodes"]:
-            assert (node["state"], node["sequence"]["work_set"]) == ("WRK", [1, 2, 3, 4, 5])
+        until(lambda: _all_work(cluster.directory), "`cluster status` shows that all work")
         assert cluster[2].metrics()["sequence_working"] == 1
         asyncio.run(_awaited(cluster.directory))
         until(lambda: _recorded(cluster[4].folder / "segments"), "what was published is in segments")
@@ -49,9 +47,15 @@ def test_publishers_contend_while_the_holder_is_killed_again_and_again(tmp_path:
     print(f"{counts}, gaps {[round(gap, 2) for gap in gaps]}")
 
 
+def _all_work(directory: Path) -> bool:
+    [status] = shown(shell("cluster", "status", "--cluster", directory, "--output", "json"))
+    nodes = status["nodes"]
+    return all((node["state"], node["sequence"]["work_set"]) == ("WRK", [1, 2, 3, 4, 5]) for node in nodes)
+
+
 async def _awaited(directory: Path) -> None:
     """Many publishes at once, and a reader that follows."""
-    async with AsyncClient.connect(directory) as client:
+    async with AsyncClient.connect(directory, timeout=PATIENCE_S) as client:
         stream = client.sequence("awaited")
         numbers = await asyncio.gather(*(stream.publish(b"%d" % place) for place in range(200)))
         assert sorted(numbers) == list(range(1, 201))
@@ -73,16 +77,15 @@ def test_the_side_of_three_goes_on_and_the_side_of_two_says_that_it_does_not(tmp
         history = wait_until_working(cluster)
         wires.split((1, 2), (3, 4, 5))
         cut_s = time.time()
-        with wires.inside(3), Client.connect(cluster.directory, node=3) as client:
+        with wires.inside(3), Client.connect(cluster.directory, node=3, timeout=PATIENCE_S) as client:
             assert client.sequence(STREAM).publish(b"goes on") == 1
         until(lambda: all(when_in(cluster[n], "ERR", cut_s) is not None for n in (1, 2)), "the side of two is in ERR")
         took_s = max((when_in(cluster[number], "ERR", cut_s) or 0.0) - cut_s for number in (1, 2))
-        assert took_s <= ERR_S, took_s
+        assert took_s <= promised(ERR_S), took_s
         with wires.inside(1):
             assert "of the 5 members" in refusal(cluster.directory, 1)
-        assert all(when_in(cluster[number], "ERR", cut_s) is None for number in (3, 4, 5))
-        wait_until_working(cluster, 3, 4, 5)
+        assert wait_until_working(cluster, 3, 4, 5) == history
         wires.heal()
         assert wait_until_working(cluster) == history
-        assert sequence_of(cluster[1])["streams"] == {STREAM: {"head": 1}}
+        until(lambda: sequence_of(cluster[1]).get("streams") == {STREAM: {"head": 1}}, "node 1 has what was published")
     print(f"in ERR after {took_s:.2f} s")

@@ -29,6 +29,8 @@ from chaplain.runtime.secrets import write_secret
 PORTS = range(12_000, 30_000)
 """Where free ports are looked for: below those that the kernel gives to outgoing connections, or a restart could find
 one taken."""
+PORTS_VARIABLE = "CHAPLAIN_PORTS"
+"""Where to look instead, as `first-last`: for several that found clusters on one machine and must not meet."""
 
 
 def make_cluster(directory: Path, count: int, database: str, base_port: int | None) -> None:
@@ -144,12 +146,23 @@ def _write(file: Path, text: str) -> None:
 def free_ports(count: int) -> list[int]:
     """Ports nobody listens at now."""
     found: list[int] = []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+    ports = _chosen_ports()
+    for port in random.SystemRandom().sample(ports, len(ports)):
         if _is_free(port):
             found.append(port)
         if len(found) == count:
             return found
     raise ConfigError("no free ports were found; give --base-port")
+
+
+def _chosen_ports() -> range:
+    given = os.environ.get(PORTS_VARIABLE, "")
+    if not given:
+        return PORTS
+    first, _, last = given.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) <= 0xFFFF):
+        raise ConfigError(f"{PORTS_VARIABLE} must be two ports, such as 12000-12999, not {given!r}")
+    return range(int(first), int(last) + 1)
 
 
 def check_ports(base: int, count: int) -> list[int]:

@@ -29,8 +29,8 @@ from chaplain.errors import ChaplainError, Refused, Unreachable
 from chaplain.journal.milestones import common
 from chaplain.runtime.inquire import get_status, is_ready
 
-START_S = 30.0
-MEET_S = 15.0
+START_S = 60.0
+MEET_S = 30.0
 STOP_S = 10.0
 COMPARE_S = 1.0
 """How long nodes are asked again until their fingerprints can be compared."""
