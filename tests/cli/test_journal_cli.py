@@ -145,7 +145,9 @@ def test_clients_are_added_with_rights_and_removed(cluster, tmp_path):
     assert (listed["status"], listed["writes"], listed["reads"], listed["admin"]) == ("active", ["her-*"], ["*"], False)
     assert listed["key"] == added["key"]
     assert lines("client", "remove", "alice", *where) == [{"removed": "alice"}]
-    assert "no node let us in" in failure("journal", "write", "b", "--stream", "her-own", *where, **alice)
+    said = failure("journal", "write", "b", "--stream", "her-own", *where, **alice)
+    # A node that has not executed the removal yet lets it in, and then finds that nothing of it is written.
+    assert "no node let us in" in said or "this client was removed" in said, said
     assert "there is no client 'alice'" in failure("client", "remove", "alice", *where)
     table = chaplain("client", "list", "--cluster", cluster).stdout
     assert "removed" in table
