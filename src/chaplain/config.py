@@ -50,7 +50,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("keyring", "keyring", "File with the cluster's keys, relative to this file; mode 0600."),
     Setting("neighbours", (), "Endpoints to join the cluster through; one that answers is enough."),
     Setting("http", "127.0.0.1:0", "Where to serve metrics, health and status; port 0: any; empty: nowhere."),
-    Setting("database", "sqlite", "What executes journal streams.", choices=("sqlite", "none")),
+    Setting("database", "sqlite", "What executes journal streams.", choices=("sqlite", "postgres", "none")),
     Setting("seal", "aes-256-gcm", "How frames are sealed.", choices=("aes-256-gcm", "hmac-sha256")),
     Setting("log", "", "File to append log lines to; empty: standard error."),
     Setting("mesh.heartbeat_seconds", 1.0, "A node to which nothing was sent for so long gets a heartbeat.", 0.01, 60),
@@ -68,6 +68,11 @@ SETTINGS: tuple[Setting, ...] = (
         "graph.keep_events", 0, "Events older than so many may go once every member has them; 0: none.", 0, 1 << 40
     ),
     Setting("graph.valid_seconds", 300.0, "A first broadcast with a timestamp further from now is refused.", 1, 86400),
+    Setting("postgres.host", "", "This node's server: a name, or the folder of its socket; empty: the local socket."),
+    Setting("postgres.port", 5432, "Port of the server.", 1, 65535),
+    Setting("postgres.database", "", "Database for this node alone; empty: chaplain_ and the node's id."),
+    Setting("postgres.user", "chaplain", "Role to connect as: may create roles, is no superuser."),
+    Setting("postgres.password_file", "", "File with its password, mode 0600; empty: as libpq finds it."),
     Setting("record.pools", (), "Pools whose messages are kept in segments, for Spark."),
     Setting("record.events", (), "Types of events that are kept in segments, for Spark; * for all."),
     Setting("record.sequence", (), "Streams of the sequence that are kept in segments, for Spark; * for all."),
@@ -88,7 +93,7 @@ SETTINGS: tuple[Setting, ...] = (
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _TABLES = ("clients", "nodes", "uris", "disks")
-_PATHS = ("data", "identity", "keyring", "log")
+_PATHS = ("data", "identity", "keyring", "log", "postgres.password_file")
 
 
 class NodeConfig(Frozen, frozen=True):

@@ -84,20 +84,7 @@ class Database:
 
     def folded(self) -> bytes:
         """The fingerprint that the row changes add up to."""
-        latest: dict[bytes, bytes] = {}
-        count = 0
-        for file in list_segments(self.folder / CHANGES / quoted(self.stream), LOG):
-            for _, record in scan_file(file.path).records:
-                if record.kind == Kind.BATCH:
-                    pack = decode_pack(record.body)
-                    assert (record.first_offset, record.stream) == (count, self.stream), "a change is missing, or twice"
-                    count += record.count
-                    latest.update(zip(pack.keys or (), pack.values, strict=True))  # type: ignore[arg-type]
-        assert count == self.engine._store.state.changes, "a change too many, or too few"
-        schema = latest.pop(SCHEMA_KEY, b"\x90")
-        tallies = Tallies()
-        tallies.add(Change(msgspec.msgpack.decode(key)[0], key, b"", row) for key, row in latest.items() if row)
-        return fingerprint_of(schema, tallies.values())
+        return folded(self.folder, self.stream, self.engine._store.state.changes)
 
     def counted(self) -> dict[str, Tally]:
         """As its rows say, all of them read again."""
@@ -109,6 +96,24 @@ class Database:
                 tallies.add(_changes(connection, table, bool(without_rowid)))
         connection.close()
         return tallies.values()
+
+
+def folded(folder: Path, stream: str, changes: int) -> bytes:
+    """The fingerprint that a log of row changes adds up to."""
+    latest: dict[bytes, bytes] = {}
+    count = 0
+    for file in list_segments(folder / CHANGES / quoted(stream), LOG):
+        for _, record in scan_file(file.path).records:
+            if record.kind == Kind.BATCH:
+                pack = decode_pack(record.body)
+                assert (record.first_offset, record.stream) == (count, stream), "a change is missing, or twice"
+                count += record.count
+                latest.update(zip(pack.keys or (), pack.values, strict=True))  # type: ignore[arg-type]
+    assert count == changes, "a change too many, or too few"
+    schema = latest.pop(SCHEMA_KEY, b"\x90")
+    tallies = Tallies()
+    tallies.add(Change(msgspec.msgpack.decode(key)[0], key, b"", row) for key, row in latest.items() if row)
+    return fingerprint_of(schema, tallies.values())
 
 
 def _changes(connection: apsw.Connection, table: str, without_rowid: bool) -> Sequence[Change]:

@@ -10,6 +10,7 @@ from chaplain.config import SEGMENTS, NodeConfig
 from chaplain.executor.core import ExecutorCore
 from chaplain.executor.events import BackRead, ReadBack
 from chaplain.journal.order_events import ReadLog
+from chaplain.runtime.databases.engine import Server
 from chaplain.runtime.databases.errands import Databases
 from chaplain.runtime.journal import read_log
 
@@ -25,7 +26,18 @@ def make_executor(config: NodeConfig, identifier: int) -> ExecutorCore | None:
 
 
 def make_databases(config: NodeConfig) -> Databases:
-    return Databases(config.text("database"), config.path("data") / FOLDER)
+    return Databases(config.text("database"), config.path("data") / FOLDER, server_of(config))
+
+
+def server_of(config: NodeConfig) -> Server:
+    """For databases that have one; several nodes may share it, but no database."""
+    return Server(
+        config.text("postgres.host"),
+        config.number("postgres.port"),
+        config.text("postgres.database") or f"chaplain_{config.number('id')}",
+        config.text("postgres.user"),
+        config.text("postgres.password_file"),
+    )
 
 
 def read_back(data: Path, log: str) -> Mapping[type, Callable[[Any], Any]]:

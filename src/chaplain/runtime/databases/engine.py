@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from chaplain.errors import ChaplainError
 from chaplain.executor.events import Step, Work
 from chaplain.executor.statement import Parameters, Rows
@@ -24,6 +26,20 @@ class EngineFailed(ChaplainError):
 
 class QueryFailed(ChaplainError):
     """A query was wrong, or asked for too much."""
+
+
+class Server(msgspec.Struct, frozen=True):
+    """Where a node's own database server is. The password is in a file, or where the client library finds it."""
+
+    host: str = ""
+    port: int = 5432
+    database: str = "chaplain_1"
+    user: str = "chaplain"
+    password_file: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.host or 'the local socket'}, port {self.port}"
 
 
 class Engine(Protocol):
@@ -50,11 +66,18 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-def open_engine(kind: str, folder: Path, stream: str) -> Engine:
-    """The database of a stream; it is made if it is not there."""
+def open_engine(kind: str, folder: Path, stream: str, server: Server | None = None) -> Engine:
+    """The database of a stream; it is made if it is not there. `server` is for kinds that have one."""
     # Imported here: a node loads only what it uses.
     if kind == "sqlite":
         from chaplain.runtime.databases.sqlite import SqliteDatabase  # noqa: PLC0415
 
         return SqliteDatabase(folder, stream)
+    if kind == "postgres":
+        try:
+            from chaplain.runtime.databases.postgres import PostgresDatabase  # noqa: PLC0415
+        except ImportError as error:
+            raise EngineFailed(f"{error.name} is missing: pip install 'chaplain[postgres]'") from None
+        assert server is not None
+        return PostgresDatabase(folder, stream, server)
     raise EngineFailed(f"there is no database of the kind {kind!r}")

@@ -31,7 +31,7 @@ from chaplain.executor.events import (
 )
 from chaplain.executor.messages import encode_runs
 from chaplain.executor.statement import encode_any
-from chaplain.runtime.databases.engine import Engine, EngineFailed, QueryFailed, open_engine
+from chaplain.runtime.databases.engine import Engine, EngineFailed, QueryFailed, Server, open_engine
 from chaplain.runtime.labour import Crew
 
 THREADS = 4
@@ -40,9 +40,10 @@ STOPPED_MAX = 1024
 
 
 class Databases:
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, server: Server | None = None) -> None:
         self._kind = kind
         self._folder = folder
+        self._server = server
         self._engines: dict[str, Engine] = {}
         self._turns: dict[str, threading.Lock] = {}
         self._stopped: dict[int, threading.Event] = {}
@@ -57,7 +58,7 @@ class Databases:
     def open(self, wanted: OpenDatabase) -> DatabaseOpened:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            engine = open_engine(self._kind, self._folder, wanted.stream)
+            engine = open_engine(self._kind, self._folder, wanted.stream, self._server)
         except Exception as error:
             return DatabaseOpened(wanted.stream, failed=_why(error))
         self._turns[wanted.stream] = threading.Lock()

@@ -1,0 +1,128 @@
+"""A stream's database in PostgreSQL: a schema of its own in the node's own server, each request one transaction.
+
+The position, which is the message and how many of its requests are done, commits with the data: whatever dies, node or
+server, what is in the database says what comes next. Commits are not synced, as with SQLite: if the machine fails, or
+the server is killed, the database is a little behind, and the journal has the rest.
+
+Invariants: no request is applied twice, none is passed over; nothing here depends on when or how often it was opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psycopg
+
+from chaplain.executor.events import Step, Work
+from chaplain.executor.fingerprint import Tallies
+from chaplain.executor.statement import Outcome, Parameters, Rows, Run
+from chaplain.runtime.databases.changes import CHANGES, ChangeLog, quoted
+from chaplain.runtime.databases.engine import EngineFailed, Server
+from chaplain.runtime.databases.postgres_errors import stop
+from chaplain.runtime.databases.postgres_layout import Layout
+from chaplain.runtime.databases.postgres_ledger import Ledger
+from chaplain.runtime.databases.postgres_reader import Readers
+from chaplain.runtime.databases.postgres_requests import Runner, Shadows
+from chaplain.runtime.databases.postgres_server import Connection, check, connect
+from chaplain.runtime.databases.postgres_store import State, Store
+from chaplain.runtime.databases.requests import Request, requests_of, runs_of
+
+
+class PostgresDatabase:
+    def __init__(self, folder: Path, stream: str, server: Server) -> None:
+        self._layout = Layout(server.database, stream)
+        self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream)
+        self._own = connect(server, self._layout)
+        try:
+            check(self._own, server)
+            self._store = Store(self._own, self._layout)
+            if self._changes.is_behind(self._store.state.changes):
+                self._store.begin_anew()
+            state = self._store.state
+            self._ledger = Ledger(self._layout, Tallies(state.tallies), state.made)
+            self._ledger.open(self._own)
+        except psycopg.Error as error:
+            self._own.close()
+            stop(error)
+        except BaseException:
+            self._own.close()
+            raise
+        self._shadows = Shadows(server, self._layout, self._own, self._ledger)
+        self._runner = Runner(self._layout, self._ledger, self._shadows)
+        self._readers = Readers(server, self._layout)
+        self._failed = ""
+
+    @property
+    def index(self) -> int:
+        """The last message that is wholly applied."""
+        state = self._store.state
+        return state.index if state.whole else state.index - 1
+
+    @property
+    def fingerprint(self) -> bytes:
+        return self._store.state.fingerprint
+
+    # Applying.
+
+    def apply(self, work: Work) -> Step:
+        state = self._store.state
+        if work.index < state.index or (work.index == state.index and state.whole):
+            return Step(work.index, self.fingerprint)
+        if self._failed:
+            raise EngineFailed(self._failed)
+        try:
+            return self._apply(work, state.requests if work.index == state.index else 0)
+        except psycopg.Error as error:
+            self._failed = "the database failed before"
+            stop(error)
+        except BaseException:
+            # What is known here may be ahead of the database. Whoever opens it again reads where it is.
+            self._failed = "the database failed before"
+            raise
+
+    def _apply(self, work: Work, done: int) -> Step:
+        requests = list(requests_of(work))
+        for number, request in enumerate(requests[done:], done + 1):
+            connection, outcome = self._runner.run(work, request)
+            self._end(connection, work, request, outcome, (work.index, number, number == len(requests)))
+        if not self._store.state.whole or self._store.state.index < work.index:
+            self._own.execute(b"begin")
+            self._commit(self._own, (work.index, len(requests), True), 0, [])
+        return Step(work.index, self.fingerprint, len(requests), self._store.take_failures())
+
+    def _end(
+        self, connection: Connection, work: Work, request: Request, outcome: Outcome, position: tuple[int, int, bool]
+    ) -> None:
+        pairs = self._ledger.settle()
+        if pairs:
+            self._changes.write(self._store.state.changes, pairs, work.timestamp_ns)
+        self._commit(connection, position, len(pairs), list(runs_of(work, [request], [outcome])))
+
+    def _commit(
+        self, connection: Connection, position: tuple[int, int, bool], changed: int, runs: list[tuple[bytes, Run]]
+    ) -> None:
+        ledger = self._ledger
+        changes = self._store.state.changes + changed
+        state = State(*position, ledger.tallies().values(), ledger.fingerprint(), changes, ledger.made)
+        self._store.commit(connection, state, runs)
+
+    # What others ask.
+
+    def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool] = bool) -> Rows:
+        return self._readers.query(sql, parameters, stopped)
+
+    def results(self, acl: bytes, client_id: int, first_id: int, last_id: int) -> list[bytes]:
+        return self._readers.results(acl, client_id, first_id, last_id)
+
+    def clear(self, acl: bytes, through: Sequence[tuple[int, int]]) -> None:
+        try:
+            self._store.clear(acl, through)
+        except psycopg.Error as error:
+            stop(error)
+
+    def close(self) -> None:
+        self._readers.close()
+        self._shadows.close()
+        self._own.close()
+        self._changes.close()

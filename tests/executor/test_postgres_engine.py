@@ -1,0 +1,415 @@
+"""The PostgreSQL engine: each request once, whatever dies; alike on servers that lived differently, and as SQLite."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.executor.executor_stage import ACL, START_NS, Database, Order
+from tests.executor.postgres_stage import USER, PostgresPair, PostgresStage, TestServer, a_server, missing
+
+from chaplain.executor.statement import decode_run
+from chaplain.runtime.databases import postgres_ledger, postgres_reader, postgres_requests, postgres_store
+from chaplain.runtime.databases.changes import CHANGES, ChangeLog
+from chaplain.runtime.databases.engine import EngineFailed, QueryFailed
+from chaplain.runtime.databases.postgres import PostgresDatabase
+from chaplain.runtime.databases.postgres_store import Store
+
+pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(300)]
+OTHER = b"B" * 15
+_streams = (f"s{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[TestServer]:
+    with a_server() as server:
+        yield server
+
+
+@pytest.fixture
+def pair(server: TestServer, tmp_path: Path) -> Iterator[PostgresPair]:
+    pair = PostgresPair(server, tmp_path, next(_streams))
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def stage(server: TestServer, tmp_path: Path) -> Iterator[PostgresStage]:
+    stage = PostgresStage(server, "one", tmp_path / "one", next(_streams))
+    yield stage
+    stage.engine.close()
+
+
+SAME = [
+    ["create table t(a integer primary key, b text, c double precision, d bytea, e boolean)"],
+    [
+        ("insert into t values (?, ?, ?, ?, true)", (1, "x", 1.5, b"\x00\xff")),
+        ("insert into t values (:a, :b, :c, :d, false)", {"a": 2, "b": "ÿ€\U0001f600", "c": -2.25, "d": None}),
+        "insert into t(a, c) values (3, 7), (4, 1e300), (5, -0.1)",
+    ],
+    [
+        "update t set b = b || '?', c = c * 2 where a < 3",
+        "insert into t(a) values (1)",
+        "update t set a = 70 where a = 2",
+    ],
+    ["create index i on t(b)", "create unique index if not exists j on t(a, b)"],
+    ["select a, b, e from t where a = 1", "delete from t where a = 70 returning a, b"],
+    [["insert into t(a) values (10)", "insert into t(a) values (10)"], ["insert into t(a) values (11)"]],
+    ["create table if not exists u(k integer primary key, at text default current_timestamp)"],
+    ["insert into u(k) values (1)", "insert into u select a + 100, b from t where b is not null"],
+    ["insert into u(k, at) values (1, 'later') on conflict (k) do update set at = excluded.at"],
+    [
+        "drop index i",
+        "drop table u",
+        "create table u(k integer primary key, n bigint)",
+        "insert into u values (1, 4294967296)",
+    ],
+    ["select count(*), sum(a), min(b), max(c) from t", "insert into absent values (1)", "select absent from t"],
+]
+
+
+def test_alike_on_two_servers_and_on_sqlite(pair: PostgresPair, tmp_path: Path) -> None:
+    lite = Database(tmp_path)
+    order = Order()
+    for message in SAME:
+        outcomes = pair.run(*message)  # type: ignore[arg-type]
+        step = lite.apply(order.message(*message))  # type: ignore[arg-type]
+        assert step.fingerprint == pair.steady.engine.fingerprint, message
+        for ours, theirs in zip(outcomes, lite.outcomes()[-len(outcomes) :], strict=True):
+            assert (ours.error is None) == (theirs.error is None), (message, ours, theirs)
+            assert [(a.changes, a.rows) for a in ours.answers] == [(a.changes, a.rows) for a in theirs.answers]
+    assert pair.steady.tallies() == lite.tallies()
+    lite.engine.close()
+
+
+def test_failures_are_told_in_words_of_ours(pair: PostgresPair) -> None:
+    pair.run(
+        "create table p(k integer primary key check (k > 0), v varchar(3) not null)",
+        "create table c(k integer primary key references p(k))",
+        "insert into p values (1, 'a')",
+    )
+    said = {
+        "insert into p values (1, 'b')": ("constraint", "UNIQUE constraint failed: p_pkey"),
+        "insert into p values (0, 'b')": ("constraint", "CHECK constraint failed: p_k_check"),
+        "insert into p values (2, null)": ("constraint", "NOT NULL constraint failed: v"),
+        "insert into c values (9)": ("constraint", "FOREIGN KEY constraint failed: c_k_fkey"),
+        "insert into p values (2, 'long')": ("error", "text too long for its column (SQLSTATE 22001)"),
+        "update p set k = k / 0": ("error", "division by zero (SQLSTATE 22012)"),
+        "insert into p values (3000000000, 'b')": ("error", "number out of range (SQLSTATE 22003)"),
+        "insert into p values ('x', 'b')": ("error", "text that is no value of the type (SQLSTATE 22P02)"),
+        "select absent from p": ("error", "no such column (SQLSTATE 42703)"),
+        "select k from absent": ("error", "no such table: absent"),
+        "create table p(k integer primary key)": ("error", "there is already a table or an index named p"),
+        "drop table p": ("error", "something else depends on it (SQLSTATE 2BP01)"),
+        "create table q(k integer)": ("limit", "q needs a primary key: rows are known by it"),
+    }
+    outcomes = pair.run(*said)
+    assert [(one.error.kind, one.error.message) for one in outcomes if one.error] == list(said.values())
+    assert pair.steady.rows("select k from p") == [(1,)]
+
+
+def test_schema_and_rows(pair: PostgresPair) -> None:
+    pair.run("create table t(a integer, b text, primary key (b, a))", "insert into t values (1, 'x'), (2, 'y')")
+    pair.run("create index i on t(a)", "alter table t add column c integer default 7")
+    pair.run("alter table t rename column c to d", "alter table t rename to z", "update z set d = 8 where a = 1")
+    pair.run(
+        "alter table z drop column d", ["alter table z alter column a set default 5", "insert into z(b) values ('w')"]
+    )
+    pair.run(["create table t(k uuid primary key)", "insert into t values ('0a0a0a0a-0a0a-4a0a-8a0a-0a0a0a0a0a0a')"])
+    pair.run(["drop table t", "nonsense"], ["drop table z", "create table z(a integer primary key)"])
+    pair.run("drop table t", "drop table if exists t", "drop table z")
+    assert [one.error for one in pair.steady.outcomes() if one.error and one.error.kind != "refused"] == []
+    assert pair.steady.tallies() == {}
+
+
+def test_time_and_chance_come_from_the_message(pair: PostgresPair) -> None:
+    pair.run("create table t(k integer primary key, at text default now(), n double precision, u uuid)")
+    pair.run("insert into t(k, n, u) values (1, random(), gen_random_uuid()), (2, random(), gen_random_uuid())")
+    pair.run(
+        "insert into t(k, n, u) values (3, random(), gen_random_uuid())", "insert into t(k, n) values (4, random())"
+    )
+    rows = pair.steady.rows("select at, n, u from t order by k")
+    assert rows == pair.restarted.rows("select at, n, u from t order by k")
+    assert rows[0][0] == "2023-11-14 22:13:20"
+    assert len({row[1] for row in rows}) == 4
+    assert len({row[2] for row in rows[:3]}) == 3
+    assert all(0 <= row[1] < 1 for row in rows)  # type: ignore[operator]
+    (outcome,) = pair.run("select unixepoch() from t where k = 1")
+    assert outcome.answers[0].rows == ((START_NS // 10**9,),)
+
+
+def test_sums_do_not_depend_on_the_order_of_rows(pair: PostgresPair) -> None:
+    pair.run("create table t(k integer primary key, n double precision)")
+    values = [1e17, 0.1, -1e17, 0.3, 1e-5, 7.0]
+    pair.run(*[("insert into t values (?, ?)", (k, n)) for k, n in enumerate(values)])
+    first = pair.steady.rows("select sum(n), avg(n) from t")
+    pair.run("delete from t")
+    pair.run(*[("insert into t values (?, ?)", (k, n)) for k, n in enumerate(reversed(values))])
+    assert pair.steady.rows("select sum(n), avg(n) from t") == first
+
+
+def test_dies_between_requests_and_before_the_commit(
+    server: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a message is left, the rest of it and nothing else is done when the database is opened again."""
+    stream = next(_streams)
+    steady = PostgresStage(server, "one", tmp_path / "steady", stream)
+    dying = PostgresStage(server, "two", tmp_path / "dying", stream)
+    order = Order()
+    works = [
+        order.message("create table t(k integer primary key, n integer)", "insert into t values (1, 0)"),
+        order.message("update t set n = n + 1", "bad", "insert into t values (2, 10)", "update t set n = n + 1"),
+    ]
+    for stage in (steady, dying):
+        stage.apply(works[0])
+    commit = Store.commit
+    for survives in range(4):
+        left = [1]
+
+        def fail(store: Store, *arguments: object, left: list[int] = left) -> None:
+            if not left:
+                raise EngineFailed("dies")
+            left.pop()
+            commit(store, *arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Store, "commit", fail)
+        if survives < 3:
+            with pytest.raises(EngineFailed, match="dies"):
+                dying.apply(works[1])
+        else:
+            dying.apply(works[1])
+        assert dying.engine.index == (2 if survives == 3 else 1)
+        monkeypatch.undo()
+        dying.reopen()
+    assert dying.engine.apply(works[1]).fingerprint == steady.apply(works[1]).fingerprint
+    assert dying.rows("select n from t order by k") == [(2,), (11,)]
+    assert dying.folded() == steady.folded() == steady.engine.fingerprint
+    assert dying.outcomes() == steady.outcomes()
+    for stage in (steady, dying):
+        stage.engine.close()
+
+
+def test_a_position_that_moved_is_not_written_over(stage: PostgresStage) -> None:
+    order = Order()
+    stage.apply(order.message("create table t(k integer primary key)"))
+    stage.ask(f"update chaplain.state set requests = requests + 1 where stream = '{stage.stream}'")
+    with pytest.raises(EngineFailed, match="position"):
+        stage.apply(order.message("insert into t values (1)"))
+    assert stage.ask(f"select * from {stage.schema}.t") == []
+    with pytest.raises(EngineFailed, match="before"):
+        stage.apply(order.message("insert into t values (2)"))
+
+
+def test_made_anew_if_changes_are_missing(stage: PostgresStage) -> None:
+    order = Order()
+    works = [order.message("create table t(k integer primary key)", "insert into t values (1), (2)")]
+    stage.apply(works[0])
+    fingerprint = stage.engine.fingerprint
+    stage.engine.close()
+    shutil.rmtree(stage.folder / CHANGES)
+    stage.engine = PostgresDatabase(stage.folder, stage.stream, stage.place)
+    assert stage.engine.index == 0
+    assert stage.apply(works[0]).fingerprint == fingerprint == stage.folded()
+
+
+def test_results_until_read_and_bounded_for_each(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = Order()
+    stage.apply(order.message("create table t(k integer primary key)", "insert into t values (1)"))
+    stage.apply(order.message("insert into t values (2)", lane=2, acl=OTHER))
+    assert len(stage.outcomes()) == 2
+    assert [run.first_id for run in map(decode_run, stage.engine.results(ACL, 1, 2, 9))] == [2]
+    stage.engine.clear(OTHER, [(1, 9)])
+    assert (len(stage.outcomes()), len(stage.outcomes(OTHER))) == (2, 1)
+    stage.engine.clear(ACL, [(1, 1)])
+    assert (len(stage.outcomes()), len(stage.outcomes(OTHER))) == (1, 1)
+    monkeypatch.setattr(postgres_store, "RESULT_BYTES_MAX", 200)
+    stage.apply(order.message(*["select k from t"] * 30))
+    assert 1 < len(stage.outcomes()) < 20
+    assert len(stage.outcomes(OTHER)) == 1
+
+
+def test_bounds_fall_alike(pair: PostgresPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_ledger, "ROWS_MAX", 20)
+    monkeypatch.setattr(postgres_requests, "WORK_MAX", 1000)
+    monkeypatch.setattr(postgres_requests, "ANSWER_ROWS_MAX", 50)
+    pair.run("create table t(k integer primary key, v text)", "create table u(k integer primary key)")
+    pair.run(*[("insert into t values (?, ?)", (k, "x" * 10)) for k in range(12)])
+    outcomes = pair.run(
+        "update t set v = 'y'",
+        ["update t set v = 'z'", "update t set v = 'w'"],
+        "select a.k from t a, t b",
+        "select count(*) from t a, t b, t c",
+        "select count(*) from t a where k in (select b.k from t b where exists (select 1 from t c where c.k = b.k))",
+        "with x as (select a.k from t a, t b) select count(*) from x, t",
+        "insert into u select a.k * 12 + b.k from t a, t b",
+        ("insert into t values (100, ?)", ("x" * 300_000,)),
+        ("insert into t values (101, ?)", ("x" * 200_000,)),
+        "select v from t, u",
+    )
+    kinds = ["" if one.error is None else one.error.kind for one in outcomes]
+    assert kinds == ["", "limit", "limit", "limit", "limit", "limit", "limit", "refused", "", ""]
+    assert pair.one("update t set v = v || v || v where k = 101").error.kind == "limit"  # type: ignore[union-attr]
+    assert pair.one("insert into t values (200, 'healthy')").error is None
+
+
+def test_numbers_that_are_written_in_two_ways(pair: PostgresPair) -> None:
+    pair.run("create table t(k integer primary key, n double precision)")
+    outcomes = pair.run(
+        "insert into t values (1, '-0')", "insert into t values (2, 'nan')", ("insert into t values (?, ?)", (3, -0.0))
+    )
+    assert [one.error.kind for one in outcomes if one.error] == ["limit"] * 3
+    assert pair.one("insert into t values (4, 'infinity'), (5, 0)").error is None
+
+
+def test_clients_have_roles_that_may_change_rows_of_their_streams_and_nothing_else(
+    server: TestServer, stage: PostgresStage
+) -> None:
+    order = Order()
+    stage.apply(order.message("create table t(k integer primary key)"))
+    other = PostgresDatabase(stage.folder, "other", stage.place)
+    other.apply(Order().message("create table t(k integer primary key)", acl=OTHER))
+    other.close()
+    layout = stage.engine._layout
+    role = layout.client(ACL)[1:-1]
+
+    def may(what: str) -> object:
+        return stage.ask(f"select has_table_privilege('{role}', {what})")[0][0]
+
+    assert [may(f"'{stage.schema}.t', '{right}'") for right in ("select", "insert", "update", "delete")] == [True] * 4
+    assert [may(f"'{stage.schema}.t', '{right}'") for right in ("truncate", "trigger", "references")] == [False] * 3
+    assert not any(may(f"'{table}', 'select'") for table in ("chaplain.state", "chaplain.results", "stream_other.t"))
+    flags = "rolsuper, rolcreaterole, rolcreatedb, rolcanlogin, rolreplication"
+    assert stage.ask(f"select {flags} from pg_roles where rolname = '{role}'") == [(False,) * 5]
+    assert stage.ask(f"select pg_has_role('{role}', '{USER}', 'member')") == [(False,)]
+    reader = layout.role("reader")[1:-1]
+    assert stage.ask(f"select has_table_privilege('{reader}', '{stage.schema}.t', 'update')") == [(False,)]
+
+
+def test_one_executor_for_a_database(stage: PostgresStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_store, "PATIENCE_S", 0.2)
+    with pytest.raises(EngineFailed, match="each node needs one of its own"):
+        PostgresDatabase(tmp_path / "two", stage.stream, stage.place)
+
+
+def test_queries(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = Order()
+    stage.apply(
+        order.message("create table t(k integer primary key, v text)", "insert into t values (1, 'a'), (2, 'b')")
+    )
+    found = stage.engine.query("select k, v from t where k > :k order by k desc limit 5", {"k": 0})
+    assert (found.index, found.columns, found.rows) == (1, ("k", "v"), ((2, "b"), (1, "a")))
+    assert stage.engine.query("select k from t where k = ?", (9,)).rows == ()
+    assert stage.rows("select row_number() over (order by k), k from t order by k") == [(1, 1), (2, 2)]
+    assert stage.rows("select string_agg(v, ',' order by v desc) from t") == [("b,a",)]
+    assert stage.rows(
+        "with recursive r(n) as (select 1 union all select n + 1 from r where n < 5) select sum(n) from r"
+    ) == [(15,)]
+    refused = [
+        "delete from t",
+        "select * from chaplain.state",
+        "select * from pg_class",
+        "select pg_sleep(1)",
+        "drop table t",
+    ]
+    refused += [
+        "select absent from t",
+        "select 1; select 2",
+        "select k from t for update",
+        "select t from t",
+        "explain select 1",
+    ]
+    for sql in refused:
+        with pytest.raises(QueryFailed):
+            stage.engine.query(sql, ())
+    endless = "with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r"
+    given_up = threading.Event()
+    threading.Timer(0.3, given_up.set).start()
+    with pytest.raises(QueryFailed, match="given up"):
+        stage.engine.query(endless, (), given_up.is_set)
+    monkeypatch.setattr(postgres_reader, "QUERY_ROWS_MAX", 1)
+    with pytest.raises(QueryFailed, match="more than 1 rows"):
+        stage.engine.query("select k from t", ())
+    assert stage.rows("select count(*) from t") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("change", "advice"),
+    [
+        ({"host": "/nowhere"}, "start it, or correct postgres.host"),
+        ({"user": "admin"}, "superuser"),
+        ({"user": "nobody"}, "does not let nobody in"),
+        ({"user": "weak"}, "alter role weak createrole"),
+        ({"database": "absent"}, "create database absent owner chaplain"),
+        ({"database": "postgres"}, "must be of UTF8 and collation C"),
+        ({"password_file": "/nowhere"}, "cannot read postgres.password_file"),
+    ],
+)
+def test_what_is_set_up_wrongly_is_told_in_one_sentence(
+    server: TestServer, stage: PostgresStage, tmp_path: Path, change: dict[str, str], advice: str
+) -> None:
+    if change.get("user") == "weak":
+        server.ask("create role weak login password 'let me in'")
+    place = msgspec.structs.replace(stage.place, **change)
+    with pytest.raises(EngineFailed, match=advice) as failed:
+        PostgresDatabase(tmp_path / "wrong", "main", place)
+    assert "let me in" not in str(failed.value)
+    assert "\n" not in str(failed.value)
+
+
+def test_a_password_that_others_can_read_is_not_used(stage: PostgresStage, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("let me in")
+    file.chmod(0o644)
+    with pytest.raises(EngineFailed, match="chmod 600"):
+        PostgresDatabase(tmp_path / "wrong", "main", msgspec.structs.replace(stage.place, password_file=str(file)))
+    file.write_text("guess")
+    file.chmod(0o600)
+    with pytest.raises(EngineFailed, match="does not let chaplain in"):
+        PostgresDatabase(tmp_path / "wrong", "main", msgspec.structs.replace(stage.place, password_file=str(file)))
+
+
+def test_a_killed_server_ends_the_engine_and_loses_nothing(tmp_path: Path) -> None:
+    """What was not synced is done again from the journal; what was, is not."""
+    with a_server(fsync=True) as server:
+        stage = PostgresStage(server, "killed", tmp_path / "one")
+        lite = Database(tmp_path)
+        order = Order()
+        works = [order.message("create table t(k integer primary key, n integer)", "insert into t values (0, 0)")]
+        works += [
+            order.message(("insert into t values (?, ?)", (n, n)), "update t set n = n + 1 where k = 0")
+            for n in range(1, 40)
+        ]
+        for work in works[:20]:
+            stage.apply(work)
+        server.kill()
+        with pytest.raises(EngineFailed, match="start the node again"):
+            stage.apply(works[20])
+        server.start()
+        stage.reopen()
+        assert 0 <= stage.engine.index <= 20
+        for work in works:
+            stage.apply(work)
+            lite.apply(work)
+        assert stage.engine.fingerprint == lite.engine.fingerprint == stage.folded()
+        assert stage.tallies() == stage.counted()
+        stage.engine.close()
+        lite.engine.close()
+
+
+def test_the_log_of_changes_is_asked_first(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change is in the log before it is in the database, never after."""
+    order = Order()
+    stage.apply(order.message("create table t(k integer primary key)"))
+
+    def fail(*_: object) -> None:
+        raise EngineFailed("no room")
+
+    monkeypatch.setattr(ChangeLog, "write", fail)
+    with pytest.raises(EngineFailed, match="no room"):
+        stage.apply(order.message("insert into t values (1)"))
+    assert stage.ask(f"select * from {stage.schema}.t") == []
