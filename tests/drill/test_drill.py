@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import subprocess
 import sys
 import time
@@ -76,6 +77,16 @@ def test_what_forgetful_nodes_lost_is_named(cluster: Path, monkeypatch: pytest.M
     lost = {one.offset for one in verdict.breaks if one.kind == "lost"}
     assert forgotten <= lost, verdict.breaks
     assert {one.offset for one in attempts if one.offset is not None} > lost, "what was on disk is still there"
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not blows.can_cut(), reason="cutting needs root and nft: `apt-get install nftables`")
+def test_whoever_is_cut_off_is_not_reached_until_it_is_over() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        with blows.cut(f"tcp://127.0.0.1:{address[1]}"), pytest.raises(TimeoutError):
+            socket.create_connection(address, timeout=0.5)
+        socket.create_connection(address, timeout=60).close()
 
 
 def test_a_cluster_that_is_not_whole_is_not_drilled(cluster: Path) -> None:

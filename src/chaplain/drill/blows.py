@@ -17,6 +17,15 @@ from chaplain.errors import ChaplainError
 from chaplain.link.settings import split_endpoint
 from chaplain.runtime.local import bring_up, is_alive, pid_of
 
+CUT_RULES = """
+table inet {table} {{
+    chain incoming {{
+        type filter hook input priority 0; policy accept;
+        iif lo tcp dport {port} drop
+    }}
+}}
+"""
+"""Some versions of nft want each brace on a line of its own."""
 CUT_MISSING = "cutting connections needs root and the program nft; left out"
 
 
@@ -57,7 +66,7 @@ def cut(endpoint: str) -> Iterator[None]:
     """Nothing reaches this node's port: others cannot talk to it, though it can talk to them."""
     _, port = split_endpoint(endpoint)
     table = f"chaplain_drill_{os.getpid()}"
-    rules = f"table inet {table} {{ chain c {{ type filter hook input priority 0; iif lo tcp dport {port} drop; }} }}"
+    rules = CUT_RULES.format(table=table, port=port)
     _nft("-f", "-", text=rules)
     try:
         yield
