@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import islice
 from random import Random
 
 import pytest
@@ -18,7 +19,7 @@ from chaplain.errors import Closed, ConfigError, Refused, Unknown, Unreachable
 from chaplain.link.identity import Identity
 
 
-def eventually(holds: Callable[[], bool], limit_s: float = 20) -> None:
+def eventually(holds: Callable[[], bool], limit_s: float = 60) -> None:
     end_s = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < end_s, "it did not come about in time"
@@ -49,7 +50,7 @@ def test_a_refusal_of_the_node_is_raised_with_its_reason(cluster) -> None:
 
 
 def test_events_are_heard_from_the_call_on(cluster) -> None:
-    with Client.connect(**cluster.how) as client, client.events(timeout=10) as events:
+    with Client.connect(**cluster.how) as client, client.events(timeout=60) as events:
         client.fire("deployed", b"v2")
         event = next(events)
         assert (event.type, event.content) == ("deployed", b"v2")
@@ -62,16 +63,17 @@ def test_a_pool_buffers_from_join_until_leave(cluster) -> None:
         pool.join()
         pool.broadcast(b"one")
         pool.broadcast(b"two")
-        assert [message.value for message in pool.listen(timeout=0.2)] == [b"one", b"two"]
+        assert [message.value for message in islice(pool.listen(timeout=60), 2)] == [b"one", b"two"]
+        assert list(pool.listen(timeout=0.1)) == []
         pool.broadcast(b"three")
-        assert next(iter(pool.listen(timeout=10))) == PoolMessage("chat", b"three", 1, "alice")
+        assert next(iter(pool.listen(timeout=60))) == PoolMessage("chat", b"three", 1, "alice")
         pool.leave()
         pool.broadcast(b"four")
         assert list(pool.listen(timeout=0.1)) == []
 
 
 def test_questions_are_offered_and_answered(cluster) -> None:
-    with Client.connect(**cluster.how) as client, client.questions("load", timeout=10) as questions:
+    with Client.connect(**cluster.how) as client, client.questions("load", timeout=60) as questions:
         question = next(questions)
         assert (question.question, question.content, question.asker) == ("load", b"how?", 2)
         client.reply(question, b"0.5")
@@ -91,7 +93,7 @@ def test_big_messages_travel_whole(cluster) -> None:
     with Client.connect(**cluster.how) as client:
         client.pool("chat").join()
         client.pool("chat").broadcast(value)
-        assert next(client.pool("chat").listen(timeout=20)).value == value
+        assert next(client.pool("chat").listen(timeout=60)).value == value
 
 
 def test_many_threads_share_one_client(cluster) -> None:
@@ -113,7 +115,7 @@ def test_the_client_outlives_its_node(cluster) -> None:
         assert client.status() == {"state": "WRK"}
         eventually(lambda: any(type(request).__name__ == "JoinAPool" for request in _others(cluster, first)))
         client.pool("chat").broadcast(b"after")
-        message = next(client.pool("chat").listen(timeout=10))
+        message = next(client.pool("chat").listen(timeout=60))
         assert (message.value, message.moved) == (b"after", True)
 
 
@@ -135,7 +137,7 @@ def test_an_act_whose_answer_is_lost_is_unknown(cluster) -> None:
         thread.start()
         eventually(lambda: node.commands > heard)
         node.kill()
-        thread.join(20)
+        thread.join(60)
         assert len(caught) == 1
         assert "may or may not have happened" in str(caught[0])
 
@@ -171,10 +173,10 @@ def test_another_cluster_is_refused_by_name(cluster) -> None:
 
 
 def test_a_silent_node_times_out(cluster) -> None:
-    with Client.connect(**cluster.how, timeout=0.3) as client:
+    with Client.connect(**cluster.how, timeout=3) as client:
         client.status()
         cluster.serving().mute = True
-        with pytest.raises(Unreachable, match=r"status: tcp://.* gave no answer within 0\.3 s"):
+        with pytest.raises(Unreachable, match=r"status: tcp://.* gave no answer within 3 s"):
             client.status()
 
 

@@ -66,7 +66,7 @@ class TinyNode:
         if self._running:
             self._running = False
             self._sockets.wake()
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -10,7 +10,7 @@ from tests.cluster.rogue_scenes import impostor_is_refused, liar_evicts_nobody, 
 
 pytestmark = pytest.mark.timeout(240)
 
-SILENCE_S = 2.0
+SILENCE_S = 3.0
 
 
 SETTINGS = f"[gossip]\nsilence_seconds = {SILENCE_S}\n"
@@ -19,9 +19,9 @@ SETTINGS = f"[gossip]\nsilence_seconds = {SILENCE_S}\n"
 def test_a_rogue_with_the_key_is_nobody_else(tmp_path: Path) -> None:
     with running(tmp_path / "three", 3, settings=SETTINGS) as cluster:
         assert impostor_is_refused(cluster, 2, seconds=1) >= 2
-        twin_takes_nothing_over(cluster, 3, seconds=2.5 * SILENCE_S)
+        twin_takes_nothing_over(cluster, 3, seconds=2.2 * SILENCE_S)
 
 
 def test_a_rogue_with_the_key_evicts_nobody(tmp_path: Path) -> None:
     with running(tmp_path / "three", 3, settings=SETTINGS) as cluster:
-        print(liar_evicts_nobody(cluster, seconds=4 * SILENCE_S))
+        print(liar_evicts_nobody(cluster, seconds=3 * SILENCE_S))

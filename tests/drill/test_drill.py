@@ -21,7 +21,7 @@ from chaplain.drill.journal_load import JournalLoad
 from chaplain.runtime import local
 from chaplain.runtime.founding import make_cluster
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(450)
 FORGETFUL = (sys.executable, str(Path(__file__).parent / "forgetful_node.py"))
 
 
@@ -35,8 +35,19 @@ def cluster(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_short_drill_is_clean_and_leaves_the_cluster_whole(cluster: Path) -> None:
     local.bring_up(cluster, lambda _: None)
-    command = [*local.PROGRAM, "drill", "--cluster", str(cluster), "--minutes", "0.1", "--output", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    command = [
+        *local.PROGRAM,
+        "drill",
+        "--cluster",
+        str(cluster),
+        "--minutes",
+        "0.1",
+        "--seed",
+        "3",
+        "--output",
+        "json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["clean"]

@@ -7,6 +7,7 @@ from collections import Counter
 from tests.fuzz import runner as fuzz
 from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import ON_REAL_CLUSTERS
+from tests.prove.drills import DRILLS
 from tests.prove.executors import OF_EXECUTORS
 from tests.prove.journal_speed import ON_FAST_JOURNALS
 from tests.prove.journals import ON_REAL_JOURNALS
@@ -137,4 +138,5 @@ CAMPAIGNS = [
     *OF_PIPELINES,
     *OF_EXECUTORS,
     *ON_SINKS,
+    *DRILLS,
 ]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from chaplain.core import Frozen
 from chaplain.drill import blows
-from chaplain.drill.access import PATIENCE_S, Access
+from chaplain.drill.access import Access
 from chaplain.drill.breaks import GRAPH, JOURNAL, KINDS, POOL, SEQUENCE, Break, Judged
 from chaplain.drill.entry_loads import GraphLoad, SequenceLoad
 from chaplain.drill.journal_load import JournalLoad
@@ -30,6 +30,8 @@ PROGRESS = {JOURNAL: 20, GRAPH: 5, SEQUENCE: 5, POOL: 5}
 PAUSE_S = (1.0, 5.0)
 DOWN_S = (0.0, 1.0)
 POLL_S = 0.02
+SURVIVE_S = 120.0
+"""A cluster that has not recovered from a blow by then is stuck."""
 SEQUENCE_NODES_MIN = 3
 TOO_FEW = "the sequence: with fewer than three nodes every kill takes its majority, and it lives in memory"
 LOADS: dict[str, Callable[[Access], Load]] = {
@@ -171,10 +173,10 @@ class Drill:
         return "" if load.acked_since(since_s) >= PROGRESS[load.of] else "too little was acknowledged"
 
     def _wait(self, deed: str, lacks: Callable[[Load], str]) -> None:
-        end_s = time.monotonic() + PATIENCE_S
+        end_s = time.monotonic() + SURVIVE_S
         for load in self.loads.values():
             while (lack := lacks(load)) and not any(found.of == load.of for found in self._found):
                 if time.monotonic() > end_s:
-                    what = f"{PATIENCE_S:g} s after: {deed}: {lack}"
+                    what = f"{SURVIVE_S:g} s after: {deed}: {lack}"
                     self._found.append(Break("stuck", None, what, load.of))
                 time.sleep(POLL_S)
