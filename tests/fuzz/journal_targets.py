@@ -107,7 +107,7 @@ _PEERS = (
     peer_messages.Drained(),
     peer_messages.Removed(9),
 )
-_NODES = (AddNode(EntryType.ADD_INGEST_NODE, 9, "tcp://x", b"k" * 32, b"d" * 16), NewSet((1, 2)))
+_NODES = (AddNode(EntryType.ADD_INGEST_NODE, 9, "tcp://x:7", b"k" * 32, b"d" * 16), NewSet((1, 2)))
 _STEP = Step(EntryType.NEW_SERIALIZER_SET, Stage.REFUSE, (1, 2), acl_id(1, 2, 3), Refusal.SAME_SET)
 
 SEEDS = {

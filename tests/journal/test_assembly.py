@@ -111,8 +111,17 @@ def test_who_has_no_role_and_does_not_serialize_is_gone_for_ever(stream):
     stream.ask(NEW).step(Stage.LIVE).ask(RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, 4))
     assert stream.now.members == (1, 2, 3)
     assert stream.denied(NEW) is Reason.NODE_TAKEN
-    again = AddNode(EntryType.ADD_INGEST_NODE, 5, "tcp://x", KEY, b"\xd5" * 16)
+    again = AddNode(EntryType.ADD_INGEST_NODE, 5, "tcp://10.0.0.5:7400", KEY, b"\xd5" * 16)
     assert stream.denied(again) is Reason.KEY_TAKEN
+
+
+@pytest.mark.parametrize(
+    "address", ["nonsense", "tcp://x", "tcp://x:0", "tcp://x:65536", "ipc:///tmp/x", "tcp://a b:1"]
+)
+def test_an_address_that_nobody_can_dial_is_refused(stream, address):
+    before = stream.now
+    assert stream.denied(AddNode(EntryType.ADD_EXECUTOR_NODE, 4, address, KEY, b"\xd4" * 16)) is Reason.BAD_ADDRESS
+    assert stream.now == before
 
 
 def test_a_serializer_without_other_roles_stays_a_member(stream):

@@ -163,6 +163,15 @@ def test_a_client_may_end_itself_but_nobody_else():
     assert stage.execution.state.clients[acl].status == Status.REMOVED
 
 
+def test_the_last_admin_stays():
+    stage = Stage()
+    assert reason(stage, petition(RemoveIdentity(ADMIN_ACL))) is Reason.LAST_ADMIN
+    acl = added(stage, add(admin=True))
+    assert reason(stage, petition(RemoveIdentity(ADMIN_ACL), BOB, acl)) is Reason.APPLIED
+    assert reason(stage, petition(RemoveIdentity(acl), BOB, acl)) is Reason.LAST_ADMIN
+    assert stage.execution.state.clients[acl].status == Status.ACTIVE
+
+
 def test_lanes_are_leased_under_ones_own_identity_only():
     stage = Stage()
     acl = added(stage)

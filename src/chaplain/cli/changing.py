@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,7 +79,11 @@ def _let_in(
 
     newcomer = make_folder(directory, number, endpoint, http)
     key = from_text(newcomer.node.key, KEY_BYTES, "a node's key")
-    opened = client.add_node(number, roles[0], newcomer.node.endpoint, key, newcomer.disk)
+    try:
+        opened = client.add_node(number, roles[0], newcomer.node.endpoint, key, newcomer.disk)
+    except (Refused, ConfigError):
+        shutil.rmtree(newcomer.folder)  # nobody will ever let these keys in
+        raise
     list_node(directory, newcomer.node)
     if endpoint:
         return {"id": number, "roles": [], "folder": str(newcomer.folder), "waits": True}

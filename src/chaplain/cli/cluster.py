@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -81,6 +82,8 @@ def status(cluster: str, output: str) -> None:
     assert isinstance(nodes, list)
     columns = ["id", "endpoint", "pid", "state", "roles", "master", "members", "standing", "disk_full"]
     put_table(columns, nodes, f"regime {found['regime'] or '-'}")
+    for line in _how_to_start(Path(cluster), {node["id"]: node["pid"] for node in nodes if node["state"] == "down"}):
+        click.echo(line)
     changes = found["changes"]
     if isinstance(changes, list) and changes:
         put_table(["change", "nodes", "stage", "open", "why"], changes[-CHANGES_SHOWN:], "changes of nodes")
@@ -102,6 +105,21 @@ def down(cluster: str, output: str) -> None:
         put_json({"stopped": stopped})
     else:
         click.echo(f"{len(stopped)} nodes stopped.")
+
+
+def _how_to_start(cluster: Path, down: Mapping[int, int | None]) -> Iterator[str]:
+    """What to do about nodes that do not answer, given the processes of those that have one."""
+    from chaplain.config import find_cluster, load_cluster  # noqa: PLC0415
+
+    directory = find_cluster(cluster).parent
+    here = {node.id for node in load_cluster(cluster).nodes if node.http}
+    for node, pid in down.items():
+        if pid is not None:
+            yield f"node {node} runs as process {pid} but does not answer; its log is {directory}/node-{node}/log."
+        elif node not in here:
+            yield f"node {node} does not answer: on its machine, `chaplain node run --config node.toml` starts it."
+    if stopped := [str(node) for node, pid in down.items() if pid is None and node in here]:
+        yield f"node {', '.join(stopped)} is down: `chaplain cluster up --dir {directory}` starts what is down."
 
 
 def _status(where: Path) -> dict[str, object]:

@@ -10,6 +10,7 @@ import click
 from chaplain.cli.journal import timestamp
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, shown_value
+from chaplain.errors import Missing
 
 if TYPE_CHECKING:
     from chaplain.client.graph import GraphEvent
@@ -49,9 +50,16 @@ def read(
 
     With --follow they come in the order in which the node got them, parents always before their children.
     """
+    if timeout is not None and not follow:
+        raise click.UsageError("--timeout is for --follow")
+    shown = 0
     with reach(cluster, node) as client:
         for event in client.graph(stream).read(only_read, follow, timeout):
             put_json(event_json(event))
+            shown += 1
+    if not shown and not follow:
+        held = "no events that most members have" if only_read else "no events"
+        raise Missing(f"graph {stream!r} has {held}: write one with `chaplain graph append`, or look at another node")
 
 
 def event_json(event: GraphEvent) -> dict[str, object]:

@@ -73,6 +73,8 @@ def read(stream: str, start: int, stop: int | None, follow: bool, cluster: str, 
 
     Octets that are not UTF-8 are shown as {"base64": "…"}; timestamps are UTC with nanoseconds.
     """
+    if stop is not None and stop < start:
+        raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
     with reach(cluster, node) as client, _usage():
         for message in client.journal(stream).read(start, stop, follow):
             put_json(message_json(message))

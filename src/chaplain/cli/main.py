@@ -73,8 +73,11 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()
     except click.exceptions.Exit as end:
         code = end.exit_code
+    except click.exceptions.NoArgsIsHelpError as unfinished:
+        unfinished.show()
+        code = unfinished.exit_code
     except click.ClickException as mistake:
-        mistake.show()
+        click.echo(f"chaplain: {_told(mistake)}", err=True)
         code = mistake.exit_code
     except ChaplainError as error:
         click.echo(f"chaplain: {error}", err=True)
@@ -84,9 +87,39 @@ def main(arguments: list[str] | None = None) -> None:
         code = 1
     except BrokenPipeError:
         # Whoever read our output has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         code = 0
+    except OSError as error:
+        where = "" if error.filename is None else f" {os.fsdecode(error.filename)}"
+        click.echo(f"chaplain: cannot read or write{where or ' the output'}: {error.strerror or error}", err=True)
+        _discard_output()
+        code = 1
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _told(mistake: click.ClickException) -> str:
+    """What is wrong with the words that were typed, and where to read on, in one sentence."""
+    said = " ".join(mistake.format_message().split()).rstrip(".")
+    context = getattr(mistake, "ctx", None)
+    if context is None:
+        return said
+    return f"{said}{_nearest(mistake, context)}; see `{context.command_path} --help`"
+
+
+def _nearest(mistake: click.ClickException, context: click.Context) -> str:
+    """The noun that was meant; click cannot know those that are not imported."""
+    typed = getattr(mistake, "command_name", "")
+    if not typed or not isinstance(context.command, Nouns):
+        return ""
+    import difflib  # noqa: PLC0415  only for a message
+
+    near = difflib.get_close_matches(typed, NOUNS, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _discard_output() -> None:
+    """Nothing more can be said there, not even what Python still has to say when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import click
 
 from chaplain.cli.journal import timestamp
 from chaplain.cli.show import F, progress, put_json, shown_value
-from chaplain.errors import ConfigError
+from chaplain.errors import ConfigError, Missing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +58,7 @@ def land(cluster: str, path: str, stream: str, tables: str, once: bool, kind: An
     wrong = [pair for pair in storage if "=" not in pair]
     if wrong:
         raise click.UsageError(f"--storage-option {wrong[0]}: write it as K=V")
-    spark = _session(master, remote)
+    spark = _session(master, remote, cluster, path)
     from chaplain.pipeline import land as run  # noqa: PLC0415 Spark is heavy
 
     options = dict(pair.split("=", 1) for pair in storage)
@@ -85,7 +85,7 @@ def verify(cluster: str, path: str, tables: str, stream: str, manifest: str | No
         cluster, path = _one_source(cluster, path)
     elif signatures or founding:
         raise click.UsageError("signatures are in the log: give --cluster or --path")
-    spark = _session(master, remote)
+    spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline.breaks import FIELDS  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ def fold(cluster: str, path: str, tables: str, stream: str, keep_keyless: bool, 
         cluster = ""
     else:
         cluster, path = _one_source(cluster, path)
-    spark = _session(master, remote)
+    spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import fold as run  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline import table, table_path  # noqa: PLC0415
 
@@ -161,7 +161,7 @@ def report(cluster: str, path: str, tables: str, stream: str, out: str, master: 
     """
     if cluster or path:
         cluster, path = _one_source(cluster, path)
-    spark = _session(master, remote)
+    spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import report as run  # noqa: PLC0415 Spark is heavy
 
     run(spark, tables=tables, out=out, stream=stream, cluster=cluster, path=path)
@@ -180,12 +180,27 @@ def _one_source(cluster: str, path: str) -> tuple[str, str]:
 _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
 
 
-def _session(master: str, remote: str) -> SparkSession:
+def _session(master: str, remote: str, cluster: str = "", path: str = "", landed: str = "") -> SparkSession:
+    """Spark takes seconds to start: what is not there is said before."""
     if master and remote:
         raise click.UsageError("give either --master or --remote")
+    if not remote:
+        _look_for(cluster, path, landed)
     try:
         from chaplain.pipeline import local_session  # noqa: PLC0415 Spark is heavy
     except ImportError as absent:
         raise ConfigError(f"{absent.name} is not installed: pip install 'chaplain[spark]'") from None
     progress("starting Spark")
     return local_session(master or "local[*]", remote=remote)
+
+
+def _look_for(cluster: str, path: str, landed: str) -> None:
+    """Of a cluster its nodes' files alone will do, as they come out of a backup."""
+    if cluster and not any(Path(cluster).glob("node-*/segments")):
+        from chaplain.config import load_cluster  # noqa: PLC0415
+
+        load_cluster(cluster)
+    if path and not Path(path).is_dir():
+        raise Missing(f"there are no segments in {path}: give a node's segments as path")
+    if landed and "://" not in landed and not Path(landed).is_dir():
+        raise Missing(f"there are no tables in {landed}: land a stream first, with `chaplain pipeline land`")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -9,9 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from chaplain.cli.show import F, cluster_option, output_option
+from chaplain.errors import Unreachable
 
 if TYPE_CHECKING:
     from chaplain.client.sync import Client
+
+PATIENCE_S = 9.0
+"""A person at a prompt is told within ten seconds that nobody answers."""
+ABSENCE_S = 2.0
+"""Nodes whose ports are closed for so long are down; one that is just being started again is waited for."""
+POLL_S = 0.1
 
 
 def talks(command: F) -> F:
@@ -22,11 +31,40 @@ def talks(command: F) -> F:
 
 @contextmanager
 def reach(cluster: str, node: int | None) -> Iterator[Client]:
+    check_presence(cluster, node)
     # Imported here: `--help` needs neither sockets nor cryptography.
     from chaplain.client.sync import Client  # noqa: PLC0415
 
-    with Client.connect(cluster, node=node) as client:
+    with Client.connect(cluster, node=node, timeout=PATIENCE_S) as client:
         try:
             yield client
         except ValueError as error:  # a name or a size that no call takes
             raise click.UsageError(str(error)) from None
+
+
+def check_presence(cluster: str, node: int | None) -> None:
+    """Raise soon if every port is closed; whoever has an open one may take a client's whole patience."""
+    from chaplain.config import find_cluster, load_cluster  # noqa: PLC0415
+
+    endpoints = [listed.endpoint for listed in load_cluster(cluster).nodes if node in (None, listed.id)]
+    end_s = time.monotonic() + ABSENCE_S
+    while endpoints and all(map(_is_closed, endpoints)):
+        if time.monotonic() > end_s:
+            where = find_cluster(cluster).parent
+            raise Unreachable(
+                f"nobody listens at {', '.join(endpoints)}: is the cluster up? `chaplain cluster up --dir {where}` "
+                "starts what is down"
+            )
+        time.sleep(POLL_S)
+
+
+def _is_closed(endpoint: str) -> bool:
+    """Whether its machine says that nobody listens there. An endpoint that cannot be asked is the client's business."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+    except ConnectionRefusedError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return False

@@ -13,6 +13,7 @@ from chaplain.client.journal_results import AssemblyRecord, ChangeRecord
 from chaplain.client.requests import Ask, reader
 from chaplain.journal.client_messages import ListNodes
 from chaplain.journal.node_message import NOBODY, SERIALIZERS_MAX, AddNode, EntryType, NewSet, NodeMessage, RemoveNode
+from chaplain.link.settings import split_endpoint
 
 
 def assembly() -> Ask[AssemblyRecord]:
@@ -29,6 +30,8 @@ def add_node(node: int, role: str, uri: str, key: str | bytes, disk: str) -> Ask
     kinds["config"] = EntryType.ADD_CONFIG_NODE
     if role not in kinds:
         raise ValueError(f"a node is added as executor, ingest or config, not as {role!r}")
+    if uri:
+        split_endpoint(uri)
     octets = read_client_key(key) if key else b""
     return change_nodes(AddNode(kinds[role], check_node(node), uri, octets, bytes.fromhex(disk)))
 

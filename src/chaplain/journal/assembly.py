@@ -36,6 +36,7 @@ from chaplain.journal.node_message import (
 )
 from chaplain.journal.quorum import Quorum
 from chaplain.journal.reason import Reason
+from chaplain.link.settings import is_endpoint
 
 CHANGES_KEPT = 32
 """Changes that are over and still known, so that whoever asks again is answered alike."""
@@ -181,6 +182,8 @@ def _why_not_add(assembly: Assembly, message: AddNode) -> Reason:
     if placed is None:
         if not message.uri:
             return Reason.UNKNOWN_NODE
+        if not is_endpoint(message.uri):
+            return Reason.BAD_ADDRESS  # every member would dial it, for ever
         return Reason.KEY_TAKEN if any(one.key == message.key for one in assembly.nodes) else Reason.APPLIED
     if not assembly.has(placed):
         return Reason.NODE_TAKEN  # it was removed: that id, and that key, are spent

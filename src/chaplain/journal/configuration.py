@@ -8,11 +8,12 @@ decided in `assembly`; its later stages bear no signature, for only a master can
 |---|---|---|
 | Add Client, new identity | an admin | same nonce, same signer: the same ACL id, even when it has been removed since |
 | Add Client, lane | the identity | same nonce: the same lane, while there is one |
-| Remove Client, identity | an admin, or the identity | nothing more happens |
+| Remove Client, identity | an admin, or the identity; never the last admin | nothing more happens |
 | Remove Client, lane; Fence | an admin, or its identity | nothing more happens |
 | everything about nodes | an admin | same nonce, same signer: the same change |
 
-Invariants: an ACL id and a client id are given once; a name and a key have at most one active identity.
+Invariants: an ACL id and a client id are given once; a name and a key have at most one active identity; asking never
+leaves a cluster without an admin.
 """
 
 from __future__ import annotations
@@ -164,8 +165,14 @@ def _remove(draft: Draft, message: RemoveIdentity, signer: Client) -> ConfigVerd
     if client is None:
         return _refused(Reason.UNKNOWN_CLIENT)
     if client.status == Status.ACTIVE:
+        if client.admin and not any(_is_admin(other) for other in draft.clients() if other.acl != client.acl):
+            return _refused(Reason.LAST_ADMIN)
         draft.put_client(msgspec.structs.replace(client, status=Status.REMOVED))
     return ConfigVerdict(0, Reason.APPLIED, acl=client.acl)
+
+
+def _is_admin(client: Client) -> bool:
+    return client.admin and client.status == Status.ACTIVE
 
 
 def _own_lane(draft: Draft, client_id: int, signer: Client) -> Lane | Reason:

@@ -35,6 +35,7 @@ class Reason(IntEnum):
     IDENTITIES_FULL = 26
     UNKNOWN_CLIENT = 27
     BAD_SECRET = 28
+    LAST_ADMIN = 29
     CHANGE_UNDER_WAY = 40
     UNKNOWN_NODE = 41
     NODE_TAKEN = 42
@@ -42,3 +43,4 @@ class Reason(IntEnum):
     ROLE_MISSING = 44
     NEEDED = 45
     NOT_DUE = 46
+    BAD_ADDRESS = 47

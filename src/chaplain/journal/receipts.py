@@ -40,6 +40,7 @@ REASONS = {
     Reason.IDENTITIES_FULL: "the cluster has as many identities as it may have",
     Reason.UNKNOWN_CLIENT: "there is no such client",
     Reason.BAD_SECRET: "the key or the wrapped secret does not fit the signature type",
+    Reason.LAST_ADMIN: "it is the only admin, and without one nobody can be let in: add another with --admin first",
     Reason.CHANGE_UNDER_WAY: "another change of these nodes is under way: `cluster status` shows its stage",
     Reason.UNKNOWN_NODE: "there is no such node, or it was removed: `member add` lets one in",
     Reason.NODE_TAKEN: "this node id was given before, and ids are never given again: choose another",
@@ -47,6 +48,7 @@ REASONS = {
     Reason.ROLE_MISSING: "the node does not have this role",
     Reason.NEEDED: "it is the last one in this role: give the role to another node first",
     Reason.NOT_DUE: "this stage is not due",
+    Reason.BAD_ADDRESS: "a node's address is tcp://address:port",
 }
 
 

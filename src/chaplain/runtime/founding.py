@@ -52,10 +52,18 @@ def found_cluster(directory: Path, endpoints: Sequence[str], database: str, http
         raise ConfigError(f"a cluster has 1 to {NODE_IDS_MAX} nodes, not {len(endpoints)}")
     for endpoint in endpoints:
         split_endpoint(endpoint)
+    check_http(http)
     if len({*endpoints}) < len(endpoints):
         raise ConfigError("two nodes cannot be reached at one endpoint; give each its own")
     check_empty(directory)
     _make(directory, endpoints, [http] * len(endpoints), database, local=False)
+
+
+def check_http(http: str) -> None:
+    """Where a node is to serve monitoring; port 0 stands for any, nothing for nowhere."""
+    host, _, port = http.rpartition(":")
+    if http and (not host or not port.isdecimal() or int(port) > 0xFFFF):
+        raise ConfigError(f"http: address:port wanted, such as 127.0.0.1:7480, not {http!r}")
 
 
 def check_empty(directory: Path) -> None:
@@ -79,7 +87,9 @@ def _make(
 
 def _fill(directory: Path, endpoints: Sequence[str], https: Sequence[str], database: str, local: bool) -> None:
     chance = random.SystemRandom()
-    cluster = f"{directory.name}-{chance.randbytes(4).hex()}".encode("ascii", "replace").decode().replace(" ", "-")
+    cluster = (
+        f"{directory.name[:100]}-{chance.randbytes(4).hex()}".encode("ascii", "replace").decode().replace(" ", "-")
+    )
     identities = [Identity.generate(chance) for _ in endpoints]
     client = Identity.generate(chance)
     ring = KeyRing(chance.randbytes(CLUSTER_KEY_BYTES)).text()

@@ -26,6 +26,8 @@ def get_status(address: str) -> dict[str, object] | None:
 
 def _get(address: str, path: str) -> bytes | None:
     host, _, port = address.rpartition(":")
+    if not port.isdecimal():
+        return None
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_S)
     try:
         connection.request("GET", path)

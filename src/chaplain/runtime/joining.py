@@ -28,8 +28,9 @@ from chaplain.core import Frozen
 from chaplain.errors import ConfigError
 from chaplain.journal.standing import DISK_BYTES
 from chaplain.link.identity import Identity, to_text
+from chaplain.link.settings import split_endpoint
 from chaplain.node.rings import KEYRING_FILE
-from chaplain.runtime.founding import free_ports, to_toml
+from chaplain.runtime.founding import check_http, free_ports, to_toml
 from chaplain.runtime.journal import DISK_FILE, WRAPPING_FILE
 from chaplain.runtime.secrets import write_secret
 
@@ -47,6 +48,9 @@ def make_folder(directory: Path, number: int, endpoint: str, http: str) -> Newco
     cluster = load_cluster(directory)
     model = _model(directory, cluster)
     local = not endpoint
+    if not local:
+        split_endpoint(endpoint)
+        check_http(http)
     if local:
         ports = free_ports(2)
         endpoint, http = f"tcp://127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"

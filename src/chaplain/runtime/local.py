@@ -49,10 +49,15 @@ class ClusterFailed(ChaplainError):
 
 
 def bring_up(directory: Path, tell: Tell) -> list[int]:
-    """Start the nodes that are down and wait until all serve; which were started. Undoes its starts if it fails."""
-    cluster = load_cluster(directory)
-    if not all(node.http for node in cluster.nodes):
+    """Start the nodes that are down and wait until all serve; which were started. Undoes its starts if it fails.
+
+    Nodes that joined on other machines are left to those.
+    """
+    whole = load_cluster(directory)
+    here = tuple(node for node in whole.nodes if node.http)
+    if not here:
         raise ClusterFailed(f"{directory} is of a cluster on several machines: run each node on its own")
+    cluster = msgspec.structs.replace(whole, nodes=here)
     started: dict[int, subprocess.Popen[bytes]] = {}
     try:
         for node in cluster.nodes:
@@ -117,7 +122,8 @@ def _wait_until_met(cluster: ClusterFile, tell: Tell) -> None:
 
 def _has_met(status: Mapping[str, object] | None, count: int) -> bool:
     """Whether a node knows all others, and, if it has a journal, who its master is."""
-    return status is not None and status.get("members") == count and status.get("master_id", 0) is not None
+    members = None if status is None else status.get("members")
+    return isinstance(members, int) and members >= count and (status or {}).get("master_id", 0) is not None
 
 
 def _why_ended(directory: Path, node: ClusterNode, code: int) -> str:

@@ -43,10 +43,14 @@ def write_secret(file: Path, text: str) -> None:
         raise ConfigError(f"{file} exists; choose another name, for a key is never overwritten") from None
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror}") from error
-    with os.fdopen(fd, "w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(fd)
+    try:
+        with os.fdopen(fd, "w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(fd)
+    except OSError as error:
+        file.unlink(missing_ok=True)  # half a key is none, and would be in the way of the next attempt
+        raise ConfigError(f"cannot write {file}: {error.strerror}") from error
 
 
 def _read(file: Path, parse: Callable[[str], T], kind: str) -> T:

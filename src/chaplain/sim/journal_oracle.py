@@ -229,10 +229,7 @@ class Oracle:
                 acl = acl_id(body.regime, body.index, number)
                 return self._add(acl, message, petition.signer + petition.nonce, signer)
             case RemoveIdentity():
-                if message.acl in self._clients and (signer.admin or message.acl == petition.signer):
-                    self._clients[message.acl].end = self._clients[message.acl].end or "removed"
-                    return "applied", 0
-                return "refused", 0
+                return self._remove(message, petition.signer, signer), 0
             case FenceLane() | ReleaseLane():
                 lane = self._lanes.get(message.client_id)
                 if lane is None or not (signer.admin or lane.acl == petition.signer):
@@ -254,6 +251,16 @@ class Oracle:
         self._leases += 1
         self._lanes[self._leases] = OracleLane(signer, nonce, body.timestamp_ns)
         return "applied", self._leases
+
+    def _remove(self, message: RemoveIdentity, asking: bytes, signer: OracleClient) -> str:
+        client = self._clients.get(message.acl)
+        if client is None or not (signer.admin or message.acl == asking):
+            return "refused"
+        admins = [one for one in self._clients.values() if one.admin and not one.end]
+        if admins == [client]:
+            return "refused"
+        client.end = client.end or "removed"
+        return "applied"
 
     def _add(self, acl: bytes, message: AddIdentity, wish: bytes, signer: OracleClient) -> tuple[str, int]:
         if not signer.admin:
