@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -43,17 +44,23 @@ class Shell:
 
     def run(self, line: str, limit_s: float = LIMIT_S) -> Done:
         began = time.monotonic()
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["bash", "-c", line],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=limit_s,
-            check=False,
+            start_new_session=True,
         )
-        return Done(line, done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # with whatever the line started and waits for
+            process.communicate()
+            raise
+        return Done(line, process.returncode, out, err, time.monotonic() - began)
 
     def worked(self, line: str, limit_s: float = LIMIT_S) -> str:
         done = self.run(line, limit_s)
@@ -72,15 +79,15 @@ class Shell:
                 found.append(file.parent.name)
         return sorted(found)
 
-    def complaints(self, wrong: list[Wrong], together: int = 1) -> list[str]:
-        """Do all of this, and say what is not as it should be: each one sentence, in time, and nothing left behind."""
+    def check(self, wrong: list[Wrong], together: int = 1) -> None:
+        """Do all of this: each must be told in one sentence, in time, and leave nothing behind."""
         before = self.processes()
         with ThreadPoolExecutor(together) as pool:
             done = list(pool.map(lambda one: self.run(one.line), wrong))
         found = [complaint for one, end in zip(wrong, done, strict=True) for complaint in judge(one, end)]
         if self.processes() != before:
             found.append(f"processes: before {before}, after {self.processes()}")
-        return found
+        assert not found, "\n".join(found)
 
 
 def judge(wrong: Wrong, done: Done) -> list[str]:

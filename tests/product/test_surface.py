@@ -1,0 +1,140 @@
+"""Every command, as it is written down for users, on one cluster, in the order in which somebody might try them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from product_shell import Shell
+
+from chaplain.runtime.local import bring_down
+
+pytestmark = pytest.mark.timeout(400)
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    yield Shell(tmp_path)
+    if (tmp_path / "c/cluster.toml").exists():
+        bring_down(tmp_path / "c")
+
+
+def test_every_command_works_as_it_is_written(shell: Shell) -> None:
+    shell.worked("chaplain cluster up --nodes 3 --dir c --database sqlite")
+    shell.environment["CHAPLAIN_CLUSTER"] = "c"
+    nodes(shell)
+    journal(shell)
+    statements(shell)
+    talk(shell)
+    graph_and_sequence(shell)
+    clients_and_keys(shell)
+    members(shell)
+    assert shell.worked("chaplain cluster down --cluster c") == "4 nodes stopped.\n"
+    assert shell.processes() == []
+
+
+def rows(shell: Shell, line: str) -> list[dict]:
+    return [json.loads(row) for row in shell.worked(f"chaplain {line}").splitlines()]
+
+
+def one(shell: Shell, line: str) -> dict:
+    return json.loads(shell.worked(f"chaplain {line} --output json"))
+
+
+def nodes(shell: Shell) -> None:
+    status = one(shell, "cluster status --cluster c")
+    assert [node["id"] for node in status["nodes"]] == [1, 2, 3]
+    first = status["nodes"][0]
+    assert {"id", "endpoint", "pid", "state", "roles", "master", "members"} <= set(first)
+    assert (first["state"], first["members"], status["master"] in (1, 2, 3)) == ("WRK", 3, True)
+    assert {"regime", "master", "streams", "fingerprints"} <= set(status)
+    for number in (1, 2, 3):
+        folder = shell.folder / f"c/node-{number}"
+        assert {"node.toml", "pid", "segments"} <= {path.name for path in folder.iterdir()}
+    shell.worked("kill -9 $(cat c/node-3/pid); until ! kill -0 $(cat c/node-3/pid) 2> /dev/null; do sleep 0.1; done")
+    assert "chaplain cluster up --dir c" in shell.worked("chaplain cluster status --dir c")
+    assert one(shell, "cluster up --dir c")["started"] == [3]
+
+
+def journal(shell: Shell) -> None:
+    (receipt,) = rows(shell, "journal write 'first words' --stream orders --key k")
+    assert (receipt["stream"], receipt["offset"]) == ("orders", 0)
+    assert {"regime", "index", "timestamp", "hash"} <= set(receipt)
+    shell.worked("printf 'from a file' > letter && printf 'a\\nb\\n' > list")
+    rows(shell, "journal write --stream orders --file letter")
+    assert [row["offset"] for row in rows(shell, "journal write --stream orders --lines - < list")] == [2, 3]
+    rows(shell, "journal write --stream orders --file list --lines")
+    found = rows(shell, "journal read --stream orders --from 0 --to 3")
+    assert [row["value"] for row in found] == ["first words", "from a file", "a"]
+    assert set(found[0]) >= {"stream", "offset", "key", "value", "timestamp", "client_id", "client_message_id"}
+    assert len(rows(shell, "journal read --stream orders --from 4 --node 2")) == 2
+    followed = listening(
+        shell, "journal read --stream orders --follow --from 6 | head -n 1", "journal write x --stream orders"
+    )
+    assert (followed["offset"], followed["value"]) == (6, "x")
+
+
+def statements(shell: Shell) -> None:
+    shell.worked("chaplain sql exec 'create table t(a integer, b text)'")
+    shell.worked("chaplain sql exec 'insert into t values (?, ?)' --param 1 --param one --stream main")
+    assert one(shell, "sql query 'select * from t' --stream main") == [{"a": 1, "b": "one"}]
+    assert "one" in shell.worked("chaplain sql query 'select * from t'")
+    assert isinstance(one(shell, "sql results"), list)
+
+
+def talk(shell: Shell) -> None:
+    heard = listening(shell, "pool listen --pool chat --count 1 --output json", "pool broadcast hello --pool chat")
+    assert heard["value"] == "hello"
+    heard = listening(shell, "event listen --count 1 --output json", "event fire deployed v2")
+    assert (heard["type"], heard["value"]) == ("deployed", "v2")
+    answer = one(shell, "query ask version")
+    assert (answer["question"], answer["decided"], answer["members"]) == ("version", True, 3)
+    assert {"value", "votes", "voters", "missing"} <= set(answer)
+
+
+def listening(shell: Shell, listen: str, say: str) -> dict:
+    """What a listener hears; it is told again and again until it has begun to listen."""
+    process = subprocess.Popen(
+        ["bash", "-c", f"chaplain {listen}"], cwd=shell.folder, env=shell.environment, stdout=subprocess.PIPE
+    )
+    end = time.monotonic() + PATIENCE_S
+    while process.poll() is None and time.monotonic() < end:
+        shell.worked(f"chaplain {say}")
+    out, _ = process.communicate(timeout=PATIENCE_S)
+    return json.loads(out)
+
+
+def graph_and_sequence(shell: Shell) -> None:
+    (event,) = rows(shell, "graph append 'a note' --stream notes --node 1")
+    (found,) = rows(shell, "graph read --stream notes --node 1")
+    assert (found["id"], found["value"]) == (event["id"], "a note")
+    assert {"parents", "author", "timestamp", "read", "confirms"} <= set(found)
+    assert rows(shell, "sequence publish tick --stream ticks --node 1") == [{"number": 1}]
+    (tick,) = rows(shell, "sequence read --stream ticks --node 1")
+    assert (set(tick), tick["value"]) == ({"number", "value", "publisher", "hash"}, "tick")
+
+
+def clients_and_keys(shell: Shell) -> None:
+    shell.worked("chaplain client add alice --write 'orders*' --read '*'")
+    shell.worked("CHAPLAIN_IDENTITY=alice.identity chaplain journal write 'by alice' --stream orders")
+    assert {client["name"] for client in one(shell, "client list")} == {"alice", "default"}
+    shell.worked("chaplain client remove alice")
+    shell.worked("chaplain key new --out spare && chaplain key rotate")
+    shell.worked("NO_COLOR=1 chaplain client list")
+
+
+def members(shell: Shell) -> None:
+    found = one(shell, "member list --node 2")
+    assert [(member["id"], member["state"]) for member in found] == [(1, "alive"), (2, "alive"), (3, "alive")]
+    assert set(found[0]) >= {"id", "uri", "state", "incarnation"}
+    assert one(shell, "member add --role executor")["id"] == 4
+    assert one(shell, "member serializers 1 2")["serializers"] == [1, 2]
+    assert "serializer" not in one(shell, "member remove 3 --role executor")["lost"]
+    ping = json.loads(shell.worked("chaplain wire decode aaa1060007"))
+    assert (ping["command"], ping["sequence"]) == ("PING", 7)
+    assert shell.worked(f"chaplain wire encode '{json.dumps(ping)}'") == "aaa1060007\n"
