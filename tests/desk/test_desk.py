@@ -76,6 +76,7 @@ class Desk:
             layers=frozenset({LAYER}),
             wants=lambda layer, body: Want(Right.WRITE, body.decode()) if body.startswith(b"to-") else None,
             may=may or (lambda key, want: True),
+            is_admin=lambda key: key == ANN.key,
         )
         self.core = DeskCore(OWN, settings or DeskSettings(), views)
         self.step(Entered(ANN, {}))
@@ -197,6 +198,13 @@ def test_a_rotation_ends_in_done_or_names_who_is_missing() -> None:
     failed = reply(desk.step(Rotated(2, False, KeyStep.INSTALL, (3,)))[0])[1]
     assert isinstance(failed, Failed)
     assert "node 3" in failed.reason
+
+
+def test_only_an_admin_rotates() -> None:
+    desk = Desk()
+    (refused,) = desk.ask(BOB, RotateKeys(1))
+    assert reply(refused)[1] == Failed(1, "not_allowed", "only an admin may replace the cluster's key")
+    assert desk.core.counts["requests_forbidden"] == 1
 
 
 def test_a_call_to_a_layer_is_settled_or_refused_by_it() -> None:

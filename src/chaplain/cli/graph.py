@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaplain.cli.journal import timestamp
-from chaplain.cli.reach import reach, talks
+from chaplain.cli.reach import reach, talks, wait_for_news
 from chaplain.cli.show import put_json, shown_value
 from chaplain.errors import Missing
 
@@ -52,14 +52,12 @@ def read(
     """
     if timeout is not None and not follow:
         raise click.UsageError("--timeout is for --follow")
-    shown = 0
     with reach(cluster, node) as client:
-        for event in client.graph(stream).read(only_read, follow, timeout):
+        found = client.graph(stream)
+        if not follow and not wait_for_news(lambda: any(True for _ in found.read())):
+            raise Missing(f"graph {stream!r} has no events here: write one with `chaplain graph append`")
+        for event in found.read(only_read, follow, timeout):
             put_json(event_json(event))
-            shown += 1
-    if not shown and not follow:
-        held = "no events that most members have" if only_read else "no events"
-        raise Missing(f"graph {stream!r} has {held}: write one with `chaplain graph append`, or look at another node")
 
 
 def event_json(event: GraphEvent) -> dict[str, object]:

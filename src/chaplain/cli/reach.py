@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ PATIENCE_S = 9.0
 """A person at a prompt is told within ten seconds that nobody answers."""
 ABSENCE_S = 2.0
 """Nodes whose ports are closed for so long are down; one that is just being started again is waited for."""
+NEWS_S = 3.0
+"""As long as nodes take to tell each other what they have, unless they are cut off."""
 POLL_S = 0.1
 
 
@@ -56,6 +58,14 @@ def check_presence(cluster: str, node: int | None) -> None:
                 "starts what is down"
             )
         time.sleep(POLL_S)
+
+
+def wait_for_news(is_there: Callable[[], bool]) -> bool:
+    """Whether something is there, or comes soon: what was just written at one node is on its way to the others."""
+    end_s = time.monotonic() + NEWS_S
+    while not (there := is_there()) and time.monotonic() < end_s:
+        time.sleep(POLL_S)
+    return there
 
 
 def _is_closed(endpoint: str) -> bool:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from chaplain.cli.reach import reach, talks
+from chaplain.cli.reach import reach, talks, wait_for_news
 from chaplain.cli.show import put_json, shown_value
 from chaplain.errors import Missing
-
-if TYPE_CHECKING:
-    from chaplain.client.sync import Client
 
 
 @click.group()
@@ -52,19 +48,12 @@ def read(
 
     if start is not None and stop is not None and stop <= start:
         raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
-    shown = 0
     with reach(cluster, node) as client:
-        for event in client.sequence(stream).read(start, stop, follow):
+        found = client.sequence(stream)
+        # One that stands right behind the last event has seen everything, and is told nothing.
+        behind = [start] if start in (None, 1) else [start, (start or 0) - 1]
+        if not follow and not wait_for_news(lambda: any(True for begin in behind for _ in found.read(begin))):
+            where = "" if start is None else f" from number {start} on"
+            raise Missing(f"sequence {stream!r} has no events{where}: publish one with `chaplain sequence publish`")
+        for event in found.read(start, stop, follow):
             put_json(shape(event, shown_value(event.value)))
-            shown += 1
-        if not shown and not follow:
-            _nothing_there(client, stream, start)
-
-
-def _nothing_there(client: Client, stream: str, start: int | None) -> None:
-    """Quiet only where a reader stands right behind the last event."""
-    last = max((event.number for event in client.sequence(stream).read()), default=0)
-    if not last:
-        raise Missing(f"sequence {stream!r} has no events: publish one with `chaplain sequence publish`")
-    if start is not None and start > last + 1:
-        raise Missing(f"sequence {stream!r} ends with number {last}: {start} is not there yet")

@@ -64,6 +64,9 @@ from chaplain.rights import NO_RIGHT, Right, Want, refusal
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
+NOT_ALLOWED = "not_allowed"
+"""The kind of a refusal of what only admins may, for programs."""
+
 
 class DeskSettings(Frozen, frozen=True):
     listeners_max: int = 64
@@ -119,6 +122,8 @@ class Views(Frozen, frozen=True):
     """The right that a request to a layer takes; none if it is none, or the layer asks for itself."""
     may: Callable[[bytes, Want], bool] = lambda key, want: True
     """Whether the client of this key has a right."""
+    is_admin: Callable[[bytes], bool] = lambda key: True
+    """Whether the client of this key may change the cluster itself."""
 
 
 class DeskCore:
@@ -210,6 +215,9 @@ class DeskCore:
             case AskQuestion():
                 timeout_ns = min(max(request.timeout_ns, 0), self._settings.question_timeout_ns_max)
                 return self._hand_on(guest, call, lambda number: Ask(number, request.question, timeout_ns, payload))
+            case RotateKeys() if not self._views.is_admin(guest.key):
+                self.counts["requests_forbidden"] += 1
+                return [self._reply(guest, Failed(call, NOT_ALLOWED, "only an admin may replace the cluster's key"))]
             case RotateKeys():
                 return self._hand_on(guest, call, RotationWanted)
             case LookUp() | Instruct():

@@ -29,3 +29,10 @@ class Clearance:
             return True
         client = self._journal.execution.client_of_key(key)
         return client is not None and client.status == Status.ACTIVE and rights.may(client, want)
+
+    def is_admin(self, key: bytes) -> bool:
+        """Likewise."""
+        if self._journal is None:
+            return True
+        client = self._journal.execution.client_of_key(key)
+        return client is not None and client.status == Status.ACTIVE and client.admin

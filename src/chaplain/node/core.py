@@ -111,7 +111,8 @@ class NodeCore:
         asked = (lambda: status.of_node(self), lambda: status.of_members(self))
         clearance = Clearance(journal, self.uppers)
         layers = frozenset(self.uppers)
-        views = Views(*asked, self.node_id, self._names.identifier, layers, clearance.wants, clearance.may)
+        rules = (clearance.wants, clearance.may, clearance.is_admin)
+        views = Views(*asked, self.node_id, self._names.identifier, layers, *rules)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
         """What this node is in the journal's order."""
