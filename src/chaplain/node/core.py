@@ -111,8 +111,8 @@ class NodeCore:
         asked = (lambda: status.of_node(self), lambda: status.of_members(self))
         clearance = Clearance(journal, self.uppers)
         layers = frozenset(self.uppers)
-        rules = (clearance.wants, clearance.may, clearance.is_admin)
-        views = Views(*asked, self.node_id, self._names.identifier, layers, *rules)
+        names = (self.node_id, self._names.identifier)
+        views = Views(*asked, *names, layers, clearance.wants, clearance.may, clearance.is_admin)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
         """What this node is in the journal's order."""
