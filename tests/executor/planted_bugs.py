@@ -9,6 +9,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.executor.postgres_bugs import POSTGRES_BUGS
+from tests.executor.postgres_server import missing
+
 from chaplain.sim.planted import Bug, install
 
 ENGINE, CORE, HOSTILE = "test_sqlite_engine.py", "test_executor_core.py", "test_hostile.py"
@@ -158,6 +161,7 @@ BUGS = [
     _bug("let everybody read", "questions", "not may_read(wait.client, message.stream)", "False", CORE, "refusals"),
     _bug("never be the one who differs", "comparison", "return winner != own", "return False", CORE, "compared"),
     _bug("stop for one who differs", "comparison", "return winner != own", "return True", CORE, "majority"),
+    *([] if missing() else POSTGRES_BUGS),
 ]
 
 

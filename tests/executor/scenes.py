@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable, Sequence
 
-from tests.cluster.harness import Cluster, until
+from tests.cluster.harness import Cluster, Node, until
 
 from chaplain import Client
 from chaplain.errors import ChaplainError, Unknown
 from chaplain.runtime.local import describe
 
 STATEMENTS_BETWEEN = 5
+TABLES = ("create table hits(writer, n, at)", "create table sums(writer integer primary key, total)")
 
 
 def fingerprints(cluster: Cluster) -> list[object]:
@@ -68,32 +70,47 @@ class Load(threading.Thread):
         return self.done
 
 
-def kill_executors(cluster: Cluster, *, kills: int, seed: int, writers: int = 3) -> dict[str, int]:
-    """Kill one node after the other at random moments; every statement is applied once, on every node alike."""
+def kill_executors(
+    cluster: Cluster,
+    *,
+    kills: int,
+    seed: int,
+    writers: int = 3,
+    tables: Sequence[str] = TABLES,
+    blow: Callable[[Node], None] | None = None,
+) -> dict[str, int]:
+    """Kill one node after the other at random moments; every statement is applied once, on every node alike.
+
+    `blow` ends and starts a node, and perhaps more than that.
+    """
     chance = random.Random(seed)
     with Client.connect(cluster.directory, timeout=60) as client:
-        client.sql("main").execute("create table hits(writer, n, at)")
-        client.sql("main").execute("create table sums(writer integer primary key, total)")
+        for table in tables:
+            client.sql("main").execute(table)
         for number in range(writers):
             client.sql("main").execute("insert into sums values (?, 0)", [number])
     loads = [Load(cluster, number) for number in range(writers)]
     for load in loads:
         load.start()
     for _ in range(kills):
-        _kill_one(cluster, loads, chance)
+        _kill_one(cluster, loads, chance, blow or _blow)
     done = [load.end() for load in loads]
     _judge(cluster, done)
     return {"kills": kills, "statements acknowledged": sum(done)}
 
 
-def _kill_one(cluster: Cluster, loads: list[Load], chance: random.Random) -> None:
+def _blow(victim: Node) -> None:
+    victim.kill()
+    victim.start()
+
+
+def _kill_one(cluster: Cluster, loads: list[Load], chance: random.Random, blow: Callable[[Node], None]) -> None:
     before = sum(load.done for load in loads)
     until(lambda: _moved(loads, before), "statements are executed", limit_s=120)
     end_s = time.monotonic() + chance.random() * 0.05
     until(lambda: time.monotonic() >= end_s, "the moment has come")
     victim = chance.choice(list(cluster))
-    victim.kill()
-    victim.start()
+    blow(victim)
     until(victim.ready, "the killed serves again")
 
 

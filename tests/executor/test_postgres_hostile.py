@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.executor.postgres_stage import PostgresPair, a_server, missing
+from tests.executor.postgres_server import a_server, missing
+from tests.executor.postgres_stage import PostgresPair
 from tests.executor.postgres_statements import FINE, FINE_FAILS, NO_QUERY, PREPARED, REFUSED, UNORDERED
 
 from chaplain.runtime.databases.engine import QueryFailed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.executor import planted_bugs
+from tests.executor.postgres_scenes import kill_nodes_and_servers
 from tests.executor.scenes import kill_executors
 from tests.journal_real.scenes import three
 from tests.prove.campaign import Campaign, Report
@@ -12,6 +13,8 @@ from tests.prove.clusters import scene
 
 ROUNDS = 5
 KILLS = 10
+POSTGRES_ROUNDS = 2
+POSTGRES_KILLS = 5
 
 
 def kills() -> Campaign:
@@ -36,4 +39,14 @@ def planted() -> Campaign:
     return Campaign("executor-planted", "every bug planted in the executor is caught by its tests", pieces, run)
 
 
-OF_EXECUTORS = [kills(), planted()]
+def postgres_kills() -> Campaign:
+    def play(piece: str, directory: Path) -> Report:
+        counts = kill_nodes_and_servers(directory / "three", kills=POSTGRES_KILLS, seed=int(piece))
+        return Report({**counts, "lost, doubled or different": 0})
+
+    what = "kills of nodes with PostgreSQL, one of them with its server; each statement applied once, alike"
+    about = f"{POSTGRES_ROUNDS} times {POSTGRES_KILLS} {what}"
+    return scene("executor-postgres-kills", about, [str(number) for number in range(POSTGRES_ROUNDS)], play)
+
+
+OF_EXECUTORS = [kills(), postgres_kills(), planted()]

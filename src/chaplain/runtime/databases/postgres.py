@@ -16,7 +16,7 @@ import psycopg
 
 from chaplain.executor.events import Step, Work
 from chaplain.executor.fingerprint import Tallies
-from chaplain.executor.statement import Outcome, Parameters, Rows, Run
+from chaplain.executor.statement import Parameters, Rows
 from chaplain.runtime.databases.changes import CHANGES, ChangeLog, quoted
 from chaplain.runtime.databases.engine import EngineFailed, Server
 from chaplain.runtime.databases.postgres_errors import stop
@@ -24,16 +24,16 @@ from chaplain.runtime.databases.postgres_layout import Layout
 from chaplain.runtime.databases.postgres_ledger import Ledger
 from chaplain.runtime.databases.postgres_reader import Readers
 from chaplain.runtime.databases.postgres_requests import Runner, Shadows
-from chaplain.runtime.databases.postgres_server import Connection, check, connect
+from chaplain.runtime.databases.postgres_server import check, first_connection
 from chaplain.runtime.databases.postgres_store import State, Store
-from chaplain.runtime.databases.requests import Request, requests_of, runs_of
+from chaplain.runtime.databases.requests import requests_of, runs_of
 
 
 class PostgresDatabase:
     def __init__(self, folder: Path, stream: str, server: Server) -> None:
         self._layout = Layout(server.database, stream)
         self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream)
-        self._own = connect(server, self._layout)
+        self._own = first_connection(server, self._layout)
         try:
             check(self._own, server)
             self._store = Store(self._own, self._layout)
@@ -83,29 +83,25 @@ class PostgresDatabase:
 
     def _apply(self, work: Work, done: int) -> Step:
         requests = list(requests_of(work))
+        begun = False
         for number, request in enumerate(requests[done:], done + 1):
-            connection, outcome = self._runner.run(work, request)
-            self._end(connection, work, request, outcome, (work.index, number, number == len(requests)))
-        if not self._store.state.whole or self._store.state.index < work.index:
+            connection, outcome = self._runner.run(work, request, begun=begun)
+            following = requests[number] if number < len(requests) else None
+            begun = following is not None and following.acl == request.acl
+            then = self._runner.opening(work, following) if following is not None and begun else []
+            pairs = self._ledger.settle()
+            if pairs:
+                self._changes.write(self._store.state.changes, pairs, work.timestamp_ns)
+            state = self._state((work.index, number, number == len(requests)), len(pairs))
+            self._store.commit(connection, state, list(runs_of(work, [request], [outcome])), then)
+        if self._store.state.index < work.index:  # no statement is in it
             self._own.execute(b"begin")
-            self._commit(self._own, (work.index, len(requests), True), 0, [])
+            self._store.commit(self._own, self._state((work.index, 0, True), 0), [])
         return Step(work.index, self.fingerprint, len(requests), self._store.take_failures())
 
-    def _end(
-        self, connection: Connection, work: Work, request: Request, outcome: Outcome, position: tuple[int, int, bool]
-    ) -> None:
-        pairs = self._ledger.settle()
-        if pairs:
-            self._changes.write(self._store.state.changes, pairs, work.timestamp_ns)
-        self._commit(connection, position, len(pairs), list(runs_of(work, [request], [outcome])))
-
-    def _commit(
-        self, connection: Connection, position: tuple[int, int, bool], changed: int, runs: list[tuple[bytes, Run]]
-    ) -> None:
-        ledger = self._ledger
-        changes = self._store.state.changes + changed
-        state = State(*position, ledger.tallies().values(), ledger.fingerprint(), changes, ledger.made)
-        self._store.commit(connection, state, runs)
+    def _state(self, position: tuple[int, int, bool], changed: int) -> State:
+        ledger, changes = self._ledger, self._store.state.changes + changed
+        return State(*position, ledger.tallies().values(), ledger.fingerprint(), changes, ledger.made)
 
     # What others ask.
 

@@ -95,12 +95,17 @@ class Runner:
         self._ledger = ledger
         self._shadows = shadows
 
-    def run(self, work: Work, request: Request) -> tuple[Connection, Outcome]:
+    def opening(self, work: Work, request: Request) -> list[str]:
+        """What a request's transaction begins with."""
+        return ["begin", f"set local role {self._layout.client(request.acl)}", *surroundings(work, request.offset)]
+
+    def run(self, work: Work, request: Request, *, begun: bool) -> tuple[Connection, Outcome]:
         """What became of it, and the transaction in which that is so."""
         connection = self._shadows.of(request.acl)
         self._ledger.begin()
         role = self._layout.client(request.acl)
-        connection.execute(";".join(["begin", f"set local role {role}", *surroundings(work, request.offset)]).encode())
+        if not begun:
+            connection.execute(";".join(self.opening(work, request)).encode())
         answers: list[Answer] = []
         error: StatementError | None = None
         for number, value in enumerate(request.values):

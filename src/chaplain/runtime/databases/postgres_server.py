@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import psycopg
@@ -18,6 +19,8 @@ from chaplain.runtime.databases.postgres_layout import Layout
 
 VERSION_MIN = 150000
 CONNECT_SECONDS_MAX = 10
+PATIENCE_S = 30.0
+"""How long a server may take to answer at all when an executor begins."""
 STATEMENT_SECONDS_MAX = 120
 """A statement of a request that takes longer stops this executor: how long it takes is no result."""
 NAME_MAX = 32
@@ -66,6 +69,10 @@ one, and tables joined as they are written."""
 Connection = psycopg.Connection[TupleRow]
 
 
+class NoServer(EngineFailed):
+    """Nobody answers, or not yet."""
+
+
 def connect(server: Server, layout: Layout, *, reads: bool = False) -> Connection:
     """A connection of the executor's own role, with the settings that all have."""
     if len(server.database.encode()) > NAME_MAX:
@@ -85,11 +92,23 @@ def connect(server: Server, layout: Layout, *, reads: bool = False) -> Connectio
             cursor_factory=psycopg.RawCursor,
         )
     except psycopg.OperationalError as error:
-        raise EngineFailed(_advice(server, error)) from None
+        raise _advice(server, error) from None
     settings = {**FIXED, **({} if reads else STIFF)}
     words = [f"set {name} = '{value}'" for name, value in settings.items()]
     connection.execute(";".join([*words, f"set search_path = {layout.path}"]).encode())
     return connection
+
+
+def first_connection(server: Server, layout: Layout) -> Connection:
+    """Of an executor: a server may be started after its node, or be busy with what it did before it was killed."""
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return connect(server, layout)
+        except NoServer:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(0.2)
 
 
 def check(connection: Connection, server: Server) -> None:
@@ -138,21 +157,23 @@ def _password(file: str) -> str | None:
         raise EngineFailed(f"cannot read postgres.password_file {path}: {error.strerror}") from None
 
 
-def _advice(server: Server, error: psycopg.OperationalError) -> str:
+def _advice(server: Server, error: psycopg.OperationalError) -> EngineFailed:
     """What libpq says may hold what it was given; only what is known is told. It has no code for most of this."""
     said = str(error).lower()
     if "password" in said or "authentication" in said or "no pg_hba.conf entry" in said or "peer" in said:
-        return (
+        return EngineFailed(
             f"the server at {server.place} does not let {server.user} in: correct postgres.user and the password in"
             f" postgres.password_file, or the server's pg_hba.conf"
         )
     if "database" in said and "does not exist" in said:
-        return (
+        return EngineFailed(
             f"there is no database {server.database} at {server.place}: `create database {server.database} owner"
             f" {server.user} template template0 encoding 'UTF8' lc_collate 'C' lc_ctype 'C'`"
         )
     if "role" in said and "does not exist" in said:
-        return (
+        return EngineFailed(
             f"there is no role {server.user} at {server.place}: `create role {server.user} login createrole password …`"
         )
-    return f"no PostgreSQL server answers at {server.place}: start it, or correct postgres.host and postgres.port"
+    return NoServer(
+        f"no PostgreSQL server answers at {server.place}: start it, or correct postgres.host and postgres.port"
+    )

@@ -122,8 +122,10 @@ class Store:
 
     # The end of a request's transaction.
 
-    def commit(self, connection: Connection, state: State, runs: Sequence[tuple[bytes, Run]]) -> None:
-        """Position and results, then COMMIT, in one go; nothing if the position is not the one that is known."""
+    def commit(
+        self, connection: Connection, state: State, runs: Sequence[tuple[bytes, Run]], then: Sequence[str] = ()
+    ) -> None:
+        """Position and results, COMMIT, and what comes next, in one go; nothing if the position is another."""
         encode, old = msgspec.msgpack.encode, self.state
         write = _WRITE.format(
             own=OWN,
@@ -139,7 +141,7 @@ class Store:
             old_requests=old.requests,
             old_whole=old.whole,
         )
-        words = ["reset role", write, *(self._keep(acl, run) for acl, run in runs), "commit"]
+        words = ["reset role", write, *(self._keep(acl, run) for acl, run in runs), "commit", *then]
         try:
             connection.execute(";".join(words).encode())
         except psycopg.errors.DivisionByZero:

@@ -1,0 +1,170 @@
+"""One-line bugs of the PostgreSQL engine, each of which its tests must catch; run with those of `planted_bugs`."""
+
+from __future__ import annotations
+
+from chaplain.sim.planted import Bug
+
+ENGINE, HOSTILE = "test_postgres_engine.py", "test_postgres_hostile.py"
+
+
+def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
+    return Bug(f"PostgreSQL: {name}", f"chaplain.runtime.databases.{module}", old, new, "", tests)
+
+
+POSTGRES_BUGS = [
+    _bug(
+        "count a request that was not run",
+        "postgres",
+        "(work.index, number, number == len(requests))",
+        "(work.index, number + 1, number == len(requests))",
+        ENGINE,
+        "dies_between",
+    ),
+    _bug(
+        "begin a message again that was begun",
+        "postgres",
+        "state.requests if work.index == state.index else 0",
+        "0",
+        ENGINE,
+        "dies_between",
+    ),
+    _bug(
+        "write over a position that moved",
+        "postgres_store",
+        " and idx = {old_index} and requests = {old_requests} and whole = {old_whole}",
+        "",
+        ENGINE,
+        "position_that_moved",
+    ),
+    _bug("go on without changes", "postgres", "if self._changes.is_behind(", "if not (", ENGINE, "made_anew"),
+    _bug(
+        "two executors for one database",
+        "postgres_store",
+        "if row is not None and row[0]:",
+        "if row is not None:",
+        ENGINE,
+        "one_executor",
+    ),
+    _bug(
+        "keep changes that were taken back",
+        "postgres_requests",
+        "        self._ledger.take_back()\n",
+        "",
+        ENGINE,
+        "alike",
+    ),
+    _bug(
+        "forget rows that go with their table",
+        "postgres_ledger",
+        "            self._add(shape, row, None)\n",
+        "            pass\n",
+        ENGINE,
+        "schema_and_rows",
+    ),
+    _bug(
+        "forget rows that come with their table",
+        "postgres_ledger",
+        "                    self._add(shape, None, row)\n",
+        "                    pass\n",
+        ENGINE,
+        "schema_and_rows",
+    ),
+    _bug(
+        "pass the trigger over",
+        "postgres_ledger",
+        "after insert or update or delete on",
+        "after insert or update on",
+        ENGINE,
+        "alike",
+    ),
+    _bug(
+        "take negative zero for zero",
+        "postgres_ledger",
+        'return -0.0 if text == "-0" else int(text)',
+        "return int(text)",
+        ENGINE,
+        "two_ways",
+    ),
+    _bug("allow every function", "postgres_guard", "name not in self._functions:", "not name:", HOSTILE, "refused"),
+    _bug(
+        "allow other schemas",
+        "postgres_grammar",
+        '"RangeVar": {"relname": ANY,',
+        '"RangeVar": {"relname": ANY, "schemaname": ANY,',
+        HOSTILE,
+        "refused",
+    ),
+    _bug(
+        "take names of WITH for names everywhere",
+        "postgres_guard",
+        "known = dict(env)",
+        "known = env if isinstance(env, dict) else dict(env)",
+        HOSTILE,
+        "refused",
+    ),
+    _bug(
+        "chance for every row",
+        "postgres_guard",
+        "if not self._chance or self._selects > 1:",
+        "if False:",
+        HOSTILE,
+        "refused",
+    ),
+    _bug(
+        "give rows as the server finds them",
+        "postgres_requests",
+        "rows.sort(key=_encode)",
+        "pass",
+        ENGINE,
+        "keeps_its_rows",
+    ),
+    _bug("no bound on work", "postgres_requests", "named > 1 and work > WORK_MAX", "False", ENGINE, "bounds"),
+    _bug(
+        "the machine's time",
+        "postgres_requests",
+        "seconds = timestamp_ns // 1_000_000_000",
+        'seconds = __import__("time").time_ns() // 10**9',
+        ENGINE,
+        "time_and_chance",
+    ),
+    _bug(
+        "the same chance for all",
+        "postgres_requests",
+        'sha256(work.hash + offset.to_bytes(8, "big"))',
+        "sha256(b'')",
+        ENGINE,
+        "time_and_chance",
+    ),
+    _bug(
+        "rights to everything",
+        "postgres_ledger",
+        'f"grant select, insert, update, delete on',
+        'f"grant all on',
+        ENGINE,
+        "roles",
+    ),
+    _bug(
+        "clear what is another's",
+        "postgres_store",
+        "and acl = $2::bytea and client_id = $3::bigint",
+        "and $2::bytea is not null and client_id = $3::bigint",
+        ENGINE,
+        "until_read",
+    ),
+    _bug(
+        "keep results for ever",
+        "postgres_store",
+        "if self._kept[acl] > RESULT_BYTES_MAX:",
+        "if self._kept[acl] < 0:",
+        ENGINE,
+        "until_read",
+    ),
+    _bug(
+        "tell the server's own words",
+        "postgres_errors",
+        'return StatementError("constraint", f"{_CONSTRAINTS[code]}: {name}", number)',
+        'return StatementError("constraint", str(error), number)',
+        ENGINE,
+        "words_of_ours",
+    ),
+]
