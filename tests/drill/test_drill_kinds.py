@@ -109,6 +109,15 @@ def test_what_only_memories_held_is_left_out_when_they_are_gone() -> None:
     assert kinds(judge_sequence(entries, {1: order(b"c")}, 0.0)[0])
 
 
+def test_a_reader_who_was_there_knows_what_nodes_forgot() -> None:
+    entries = [published(b"a", 1, 1), published(b"b", 2, 2), published(b"c", 3, 3)]
+    now = {1: order(b"c", first=3)}
+    assert judge_sequence(entries, now, 0.0, order(b"a", b"b", b"c")) == ([], [])
+    assert kinds(judge_sequence(entries, now, 0.0, order(b"b", b"a", b"c"))[0]) == ["moved", "moved"]
+    assert kinds(judge_sequence(entries, now, 0.0, order(b"a", b"b", b"x"))[0]) == ["different"]
+    assert kinds(judge_sequence(entries, now, 0.0, [*order(b"a"), *order(b"c", first=3)])[0]) == ["gap", "lost"]
+
+
 def test_what_left_the_window_is_left_out() -> None:
     entries = [published(b"a", 1, 1), published(b"b", 2, 2)]
     found, left_out = judge_sequence(entries, {1: order(b"b", first=2)}, 0.0)

@@ -17,6 +17,8 @@ from chaplain.errors import ChaplainError
 from chaplain.link.settings import split_endpoint
 from chaplain.runtime.local import bring_up, is_alive, pid_of
 
+START_S = 300.0
+"""A node that has much to read again on a busy machine is slow, and not broken."""
 CUT_RULES = """
 table inet {table} {{
     chain incoming {{
@@ -41,7 +43,7 @@ def kill(directory: Path, nodes: Sequence[int]) -> None:
 
 def restart(directory: Path) -> None:
     """Start whatever is down, and wait until it serves."""
-    bring_up(directory, lambda _: None)
+    bring_up(directory, lambda _: None, START_S)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from chaplain.client.sync import Client
 from chaplain.drill.access import PATIENCE_S, Access
 from chaplain.drill.breaks import GRAPH, SEQUENCE, Judged
 from chaplain.drill.entries import Clerks, Entry, counted
+from chaplain.drill.follower import Follower
 from chaplain.drill.graph_history import judge_graph
 from chaplain.drill.load import Blow
 from chaplain.drill.sequence_history import judge_sequence
@@ -68,6 +69,11 @@ class GraphLoad(_EntryLoad):
 class SequenceLoad(_EntryLoad):
     def __init__(self, access: Access) -> None:
         super().__init__(access, SEQUENCE, self._publish)
+        self._follower = Follower(access)
+
+    def start(self) -> None:
+        self._follower.start()
+        super().start()
 
     def _publish(self, client: Client, entry: Entry) -> None:
         entry.number = client.sequence(self._access.stream).publish(entry.value)
@@ -85,7 +91,8 @@ class SequenceLoad(_EntryLoad):
         readings, unread = self._access.read(self.of, lambda client: list(client.sequence(stream).read()))
         entries = self._clerks.entries
         since_s = max((blow.over_s for blow in blows if blow.forgets), default=0.0)
-        breaks, left_out = judge_sequence(entries, readings, since_s)
+        last = max((entry.number for entry in entries if entry.acked_s and entry.invoked_s >= since_s), default=0)
+        breaks, left_out = judge_sequence(entries, readings, since_s, self._follower.end(last))
         return Judged(self.of, *counted(entries), (*unread, *breaks), tuple(left_out))
 
 

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from chaplain.client.sync import Client
 from chaplain.drill.access import PATIENCE_S, Access
-from chaplain.drill.breaks import POOL, Judged
+from chaplain.drill.breaks import POOL, Break, Judged, shown
 from chaplain.drill.load import Blow, Worker
 from chaplain.drill.pool_history import Heard, judge_pool
-from chaplain.errors import Malformed
 
 LISTEN_S = 0.2
 POLL_S = 0.05
@@ -36,6 +35,7 @@ class Ear(Worker):
     def __init__(self, access: Access, node: int) -> None:
         super().__init__(access, node, f"pool listener at node {node}")
         self.notes: list[Heard] = []
+        self.foreign: list[bytes] = []
         self._last: dict[int, int] = {}
         self._away = False
 
@@ -53,7 +53,8 @@ class Ear(Worker):
     def _note(self, value: bytes, told: bool) -> None:
         speaker, _, number = value.partition(b":")
         if not speaker.isdigit() or not number.isdigit():
-            raise Malformed(f"the pool of the drill holds {value[:40]!r}, which it did not say")
+            self.foreign.append(value)
+            return
         self.notes.append(Heard(int(speaker), int(number), told))
         self._last[int(speaker)] = int(number)
 
@@ -119,6 +120,8 @@ class PoolLoad:
         notes = {ear.node: ear.notes for ear in self._ears}
         spans = [(blow.from_s - NOTICE_S, blow.to_s) for blow in blows]
         breaks, lost = judge_pool(said, notes, spans)
+        strange = [value for ear in self._ears for value in ear.foreign]
+        breaks += [Break("foreign", None, f"nobody said {shown(value)}", POOL) for value in strange]
         acknowledged = sum(acked_s > 0 for times in said.values() for acked_s in times)
         unknown = sum(map(len, said.values())) - acknowledged
         told = sum(note.told for heard in notes.values() for note in heard)

@@ -18,8 +18,12 @@ from chaplain.drill.entries import Entry
 Readings = Mapping[int, Sequence[SequenceEvent]]
 
 
-def judge_sequence(entries: Sequence[Entry], readings: Readings, since_s: float) -> tuple[list[Break], list[str]]:
-    """All breaks, and what was left out. `since_s`: before it no majority remembers anything."""
+def judge_sequence(
+    entries: Sequence[Entry], readings: Readings, since_s: float, followed: Sequence[SequenceEvent] = ()
+) -> tuple[list[Break], list[str]]:
+    """All breaks, and what was left out. `since_s`: before it no majority remembers anything. `followed`: what a reader
+    saw who was there all the time.
+    """
     acked = [entry for entry in entries if entry.acked_s and entry.invoked_s >= since_s]
     gone = sum(bool(entry.acked_s) for entry in entries) - len(acked)
     left_out = (
@@ -28,8 +32,8 @@ def judge_sequence(entries: Sequence[Entry], readings: Readings, since_s: float)
     if not readings:
         what = f"{len(acked)} acknowledged numbers could not be looked for: no node could be read"
         return [Break("unverified", min(entry.number for entry in acked), what, SEQUENCE)] if acked else [], left_out
-    found = [*_nodes(readings), *_twice(acked), *_overtaken(acked)]
-    order = {event.number: event.value for reading in readings.values() for event in reading}
+    found = [*_nodes(readings), *_follower(readings, followed), *_twice(acked), *_overtaken(acked)]
+    order = {event.number: event.value for reading in (followed, *readings.values()) for event in reading}
     oldest = min(order, default=0)
     kept = [entry for entry in acked if entry.number >= oldest]
     if len(kept) < len(acked):
@@ -52,6 +56,17 @@ def _nodes(readings: Readings) -> Iterator[Break]:
     heads = {node: max((event.number for event in reading), default=0) for node, reading in readings.items()}
     if len({*heads.values()}) > 1:
         yield Break("different", min(heads.values()), f"nodes end with different numbers: {heads}", SEQUENCE)
+
+
+def _follower(readings: Readings, followed: Sequence[SequenceEvent]) -> Iterator[Break]:
+    for before, after in itertools.pairwise(followed):
+        if after.number != before.number + 1:
+            yield Break("gap", before.number + 1, f"a reader was given {after.number} after {before.number}", SEQUENCE)
+    held = {event.number: event for reading in readings.values() for event in reading}
+    for event in followed:
+        if held.get(event.number, event) != event:
+            yield Break("different", event.number, "a reader was given something else than nodes hold now", SEQUENCE)
+            break
 
 
 def _twice(acked: Sequence[Entry]) -> Iterator[Break]:

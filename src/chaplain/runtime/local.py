@@ -48,7 +48,7 @@ class ClusterFailed(ChaplainError):
     """A local cluster could not be brought up or down."""
 
 
-def bring_up(directory: Path, tell: Tell) -> list[int]:
+def bring_up(directory: Path, tell: Tell, start_s: float = START_S) -> list[int]:
     """Start the nodes that are down and wait until all serve; which were started. Undoes its starts if it fails.
 
     Nodes that joined on other machines are left to those.
@@ -65,7 +65,7 @@ def bring_up(directory: Path, tell: Tell) -> list[int]:
             if pid_of(folder) is None:
                 started[node.id] = start_node(folder)
                 tell(f"node {node.id} starts")
-        _wait_until_ready(directory, cluster, started, tell)
+        _wait_until_ready(directory, cluster, started, tell, start_s)
         _wait_until_met(cluster, tell)
     except BaseException:
         stop_nodes([directory / f"node-{node_id}" for node_id in started], {p.pid for p in started.values()})
@@ -95,10 +95,14 @@ def start_node(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _wait_until_ready(
-    directory: Path, cluster: ClusterFile, started: dict[int, subprocess.Popen[bytes]], tell: Tell
+    directory: Path,
+    cluster: ClusterFile,
+    started: dict[int, subprocess.Popen[bytes]],
+    tell: Tell,
+    start_s: float = START_S,
 ) -> None:
     waiting = {node.id: node for node in cluster.nodes}
-    for _ in _moments(START_S):
+    for _ in _moments(start_s):
         for node in list(waiting.values()):
             process = started.get(node.id)
             if process is not None and process.poll() is not None:
@@ -109,7 +113,7 @@ def _wait_until_ready(
         if not waiting:
             return
     names = ", ".join(str(node_id) for node_id in waiting)
-    raise ClusterFailed(f"node {names} did not serve within {START_S:.0f} s; its log is {directory}/node-*/{LOG_FILE}")
+    raise ClusterFailed(f"node {names} did not serve within {start_s:.0f} s; its log is {directory}/node-*/{LOG_FILE}")
 
 
 def _wait_until_met(cluster: ClusterFile, tell: Tell) -> None:
