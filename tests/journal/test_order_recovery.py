@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from msgspec.structs import replace
 from order_cluster import Cluster, Desk
@@ -9,8 +11,8 @@ from order_cluster import Cluster, Desk
 from chaplain.core import Drained, Replace, WriteAt
 from chaplain.errors import Malformed, StorageError
 from chaplain.journal.cluster_message import genesis
-from chaplain.journal.log_records import Jot, decode_jot, encode_jot
-from chaplain.journal.log_recovery import recover
+from chaplain.journal.log_records import Group, Grouper, Jot, decode_jot, encode_jot, is_message
+from chaplain.journal.log_recovery import _Heap, recover
 from chaplain.journal.order_events import PeerUp, Role, Started
 from chaplain.journal.order_message import KNOWN_AGREED, Acknowledge, Answer, AskVote, Question, Supplied, Supply, Vote
 from chaplain.journal.standing import State, decode_standing
@@ -64,6 +66,25 @@ def test_a_clean_restart_settles_the_same_prefix_and_keeps_its_regime(cluster: C
     cluster.arrive()
     cluster.settle()
     assert desk.core.agreed == cluster.master().core.agreed
+
+
+def test_reading_a_log_back_costs_the_same_for_each_message_however_many_came_before(cluster: Cluster) -> None:
+    class Unsearched(dict[int, Group]):
+        def __iter__(self) -> Iterator[int]:
+            raise AssertionError("all messages are looked through for one")
+
+    data = bytes(follower(cluster).files[SEGMENT])
+    header = read_headers(data).header
+    assert header is not None
+    grouper, heap = Grouper(), _Heap(())
+    heap.groups = Unsearched()
+    held = []
+    for head, record in scan(data, header).records:
+        if is_message(record) and (group := grouper.feed(head.position, head.end, record)) is not None:
+            heap._hold(head.position, group)
+            held.append((record.index, head.position))
+    assert (heap.last, heap.end) == held[-1]
+    assert heap.floor()[0] == heap.last > 3
 
 
 def test_rot_in_the_last_record_takes_the_vote_until_caught_up(cluster: Cluster) -> None:

@@ -118,8 +118,10 @@ class _Heap:
     def __init__(self, found: Iterable[Found]) -> None:
         self.groups: dict[int, Group] = {}
         self.regime = 0
+        self.last = 0
+        """The highest message."""
         self.end = 0
-        """Position of the last record of the highest message."""
+        """Position of its last record."""
         self.mark = Record(Kind.MARK)
         grouper = Grouper()
         for head, record in found:
@@ -134,8 +136,8 @@ class _Heap:
     def _hold(self, position: int, group: Group) -> None:
         with suppress(Malformed):
             body_of(group.first)
-            if group.first.index >= max(self.groups, default=0):
-                self.end = position
+            if group.first.index >= self.last:
+                self.last, self.end = group.first.index, position
             self.groups[group.first.index] = group
 
     def _stamp(self, position: int, stamp: Record) -> None:
@@ -145,8 +147,7 @@ class _Heap:
             self.end = max(self.end, position)
 
     def floor(self) -> tuple[int, int]:
-        last = max(self.groups, default=0)
-        held = (last, self.groups[last].ballot if last else 0)
+        held = (self.last, self.groups[self.last].ballot if self.last else 0)
         return max(held, (self.mark.index, self.mark.regime))
 
     def agreed(self, genesis: bytes) -> int:
