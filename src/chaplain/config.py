@@ -19,7 +19,7 @@ import msgspec
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
 
-Value = str | int | float | tuple[str, ...]
+Value = str | int | float | bool | tuple[str, ...]
 
 CLUSTER_FILE = "cluster.toml"
 NODE_FILE = "node.toml"
@@ -63,6 +63,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("journal.election_seconds", 1.0, "Silence of the master that begins an election.", 0.05, 60),
     Setting("journal.disk", "", "Disk id, in hex, that this node was added with; empty: it is a founding node."),
     Setting("journal.room_bytes_min", 256 << 20, "With less room on the disk nothing is accepted.", 0, 1 << 40),
+    Setting("journal.reserved", (), "Names of the clients that may write through this node; empty: all may."),
+    Setting("journal.prevalidate", True, "Whether a reserved node tries out statements before they are ordered."),
     Setting("graph.segment_bytes", 16 << 20, "Size of the graph's files.", 4 << 20, 1 << 30),
     Setting(
         "graph.keep_events", 0, "Events older than so many may go once every member has them; 0: none.", 0, 1 << 40
@@ -92,6 +94,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+_FLAGS = {"true": True, "false": False}
 _TABLES = ("clients", "nodes", "uris", "disks")
 _PATHS = ("data", "identity", "keyring", "log", "postgres.password_file")
 
@@ -119,6 +122,11 @@ class NodeConfig(Frozen, frozen=True):
     def number(self, name: str) -> int:
         value = self.values[name]
         assert isinstance(value, int), name
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.values[name]
+        assert isinstance(value, bool), name
         return value
 
     def span_ns(self, name: str) -> int:
@@ -226,6 +234,10 @@ def _check(setting: Setting, raw: object, origin: str) -> Value:
         if not isinstance(raw, str) or (setting.choices and raw not in setting.choices):
             raise wrong
         return raw
+    if kind is bool:
+        if str(raw).lower() not in _FLAGS:
+            raise wrong
+        return _FLAGS[str(raw).lower()]
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
         raise wrong
     try:
@@ -244,6 +256,8 @@ def _wanted(setting: Setting) -> str:
         return "text"
     if isinstance(setting.default, tuple):
         return "a list of texts"
+    if isinstance(setting.default, bool):
+        return "true or false"
     kind = "a whole number" if isinstance(setting.default, int) else "a number"
     return kind if setting.low is None else f"{kind} from {setting.low:.10g} to {setting.high:.10g}"
 

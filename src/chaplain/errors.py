@@ -37,7 +37,10 @@ class Unknown(ChaplainError):
 
 
 class StatementFailed(Refused):
-    """A statement was executed and failed: its transaction changed nothing, on any node."""
+    """A statement was executed and failed: its transaction changed nothing, on any node.
+
+    Without a `result` it was not even ordered: a node that is reserved for this client found out before.
+    """
 
     def __init__(self, reason: str = "", kind: str = "error", result: object = None) -> None:
         super().__init__(reason)

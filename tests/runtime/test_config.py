@@ -47,6 +47,12 @@ def test_lists_come_from_files_and_from_text(tmp_path):
     assert load_node(file, {"CHAPLAIN_NODE_NEIGHBOURS": "tcp://c:3, "}).texts("neighbours") == ("tcp://c:3",)
 
 
+def test_flags_come_from_files_and_from_text(tmp_path):
+    file = node_file(tmp_path, "[journal]\nprevalidate = false")
+    assert not load_node(file, {}).flag("journal.prevalidate")
+    assert load_node(file, {"CHAPLAIN_NODE_JOURNAL_PREVALIDATE": "True"}).flag("journal.prevalidate")
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -59,6 +65,8 @@ def test_lists_come_from_files_and_from_text(tmp_path):
         ("[mesh]\nheartbeat_seconds = []", "must be a number"),
         ("bind = 7400", "bind .* must be text"),
         ('seal = "none"', "must be one of aes-256-gcm, hmac-sha256, not 'none'"),
+        ("[journal]\nprevalidate = 1", "journal.prevalidate .* must be true or false, not 1"),
+        ('[journal]\nprevalidate = "maybe"', "must be true or false"),
         ("neighbours = [1]", "must be a list of texts"),
         ("nieghbours = []", r"'nieghbours' is no setting; did you mean 'neighbours'\?"),
         ("[mesh]\nx = 1", "'mesh.x' is no setting"),
@@ -105,7 +113,8 @@ def test_the_page_tells_every_setting_as_it_is():
     rows = re.findall(r"^\| `([a-z_.]+)` \| `(.*?)` \| (.*?) ?\| (.+) \|$", PAGE.read_text(), re.MULTILINE)
     told = {name: (default, bounds, meaning) for name, default, bounds, meaning in rows}
     for setting in SETTINGS:
-        default = {str: f'"{setting.default}"', tuple: "[]"}.get(type(setting.default), str(setting.default))
+        shown = {str: f'"{setting.default}"', tuple: "[]", bool: str(setting.default).lower()}
+        default = shown.get(type(setting.default), str(setting.default))
         bounds = ", ".join(setting.choices)
         if setting.low is not None and setting.high is not None:
             bounds = f"{setting.low:.10g} to {setting.high:.10g}"

@@ -81,6 +81,8 @@ def status(cluster: str, output: str) -> None:
     nodes = found["nodes"]
     assert isinstance(nodes, list)
     columns = ["id", "endpoint", "pid", "state", "roles", "master", "members", "standing", "disk_full"]
+    if any(node["reserved"] for node in nodes):
+        columns.append("reserved")
     put_table(columns, nodes, f"regime {found['regime'] or '-'}")
     for line in _how_to_start(Path(cluster), {node["id"]: node["pid"] for node in nodes if node["state"] == "down"}):
         click.echo(line)

@@ -16,7 +16,17 @@ from chaplain.client.inbox import Inbox
 from chaplain.client.journal_events import Place, Portion, Written
 from chaplain.client.results import Event, Heard, PoolMessage, Question
 from chaplain.desk.messages import CALL_MAX, EventItem, PoolItem, QuestionItem
-from chaplain.errors import Busy, ChaplainError, Closed, DiskFull, Missing, Refused, Unknown, Unreachable
+from chaplain.errors import (
+    Busy,
+    ChaplainError,
+    Closed,
+    DiskFull,
+    Missing,
+    Refused,
+    StatementFailed,
+    Unknown,
+    Unreachable,
+)
 
 _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.UNREACHABLE: Unreachable,
@@ -27,12 +37,15 @@ _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.INVALID: Refused,
     Failure.MISSING: Missing,
     Failure.DISK_FULL: DiskFull,
+    Failure.STATEMENT: StatementFailed,
 }
 
 
 def error_of(raised: Raised) -> ChaplainError:
     if raised.failure is Failure.UNKNOWN:
         return Unknown(raised.reason, raised.request)
+    if raised.failure is Failure.STATEMENT:
+        return StatementFailed(raised.reason, raised.kind)
     return _ERRORS[raised.failure](raised.reason)
 
 

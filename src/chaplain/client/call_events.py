@@ -18,6 +18,7 @@ class Failure(Enum):
     INVALID = "invalid"
     MISSING = "missing"
     DISK_FULL = "disk_full"
+    STATEMENT = "statement"
 
 
 class Cancelled(Frozen, frozen=True):
@@ -37,3 +38,5 @@ class Raised(Frozen, frozen=True):
     reason: str
     request: tuple[int, int] | None = None
     """UNKNOWN: the lane and id of what was written, if it was a write."""
+    kind: str = ""
+    """STATEMENT: what it would fail of."""

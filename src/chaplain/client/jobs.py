@@ -121,10 +121,10 @@ class Jobs:
             assert job.id is not None
             self.fates.know(job.id, requests, mine)
 
-    def refuse(self, job: Job, reason: str, failure: Failure = Failure.REFUSED) -> None:
+    def refuse(self, job: Job, reason: str, failure: Failure = Failure.REFUSED, kind: str = "") -> None:
         """Definitely not written, and it will not be."""
         self._fail_group(job, reason)
-        self._end(job, Raised(job.call, failure, reason))
+        self._end(job, Raised(job.call, failure, reason, kind=kind))
         if job.id is not None:
             self.fates.know(job.id, job.batch.requests, None)
 

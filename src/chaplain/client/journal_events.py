@@ -37,6 +37,8 @@ class Batch(Frozen, frozen=True):
     """Of values, keys and headers together."""
     message_type: int = 0
     """What the values are: data, unless an executor says otherwise."""
+    check: bool = False
+    """One request, whose caller would rather hear at once that it fails than have it ordered."""
 
     @property
     def requests(self) -> int:

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from chaplain.client.journal_events import Place
 from chaplain.client.journal_results import PLACE_UNKNOWN
-from chaplain.journal.client_messages import Run
+from chaplain.journal.client_messages import NotWritten, Run
 
 T = TypeVar("T")
 
@@ -26,7 +26,10 @@ _BOUNDS_MAX = 512
 class Packed(Generic[T]):
     """A pack that is on its way, or waits to be. `things` are whatever the owner wants back when it is answered."""
 
-    __slots__ = ("before", "first_id", "messages", "raw", "refused", "requests", "sends", "stream", "things")
+    __slots__ = (
+        *("before", "check", "doomed", "first_id", "messages", "raw", "refused", "requests", "sends", "stream"),
+        "things",
+    )
 
     def __init__(
         self, first_id: int, *, requests: int, messages: int, stream: str, raw: bytes, things: list[T]
@@ -43,6 +46,10 @@ class Packed(Generic[T]):
         """How many copies of it may be under way in the cluster."""
         self.refused = False
         """A copy of it was turned away, unread."""
+        self.check = False
+        """Whether its writer wants it tried out before it is ordered."""
+        self.doomed: NotWritten | None = None
+        """What a node said that tried it out, while other copies may be under way."""
 
     @property
     def last_id(self) -> int:

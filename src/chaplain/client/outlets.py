@@ -1,7 +1,8 @@
 """The sessions as the journal uses them: which one, whether it was opened, and how much may still be written on it.
 
-Decides where everything about the journal is said. All of it goes through one session at a time, that of the master if
-there is one; the others are opened as well, so that one can take over at once. Refuses to know what is said.
+Decides where everything about the journal is said. All of it goes through one session at a time: that of a node which
+is reserved for us, else that of the master, else any; of a node that takes nothing of ours only if there is no other.
+The others are opened as well, so that one can take over at once. Refuses to know what is said.
 
 Invariants: nothing is said on a session before `Opened`, but `Open`; every question has a number that no other has.
 """
@@ -21,6 +22,9 @@ OPEN_AGAIN_NS = 500_000_000
 PACK_BYTES_LEAST = 4096
 """Whoever says that it takes less is not believed."""
 
+NAMES_MAX = 200
+"""Characters of names in a message to a person."""
+
 SHUN_NS = 500_000_000
 """A session is left for another at most so often because its node has no room."""
 
@@ -31,17 +35,26 @@ Answer: TypeAlias = Callable[[int, NodeMessage, bytes], None]
 class Outlet:
     """One session."""
 
-    __slots__ = ("call", "credit_bytes", "due_ns", "instance", "leads", "ready", "used_bytes")
+    __slots__ = ("barred", "call", "credit_bytes", "due_ns", "instance", "leads", "ours", "ready", "used_bytes")
 
     def __init__(self, instance: bytes) -> None:
         self.instance = instance
         self.ready = False
         self.leads = 0
         """The regime in which the node at the other end is master; 0 if it is not."""
+        self.ours = False
+        """Whether the node at the other end is reserved for us."""
+        self.barred = ""
+        """Why nothing of ours is taken there: it is reserved for others. Whatever else we want can be had."""
         self.credit_bytes = 0
         self.used_bytes = 0
         self.call = 0
         self.due_ns = 0
+
+    @property
+    def rank(self) -> tuple[bool, bool, int]:
+        """The highest is gone to."""
+        return not self.barred, self.ours, self.leads
 
     def affords(self, size_bytes: int) -> bool:
         return self.used_bytes + size_bytes <= self.credit_bytes
@@ -93,15 +106,17 @@ class Outlets:
             self._choose(None)
 
     def rotate(self) -> bool:
-        """Go to another session, if one is open: this one does not get us on."""
-        others = [outlet for outlet in self._ready() if outlet is not self.chosen]
+        """Go to another session, if one is open: this one does not get us on, nor would one that is barred."""
+        stuck = self.chosen is None or bool(self.chosen.barred)
+        others = [outlet for outlet in self._ready() if outlet is not self.chosen and (stuck or not outlet.barred)]
         if others:
             self._choose(others[0])
         return bool(others)
 
     def _ready(self) -> list[Outlet]:
-        """Open sessions, the one of the latest master first: what it takes is ordered at once."""
-        return sorted((outlet for outlet in self._outlets.values() if outlet.ready), key=lambda one: -one.leads)
+        """Open sessions, the best first; among equals the latest master's: what it takes is ordered at once."""
+        ready = [outlet for outlet in self._outlets.values() if outlet.ready]
+        return sorted(ready, key=lambda one: one.rank, reverse=True)
 
     def leads(self, instance: bytes, regime: int) -> None:
         """A node says that it is master, or no more."""
@@ -111,9 +126,9 @@ class Outlets:
             self._prefer(outlet)
 
     def _prefer(self, outlet: Outlet) -> None:
-        """Go to this one if it is there to be gone to, and if it is master now, or there is no other."""
+        """Go to this one if it is there to be gone to, and better than the one that we are at."""
         chosen = self.chosen
-        if outlet.ready and (chosen is None or outlet.leads > chosen.leads):
+        if outlet.ready and (chosen is None or outlet.rank > chosen.rank):
             self._choose(outlet)
 
     def shun(self, now_ns: int, full: str = "") -> None:
@@ -196,6 +211,10 @@ class Outlets:
         if message.pack_bytes_max >= PACK_BYTES_LEAST:
             self.pack_bytes_max = min(message.pack_bytes_max, self.pack_bytes_max or message.pack_bytes_max)
         outlet.leads = max(0, message.leads)
+        outlet.ours = message.name in message.reserved
+        if message.reserved and not outlet.ours:
+            for_whom = ", ".join(message.reserved)[:NAMES_MAX]
+            outlet.barred = f"node {message.node} is reserved for {for_whom}: connect to another node, too"
         self._prefer(outlet)
 
     def woken(self, now_ns: int) -> None:

@@ -13,6 +13,7 @@ from random import Random
 from typing import TypeAlias
 
 from chaplain.client.outlets import Outlets
+from chaplain.client.refusals import FULL
 from chaplain.journal.client_messages import Decided, Failed, NodeMessage, SubmitPetition
 from chaplain.journal.config_message import NO_ACL, NONCE_BYTES, ConfigMessage, entry_type_of, sign, stage_of
 from chaplain.journal.request import REQUEST_ID_MAX
@@ -22,7 +23,6 @@ PETITIONS_MAX = 1024
 AGAIN_NS = 1_000_000_000
 PAUSE_NS = 100_000_000
 APPLIED = "applied"
-FULL = "disk_full"
 TRANSIENT = ("busy", "unknown", FULL)
 """Kinds of failure after which the same petition may be sent again."""
 

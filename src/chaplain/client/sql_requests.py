@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
 from chaplain.client.events import Call
 from chaplain.client.journal_events import Batch
 from chaplain.client.journal_requests import Gathering
@@ -68,7 +70,7 @@ def transaction(stream: str, items: Iterable[Item]) -> Batch:
         gathering.add(statement(item, None) if isinstance(item, str) else statement(*item))
     if not len(gathering):
         raise ValueError("a transaction has at least one statement")
-    return gathering.batch(stream, transaction=True, message_type=SQL_TYPE)
+    return replace(gathering.batch(stream, transaction=True, message_type=SQL_TYPE), check=True)
 
 
 def _look(message: ClientMessage, read: Any, payload: bytes = b"") -> Ask[Any]:

@@ -24,7 +24,8 @@ from chaplain.client.journal_results import RequestId
 from chaplain.client.lane import Lane, Packed
 from chaplain.client.outlets import Outlet, Outlets
 from chaplain.client.packing import Signer
-from chaplain.client.petitioning import APPLIED, FULL, Petitioning
+from chaplain.client.petitioning import APPLIED, Petitioning
+from chaplain.client.refusals import ELSEWHERE, FULL, IDENTITY, INVALID, LATER, UNREAD
 from chaplain.journal.client_messages import AlreadyWritten, Decided, GoBack, NotWritten, Receipts, Write
 from chaplain.journal.config_message import FenceLane, LeaseLane, ReleaseLane
 from chaplain.journal.request import REQUEST_ID_MAX
@@ -39,15 +40,6 @@ ANSWER_NS = 3_000_000_000
 """Without any answer for so long, everything is sent again, through another node if there is one."""
 PAUSE_FIRST_NS = 5_000_000
 PAUSE_MOST_NS = 500_000_000
-
-ELSEWHERE = (FULL, "not_ingest")
-"""Kinds of refusal that another node may not have."""
-LATER = ("busy", "stopping", *ELSEWHERE)
-"""Kinds of refusal that pass: the same octets may be taken later, or elsewhere."""
-UNREAD = ("busy", "stopping", FULL)
-"""Kinds of refusal after which that copy is nowhere."""
-IDENTITY = ("removed", "compromised", "unknown_signer", "not_yours")
-"""Kinds of refusal that end everything under this identity."""
 
 
 class Phase(Enum):
@@ -96,7 +88,7 @@ class Writing:
             return
         for retiring in self._retiring.values():
             self._send(now_ns, outlet, retiring)
-        if self._phase is Phase.NONE and next(self.jobs.waiting(), None) is not None:
+        if self._phase is Phase.NONE and not outlet.barred and next(self.jobs.waiting(), None) is not None:
             self._lease(now_ns)
         if self._phase is Phase.OPEN and self._lane is not None:
             self._send(now_ns, outlet, self._lane)
@@ -216,11 +208,17 @@ class Writing:
 
     def _refused(self, now_ns: int, lane: Lane[Job], message: NotWritten) -> None:
         """Never to be written. Its ids are used up all the same, so nothing can follow it on this lane."""
-        packed = lane.take_at(message.first_id)
-        assert packed is not None
-        for job in packed.things:
-            self.jobs.refuse(job, message.reason)
+        packed = lane.in_flight[message.first_id]
+        if message.kind.startswith(INVALID) and packed.sends > 1:
+            packed.doomed = message  # another copy may be ordered, and may even succeed: the fence tells
+        else:
+            self._refuse(lane.take_at(packed.first_id) or packed, message)
         self.fence(now_ns)
+
+    def _refuse(self, packed: Packed[Job], message: NotWritten) -> None:
+        kind, _, of = message.kind.partition(":")
+        for job in packed.things:
+            self.jobs.refuse(job, message.reason, Failure.STATEMENT if kind == INVALID else Failure.REFUSED, of)
 
     def _pause(self, now_ns: int) -> None:
         """Do not ask at once what was just answered with not yet."""
@@ -291,7 +289,11 @@ class Writing:
         if decided.kind != APPLIED:
             self._mourn(lane)
             return
-        self.jobs.put_back(job for packed in lane.take_after(decided.last_id) for job in packed.things)
+        unwritten = lane.take_after(decided.last_id)
+        self.jobs.put_back(job for packed in unwritten if packed.doomed is None for job in packed.things)
+        for packed in unwritten:
+            if packed.doomed is not None:
+                self._refuse(packed, packed.doomed)
         lane.go_back(lane.oldest_id)
         self._retiring[lane.client_id] = lane
         self._let_go(now_ns, lane)
@@ -315,8 +317,7 @@ class Writing:
         if now_ns < self._hold_ns:
             return
         for packed in list(lane.unsent()):
-            nothing_sent = lane.cursor <= lane.oldest_id
-            if not outlet.affords(len(packed.raw)) and not nothing_sent:
+            if lane.cursor > lane.oldest_id and not outlet.affords(len(packed.raw)):
                 break
             self._utter(now_ns, outlet, lane, packed)
 
@@ -325,7 +326,7 @@ class Writing:
             self._progress_ns = now_ns
         outlet.used_bytes += len(packed.raw)
         lane.sent(packed)
-        self._outlets.say(Write(packed.stream), packed.raw)
+        self._outlets.say(Write(packed.stream, packed.check), packed.raw)
 
     def _pack(self, now_ns: int, outlet: Outlet, lane: Lane[Job]) -> None:
         bytes_max = min(packing.PACK_BYTES, self._outlets.pack_bytes_max or packing.PACK_BYTES)
@@ -344,8 +345,8 @@ class Writing:
 
     def _may_pack(self, outlet: Outlet, lane: Lane[Job]) -> bool:
         unanswered = len(lane.in_flight)
-        if not unanswered:
-            return True
+        if not unanswered or outlet.barred:
+            return not outlet.barred  # what is not signed is certainly not written
         if lane.cursor < lane.next_id or unanswered >= PACKS_MAX or lane.in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
             return False
         if unanswered >= SMALL_PACKS_MAX and self.jobs.queued_bytes < SMALL_BYTES:
@@ -364,6 +365,7 @@ class Writing:
         requests = first_id - lane.next_id
         stream = batches[0].stream
         packed = Packed(lane.next_id, requests=requests, messages=messages, stream=stream, raw=raw, things=jobs)
+        packed.check = requests == 1 and batches[0].check
         lane.add(packed)
         return packed
 
@@ -388,8 +390,8 @@ class Writing:
     def _trouble(self) -> str:
         if self._outlets.chosen is None:
             return self._outlets.trouble
-        if self._outlets.full:
-            return self._outlets.full
+        if lasting := self._outlets.full or self._outlets.chosen.barred:
+            return lasting
         match self._phase:
             case Phase.LEASING:
                 return "the cluster gave no lane to write on; has it a master?"

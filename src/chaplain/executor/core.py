@@ -32,13 +32,17 @@ from chaplain.executor.events import (
     RunQuery,
     StopQuery,
     TakeResults,
+    Tried,
+    TryOut,
     Work,
 )
 from chaplain.executor.feed import Feed, Phase, lanes_of
 from chaplain.executor.fingerprint import combined
 from chaplain.executor.messages import AskReach, PeerMessage, Print, Reach, WereRead
 from chaplain.executor.questions import JournalView, Questions
+from chaplain.executor.rehearsals import Rehearsals
 from chaplain.gossip.events import MemberChanged, Told
+from chaplain.journal.journal_events import Rehearse, Rehearsed
 from chaplain.journal.node_message import Stage
 from chaplain.journal.reading import whole_messages
 from chaplain.journal.state import Moment
@@ -72,14 +76,16 @@ ExecutorInput: TypeAlias = (
     | Looked
     | Cleared
     | BackRead
+    | Rehearse
+    | Tried
 )
-ExecutorEffect: TypeAlias = Whisper | Settled | Report | ExecutorErrand
+ExecutorEffect: TypeAlias = Whisper | Settled | Report | Rehearsed | ExecutorErrand
 
 
 class ExecutorCore:
-    errands = (OpenDatabase, Apply, RunQuery, StopQuery, TakeResults, ClearResults, ReadBack)
+    errands = (OpenDatabase, Apply, TryOut, RunQuery, StopQuery, TakeResults, ClearResults, ReadBack)
     """What its host does for it beside what hosts do for every layer."""
-    answers = (DatabaseOpened, Applied, Looked, Cleared, BackRead)
+    answers = (DatabaseOpened, Applied, Tried, Looked, Cleared, BackRead)
 
     def __init__(self, identifier: int, node: int) -> None:
         self.counts: Counter[str] = Counter()
@@ -93,6 +99,7 @@ class ExecutorCore:
         """The identity of each lane. Lanes come and go; what they wrote may be applied later."""
         self._settled = 0
         self._questions = Questions(node, self._feeds, self._tell_all)
+        self._rehearsals = Rehearsals(node, self._feeds, self.counts)
         self._backs: dict[int, Feed] = {}
         """Reads of the log that are under way, by token."""
         self._token = 0
@@ -129,8 +136,9 @@ class ExecutorCore:
     # As a layer of a node.
 
     def deadline(self) -> int | None:
-        times = [feed.pause_ns for feed in self._feeds.values() if feed.pause_ns]
-        return min([*times, *([] if self._announce_ns is None else [self._announce_ns])], default=None)
+        times: list[int | None] = [feed.pause_ns for feed in self._feeds.values() if feed.pause_ns]
+        times += [self._announce_ns, self._rehearsals.due_ns()]
+        return min((time for time in times if time is not None), default=None)
 
     def step(self, now_ns: int, event: ExecutorInput) -> list[ExecutorEffect]:
         match event:
@@ -149,6 +157,12 @@ class ExecutorCore:
                 self._questions.looked(event)
             case BackRead():
                 self._back_read(now_ns, event)
+            case Rehearse():
+                self._rehearsals.wanted(now_ns, event)
+            case Tried():
+                self._feeds[event.stream].give_back()
+                self._rehearsals.tried(event)
+                self._pump(now_ns, self._feeds[event.stream])
             case Told():
                 self._told(event)
             case Entered():
@@ -161,8 +175,9 @@ class ExecutorCore:
                 pass
             case _:
                 assert_never(event)
-        self._out += self._questions.effects
-        self._questions.effects.clear()
+        for part in (self._questions, self._rehearsals):
+            self._out += part.effects
+            part.effects.clear()
         effects, self._out = self._out, []
         return effects
 
@@ -182,6 +197,7 @@ class ExecutorCore:
         works = feed.hand_over()
         if works:
             self._out.append(Apply(feed.stream, works))
+        self._rehearsals.pump(now_ns, feed)
         wanted = feed.wanted()
         if wanted is None or feed.reading or not feed.is_open or not feed.has_room or now_ns < feed.pause_ns:
             return
@@ -261,6 +277,7 @@ class ExecutorCore:
             self._stop(feed, f"node {self._node} differs from node {nodes} after message {finding.index}")
 
     def _woken(self, now_ns: int) -> None:
+        self._rehearsals.woken(now_ns)
         if self._announce_ns is not None and now_ns >= self._announce_ns:
             self._announce_ns = None
             for feed in self._feeds.values():

@@ -50,6 +50,15 @@ class Apply(Frozen, frozen=True):
     works: tuple[Work, ...]
 
 
+class TryOut(Frozen, frozen=True):
+    """Execute one request's statements as at this time, and take everything back. Answered with `Tried`."""
+
+    ticket: int
+    stream: str
+    values: tuple[bytes, ...]
+    timestamp_ns: int
+
+
 class RunQuery(Frozen, frozen=True):
     """Read, and change nothing. Answered with `Looked`."""
 
@@ -113,6 +122,16 @@ class Applied(Frozen, frozen=True):
     failed: str = ""
 
 
+class Tried(Frozen, frozen=True):
+    """`kind` and `reason` say why the request would fail. Not `done`: that could not be found out."""
+
+    ticket: int
+    stream: str
+    done: bool
+    kind: str = ""
+    reason: str = ""
+
+
 class Looked(Frozen, frozen=True):
     token: int
     payload: bytes = b""
@@ -131,5 +150,5 @@ class BackRead(Frozen, frozen=True):
     records: tuple[Record, ...]
 
 
-ExecutorErrand: TypeAlias = OpenDatabase | Apply | RunQuery | StopQuery | TakeResults | ClearResults | ReadBack
-ExecutorAnswer: TypeAlias = DatabaseOpened | Applied | Looked | Cleared | BackRead
+ExecutorErrand: TypeAlias = OpenDatabase | Apply | TryOut | RunQuery | StopQuery | TakeResults | ClearResults | ReadBack
+ExecutorAnswer: TypeAlias = DatabaseOpened | Applied | Tried | Looked | Cleared | BackRead

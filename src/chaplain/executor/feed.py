@@ -112,6 +112,18 @@ class Feed:
         self.phase = Phase.BUSY
         return tuple(works)
 
+    def lend(self) -> bool:
+        """Whether the database is free for something else, having done all that was agreed; then it is busy with it."""
+        free = self.phase is Phase.IDLE and not self._queue and not self.behind
+        if free:
+            self.phase = Phase.BUSY
+        return free
+
+    def give_back(self) -> None:
+        """What it was lent for is over."""
+        if self.phase is Phase.BUSY:
+            self.phase = Phase.IDLE
+
     def did(self, step: Step) -> None:
         assert step.index > self.applied, "a message was applied twice"
         self.applied = step.index

@@ -37,6 +37,8 @@ class Write(_Message, frozen=True):
     """The payload is a pack for this stream. Answered with `Receipts`, `AlreadyWritten`, `GoBack` or `NotWritten`."""
 
     stream: str
+    check: bool = False
+    """It is one request, whose writer would rather hear at once that it fails than have it ordered."""
 
 
 class SubmitPetition(_Message, frozen=True):
@@ -147,6 +149,8 @@ class Opened(_Message, frozen=True):
     """A larger pack is refused here; 0 if the node does not say."""
     leads: int = 0
     """The regime in which the node is master, as in `Leads`."""
+    reserved: tuple[str, ...] = ()
+    """The names of those whose packs the node takes; empty: everybody's."""
 
 
 class Leads(_Message, frozen=True):

@@ -171,11 +171,11 @@ class Clientele:
         match message:
             case Write():
                 self._attend(instance, client, client_id_of(payload))
-                yield PackWritten(instance, client.acl, message.stream, payload)
+                yield PackWritten(instance, client.acl, message.stream, payload, message.check)
             case Open():
                 names = (self._settings.node, self._execution.cluster, client.acl, client.name)
-                bound = self._settings.pack_bytes_max
-                yield Opened(message.call, *names, self._ingest.credit_of(instance), bound, self._leads)
+                bound, reserved = self._settings.pack_bytes_max, self._settings.reserved
+                yield Opened(message.call, *names, self._ingest.credit_of(instance), bound, self._leads, reserved)
             case SubmitPetition():
                 petition = PassPetition(message.entry_type, message.stage, payload)
                 self.petitions.submit(now_ns, (instance, message.call), petition)

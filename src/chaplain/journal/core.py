@@ -33,6 +33,8 @@ from chaplain.journal.journal_events import (
     PackWritten,
     PayloadCame,
     PayloadWanted,
+    Rehearse,
+    Rehearsed,
     SessionClosed,
     SessionOpened,
     ToClient,
@@ -152,6 +154,9 @@ class JournalCore:
                 self._promotion.pump()
             case Verified():
                 self._to_ingest(now_ns, event)
+            case Rehearsed():
+                self._to_ingest(now_ns, event)
+                self._drained(now_ns)  # it may come after the round's end, and nothing else may come for long
             case Woken():
                 self._to_ingest(now_ns, event)
                 self._out += self._clientele.woken(now_ns)
@@ -214,7 +219,7 @@ class JournalCore:
                 self._mail.to_client(effect)
             case Persist():
                 self._out.append(self._slips.write("ingest", effect))
-            case Report():
+            case Report() | Rehearse():
                 self._out.append(effect)
             case Verify():
                 if len(effect.items) > self.settings.checks_inline_max:

@@ -1,6 +1,7 @@
 """Ingest: takes clients' packs, checks them, and puts them into messages of its own journal, verbatim.
 
     PackWritten → taken (`intake`) → Drained: Verify → Verified → Drained: an ingest message → sent, and to be ordered
+                                               for some: Rehearse → Rehearsed → likewise, or refused
     PayloadCame →                    Drained: Verify → Verified → to be ordered
 
 Decides what goes into ingest messages and under which reference. Refuses to know what packs hold, who is master, and
@@ -23,12 +24,12 @@ from chaplain.core import Drained, Frozen, Persist, Persisted, Replace, Report, 
 from chaplain.errors import Malformed
 from chaplain.journal import ingest_message
 from chaplain.journal.checking import Checking
-from chaplain.journal.client_messages import Credit
+from chaplain.journal.client_messages import Credit, GoBack
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.distribution import Distribution
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.intake import Intake, Taken, not_ingest, refuse
+from chaplain.journal.intake import Intake, Taken, invalid, not_ingest, refuse
 from chaplain.journal.journal_events import (
     AckCame,
     Dropped,
@@ -39,6 +40,7 @@ from chaplain.journal.journal_events import (
     PackWritten,
     PayloadCame,
     PayloadWanted,
+    Rehearsed,
     SessionClosed,
     SessionOpened,
     ToClient,
@@ -48,6 +50,7 @@ from chaplain.journal.journal_events import (
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.order_events import NeedPayload, PeerDown, PeerUp, SpaceTold, Started
 from chaplain.journal.peer_messages import AskPayload, Payload
+from chaplain.journal.rehearsing import Rehearsing
 from chaplain.journal.request import read_heading
 from chaplain.journal.signing import Check
 from chaplain.journal.verdict import Reason
@@ -87,6 +90,7 @@ class IngestCore:
         self._intake = Intake(settings, execution)
         self._distribution = Distribution(settings)
         self._checking: Checking[_Unchecked] = Checking()
+        self._rehearsing = Rehearsing()
         self._checked: list[Taken] = []
         """Packs for the next ingest message."""
         self._promoted: list[IngestEntry] = []
@@ -128,6 +132,8 @@ class IngestCore:
                 self._drained(now_ns)
             case Verified():
                 self._verified(event)
+            case Rehearsed():
+                self._rehearsed(event)
             case PayloadCame():
                 self._came(event)
             case Ordered():
@@ -192,12 +198,32 @@ class IngestCore:
                 self._execution.learn(thing.digest, results)
                 self._distribution.received(thing.node, thing.reference, thing.digest, thing.payload)
             elif results[0]:
-                self._checked.append(thing)
+                self._admit(thing)
             else:
                 self._intake.finish(thing)
                 lane = self._execution.state.lanes.get(thing.heading.client_id)
                 answer = refuse(thing.heading, Reason.SIGNATURE, lane)
                 self._effects.append(ToClient(thing.instance, answer))
+
+    def _admit(self, taken: Taken) -> None:
+        """Its signature holds."""
+        if self._rehearsing.hold(taken):
+            return
+        if taken.check:
+            self._effects.append(self._rehearsing.begin(taken))
+        else:
+            self._checked.append(taken)
+
+    def _rehearsed(self, event: Rehearsed) -> None:
+        group = self._rehearsing.end(event.ticket)
+        if not event.kind:
+            self._checked += group
+            return
+        for one in group:
+            self._intake.finish(one)
+            first = one is group[0]
+            answer = invalid(one, event) if first else GoBack(one.heading.client_id, group[0].heading.first_id)
+            self._effects.append(ToClient(one.instance, answer))
 
     def _drained(self, now_ns: int) -> None:
         question = self._checking.ask()
@@ -260,7 +286,8 @@ class IngestCore:
     def _dismiss(self) -> None:
         """Give back what waits: its writers go elsewhere with it."""
         references = tuple(self._shipped)
-        taken = [one for reference in references for one in self._shipped.pop(reference)] + self._checked
+        taken = [one for reference in references for one in self._shipped.pop(reference)]
+        taken += self._checked + self._rehearsing.clear()
         self._checked = []
         self._distribution.ordered(references)
         for one in taken:

@@ -16,7 +16,7 @@ from chaplain.journal.client_messages import AlreadyWritten, GoBack, NodeMessage
 from chaplain.journal.credit import CreditBook
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.journal_events import PackWritten
+from chaplain.journal.journal_events import PackWritten, Rehearsed
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.lanes import Standing, rule
 from chaplain.journal.receipts import REASONS, answer_of, kind_of
@@ -29,6 +29,10 @@ BUSY = "busy"
 DISK_FULL = "disk_full"
 NOT_YOURS = "not_yours"
 NOT_INGEST = "not_ingest"
+DATA = 0
+"""The message type of what nobody executes."""
+INVALID = "invalid"
+"""Before a colon and the kind of failure that its execution would give."""
 _NO_HEADING = Heading(0, 0, 0, 0, 0, b"", 0)
 
 
@@ -39,6 +43,8 @@ class Taken(NamedTuple):
     heading: Heading
     entry: IngestEntry
     digest: bytes
+    check: bool = False
+    """It may be tried out: its writer wants that, and nothing of its lane is on its way before it."""
 
 
 class _Queue:
@@ -100,6 +106,8 @@ class Intake:
             return AlreadyWritten(lane.client_id, lane.last_id)
         if lane.fenced and ruling.standing is not Standing.CONFLICT:
             return refuse(heading, Reason.FENCED, lane)
+        if not self.seat.serves(lane.acl):
+            return _not_written(heading, NOT_INGEST, reserved_reason(self._settings), lane.last_id + 1)
         queue = self._queues.get(lane.client_id) or _Queue()
         if (heading.first_id, digest) in queue.taken:
             return None
@@ -110,7 +118,9 @@ class Intake:
             return GoBack(lane.client_id, expected)
         if not self.seat.takes_writes:
             return not_ingest(heading, expected)
-        taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest)
+        alone = ruling.standing is Standing.NEXT and not queue.taken and heading.requests == 1
+        check = event.check and self._settings.prevalidate and alone and heading.message_type != DATA
+        taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest, check)
         self._queues[lane.client_id] = queue
         queue.taken[heading.first_id, digest] = taken
         queue.highest = max(queue.highest, heading.last_id)
@@ -121,7 +131,7 @@ class Intake:
         return not self._queues
 
     def finish(self, taken: Taken) -> None:
-        """The pack has its verdict, or failed its check."""
+        """The pack has its verdict, or failed its check, or would fail when executed."""
         self.credit.answer(taken.instance, taken.heading.size_bytes)
         queue = self._queues[taken.heading.client_id]
         del queue.taken[taken.heading.first_id, taken.digest]
@@ -131,6 +141,16 @@ class Intake:
 
 def full_reason(node: int) -> str:
     return f"the disk of node {node} is full: make room there, or write through another node"
+
+
+def reserved_reason(settings: JournalSettings) -> str:
+    return f"node {settings.node} is reserved for {', '.join(settings.reserved)}: write through another node"
+
+
+def invalid(taken: Taken, event: Rehearsed) -> NotWritten:
+    """It would fail: its id is free as before."""
+    heading = taken.heading
+    return _not_written(heading, f"{INVALID}:{event.kind}", event.reason, heading.first_id)
 
 
 def refuse(heading: Heading, reason: Reason, lane: Lane | None = None) -> NotWritten:

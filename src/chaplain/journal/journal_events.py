@@ -50,6 +50,22 @@ class Verified(Frozen, frozen=True):
     results: tuple[bool, ...]
 
 
+class Rehearse(Frozen, frozen=True):
+    """Find out whether this request, which is on nobody's way yet, would fail. Answered with `Rehearsed`."""
+
+    ticket: int
+    stream: str
+    raw: bytes
+
+
+class Rehearsed(Frozen, frozen=True):
+    """`kind` and `reason` say why it would fail; both empty: it would not, or that cannot be told."""
+
+    ticket: int
+    kind: str = ""
+    reason: str = ""
+
+
 class Admitted(Frozen, frozen=True):
     """The clients that may connect from now on: their names by public key."""
 
@@ -67,10 +83,11 @@ JournalInput: TypeAlias = (
     | Exited
     | Told
     | Verified
+    | Rehearsed
     | LogRead
     | SpaceTold
 )
-JournalEffect: TypeAlias = Whisper | Persist | Verify | ReadLog | Admitted | RoleChanged | Report | Halt
+JournalEffect: TypeAlias = Whisper | Persist | Verify | Rehearse | ReadLog | Admitted | RoleChanged | Report | Halt
 
 
 # Between ingest and the core around it.
@@ -93,6 +110,8 @@ class PackWritten(Frozen, frozen=True):
     acl: bytes
     stream: str
     raw: bytes
+    check: bool = False
+    """As in `Write`."""
 
 
 class PayloadCame(Frozen, frozen=True):
@@ -152,6 +171,7 @@ IngestInput: TypeAlias = (
     | Ordered
     | Dropped
     | Verified
+    | Rehearsed
     | NeedPayload
     | SpaceTold
 )
@@ -168,4 +188,4 @@ class ToClient(Frozen, frozen=True):
     payload: bytes = b""
 
 
-IngestEffect: TypeAlias = Verify | Persist | PayloadArrived | ToPeer | ToClient | Report
+IngestEffect: TypeAlias = Verify | Rehearse | Persist | PayloadArrived | ToPeer | ToClient | Report

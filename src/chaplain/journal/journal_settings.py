@@ -34,6 +34,11 @@ class JournalSettings(Frozen, frozen=True):
     checks_inline_max: int = 2
     """So few packs are checked at once; for more a thread is worth its way."""
 
+    reserved: tuple[str, ...] = ()
+    """Names of the clients whose packs this node takes; empty: everybody's."""
+    prevalidate: bool = False
+    """Whether what they want executed is tried out before it is ordered, if this node can."""
+
     petitions_max: int = 1024
     """Configuration requests that wait to be decided."""
     petition_bytes_max: int = 64 * 1024

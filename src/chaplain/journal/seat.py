@@ -18,6 +18,7 @@ SAY_AGAIN_NS = 200_000_000
 class Seat:
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
         self._node = settings.node
+        self.reserved = settings.reserved
         self._execution = execution
         self._seen: Assembly | None = None
         self._ingest = self._executor = self._config = Stage.NONE
@@ -28,6 +29,11 @@ class Seat:
     def takes_writes(self) -> bool:
         self._look()
         return self._ingest is Stage.LIVE
+
+    def serves(self, acl: bytes) -> bool:
+        """Whether what this identity writes is taken here. A name that nobody has yet may be given later."""
+        client = self._execution.state.clients.get(acl) if self.reserved else None
+        return not self.reserved or (client is not None and client.name in self.reserved)
 
     @property
     def blocked(self) -> bool:

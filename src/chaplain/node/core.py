@@ -36,7 +36,7 @@ from chaplain.gossip.events import HeardFrom, JoinThrough, KeyConfirmed, MemberC
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal import journal_events
 from chaplain.journal.core import JournalCore
-from chaplain.journal.journal_events import Admitted, Verified, Verify
+from chaplain.journal.journal_events import Admitted, Rehearse, Rehearsed, Verified, Verify
 from chaplain.journal.order_events import LogRead, ReadLog, Role, RoleChanged, SpaceTold, Started
 from chaplain.link import events as link
 from chaplain.link.core import LinkCore
@@ -58,6 +58,7 @@ from chaplain.node.upper import UpperCore
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer
 
+_OF_JOURNAL = (Verified, Rehearsed, LogRead, SpaceTold)
 HEARD_EVERY_NS = 10**9
 """Gossip wants to know who was heard, but not of every frame."""
 
@@ -135,7 +136,7 @@ class NodeCore:
         self._takers: dict[type, Place] = {
             **dict.fromkeys((host.Arrived, host.Flushed, host.Knocked, host.Connected, host.Disconnected), self._link),
             **dict.fromkeys((host.Heard, mesh.JoinPool, mesh.LeavePool, mesh.Shout), self._mesh),
-            **({} if self._journal is None else dict.fromkeys((Verified, LogRead, SpaceTold), self._journal)),
+            **({} if self._journal is None else dict.fromkeys(_OF_JOURNAL, self._journal)),
             **{kind: self._uppers[at] for at, core in self.uppers.items() for kind in getattr(core, "answers", ())},
         }
         """Who takes an input as it is."""
@@ -263,6 +264,7 @@ class NodeCore:
         place.send(lambda admitted: self._work.append((self._link, Register(dict(admitted.clients)))), Admitted)
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         place.send(self._role_changed, RoleChanged)
+        place.send(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), Rehearse)
         return place
 
     def _place_of_upper(self, upper: UpperCore) -> Place:
@@ -270,6 +272,7 @@ class NodeCore:
         place.send(self._emit, Report, Halt, *getattr(upper, "errands", ()))
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
         place.send(lambda effect: self._work.append((self._desk, effect)), Settled)
+        place.send(lambda effect: self._work.append((self._takers[Rehearsed], effect)), Rehearsed)
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         return place
 

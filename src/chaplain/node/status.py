@@ -77,6 +77,7 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
         "roles": roles_of(state.assembly, journal.settings.node),
         "serializers": list(state.assembly.serializers),
         "changes": [of_change(change) for change in state.assembly.changes],
+        "reserved": list(journal.settings.reserved),
         "order": str(role.role),
         "standing": journal.serializer.standing,
         "disk_full": journal.serializer.full,

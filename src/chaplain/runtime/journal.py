@@ -73,6 +73,7 @@ def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
     added = _hex(config.text("journal.disk"))
     if not mine and not added:
         raise ConfigError(f"[nodes] does not name node {node}, and journal.disk does not say that it was added later")
+    reserved = config.texts("journal.reserved")
     return JournalSettings(
         OrderSettings(
             node,
@@ -84,7 +85,9 @@ def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
             segment_bytes=config.number("journal.segment_bytes"),
             election_ns=config.span_ns("journal.election_seconds"),
             room_bytes_min=config.number("journal.room_bytes_min"),
-        )
+        ),
+        reserved=reserved,
+        prevalidate=bool(reserved) and config.flag("journal.prevalidate") and config.text("database") != "none",
     )
 
 

@@ -226,7 +226,7 @@ def describe(directory: Path) -> dict[str, object]:
     for node in load_cluster(directory).nodes:
         status = statuses.get(node.id, {"state": "down"})
         pid = pid_of(directory / f"node-{node.id}")
-        shown = ("state", "roles", "master", "members", "standing", "disk_full")
+        shown = ("state", "roles", "master", "members", "standing", "disk_full", "reserved")
         nodes.append({"id": node.id, "endpoint": node.endpoint, "pid": pid} | {k: status.get(k) for k in shown})
         if "sequence" in status:
             nodes[-1]["sequence"] = status["sequence"]

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from chaplain.errors import ChaplainError
 from chaplain.executor.events import Step, Work
-from chaplain.executor.statement import Parameters, Rows
+from chaplain.executor.statement import Parameters, Rows, StatementError
 
 
 class EngineFailed(ChaplainError):
@@ -64,6 +64,18 @@ class Engine(Protocol):
     def clear(self, acl: bytes, through: Sequence[tuple[int, int]]) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Rehearses(Protocol):
+    """An engine that can also try out a request. Used as `apply` is, and by the same rules."""
+
+    def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
+        """Why these statements would fail now, as one request; None if they would not, or that is left to chance.
+
+        Nothing is left of it: no row, no change, no result, no position.
+        """
+        ...
 
 
 def open_engine(kind: str, folder: Path, stream: str, server: Server | None = None) -> Engine:

@@ -28,10 +28,12 @@ from chaplain.executor.events import (
     Step,
     StopQuery,
     TakeResults,
+    Tried,
+    TryOut,
 )
 from chaplain.executor.messages import encode_runs
 from chaplain.executor.statement import encode_any
-from chaplain.runtime.databases.engine import Engine, EngineFailed, QueryFailed, Server, open_engine
+from chaplain.runtime.databases.engine import Engine, EngineFailed, QueryFailed, Rehearses, Server, open_engine
 from chaplain.runtime.labour import Crew
 
 THREADS = 4
@@ -51,7 +53,7 @@ class Databases:
 
     def crews(self) -> list[Crew]:
         """Who does what: a client's long query holds up nothing but other queries."""
-        works: dict[type, Callable[[Any], Any]] = {OpenDatabase: self.open, Apply: self.apply}
+        works: dict[type, Callable[[Any], Any]] = {OpenDatabase: self.open, Apply: self.apply, TryOut: self.try_out}
         works |= {TakeResults: self.results, ClearResults: self.clear}
         return [Crew(works, THREADS), Crew({RunQuery: self.query}, THREADS), Crew({StopQuery: self.stop}, 1)]
 
@@ -75,6 +77,20 @@ class Databases:
         except Exception as error:
             return Applied(wanted.stream, tuple(steps), _why(error))
         return Applied(wanted.stream, tuple(steps))
+
+    def try_out(self, wanted: TryOut) -> Tried:
+        """Whatever goes wrong in it is no reason to stop: who applies will meet the same trouble, and say so."""
+        engine = self._engines[wanted.stream]
+        if not isinstance(engine, Rehearses):
+            return Tried(wanted.ticket, wanted.stream, done=False)
+        try:
+            with self._turns[wanted.stream]:
+                error = engine.rehearse(wanted.values, wanted.timestamp_ns)
+        except Exception:
+            return Tried(wanted.ticket, wanted.stream, done=False)
+        if error is None:
+            return Tried(wanted.ticket, wanted.stream, done=True)
+        return Tried(wanted.ticket, wanted.stream, True, error.kind, error.message)
 
     def query(self, wanted: RunQuery) -> Looked:
         stopped = self._stopped.setdefault(wanted.token, threading.Event())

@@ -20,7 +20,7 @@ import apsw
 
 from chaplain.executor.events import Step, Work
 from chaplain.executor.fingerprint import Tallies
-from chaplain.executor.statement import Outcome, Parameters, Rows, Run
+from chaplain.executor.statement import Outcome, Parameters, Rows, Run, StatementError
 from chaplain.runtime.databases.changes import CHANGES, ChangeLog, quoted
 from chaplain.runtime.databases.engine import EngineFailed
 from chaplain.runtime.databases.requests import Request, requests_of, runs_of
@@ -138,6 +138,17 @@ class SqliteDatabase:
         if steps >= _SPARED:
             self._budget[request.acl] = max(0, left - steps)
         return outcome
+
+    def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
+        """Carefully, as a request that is run alone; it may fail in a way that takes the transaction with it."""
+        request = Request(0, 0, 0, values)
+        self._begin()
+        try:
+            self._around.set(timestamp_ns, b"", 0)
+            outcome, _ = self._runner.run_carefully(request, STEPS_MAX)
+        finally:
+            self._take_back()
+        return None if self._around.drew else outcome.error
 
     # Transactions.
 

@@ -64,6 +64,11 @@ class Surroundings:
         self._seed = (message_hash, offset)
         self._count = 0
 
+    @property
+    def drew(self) -> bool:
+        """Whether chance was asked for since the request was set."""
+        return self._count > 0
+
     def close(self) -> None:
         self._clerk.close()
 

@@ -1,0 +1,163 @@
+"""A client among nodes that are reserved: where it writes, and what it is told."""
+
+from __future__ import annotations
+
+import pytest
+from ledger_stage import CLUSTER, Bench
+from ledger_stage import Cluster as OpenCluster
+from msgspec.structs import replace
+
+from chaplain.client.board import error_of
+from chaplain.client.call_events import Failure, Raised
+from chaplain.client.journal_events import Batch, WriteWish, Written
+from chaplain.client.outlets import Outlets
+from chaplain.errors import StatementFailed
+from chaplain.journal.client_messages import NotWritten, Opened
+from chaplain.journal.journal_events import Rehearse, Rehearsed
+
+SECOND_NS = 10**9
+
+
+class Cluster(OpenCluster):
+    """Nodes are reserved for these; whatever is tried out and begins with `bad` would fail."""
+
+    def __init__(self, **reserved: tuple[str, ...]) -> None:
+        self._reserved = reserved
+        super().__init__(3)
+        for node in self.nodes.values():
+            node._perform = self._performer(node)  # type: ignore[method-assign]
+
+    def settings(self, number: int):
+        reserved = self._reserved.get(f"node{number}", ())
+        return replace(super().settings(number), reserved=reserved, prevalidate=bool(reserved))
+
+    def _performer(self, node):
+        perform = node._perform
+
+        def act(effect) -> None:
+            if isinstance(effect, Rehearse):
+                fails = ("constraint", "it is bad") if b"bad" in effect.raw else ()
+                node.inbox.append(Rehearsed(effect.ticket, *fails))
+            else:
+                perform(effect)
+
+        return act
+
+
+def execute(bench: Bench, value: bytes, wait_s: float = 60) -> int:
+    """As SQL does it: one request that may be tried out."""
+    batch = Batch("orders", [value], transaction=True, size_bytes=len(value), message_type=1, check=True)
+    return bench.wish(lambda call: WriteWish(call, batch, int(wait_s * SECOND_NS), 0))
+
+
+def node_of(bench: Bench) -> int:
+    return bench.sessions[bench.journal._outlets.chosen.instance].node
+
+
+def opened(outlets: Outlets, number: int, leads: int = 0, reserved: tuple[str, ...] = ()) -> None:
+    instance = bytes([number])
+    outlets.up(0, instance)
+    call = outlets._outlets[instance].call
+    answer = Opened(call, number, CLUSTER, bytes(15), "alice", 10, leads=leads, reserved=reserved)
+    outlets.answered(0, instance, call, answer, b"")
+
+
+def test_ours_before_the_masters_before_any_and_those_of_others_last() -> None:
+    outlets = Outlets([], CLUSTER)
+    outlets.wake(0)
+    opened(outlets, 1, leads=9, reserved=("bob",))
+    assert outlets.chosen.barred == "node 1 is reserved for bob: connect to another node, too"
+    opened(outlets, 2)
+    assert outlets.chosen.instance == b"\2", "a master that takes nothing of ours is no better than none"
+    opened(outlets, 3, leads=8)
+    assert outlets.chosen.instance == b"\3"
+    opened(outlets, 4, reserved=("bob", "alice"))
+    assert outlets.chosen.instance == b"\4"
+    outlets.leads(b"\3", 10)
+    assert outlets.chosen.instance == b"\4", "reserved for us goes before master"
+    assert [outlet.instance[0] for outlet in outlets._ready()] == [4, 3, 2, 1]
+    for instance in (b"\4", b"\3", b"\2"):
+        assert outlets.chosen.instance == instance
+        outlets.down(instance, "gone")
+    assert outlets.chosen.instance == b"\1", "for whatever else there is"
+
+
+def test_nobody_moves_to_where_nothing_is_taken() -> None:
+    outlets = Outlets([], CLUSTER)
+    outlets.wake(0)
+    opened(outlets, 1, reserved=("bob",))
+    opened(outlets, 2)
+    assert not outlets.rotate()
+    assert outlets.chosen.instance == b"\2"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_reserved_master_is_no_obstacle(number) -> None:
+    cluster = Cluster(**{f"node{number}": ("somebody",)})
+    cluster.elect()
+    bench = Bench(cluster, 1, 2, 3)
+    assert isinstance(bench.end(bench.write(b"a")), Written)
+    assert node_of(bench) != number
+
+
+def test_one_that_knows_only_reserved_nodes_is_told_so_and_has_signed_nothing() -> None:
+    cluster = Cluster(node1=("somebody",), node2=("else",))
+    cluster.elect()
+    bench = Bench(cluster, 1, 2)
+    raised = bench.end(bench.write(b"a", wait_s=5))
+    assert raised.failure is Failure.UNREACHABLE
+    assert "not written: waited 5 s; node" in raised.reason
+    assert "is reserved for" in raised.reason
+    assert not bench.packs
+    bench.connect(3)
+    assert isinstance(bench.end(bench.write(b"b")), Written), "another node helps"
+    assert [message.value for message in bench.messages()] == [b"b"], "and reading goes through any"
+
+
+def test_what_would_fail_is_told_at_once_and_never_ordered() -> None:
+    cluster = Cluster(node3=("default",))
+    cluster.elect()
+    bench = Bench(cluster, 1, 2, 3)
+    bench.end(execute(bench, b"good"))
+    assert node_of(bench) == 3
+    raised = bench.end(execute(bench, b"bad"))
+    error = error_of(raised)
+    assert isinstance(error, StatementFailed)
+    assert (error.kind, str(error), error.result) == ("constraint", "it is bad", None)
+    last = [execute(bench, b"better"), bench.write(b"bad data")]
+    assert all(isinstance(bench.end(call), Written) for call in last)
+    assert [message.value for message in bench.messages()] == [b"good", b"better", b"bad data"]
+
+
+def test_when_its_reserved_node_dies_a_client_goes_on_elsewhere() -> None:
+    cluster = Cluster(node3=("default",))
+    cluster.elect()
+    bench = Bench(cluster, 1, 2, 3)
+    bench.end(execute(bench, b"a"))
+    bench.kill(3)
+    assert isinstance(bench.end(execute(bench, b"bad, but nobody tries it out")), Written)
+
+
+def test_while_another_copy_may_be_ordered_nothing_is_certain() -> None:
+    """A refusal holds for one copy; the fence tells of the other."""
+    cluster = Cluster(node3=("default",))
+    cluster.elect()
+    bench = Bench(cluster, 3)
+    bench.end(execute(bench, b"first"))
+    third = bench.journal._outlets.chosen.instance
+    held: list = []
+    bench.spoil = lambda outward, message: 0 if isinstance(message, NotWritten) and not held.append(message) else 1
+    call = execute(bench, b"bad")
+    bench.until(lambda: bool(held))
+    bench.spoil = None
+    bench.connect(1)
+    bench.until(lambda: bench.sessions[third].node == 3 and bench.journal._outlets.chosen.instance == third)
+    bench.disconnect(third)  # the same octets go to node 1, which orders them
+    lane = bench.journal._writing._lane
+    bench.journal._writing.not_written(cluster.now_ns, held[0])
+    assert not bench.ended(call), "a copy is under way"
+    assert isinstance(bench.end(call), Written | Raised)
+    written = isinstance(bench.end(call), Written)
+    assert (b"bad" in [message.value for message in bench.messages()]) is written, "what was told is so"
+    assert bench.journal._writing._lane is not lane
+    assert isinstance(bench.end(execute(bench, b"last")), Written)
