@@ -11,6 +11,7 @@ import sys
 
 from tests.executor.postgres_bugs import POSTGRES_BUGS
 from tests.executor.postgres_server import missing
+from tests.executor.reserved_bugs import RESERVED_BUGS
 
 from chaplain.sim.planted import Bug, install
 
@@ -162,6 +163,7 @@ BUGS = [
     _bug("never be the one who differs", "comparison", "return winner != own", "return False", CORE, "compared"),
     _bug("stop for one who differs", "comparison", "return winner != own", "return True", CORE, "majority"),
     *([] if missing() else POSTGRES_BUGS),
+    *RESERVED_BUGS,
 ]
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.executor.executor_stage import START_NS, Database, Order, statement
-from tests.executor.test_executor_core import Stage
+from tests.executor.test_executor_core import Stage, _read
 
 from chaplain.core import Drained, Woken
-from chaplain.executor.events import Apply, DatabaseOpened, OpenDatabase, Tried, TryOut
+from chaplain.executor.events import Applied, Apply, DatabaseOpened, OpenDatabase, Tried, TryOut
 from chaplain.executor.rehearsals import PATIENCE_NS, REHEARSED_BYTES_MAX, WAITING_MAX
 from chaplain.executor.statement import SQL_TYPE, StatementError
 from chaplain.journal.journal_events import Rehearse, Rehearsed
@@ -36,15 +36,9 @@ def stage() -> Stage:
     """An executor whose database has done everything."""
     made = Stage()
     made.agree()
-    (apply,) = [one for one in read(made, made.open()) if isinstance(one, Apply)]
+    (apply,) = [one for one in _read(made, made.open()) if isinstance(one, Apply)]
     made.done(apply)
     return made
-
-
-def read(stage: Stage, effects: list[object]) -> list[object]:
-    from tests.executor.test_executor_core import _read
-
-    return _read(stage, effects)
 
 
 # When.
@@ -68,7 +62,7 @@ def test_nothing_is_applied_meanwhile_and_nothing_is_forgotten(stage: Stage) -> 
     stage.step(wish(5))
     stage.agree()
     assert not [one for one in stage.step(Drained()) if isinstance(one, Apply)], "one thing at a time"
-    answer, apply = stage.step(Tried(5, "main", done=True))
+    apply, answer = stage.step(Tried(5, "main", done=True))
     assert answer == Rehearsed(5)
     assert isinstance(apply, Apply)
 
@@ -80,6 +74,17 @@ def test_a_database_that_is_behind_is_not_asked_before_it_has_done_everything(st
     stage.agree()
     (later,) = [one for one in stage.done(apply) if isinstance(one, Apply)]
     assert TryOut(5, "main", (INSERT,), stage.now_ns) in stage.done(later)
+
+
+def test_nor_is_one_that_must_first_read_the_log() -> None:
+    made = Stage(attach=False)
+    for _ in range(2):
+        made.agree()
+    made.core.attach(made.journal)
+    effects = made.open(index=1)
+    assert made.step(wish(5)) == []
+    (apply,) = [one for one in _read(made, effects) if isinstance(one, Apply)]
+    assert TryOut(5, "main", (INSERT,), made.now_ns) in made.done(apply)
 
 
 def test_what_waits_too_long_goes_its_way(stage: Stage) -> None:
@@ -125,8 +130,6 @@ def test_a_database_that_has_stopped_lets_go(stage: Stage) -> None:
     (apply,) = stage.step(Drained())
     assert isinstance(apply, Apply)
     stage.step(wish(5))
-    from chaplain.executor.events import Applied
-
     stage.step(Applied("main", (), "the disk is full"))
     assert stage.step(wish(6)) == [Rehearsed(6)]
     stage.now_ns = PATIENCE_NS
@@ -222,9 +225,8 @@ def test_what_chance_decides_is_not_refused(database: Database) -> None:
 
 def test_a_statement_on_a_budget_that_others_have_used_is_tried_with_all_of_it(database: Database) -> None:
     order = Order()
-    long = (
-        f"with recursive r(n) as (select 1 union all select n + 1 from r limit {STEPS_MAX // 30}) select max(n) from r"
-    )
+    rows = f"with recursive r(n) as (select 1 union all select n + 1 from r limit {STEPS_MAX // 30})"
+    long = f"{rows} select max(n) from r"
     database.apply(order.message(long, long))
     assert rehearse(database, long) is None
     assert rehearse(database, long) is None, "nothing is charged for it"
@@ -279,10 +281,10 @@ STATEMENTS = st.sampled_from(
         "insert into t(b) values (randomblob(4))",
     ]
 )
-REQUESTS = st.lists(st.lists(STATEMENTS, min_size=1, max_size=3), min_size=1, max_size=10)
+REQUESTS = st.lists(st.lists(STATEMENTS, min_size=1, max_size=3), min_size=1, max_size=8)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(requests=REQUESTS)
 def test_two_databases_are_equal_though_one_tries_out_everything_first(
     tmp_path_factory: pytest.TempPathFactory, requests: list[list[str]]

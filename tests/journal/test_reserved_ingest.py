@@ -28,6 +28,7 @@ from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.order_events import PayloadArrived, Started
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.signing import holds
+from chaplain.journal.state import Status
 from chaplain.link.identity import Identity
 
 ME = b"me".ljust(16)
@@ -169,6 +170,17 @@ def test_only_the_first_of_a_lane_is_tried_out_and_nothing_passes_it() -> None:
     bench.order(later)
     bench.order(last)
     assert bench.asked(sql(bench, 6)), "nothing of the lane is on its way any more"
+
+
+def test_what_may_be_proof_against_its_signer_is_ordered_untried() -> None:
+    bench = Bench("default")
+    (rehearse,) = bench.asked(sql(bench, 1))
+    (first,) = shipped(bench.answer(rehearse.ticket))
+    assert not bench.write(sql(bench, 1, b"the same id"))
+    (second,) = shipped(bench.drain())
+    bench.order(first)
+    bench.order(second)
+    assert bench.stage.execution.state.clients[ADMIN_ACL].status == Status.COMPROMISED
 
 
 def test_others_do_not_wait_for_it() -> None:

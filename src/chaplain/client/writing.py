@@ -88,7 +88,7 @@ class Writing:
             return
         for retiring in self._retiring.values():
             self._send(now_ns, outlet, retiring)
-        if self._phase is Phase.NONE and not outlet.barred and next(self.jobs.waiting(), None) is not None:
+        if self._phase is Phase.NONE and next(self.jobs.waiting(), None) is not None:
             self._lease(now_ns)
         if self._phase is Phase.OPEN and self._lane is not None:
             self._send(now_ns, outlet, self._lane)
