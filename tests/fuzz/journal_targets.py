@@ -96,7 +96,7 @@ _FILED = _settle(
 )
 _SAID = [
     client_messages.encode(message)
-    for message in (Open(1), Write("orders"), SubmitPetition(2, 8, 0), AskLane(3, 1), Read(4, "orders", 0, 1000))
+    for message in (Open(1), Write("orders", True), SubmitPetition(2, 8, 0), AskLane(3, 1), Read(4, "orders", 0, 1000))
 ]
 _PEERS = (
     Order(b"x"),

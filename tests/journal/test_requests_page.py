@@ -9,7 +9,7 @@ import pytest
 from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, Stage, lease, pack, petition
 
 from chaplain.journal import client_messages, config_message, ingest_message, peer_messages, transaction, verdict
-from chaplain.journal.client_messages import Receipts, Run
+from chaplain.journal.client_messages import Opened, Receipts, Run, Write
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.config_message import AddIdentity, FenceLane, LeaseLane
 from chaplain.journal.peer_messages import Ack, AskPayload
@@ -37,6 +37,8 @@ EXAMPLES = {
     "fence": petition(FenceLane(7)).data,
     "ask": peer_messages.encode(ASK)[0],
     "ack": peer_messages.encode(ACK)[0],
+    "opened": client_messages.encode(Opened(1, 3, "stage", b"\xaa" * 15, "alice", 4096, 65536, 0, ("alice",))),
+    "write": client_messages.encode(Write("main", True)),
     "receipts": client_messages.encode(RECEIPT),
 }
 
