@@ -145,6 +145,16 @@ class TestServer:
         listed = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
         return [int(word) for word in listed.split()]
 
+    def cpu_s(self) -> float:
+        """What its processes have used, those that are gone with them."""
+        assert self._process is not None
+        ticks = 0
+        for pid in [self._process.pid, *self._children()]:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                ticks += sum(map(int, fields[11:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def ask(self, sql: str, database: str = "postgres") -> list[tuple[object, ...]]:
         """As the server's own superuser."""
         with psycopg.connect(host=str(self.folder), user="admin", dbname=database, autocommit=True) as connection:
