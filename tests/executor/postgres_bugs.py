@@ -118,7 +118,7 @@ POSTGRES_BUGS = [
         ENGINE,
         "keeps_its_rows",
     ),
-    _bug("no bound on work", "postgres_requests", "named > 1 and work > WORK_MAX", "False", ENGINE, "bounds"),
+    _bug("no bound on work", "postgres_requests", "and work > WORK_MAX", "and False", ENGINE, "bounds"),
     _bug(
         "the machine's time",
         "postgres_requests",

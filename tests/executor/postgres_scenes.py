@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.cluster.harness import Cluster, Node, founded
+from tests.cluster.harness import Cluster, Node, founded, until
 from tests.executor.postgres_server import TestServer, a_server
 from tests.executor.scenes import kill_executors
 from tests.journal_real.scenes import find_master
@@ -63,6 +64,14 @@ def three_with_postgres(directory: Path) -> Iterator[Postgres]:
 
 
 def kill_nodes_and_servers(directory: Path, *, kills: int, seed: int) -> dict[str, int]:
+    """Every second time it is the node whose server goes with it."""
     with three_with_postgres(directory) as postgres:
-        done = kill_executors(postgres.cluster, kills=kills, seed=seed, writers=2, tables=TABLES, blow=postgres.blow)
+        turns = itertools.count()
+
+        def blow(victim: Node) -> None:
+            node = victim if next(turns) % 2 else list(postgres.cluster)[ALONE - 1]
+            postgres.blow(node)
+            until(node.ready, "the killed serves again")
+
+        done = kill_executors(postgres.cluster, kills=kills, seed=seed, writers=2, tables=TABLES, blow=blow)
     return {**done, "servers killed": postgres.server_kills}

@@ -12,9 +12,12 @@ import psycopg
 
 from chaplain.executor.statement import StatementError
 from chaplain.runtime.databases.engine import EngineFailed
+from chaplain.runtime.databases.postgres_server import STATEMENT_SECONDS_MAX
 
-RESULTS = ("0A", "21", "22", "23", "26", "2B", "42", "44")
+RESULTS = ("0A", "21", "22", "23", "26", "2B", "42", "44", "54")
 """Classes of errors that follow from a statement and the rows there are."""
+TOO_DEEP = "54001"
+"""But this one, which follows from how much stack a server has. The guard lets nothing come near it."""
 _CONSTRAINTS = {
     "23502": "NOT NULL constraint failed",
     "23503": "FOREIGN KEY constraint failed",
@@ -32,6 +35,8 @@ _WORDS = {
     "22P03": "octets that are no value of the type",
     "2BP01": "something else depends on it",
     "42601": "wrong grammar",
+    "54000": "a value that is too long for an index, or that no text may hold",
+    "54011": "too many columns",
     "42702": "a column's name that fits several",
     "42703": "no such column",
     "42701": "a column of this name twice",
@@ -52,7 +57,7 @@ _WORDS = {
 def described(error: psycopg.Error, number: int) -> StatementError:
     """For a client; raises `EngineFailed` if it is not the statement's fault."""
     code = error.sqlstate or ""
-    if code[:2] not in RESULTS:
+    if code[:2] not in RESULTS or code == TOO_DEEP:
         stop(error)
     if code in _CONSTRAINTS:
         name = error.diag.constraint_name or error.diag.column_name or ""
@@ -69,4 +74,8 @@ def stop(error: psycopg.Error) -> NoReturn:
         raise EngineFailed(
             "the connection to PostgreSQL is lost: see to the server, then start the node again"
         ) from error
+    if code == "57014":
+        raise EngineFailed(
+            f"a statement took more than {STATEMENT_SECONDS_MAX} s: is the server as fast as the others?"
+        )
     raise EngineFailed(f"PostgreSQL cannot go on: {type(error).__name__}, SQLSTATE {code}") from error

@@ -239,8 +239,8 @@ FUNCTIONS = _words("""
 CHANCES = frozenset(("random", "gen_random_uuid"))
 """The executor's own, too. A different value for each row: only where the statement itself says which row is which."""
 QUERY_FUNCTIONS = _words("""
-    concat concat_ws cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank repeat
-    replace row_number string_agg lpad rpad split_part translate initcap
+    concat concat_ws cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank
+    row_number string_agg split_part translate initcap
 """)
 SPOKEN = frozenset(("btrim", "ltrim", "rtrim", "substring", "position"))
 """Functions that the grammar writes with the catalogue's name, for TRIM, SUBSTRING and POSITION."""

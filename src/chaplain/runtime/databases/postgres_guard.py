@@ -41,8 +41,8 @@ from chaplain.runtime.databases.postgres_grammar import (
 SQL_BYTES_MAX = 64 * 1024
 DEPTH_MAX = 100
 SELECTS_MAX = 16
-JOINTS_MAX = 16
-"""How often a statement may put texts together."""
+JOINTS_MAX = 6
+"""How often a statement may put texts together that may be long: each time the longest may become twice as long."""
 _REMEMBERED_MAX = 1024
 _PLACES = frozenset(("location", "list_start", "list_end", "rexpr_list_start", "rexpr_list_end"))
 Tree: TypeAlias = Any
@@ -57,6 +57,7 @@ class Weight(msgspec.Struct, frozen=True):
     """How many rows something may give: a number times the rows of some tables."""
 
     factor: int = 1
+    """Rows that the text itself gives."""
     tables: tuple[tuple[str, int], ...] = ()
 
 
@@ -67,6 +68,8 @@ class Verdict(msgspec.Struct, frozen=True):
     target: str = ""
     """The table that is changed, made or altered."""
     weight: Weight = Weight()
+    parts: int = 0
+    """How much there may be to do for each row."""
     ordered: bool = False
     """Whether its rows come in an order that the text gives."""
     gives_rows: bool = False
@@ -130,7 +133,8 @@ class _Reading:
         self._rules = QUERY if reads else REQUEST
         self._functions = FUNCTIONS | QUERY_FUNCTIONS if reads else FUNCTIONS
         self._reads = reads
-        self._depth = self._selects = self._joints = 0
+        self._depth = self._selects = self._joints = self._parts = 0
+        self._recursive = False
         self._factor = 1
         self._tables: Counter[str] = Counter()
         self._refers: set[str] = set()
@@ -144,6 +148,8 @@ class _Reading:
             raise Denied("ON CONFLICT with a SELECT: which row comes first differs between servers")
         self._chance = self._reads or (values and "onConflictClause" not in fields)
         self._node(kind, fields, {})
+        if self._recursive and self._joints:
+            raise Denied("WITH RECURSIVE puts no texts together: they would grow without bound")
         target = _named(fields.get("relation", {}).get("relname", ""))
         if kind in ("UpdateStmt", "DeleteStmt"):
             self._tables[target] += 1
@@ -156,6 +162,7 @@ class _Reading:
             word,
             target,
             Weight(self._factor, tuple(sorted(self._tables.items()))),
+            self._parts,
             ordered=values or (self._reads and "sortClause" in fields),
             gives_rows=kind == "SelectStmt" or "returningList" in fields,
             name=self._new_name(kind, fields),
@@ -186,6 +193,7 @@ class _Reading:
         if rules is None:
             raise Denied(f"{_said(kind)} is not allowed{_advice(kind)}")
         self._depth += 1
+        self._parts += 1
         if self._depth > DEPTH_MAX:
             raise Denied(f"nested more than {DEPTH_MAX} deep")
         if kind in _CHECKS:
@@ -247,6 +255,7 @@ class _Reading:
         recursive = bool(clause.get("recursive"))
         known = dict(env)
         if recursive:
+            self._recursive = True
             self._field("WithClause", "recursive", True, self._rules["WithClause"].get("recursive"), env)
             known.update({one["CommonTableExpr"]["ctename"]: Weight() for one in clause["ctes"]})
         for one in clause["ctes"]:
@@ -286,20 +295,20 @@ class _Reading:
             raise Denied(f"function {name} is not allowed")
         if self._constant and name in ("now", "unixepoch"):
             raise Denied(f"{name}() in CHECK: a row that was right must stay so")
-        if name in ("concat", "concat_ws", "repeat", "replace", "string_agg", "lpad", "rpad"):
+        if name in ("concat", "concat_ws", "string_agg"):
             self._joint()
 
     def _operator(self, fields: dict[str, Tree]) -> None:
         name = _dotted(fields["name"])
         if fields["kind"] in ("AEXPR_OP", "AEXPR_LIKE") and name not in OPERATORS:
             raise Denied(f"operator {name} is not allowed")
-        if name == "||":
+        if name == "||" and not any("A_Const" in fields.get(side, {}) for side in ("lexpr", "rexpr")):
             self._joint()
 
     def _joint(self) -> None:
         self._joints += 1
         if self._joints > JOINTS_MAX:
-            raise Denied(f"texts are put together more than {JOINTS_MAX} times")
+            raise Denied(f"texts that are not constant are put together more than {JOINTS_MAX} times")
 
     def _sublink(self, fields: dict[str, Tree]) -> None:
         if "operName" in fields and _dotted(fields["operName"]) not in OPERATORS:

@@ -40,6 +40,8 @@ SHADOWS_MAX = 8
 """Connections of clients that are kept."""
 WORK_MAX = 100_000_000
 """The rows of all tables that a statement names, multiplied, if it names more than one."""
+STEPS_MAX = 10_000_000_000
+"""The same for every statement, times the parts of its text."""
 ANSWER_ROWS_MAX = 1000
 ANSWER_BYTES_MAX = 64 * 1024
 _INT4, _INT8 = 1 << 31, 1 << 63
@@ -184,8 +186,12 @@ class Runner:
             children = [name for name, shape in shapes.items() if verdict.target in shape.refers]
             work *= 1 + sum(map(self._ledger.rows, children))
             named += len(children)
-        if named > 1 and work > WORK_MAX:
+        if (named > 1 or verdict.weight.factor > 1) and work > WORK_MAX:
             raise Beyond(f"the tables it names have {work} rows, multiplied: at most {WORK_MAX}; do it in parts")
+        if work * verdict.parts > STEPS_MAX:
+            raise Beyond(
+                f"takes {work * verdict.parts} steps: at most {STEPS_MAX}; write it shorter, or do it in parts"
+            )
 
     def _rows(
         self, connection: Connection, text: str, values: list[Any]

@@ -21,7 +21,7 @@ VERSION_MIN = 150000
 CONNECT_SECONDS_MAX = 10
 PATIENCE_S = 30.0
 """How long a server may take to answer at all when an executor begins."""
-STATEMENT_SECONDS_MAX = 120
+STATEMENT_SECONDS_MAX = 600
 """A statement of a request that takes longer stops this executor: how long it takes is no result."""
 NAME_MAX = 32
 """Of a database: names of roles are made from it."""
@@ -41,6 +41,7 @@ FIXED = {
     "default_transaction_read_only": "off",
     "default_table_access_method": "heap",
     "default_tablespace": "",
+    "default_toast_compression": "pglz",
     "row_security": "on",
     "lock_timeout": "60s",
     "statement_timeout": f"{STATEMENT_SECONDS_MAX}s",
