@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
+from client_stage import Stage
 from ledger_stage import CLUSTER, Bench
 from ledger_stage import Cluster as OpenCluster
 from msgspec.structs import replace
 
 from chaplain.client.board import error_of
 from chaplain.client.call_events import Failure
+from chaplain.client.endpoints import Endpoints
+from chaplain.client.events import Settings
 from chaplain.client.journal_events import Batch, Spoke, WriteWish, Written
 from chaplain.client.outlets import Outlets
 from chaplain.errors import StatementFailed
@@ -181,3 +186,51 @@ def test_a_copy_that_was_not_ordered_is_refused_behind_the_fence() -> None:
     assert not bench.ended(call)
     assert bench.end(call).failure is Failure.STATEMENT
     assert [message.value for message in bench.messages()] == [b"first"]
+
+
+class _Barred:
+    """A journal that finds every node reserved for others."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.waits = False
+
+    @property
+    def barred(self) -> frozenset[bytes]:
+        return frozenset(self._stage.core._keeper.sessions)
+
+    def step(self, now_ns: int, event: object) -> list[object]:
+        return []
+
+    def deadline(self) -> None:
+        return None
+
+
+def test_a_client_goes_on_to_more_nodes_while_all_are_reserved_for_others() -> None:
+    stage = Stage(count=6)
+    stage.run(1)
+    assert len(stage.dialled) == 3
+    stage.core._journal = _Barred(stage)
+    stage.run(5)
+    assert sorted(stage.dialled) == sorted(stage.nodes)
+    assert len(stage.core._keeper.sessions) == 6, "nobody is left for it"
+
+
+def test_beside_nodes_of_others_more_are_met() -> None:
+    names = [f"tcp://127.0.0.1:{port}" for port in range(1, 21)]
+    endpoints = Endpoints(names, Settings(), Random(1))
+    assert len(endpoints.choose(0)) == 3
+    assert endpoints.next_ns() is None
+    endpoints.aside = frozenset(list(endpoints.wanted)[:2])
+    assert endpoints.next_ns() is not None
+    assert len(endpoints.choose(0)) == 2, "three are wanted that are of use"
+    endpoints.aside = frozenset(endpoints.wanted)
+    assert len(endpoints.choose(0)) == 3
+    for _ in range(10):
+        endpoints.aside = frozenset(endpoints.wanted)
+        endpoints.choose(0)
+    assert len(endpoints.wanted) == Settings().sessions_max, "and not more than the bound"
+    endpoints.aside = frozenset()
+    assert endpoints.choose(0) == []
+    endpoints.failed(0, next(iter(endpoints.wanted)), "gone", refused=False)
+    assert endpoints.choose(0) == [], "those that are there are enough"

@@ -263,15 +263,16 @@ class ClientCore:
     # News of the sessions.
 
     def _settle(self, now_ns: int) -> None:
-        news = self._keeper.news
+        news, journal = self._keeper.news, self._journal
         while news:
             self._hear(now_ns, news.popleft())
-        if self._calls and self._keeper.serving() is None and self._endpoints.all_refused():
+        if journal is not None:
+            self._keeper.set_aside(now_ns, journal.barred)
+        if self._keeper.serving() is None and self._endpoints.all_refused():
             for pending in list(self._calls.values()):
                 self._fail(pending, Failure.REFUSED, self._nobody())
-        waits = self._journal is not None and self._journal.waits
-        if waits and self._keeper.serving() is None and self._endpoints.all_refused():
-            self._to_journal(now_ns, Barred(self._nobody()))
+            if journal is not None and journal.waits:
+                self._to_journal(now_ns, Barred(self._nobody()))
 
     def _hear(self, now_ns: int, news: News) -> None:
         match news:
@@ -388,10 +389,7 @@ class ClientCore:
 
 def _failure_of(kind: str) -> Failure:
     """Nodes of a later version may know more kinds: whatever it was, they refused."""
-    try:
-        return Failure(kind)
-    except ValueError:
-        return Failure.REFUSED
+    return next((failure for failure in Failure if failure.value == kind), Failure.REFUSED)
 
 
 def _call_in(dropped: bytes) -> int:

@@ -1,10 +1,11 @@
 """Which endpoints to keep a session with, and which to try next.
 
-Decides from failures alone; knows nothing of sessions or frames. The order is drawn once from the chance it is given,
-so that many clients spread over the nodes. An endpoint that failed waits, longer each time in a row; of those that may
-be tried, the one with the fewest failures comes first.
+Decides from failures, and from which are of little use; knows nothing of sessions or frames. The order is drawn once
+from the chance it is given, so that many clients spread over the nodes. An endpoint that failed waits, longer each time
+in a row; of those that may be tried, the one with the fewest failures comes first.
 
-Invariant: at most `count` endpoints are wanted at once, and none twice.
+Invariant: at most `sessions_max` endpoints are wanted at once, `sessions_warm` of them that are not set aside, none
+twice.
 """
 
 from __future__ import annotations
@@ -37,23 +38,28 @@ class Endpoints:
         self._random = random
         self.wanted: dict[str, int] = {}
         """Endpoints to keep a session with, and since when."""
+        self.aside: frozenset[str] = frozenset()
+        """Those whose nodes are reserved for others: kept, for there may be no better, but others are wanted, too."""
 
     def choose(self, now_ns: int) -> list[str]:
         """Want as many endpoints as there is room for, and say which are new."""
         chosen: list[str] = []
-        while len(self.wanted) < self._settings.sessions_warm:
+        while self._has_room():
             ready = [name for name in self._idle() if self._records[name].ready_ns <= now_ns]
             if not ready:
                 break
             name = min(ready, key=lambda name: self._records[name].failures)
             self.wanted[name] = now_ns
             chosen.append(name)
-        assert len(self.wanted) <= self._settings.sessions_warm
         return chosen
+
+    def _has_room(self) -> bool:
+        useful = len(self.wanted.keys() - self.aside)
+        return useful < self._settings.sessions_warm and len(self.wanted) < self._settings.sessions_max
 
     def next_ns(self) -> int | None:
         """When an endpoint may be tried that may not be tried now."""
-        if len(self.wanted) >= self._settings.sessions_warm:
+        if not self._has_room():
             return None
         return min((self._records[name].ready_ns for name in self._idle()), default=None)
 

@@ -21,6 +21,8 @@ class Settings(Frozen, frozen=True):
 
     sessions_warm: int = 3
     """Sessions kept up at once: one that serves, the others ready to take over."""
+    sessions_max: int = 16
+    """Sessions in all: one with a node that takes nothing of ours does not count as ready to take over."""
     calls_max: int = 10_000
     """Calls under way, listenings included. One more is refused with `BUSY`."""
     ping_after_ns: int = 2_000_000_000

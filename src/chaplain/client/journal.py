@@ -136,6 +136,11 @@ class ClientJournal:
         return effects
 
     @property
+    def barred(self) -> frozenset[bytes]:
+        """The sessions whose nodes take nothing of ours."""
+        return self._outlets.barred
+
+    @property
     def waits(self) -> bool:
         """Whether somebody waits for something."""
         return bool(self._asks) or self._writing.jobs.waits or self._streaming.waits

@@ -80,6 +80,13 @@ class Keeper:
         if isinstance(event, Disconnected) and endpoint:
             self._gone(now_ns, channel, event.reason)
 
+    def set_aside(self, now_ns: int, instances: frozenset[bytes]) -> None:
+        """These take nothing of ours: sessions with others are wanted beside them."""
+        found = frozenset(self.sessions[one].endpoint for one in instances if one in self.sessions)
+        if found != self._endpoints.aside:
+            self._endpoints.aside = found
+            self._choose(now_ns)
+
     def drained(self, now_ns: int, event: Drained) -> None:
         """All was said for now: the link sends it."""
         self._tell(now_ns, event, "")

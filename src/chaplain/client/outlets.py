@@ -70,6 +70,8 @@ class Outlets:
         self._answers: dict[int, tuple[bytes, Answer]] = {}
         self._call = 0
         self.chosen: Outlet | None = None
+        self.barred: frozenset[bytes] = frozenset()
+        """Sessions with nodes that are reserved for others."""
         self.moves = 0
         """Grows whenever another session is chosen."""
         self.acl = b""
@@ -99,6 +101,7 @@ class Outlets:
 
     def down(self, instance: bytes, reason: str) -> None:
         self._outlets.pop(instance, None)
+        self.barred -= {instance}
         for call in [call for call, (asked, _) in self._answers.items() if asked == instance]:
             del self._answers[call]
         if self.chosen is not None and self.chosen.instance == instance:
@@ -214,6 +217,7 @@ class Outlets:
         outlet.ours = message.name in message.reserved
         if message.reserved and not outlet.ours:
             for_whom = ", ".join(message.reserved)[:NAMES_MAX]
+            self.barred |= {outlet.instance}
             outlet.barred = f"node {message.node} is reserved for {for_whom}: connect to another node, too"
         self._prefer(outlet)
 
