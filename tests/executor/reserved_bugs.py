@@ -92,6 +92,14 @@ RESERVED_BUGS = [
         "",
     ),
     _bug(
+        "stay with nodes of others",
+        "client.endpoints",
+        "useful = len(self.wanted.keys() - self.aside)",
+        "useful = len(self.wanted)",
+        CLIENT,
+        "goes_on_to_more",
+    ),
+    _bug(
         "sign what nobody takes",
         "client.writing",
         "return not outlet.barred  #",
