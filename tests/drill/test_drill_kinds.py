@@ -10,7 +10,7 @@ from chaplain.drill.breaks import Break
 from chaplain.drill.entries import Entry, counted
 from chaplain.drill.graph_history import judge_graph
 from chaplain.drill.history import Attempt, judge
-from chaplain.drill.pool_history import Heard, judge_pool
+from chaplain.drill.pool_history import Heard, Losses, judge_pool
 from chaplain.drill.sequence_history import judge_sequence
 
 
@@ -135,30 +135,30 @@ SAID = {7: [1.0, 2.0, 3.0, 4.0]}
 
 
 @pytest.mark.parametrize(
-    ("notes", "blows", "found", "lost"),
+    ("notes", "blows", "found", "losses"),
     [
-        (heard(0, 1, 2, 3), [], [], 0),
-        (heard(2, 3), [], [], 0),  # it had not joined before
-        ([], [], [], 0),
-        (heard(0, 3), [], ["silent"], 2),
-        (heard(0, 3, told=(3,)), [], [], 2),
-        (heard(0, 3), [(1.5, 3.5)], [], 2),
-        (heard(0, 3), [(1.5, 2.5)], ["silent"], 2),
-        (heard(0, 1), [], ["silent"], 2),  # the last ones never came
-        (heard(0, 1, 1, 2, 3), [], ["doubled"], 0),
-        (heard(0, 2, 1, 3), [(0, 9)], ["disordered"], 1),
-        ([*heard(0), Heard(8, 0, True), *heard(3)], [], [], 2),  # told with another's message
+        (heard(0, 1, 2, 3), [], [], (0, 0)),
+        (heard(2, 3), [], [], (0, 0)),  # it had not joined before
+        ([], [], [], (0, 0)),
+        (heard(0, 3), [], [], (2, 2)),
+        (heard(0, 3, told=(3,)), [], [], (2, 0)),
+        (heard(0, 3), [(1.5, 3.5)], [], (2, 0)),
+        (heard(0, 3), [(1.5, 2.5)], [], (2, 1)),
+        (heard(0, 1), [], [], (2, 2)),  # the last ones never came
+        (heard(0, 1, 1, 2, 3), [], ["doubled"], (0, 0)),
+        (heard(0, 2, 1, 3), [(0, 9)], ["disordered"], (1, 0)),
+        ([*heard(0), Heard(8, 0, True), *heard(3)], [], [], (2, 0)),  # told with another's message
     ],
 )
-def test_every_broken_promise_of_a_pool(
-    notes: list[Heard], blows: list[tuple[float, float]], found: list[str], lost: int
+def test_every_broken_promise_and_every_loss_of_a_pool(
+    notes: list[Heard], blows: list[tuple[float, float]], found: list[str], losses: tuple[int, int]
 ) -> None:
-    judged, missed = judge_pool(SAID, {1: notes}, blows)
-    assert (kinds(judged), missed) == (found, lost)
+    judged, counted_losses = judge_pool(SAID, {1: notes}, blows)
+    assert (kinds(judged), counted_losses) == (found, Losses(*losses))
 
 
 def test_what_was_not_acknowledged_is_no_loss() -> None:
-    assert judge_pool({7: [1.0, 0.0, 3.0, 0.0]}, {1: heard(0, 2)}, []) == ([], 0)
+    assert judge_pool({7: [1.0, 0.0, 3.0, 0.0]}, {1: heard(0, 2)}, []) == ([], Losses(0, 0))
 
 
 # Journal.

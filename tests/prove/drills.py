@@ -31,6 +31,7 @@ def drills() -> Campaign:
             done[f"{judged.of}: of unknown fate"] = judged.unknown
             done[f"{judged.of}: breaks"] = sum(one.of == judged.of for one in verdict.breaks)
         done["pool: not heard by somebody"] = sum(judged.lost for judged in verdict.kinds)
+        done["pool: lost in calm and untold"] = sum(judged.untold for judged in verdict.kinds)
         findings = [f"{piece}: {one.of} {one.kind} {one.offset}: {one.detail}" for one in verdict.breaks[:20]]
         return Report(done, findings, {"blow to next acknowledgement, slowest kind": list(verdict.gaps_s)})
 

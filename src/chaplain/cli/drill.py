@@ -70,7 +70,7 @@ def _shape(verdict: Verdict) -> dict[str, object]:
 def _line(verdict: Verdict, judged: Judged) -> dict[str, object]:
     breaks = sum(one.of == judged.of for one in verdict.breaks)
     counts = {"acknowledged": judged.acknowledged, "unknown": judged.unknown, "refused": judged.refused}
-    losses = {"lost": judged.lost, "told": judged.told} if judged.of == "pool" else {}
+    losses = {"lost": judged.lost, "told": judged.told, "untold": judged.untold} if judged.of == "pool" else {}
     return {"clean": not breaks, **counts, **losses, "breaks": breaks, "left_out": list(judged.left_out)}
 
 
@@ -91,10 +91,11 @@ def _print(verdict: Verdict) -> None:
     if not verdict.breaks:
         click.echo("Clean: everything acknowledged is there once, in order, the same on every node.")
         if lost := sum(judged.lost for judged in verdict.kinds):
-            told = sum(judged.told for judged in verdict.kinds)
+            told, untold = (sum(getattr(judged, name) for judged in verdict.kinds) for name in ("told", "untold"))
             click.echo(
-                f"Pools promise less: {lost} broadcasts were not heard by somebody, who was told so {told} times."
+                f"Pools promise less: {lost} broadcasts were not heard by somebody, who was told so {told} times;"
             )
+            click.echo(f"of those lost while all nodes were well, {untold} were not told.")
         return
     rows = [_row(one) for one in verdict.breaks[:BREAKS_SHOWN]]
     put_table(["of", "kind", "offset", "detail"], rows, f"{len(verdict.breaks)} breaks in all")

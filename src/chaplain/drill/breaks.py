@@ -12,7 +12,7 @@ class Break(Frozen, frozen=True):
     """A promise that was not kept."""
 
     kind: str
-    """`lost`, `doubled`, `moved`, `phantom`, `foreign`, `disordered`, `overtaken`, `different`, `gap`, `silent`,
+    """`lost`, `doubled`, `moved`, `phantom`, `foreign`, `disordered`, `overtaken`, `different`, `gap`,
     `stuck`, `unreadable` or `unverified`."""
     offset: int | None
     """Of a journal; of a sequence or a pool it is a number, and events of a graph have none."""
@@ -35,6 +35,8 @@ class Judged(Frozen, frozen=True):
     """A pool's: broadcasts that somebody did not hear."""
     told: int = 0
     """A pool's: how often a listener was told that it had missed something."""
+    untold: int = 0
+    """A pool's: of those that were lost in calm, how many their listener was not told of."""
 
 
 def shown(value: bytes) -> str:

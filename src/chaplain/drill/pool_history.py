@@ -1,8 +1,8 @@
-"""What speakers said in a pool, what listeners heard, and what must follow: nothing twice, nothing out of order, and
-what was lost in calm was told.
+"""What speakers said in a pool, what listeners heard, and what must follow: nothing twice, nothing out of order.
 
 A pool is best-effort, so a loss is counted and no break. While nodes are struck, until everybody hears everybody again,
-a loss may even go untold: who dies tells nothing. Pure: notes in, breaks and counts out.
+it may well go untold: who dies tells nothing. What was lost in calm and untold is counted by itself; it should be
+little, such as what waited on a connection that was replaced by another. Pure: notes in, breaks and counts out.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ Spans = Sequence[tuple[float, float]]
 """From a blow until everybody heard everybody again."""
 
 
-def judge_pool(said: Said, notes: Mapping[int, Sequence[Heard]], blows: Spans) -> tuple[list[Break], int]:
-    """All breaks, and how many broadcasts somebody did not hear."""
+class Losses(Frozen, frozen=True):
+    lost: int
+    """Broadcasts that somebody did not hear."""
+    untold: int
+    """Of these, those in calm that the listener was not told of."""
+
+
+def judge_pool(said: Said, notes: Mapping[int, Sequence[Heard]], blows: Spans) -> tuple[list[Break], Losses]:
     found: list[Break] = []
-    lost = 0
+    lost = untold = 0
     for ear, heard in notes.items():
         for speaker, times in said.items():
             for hole, told in _holes(speaker, heard, len(times)):
                 missed = [number for number in hole if times[number]]
                 lost += len(missed)
-                calm = [] if told else [number for number in missed if not _struck(times[number], blows)]
-                if calm:
-                    what = f"listener at node {ear}: {len(calm)} broadcasts of node {speaker}, lost in calm and untold"
-                    found.append(Break("silent", calm[0], what, POOL))
+                untold += 0 if told else sum(not _struck(times[number], blows) for number in missed)
             found += _twice(ear, speaker, heard)
-    return found, lost
+    return found, Losses(lost, untold)
 
 
 def _holes(speaker: int, heard: Sequence[Heard], count: int) -> Iterator[tuple[range, bool]]:

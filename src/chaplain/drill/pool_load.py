@@ -119,10 +119,10 @@ class PoolLoad:
         said = {speaker.node: speaker.acked_s for speaker in self._speakers}
         notes = {ear.node: ear.notes for ear in self._ears}
         spans = [(blow.from_s - NOTICE_S, blow.to_s) for blow in blows]
-        breaks, lost = judge_pool(said, notes, spans)
+        breaks, losses = judge_pool(said, notes, spans)
         strange = [value for ear in self._ears for value in ear.foreign]
         breaks += [Break("foreign", None, f"nobody said {shown(value)}", POOL) for value in strange]
         acknowledged = sum(acked_s > 0 for times in said.values() for acked_s in times)
         unknown = sum(map(len, said.values())) - acknowledged
         told = sum(note.told for heard in notes.values() for note in heard)
-        return Judged(self.of, acknowledged, unknown, 0, tuple(breaks), (), lost, told)
+        return Judged(self.of, acknowledged, unknown, 0, tuple(breaks), (), losses.lost, told, losses.untold)
