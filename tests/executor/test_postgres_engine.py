@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.executor.executor_stage import ACL, START_NS, Database, Order
+from tests.executor.executor_stage import ACL, START_NS, Database, Order, statement
 from tests.executor.postgres_server import USER, TestServer, a_server, missing
 from tests.executor.postgres_stage import PostgresPair, PostgresStage
 
-from chaplain.executor.statement import decode_run
+from chaplain.executor.statement import StatementError, decode_run
 from chaplain.runtime.databases import (
     postgres_ledger,
     postgres_reader,
@@ -314,6 +314,25 @@ def test_clients_have_roles_that_may_change_rows_of_their_streams_and_nothing_el
     assert stage.ask(f"select pg_has_role('{role}', '{USER}', 'member')") == [(False,)]
     reader = layout.role("reader")[1:-1]
     assert stage.ask(f"select has_table_privilege('{reader}', '{stage.schema}.t', 'update')") == [(False,)]
+
+
+def test_a_rehearsal_leaves_nothing(pair: PostgresPair) -> None:
+    pair.run("create table t(k integer primary key)", "insert into t values (1)")
+    engine, fingerprint = pair.steady.engine, pair.steady.engine.fingerprint
+
+    def rehearse(*sql: str) -> StatementError | None:
+        return engine.rehearse([statement(one) for one in sql], START_NS)
+
+    assert rehearse("insert into t values (2)", "create table u(k integer primary key)") is None
+    failed = rehearse("insert into t values (3)", "insert into t values (1)")
+    assert failed is not None
+    assert (failed.kind, failed.statement) == ("constraint", 1)
+    assert rehearse("drop table t") is None
+    assert rehearse("select pg_sleep(1)").kind == "refused"  # type: ignore[union-attr]
+    assert rehearse("insert into t values (random() * 0 + 1)") is None, "that is left to chance"
+    assert (engine.fingerprint, engine.index) == (fingerprint, 1)
+    assert pair.steady.rows("select k from t") == [(1,)]
+    assert pair.one("insert into t values (2)").error is None
 
 
 def test_one_executor_for_a_database(stage: PostgresStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

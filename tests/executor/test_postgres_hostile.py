@@ -10,8 +10,9 @@ from tests.executor.postgres_stage import PostgresPair
 from tests.executor.postgres_statements import FINE, FINE_FAILS, NO_QUERY, PREPARED, REFUSED, UNORDERED
 
 from chaplain.runtime.databases.engine import QueryFailed
-from chaplain.runtime.databases.postgres_guard import Denied, judge
+from chaplain.runtime.databases.postgres_guard import judge
 from chaplain.runtime.databases.postgres_text import translated
+from chaplain.runtime.databases.postgres_verdict import Denied
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(300)]
 

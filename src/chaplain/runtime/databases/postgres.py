@@ -16,17 +16,20 @@ import psycopg
 
 from chaplain.executor.events import Step, Work
 from chaplain.executor.fingerprint import Tallies
-from chaplain.executor.statement import Parameters, Rows
+from chaplain.executor.statement import Parameters, Rows, StatementError
 from chaplain.runtime.databases.changes import CHANGES, ChangeLog, quoted
 from chaplain.runtime.databases.engine import EngineFailed, Server
 from chaplain.runtime.databases.postgres_errors import stop
 from chaplain.runtime.databases.postgres_layout import Layout
 from chaplain.runtime.databases.postgres_ledger import Ledger
 from chaplain.runtime.databases.postgres_reader import Readers
-from chaplain.runtime.databases.postgres_requests import Runner, Shadows
+from chaplain.runtime.databases.postgres_requests import Runner, Shadows, draws
 from chaplain.runtime.databases.postgres_server import check, first_connection
 from chaplain.runtime.databases.postgres_store import State, Store
-from chaplain.runtime.databases.requests import requests_of, runs_of
+from chaplain.runtime.databases.requests import Request, requests_of, runs_of
+
+NOBODY = b"rehearsal"
+"""In place of an identity."""
 
 
 class PostgresDatabase:
@@ -98,6 +101,19 @@ class PostgresDatabase:
             self._own.execute(b"begin")
             self._store.commit(self._own, self._state((work.index, 0, True), 0), [])
         return Step(work.index, self.fingerprint, len(requests), self._store.take_failures())
+
+    def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
+        """In a transaction that is taken back, as a client that nobody is."""
+        try:
+            nowhere = Work(0, timestamp_ns, b"", ())
+            connection, outcome = self._runner.run(nowhere, Request(0, 0, 0, values, NOBODY), begun=False)
+            connection.execute(b"rollback")
+        except BaseException:
+            self._shadows.close(NOBODY)
+            raise
+        finally:
+            self._ledger.take_back()
+        return None if draws(values) else outcome.error
 
     def _state(self, position: tuple[int, int, bool], changed: int) -> State:
         ledger, changes = self._ledger, self._store.state.changes + changed

@@ -37,6 +37,7 @@ from chaplain.runtime.databases.postgres_grammar import (
     TYPES,
     Spec,
 )
+from chaplain.runtime.databases.postgres_verdict import Denied, Verdict, Weight
 
 SQL_BYTES_MAX = 64 * 1024
 DEPTH_MAX = 100
@@ -47,42 +48,6 @@ _REMEMBERED_MAX = 1024
 _PLACES = frozenset(("location", "list_start", "list_end", "rexpr_list_start", "rexpr_list_end"))
 Tree: TypeAlias = Any
 Env: TypeAlias = Mapping[str, "Weight"]
-
-
-class Denied(Exception):
-    """A statement that no request, or no query, may hold."""
-
-
-class Weight(msgspec.Struct, frozen=True):
-    """How many rows something may give: a number times the rows of some tables."""
-
-    factor: int = 1
-    """Rows that the text itself gives."""
-    tables: tuple[tuple[str, int], ...] = ()
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """What is to be seen to when an allowed statement is executed."""
-
-    kind: str
-    target: str = ""
-    """The table that is changed, made or altered."""
-    weight: Weight = Weight()
-    parts: int = 0
-    """How much there may be to do for each row."""
-    ordered: bool = False
-    """Whether its rows come in an order that the text gives."""
-    gives_rows: bool = False
-    name: str = ""
-    """Of an index, or the new one of a table that is renamed."""
-    if_exists: bool = False
-    """Whether it may have nothing to do."""
-    refers: frozenset[str] = frozenset()
-    """Tables that a constraint refers to."""
-
-    @property
-    def reshapes(self) -> bool:
-        return self.kind not in ("select", "insert", "update", "delete")
 
 
 def judge(text: str, *, reads: bool = False) -> Verdict:
@@ -134,7 +99,7 @@ class _Reading:
         self._functions = FUNCTIONS | QUERY_FUNCTIONS if reads else FUNCTIONS
         self._reads = reads
         self._depth = self._selects = self._joints = self._parts = 0
-        self._recursive = False
+        self._recursive = self._draws = False
         self._factor = 1
         self._tables: Counter[str] = Counter()
         self._refers: set[str] = set()
@@ -168,6 +133,7 @@ class _Reading:
             name=self._new_name(kind, fields),
             if_exists=bool(fields.get("if_not_exists") or fields.get("missing_ok")),
             refers=frozenset(self._refers),
+            draws=self._draws,
         )
 
     def _dropped(self, fields: dict[str, Tree]) -> str:
@@ -289,6 +255,7 @@ class _Reading:
         parts = name.split(".")
         spoken = parts[0] == "pg_catalog" and len(parts) == 2 and parts[1] in SPOKEN
         if name in CHANCES:
+            self._draws = True
             if not self._chance or self._selects > 1:
                 raise Denied(f"{name}() is allowed in INSERT … VALUES: elsewhere servers meet rows in different orders")
         elif not spoken and name not in self._functions:

@@ -17,11 +17,12 @@ import psycopg
 from chaplain.executor.statement import Parameters, Rows
 from chaplain.runtime.databases.engine import EngineFailed, QueryFailed, Server
 from chaplain.runtime.databases.postgres_errors import described, stop
-from chaplain.runtime.databases.postgres_guard import Denied, judge
+from chaplain.runtime.databases.postgres_guard import judge
 from chaplain.runtime.databases.postgres_layout import OWN, Layout
 from chaplain.runtime.databases.postgres_requests import around, checked_columns, plain, size_of, typed
 from chaplain.runtime.databases.postgres_server import Connection, connect
 from chaplain.runtime.databases.postgres_text import Unfit, arranged, translated
+from chaplain.runtime.databases.postgres_verdict import Denied
 
 QUERY_SECONDS_MAX = 10
 QUERY_ROWS_MAX = 100_000

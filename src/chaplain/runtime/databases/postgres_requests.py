@@ -13,8 +13,8 @@ from __future__ import annotations
 import datetime
 import re
 from collections import OrderedDict
-from collections.abc import Generator
-from contextlib import closing
+from collections.abc import Generator, Sequence
+from contextlib import closing, suppress
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any, cast
@@ -29,11 +29,12 @@ from chaplain.executor.statement import Answer, Outcome, Statement, StatementErr
 from chaplain.runtime.databases.engine import Server
 from chaplain.runtime.databases.postgres_errors import described
 from chaplain.runtime.databases.postgres_grammar import TYPES
-from chaplain.runtime.databases.postgres_guard import Denied, Verdict, judge
+from chaplain.runtime.databases.postgres_guard import judge
 from chaplain.runtime.databases.postgres_layout import Layout, make_role
 from chaplain.runtime.databases.postgres_ledger import Beyond, Ledger, Made
 from chaplain.runtime.databases.postgres_server import Connection, connect
 from chaplain.runtime.databases.postgres_text import Unfit, arranged, translated
+from chaplain.runtime.databases.postgres_verdict import Denied, Verdict
 from chaplain.runtime.databases.requests import Request
 
 SHADOWS_MAX = 8
@@ -258,6 +259,13 @@ def remade(made: list[Made], verdict: Verdict, raw: str, text: str) -> list[Made
         else (kind, one, name if of == table else of, sql)
         for kind, one, of, sql in made
     ]
+
+
+def draws(values: Sequence[bytes]) -> bool:
+    """Whether chance has a part in one of these statements."""
+    with suppress(Denied, Malformed):
+        return any(judge(translated(decode_statement(value).sql)[0]).draws for value in values)
+    return False
 
 
 def surroundings(work: Work, offset: int) -> list[str]:
