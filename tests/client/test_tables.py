@@ -51,6 +51,27 @@ def test_columns_are_chosen_and_both_faces_and_pandas_agree(cluster: Path) -> No
         assert list(frame["value"]) == table.column("value").to_pylist()
 
 
+def test_polars_and_duckdb_see_the_same_rows(cluster: Path) -> None:
+    import duckdb
+
+    async def read() -> object:
+        async with AsyncClient.connect(cluster) as client:
+            return await client.journal("orders").to_polars(start=30, stop=120)
+
+    with Client.connect(cluster) as client:
+        table = client.journal("orders").to_arrow(start=30, stop=120)
+        frame = client.journal("orders").to_polars(start=30, stop=120)
+    assert frame["offset"].to_list() == list(range(30, 120))
+    assert frame["value"].to_list() == table.column("value").to_pylist()
+    assert frame["key"].to_list() == table.column("key").to_pylist()
+    assert frame.equals(asyncio.run(read()))
+    with duckdb.connect() as database:
+        database.register("orders", table)
+        counted = 'select count(*), min("offset"), max("offset"), count(key) from orders'
+        assert database.sql(counted).fetchall() == [(90, 30, 119, 10)]
+        assert database.sql('select value from orders where "offset" = 31').fetchall() == [(b"value 31",)]
+
+
 def test_an_empty_stretch_is_an_empty_table(cluster: Path) -> None:
     with Client.connect(cluster) as client:
         table = client.journal("orders").to_arrow(start=500)

@@ -18,6 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from tests.cluster.harness import MEASURED
+from tests.prove import results
 from tests.prove.campaign import Campaign, Report
 from tests.prove.campaigns import CAMPAIGNS
 
@@ -108,6 +109,7 @@ class Notes:
             "campaign": campaign.name,
             "about": campaign.about,
             "code": self._code,
+            "when": time.strftime("%Y-%m-%d", time.gmtime()),
             "pieces": f"{len(self.done)} of {pieces}",
             "processor seconds": round(self.seconds),
             "findings": self.findings,
@@ -116,6 +118,7 @@ class Notes:
         if self.times_s:
             result["times"] = {name: spread(times_s) for name, times_s in sorted(self.times_s.items())}
         (RESULTS / f"{campaign.name}.json").write_text(json.dumps(result, indent=2) + "\n")
+        results.write(RESULTS)
 
 
 def spread(times_s: list[float]) -> dict[str, float]:
