@@ -143,6 +143,28 @@ def test_when_its_reserved_node_dies_a_client_goes_on_elsewhere() -> None:
     assert isinstance(bench.end(execute(bench, b"bad, but nobody tries it out")), Written)
 
 
+def test_who_left_its_own_node_goes_back_to_it_once_it_is_well() -> None:
+    cluster = Cluster(node3=("default",))
+    cluster.elect()
+    bench = Bench(cluster, 1, 2, 3)
+    bench.end(execute(bench, b"a"))
+    away = {(3, 1), (3, 2), (1, 3), (2, 3)}
+    cluster.cut |= away
+    bench.end(execute(bench, b"b"))
+    assert node_of(bench) != 3, "it did not get us on"
+    for number in range(15):
+        bench.end(execute(bench, b"%d" % number))
+        bench.rest(1)
+    assert node_of(bench) != 3, "nor would it now"
+    cluster.cut -= away
+    bench.end(execute(bench, b"c"))
+    assert node_of(bench) != 3, "not at once: it may fall silent again"
+    for number in range(20):
+        bench.end(execute(bench, b"%d" % number))
+        bench.rest(1)
+    assert node_of(bench) == 3
+
+
 def test_while_another_copy_may_be_ordered_nothing_is_certain() -> None:
     """A refusal holds for one copy; the fence tells of the other."""
     cluster = Cluster(node3=("default",))

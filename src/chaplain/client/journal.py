@@ -199,6 +199,7 @@ class ClientJournal:
                 for run in message.runs:
                     self._streaming.note_head(run.stream, run.base_offset + run.messages)
                 self._writing.receipts(now_ns, message)
+                self._outlets.heard_receipts(now_ns, spoke.instance)
             case Credit():
                 self._outlets.credit(spoke.instance, message.credit_bytes)
             case Leads():

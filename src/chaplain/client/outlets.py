@@ -25,6 +25,8 @@ PACK_BYTES_LEAST = 4096
 NAMES_MAX = 200
 """Characters of names in a message to a person."""
 
+RETURN_NS = 10_000_000_000
+"""Who left a node that is reserved for us goes back to it after so long, if it is well."""
 SHUN_NS = 500_000_000
 """A session is left for another at most so often because its node has no room."""
 
@@ -80,6 +82,8 @@ class Outlets:
         self.full = ""
         """What a node said that has no room; empty once something went through."""
         self._shunned_ns = 0
+        self._away_ns: int | None = None
+        """Since when we know that our own node is well, and are not there."""
         self.trouble = "no node has opened its journal to us yet"
         """Why nothing can be said, for a message to a person."""
 
@@ -133,6 +137,19 @@ class Outlets:
         chosen = self.chosen
         if outlet.ready and (chosen is None or outlet.rank > chosen.rank):
             self._choose(outlet)
+
+    def heard_receipts(self, now_ns: int, instance: bytes) -> None:
+        """The node at the other end tells what was written, so it hears of the order."""
+        outlet = self._outlets.get(instance)
+        if outlet is None or not outlet.ours:
+            return
+        if self.chosen is not None and self.chosen.ours:
+            self._away_ns = None
+        elif self._away_ns is None:
+            self._away_ns = now_ns
+        elif now_ns - self._away_ns >= RETURN_NS:
+            self._away_ns = None
+            self._prefer(outlet)
 
     def shun(self, now_ns: int, full: str = "") -> None:
         """The node at the other end does not take this, for want of room if it says so: another may."""
