@@ -160,7 +160,7 @@ def test_wire_both_ways() -> None:
         octets = shell("wire", "encode", json.dumps(message)).strip()
         assert bytes.fromhex(octets)
         assert json.loads(shell("wire", "decode", octets)) == message
-    assert "Error" in shell("wire", "decode", "zz", code=2)
+    assert "give pairs of hexadecimal digits" in shell("wire", "decode", "zz", code=2)
 
 
 def check_what_is_down_is_started_again_and_nothing_else(directory: Path) -> None:
