@@ -48,12 +48,17 @@ def _account() -> pwd.struct_passwd | None:
     return None
 
 
+def _stat(pid: int) -> list[str]:
+    """State, parent and so on; nothing if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def _runs(pid: int) -> bool:
     """Not if it only waits to be buried."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return _stat(pid)[:1] not in ([], ["Z"])
 
 
 class TestServer:
@@ -112,19 +117,22 @@ class TestServer:
             "logging_collector": "off",
         }
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command("postgres", "-D", str(self.data), *words), stdout=log, stderr=log, cwd="/", **self._who
-            )  # type: ignore[call-overload]
         end_s = time.monotonic() + _DEADLINE_S
-        while True:
-            try:
-                self.ask("select 1")
-                return
-            except psycopg.OperationalError:
-                assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
-                assert time.monotonic() < end_s, "the server does not answer"
-                time.sleep(0.05)
+        while not self._answers(words):
+            assert time.monotonic() < end_s, (self.folder / "log").read_text()[-2000:]
+            time.sleep(0.05)
+
+    def _answers(self, words: list[str]) -> bool:
+        """It is started again if it ended: what a killed one had may not be free yet."""
+        if self._process is None or self._process.poll() is not None:
+            with (self.folder / "log").open("ab") as log:
+                command = self._command("postgres", "-D", str(self.data), *words)
+                self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._who)  # type: ignore[call-overload]
+        try:
+            self.ask("select 1")
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def kill(self) -> None:
         """As if it had never known."""
@@ -142,17 +150,15 @@ class TestServer:
 
     def _children(self) -> list[int]:
         assert self._process is not None
-        listed = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
-        return [int(word) for word in listed.split()]
+        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+        return [pid for pid in pids if _stat(pid)[1:2] == [str(self._process.pid)]]
 
     def cpu_s(self) -> float:
         """What its processes have used, those that are gone with them."""
         assert self._process is not None
         ticks = 0
         for pid in [self._process.pid, *self._children()]:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                ticks += sum(map(int, fields[11:15]))
+            ticks += sum(map(int, _stat(pid)[11:15]))
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def ask(self, sql: str, database: str = "postgres") -> list[tuple[object, ...]]:

@@ -38,7 +38,7 @@ def test_statements_results_and_queries(postgres: Postgres) -> None:
         assert [result.ok for result in sql.results()] == [True, True, False, True]
         with pytest.raises(Refused, match="pg_sleep is not allowed"):
             sql.query("select pg_sleep(100)")
-    until(lambda: len({*fingerprints(postgres.cluster)}) == 1, "fingerprints are equal")
+    until(lambda: len(found := fingerprints(postgres.cluster)) == 3 and len({*found}) == 1, "fingerprints are equal")
 
 
 def test_killed_nodes_and_a_killed_server_apply_everything_once(postgres: Postgres) -> None:

@@ -35,21 +35,20 @@ NOBODY = b"rehearsal"
 class PostgresDatabase:
     def __init__(self, folder: Path, stream: str, server: Server) -> None:
         self._layout = Layout(server.database, stream)
-        self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream)
         self._own = first_connection(server, self._layout)
         try:
             check(self._own, server)
             self._store = Store(self._own, self._layout)
+            self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream)
             if self._changes.is_behind(self._store.state.changes):
                 self._store.begin_anew()
             state = self._store.state
             self._ledger = Ledger(self._layout, Tallies(state.tallies), state.made)
             self._ledger.open(self._own)
-        except psycopg.Error as error:
+        except BaseException as error:
             self._own.close()
-            stop(error)
-        except BaseException:
-            self._own.close()
+            if isinstance(error, psycopg.Error):
+                stop(error)
             raise
         self._shadows = Shadows(server, self._layout, self._own, self._ledger)
         self._runner = Runner(self._layout, self._ledger, self._shadows)

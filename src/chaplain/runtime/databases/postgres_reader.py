@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, cast
 
 import psycopg
@@ -138,7 +138,8 @@ def _watched(connection: Connection, stopped: Callable[[], bool]) -> Iterator[No
     def watch() -> None:
         while not over.wait(_LOOK_S):
             if stopped():
-                connection.cancel_safe(timeout=5)
+                with suppress(psycopg.Error):  # then the query ends by its time
+                    connection.cancel_safe(timeout=5)
                 return
 
     watcher = threading.Thread(target=watch, daemon=True)
