@@ -60,6 +60,8 @@ def prove(campaign: Campaign, *, quick: bool, jobs: int) -> int:
             for finding in report.findings:
                 print(f"  FOUND {finding}", flush=True)
             print(f"  {count}/{len(pieces)} {running[future]} {seconds:.1f} s", flush=True)
+            if not quick:
+                notes.publish(campaign, len(pieces))  # how far it came, if it is cut off now
     found = notes.findings
     if not quick:
         notes.publish(campaign, len(pieces))

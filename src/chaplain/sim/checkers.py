@@ -49,6 +49,10 @@ class Checker(Protocol):
         """See a process end; `host.core` is still the old one."""
         ...
 
+    def content(self, healed: Sequence[Host], /) -> bool:
+        """Whether the mended already do all that `finish` will demand of them, and did it after the heal."""
+        ...
+
     def finish(self, healed: Sequence[Host], /) -> None:
         """Judge the whole. `healed` were mended and must have made progress; empty in safety mode."""
         ...
@@ -67,6 +71,10 @@ class Watcher:
 
     def died(self, time_ns: int, host: Host, reason: str, /) -> None:
         """See nothing."""
+
+    def content(self, healed: Sequence[Host], /) -> bool:
+        """Never: the run goes on to its end."""
+        return False
 
     def finish(self, healed: Sequence[Host], /) -> None:
         """Demand nothing."""
@@ -93,6 +101,9 @@ class HostContract(Watcher):
             complaint = book.judge(effect)
             if complaint:
                 self.complain(f"{host.name}.{host.life} {complaint}")
+
+    def content(self, healed: Sequence[Host], /) -> bool:
+        return True
 
 
 class _Book:

@@ -35,6 +35,8 @@ class ConfigChecker(OrderChecker):
         """The sets that have to agree to each index."""
         self._nominated: tuple[int, ...] = ()
         self._since_ns = 0
+        self._whole_ns = 0
+        """When the change was nominated that ended last, well or not."""
         self._regimes: list[int] = []
         """Regimes of which a message is agreed."""
         self._granted: dict[int, list[int]] = {}
@@ -124,11 +126,15 @@ class ConfigChecker(OrderChecker):
         elif stage is Stage.CONFIRM:
             if len(before) < 2 or before[1] != nodes:
                 self.complain(f"Confirm of {nodes} while {before} serialize")
-            self._sets[-1], self._nominated = (nodes,), ()
+            self._sets[-1] = (nodes,)
+            self._over()
         elif len(before) > 1:
             self.complain(f"Refuse of {nodes} after its Implement")
         else:
-            self._nominated = ()
+            self._over()
+
+    def _over(self) -> None:
+        self._nominated, self._whole_ns = (), self._since_ns
 
     # Elections.
 
@@ -151,6 +157,10 @@ class ConfigChecker(OrderChecker):
             self.complain(f"{host.name} is master of {regime} by votes of {sorted(set(voters))}, of {sets}")
 
     # The end.
+
+    def content(self, healed: Sequence[Host], /) -> bool:
+        """Beside that: some change both began and ended after the heal."""
+        return self._whole_ns > self._config.plan.heal_ns and super().content(healed)
 
     def finish(self, healed: Sequence[Host], /) -> None:
         assert self.world is not None

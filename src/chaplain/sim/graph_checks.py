@@ -182,20 +182,30 @@ class GraphChecker(Watcher):
         self._world.counts["events"] += len(set().union(*self._has.values()))
         self._world.counts["forks"] += sum(len(s.model.forks) for host in hosts for s in _graph(host).streams.values())
 
+    def content(self, healed: Sequence[Host], /) -> bool:
+        return all(host.up for host in healed) and not self._wrong(healed)
+
     def _judge_heal(self, healed: Sequence[Host]) -> None:
+        wrong = self._wrong(healed)
+        if wrong:
+            self.complain(wrong)
+
+    def _wrong(self, healed: Sequence[Host]) -> str:
+        """What is not yet as it must be after a heal."""
         heal_ns = self._workload.plan.heal_ns
         if self._equal_ns is None:
-            self.complain("after the heal the Models never became equal")
+            return "after the heal the Models never became equal"
         if self._equal_ns - heal_ns > EQUAL_NS:
-            self.complain(f"the Models were equal only {(self._equal_ns - heal_ns) / SECOND:.1f} s after the heal")
+            return f"the Models were equal only {(self._equal_ns - heal_ns) / SECOND:.1f} s after the heal"
         for host in healed:
             for name, stream in _graph(host).streams.items():
                 if len(stream.model.read_order) != len(stream.model):
-                    self.complain(f"{host.name} still has unread events of {name} in the end")
+                    return f"{host.name} still has unread events of {name} in the end"
         for follower in self._workload.followers:
             stream = _graph(healed[0]).streams.get(follower.stream)
             if stream is not None and len(follower.seen) != len(stream.model):
-                self.complain(f"a reader got {len(follower.seen)} of {len(stream.model)} events")
+                return f"a reader got {len(follower.seen)} of {len(stream.model)} events"
+        return ""
 
     def _judge_order(self, host: Host, stream: Stream) -> None:
         """The order and the leaves, computed again from the events' own words."""

@@ -15,7 +15,6 @@ from chaplain.core import (
     Arrived,
     Connected,
     Disconnected,
-    Flushed,
     Knocked,
     Persist,
     Send,
@@ -40,6 +39,8 @@ _LEFT_NS = 6 * SECOND
 
 class GraphNode:
     """A graph that can be run by a host."""
+
+    wants_flushed = False
 
     def __init__(self, workload: Graph, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
         self._workload = workload
@@ -84,8 +85,6 @@ class GraphNode:
                 self._feed(now_ns, Told(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
             case Woken():
                 self._wake(now_ns, effects)
-            case Flushed():
-                pass
             case _:
                 self._feed(now_ns, event, effects)
         return effects

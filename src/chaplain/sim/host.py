@@ -85,6 +85,7 @@ class Host:
         "wake_at_ns",
         "wake_deadline_ns",
         "wants_drained",
+        "wants_flushed",
     )
 
     def __init__(self, name: str, endpoint: str, disk_rng: Random) -> None:
@@ -100,6 +101,8 @@ class Host:
         self.drain_due = False
         self.wants_drained = True
         """A core that forms no batches may say `wants_drained = False` and spare everybody the steps."""
+        self.wants_flushed = True
+        """Likewise `wants_flushed = False`, for one that counts nothing that is under way."""
         self.wake_at_ns = -1
         """The moment for which a wake-up is on the calendar; -1 for none."""
         self.wake_deadline_ns: int | None = None

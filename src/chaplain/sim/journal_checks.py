@@ -27,8 +27,10 @@ from chaplain.segment.record import Kind, Record
 from chaplain.segment.survey import Surveyor
 from chaplain.sim.checkers import Watcher
 from chaplain.sim.host import Host
+from chaplain.sim.journal_clients import SimClient
 from chaplain.sim.journal_oracle import Oracle
 from chaplain.sim.journal_sink import SimSink
+from chaplain.sim.weather import SECOND
 from chaplain.wire import parcel
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from chaplain.sim.world import World
 
 _REFUSED = "refused"
+_PROGRESS_NS = 15 * SECOND
+_LATELY_NS = 4 * SECOND
 _BROKEN = ("malformed", "signature")
 
 
@@ -67,6 +71,8 @@ class RequestChecker(Watcher):
         self._references: dict[Reference, bytes] = {}
         self._receipts: dict[tuple[int, int], Run] = {}
         self._power_cuts = 0
+        self._decided_ns = 0
+        """When something was decided last."""
 
     def died(self, time_ns: int, host: Host, reason: str, /) -> None:
         assert self.world is not None
@@ -78,7 +84,7 @@ class RequestChecker(Watcher):
         for effect in effects:
             match effect:
                 case Settling():
-                    self._settled(host, effect)
+                    self._settled(time_ns, host, effect)
                 case Spoke():
                     self._spoke(host, effect)
                 case Send():
@@ -88,13 +94,14 @@ class RequestChecker(Watcher):
 
     # What is decided.
 
-    def _settled(self, host: Host, effect: Settling) -> None:
+    def _settled(self, time_ns: int, host: Host, effect: Settling) -> None:
         body = effect.message.body
         if body.index not in self._decided:
             if body.index != len(self._decided) + 1:
                 self.complain(f"{host.name} settled {body.index} before anybody settled its predecessor")
             self._decided[body.index] = self._oracle.judge(body, effect.message.payloads)
             self._hashes[body.index] = effect.message.hash
+            self._decided_ns = time_ns
             for written in effect.executed.verdict.streams:
                 if self._oracle.chains.get(written.stream) != written.chain:
                     self.complain(f"{host.name} has another chain of {written.stream} after message {body.index}")
@@ -173,28 +180,39 @@ class RequestChecker(Watcher):
                     counts[f"decided {kind}"] += 1
         for host in self.world.hosts.values():
             self._read_files(host)
-        written = Counter(row[2] for rows in self._oracle.rows.values() for row in rows)
-        for client in self._workload.clients:
-            if isinstance(client, SimSink):
-                self._once(client, written, bool(healed))
+        for sink in self._sinks():
+            counts["batches committed"] += len(sink.committed)
+            missing = self._once(sink, self.world.now_ns - _PROGRESS_NS)
+            if healed and missing:
+                self.complain(missing)
         if healed:
             self._demand_progress(healed)
 
-    def _once(self, sink: SimSink, written: Counter[bytes], whole: bool) -> None:
-        """Whatever became of its attempts: rows of a batch are there once, and all of a batch that was answered."""
+    def content(self, healed: Sequence[Host], /) -> bool:
+        """Something was decided since the heal, and whatever anybody wrote until lately was answered."""
         assert self.world is not None
-        self.world.counts["batches committed"] += len(sink.committed)
+        lately_ns = self.world.now_ns - _LATELY_NS
+        if self._decided_ns <= max(lately_ns, self._workload.plan.heal_ns) or self._busy(healed):
+            return False
+        stuck = any(self._stuck(client, lately_ns) for client in self._workload.clients)
+        return not stuck and not any(self._once(sink, lately_ns) for sink in self._sinks())
+
+    def _sinks(self) -> list[SimSink]:
+        return [client for client in self._workload.clients if isinstance(client, SimSink)]
+
+    def _once(self, sink: SimSink, late_ns: int) -> str:
+        """Rows of a batch are written once, whatever became of its attempts.
+
+        Says whether some are missing of a batch whose commit was sent before then, and answered.
+        """
+        written = Counter(row[2] for rows in self._oracle.rows.values() for row in rows)
         for version in range(sink.version + 1):
             found = [written[row] for row in sink.rows_of(version)]
             if max(found) > 1:
                 self.complain(f"rows of batch {version} of {sink.name} were written {max(found)} times")
-            if whole and version in sink.committed and min(found) < 1 and not self._late(sink, version):
-                self.complain(f"batch {version} of {sink.name} was committed, and rows of it are missing")
-
-    def _late(self, sink: SimSink, version: int) -> bool:
-        """Whether a batch was committed so shortly before the end that its rows may still be on their way."""
-        assert self.world is not None
-        return sink.committed[version] > self.world.now_ns - 15 * 10**9
+            if min(found) < 1 and version in sink.committed and sink.committed[version] <= late_ns:
+                return f"batch {version} of {sink.name} was committed, and rows of it are missing"
+        return ""
 
     def _read_files(self, host: Host) -> None:
         """What a reader of files sees must be the beginning of what is written, all of it from the first offset on."""
@@ -217,16 +235,23 @@ class RequestChecker(Watcher):
 
     def _demand_progress(self, healed: Sequence[Host]) -> None:
         assert self.world is not None
-        # A disk that was slow may have a queue of syncs longer than the time that was given for progress.
-        if any(host.disk_free_ns > self.world.now_ns for host in healed):
+        if self._busy(healed):
             self.world.counts["liveness not demanded"] += 1
             return
         self.world.counts["liveness demanded"] += 1
-        late_ns = self.world.now_ns - 15 * 10**9
         for client in self._workload.clients:
-            stuck = [entry for _, entry, made_ns in client.outbox.values() if made_ns < late_ns]
-            if stuck and client.lane:
-                self.complain(f"{client.name} waits for an answer since before the heal: {len(stuck)} packs")
+            stuck = self._stuck(client, self.world.now_ns - _PROGRESS_NS)
+            if stuck:
+                self.complain(f"{client.name} waits for an answer since before the heal: {stuck} packs")
+
+    def _busy(self, healed: Sequence[Host]) -> bool:
+        """A disk that was slow may have a queue of syncs longer than the time that was given for progress."""
+        assert self.world is not None
+        return any(host.disk_free_ns > self.world.now_ns for host in healed)
+
+    def _stuck(self, client: SimClient, late_ns: int) -> int:
+        """How many packs it made before then and still waits for."""
+        return sum(made_ns < late_ns for _, _, made_ns in client.outbox.values()) if client.lane else 0
 
 
 def segments_of(files: Mapping[str, bytes | bytearray]) -> Iterator[tuple[int, bytes]]:

@@ -206,14 +206,14 @@ def resigned(entry: IngestEntry, cluster: str, seed: bytes) -> IngestEntry:
 
 
 class Rogue:
-    """Ingest node 4: no serializer, and no friend of order."""
+    """Ingest node 6: no serializer, and no friend of order."""
 
-    NODE = 4
+    NODE = 6
 
     def __init__(self, workload: Requests, identity: Identity) -> None:
         self._workload = workload
         self._rng = Random(f"{workload.rng.random()} rogue")
-        self.peer = Peer(b"rogue".ljust(16), 4, identity.key, "tcp://10.0.0.4:7171")
+        self.peer = Peer(b"rogue".ljust(16), self.NODE, identity.key, workload.endpoint_of(self.NODE))
         self._sent: dict[Reference, bytes] = {}
 
     def begin(self, world: World) -> None:

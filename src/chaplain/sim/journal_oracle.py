@@ -104,6 +104,8 @@ class Oracle:
             pack = decode_pack(raw)
         except Malformed:
             return "broken", -1
+        if not pack.client_id or not pack.first_id:
+            return "malformed", -1  # lanes and requests count from 1
         if self._is_next(stream, pack, raw):
             self._owed.pop(0)
             return "applied", self._append(stream, pack, stated_digest(raw))
@@ -123,7 +125,7 @@ class Oracle:
         return self._apply(body, stream, pack, lane, stream.encode() + b"\0" + stated_digest(raw))
 
     def _signed(self, client: OracleClient, stream: str, pack: Pack, raw: bytes) -> bool:
-        if digest_of(raw) != stated_digest(raw) or pack.signature_type != 1 or not pack.first_id:
+        if digest_of(raw) != stated_digest(raw) or pack.signature_type != 1:
             return False
         cluster = self._founding.cluster.encode()
         names = bytes((len(cluster),)) + cluster + bytes((len(stream),)) + stream.encode()

@@ -138,7 +138,8 @@ class Network:
             frame = end.queue.popleft()
             end.under_way += len(frame)
             end.wire.append(frame)
-            self._world.deliver(_FLUSH_NS, end.host, end.life, Flushed(end.channel, len(frame)))
+            if end.host.wants_flushed:
+                self._world.deliver(_FLUSH_NS, end.host, end.life, Flushed(end.channel, len(frame)))
         if end.wire:
             self.transmit(end)
 

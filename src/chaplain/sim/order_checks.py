@@ -20,6 +20,7 @@ from chaplain.journal.order_message import Acknowledge, AskVote, Propose, Vote, 
 from chaplain.journal.standing import Standing, State, decode_standing
 from chaplain.sim.checkers import Watcher
 from chaplain.sim.host import Host
+from chaplain.sim.weather import SECOND
 
 if TYPE_CHECKING:
     from chaplain.sim.workloads.order import Order
@@ -233,20 +234,34 @@ class OrderChecker(Watcher):
 
     # The end.
 
+    def content(self, healed: Sequence[Host], /) -> bool:
+        """What was sent after the heal is there, at everybody who can serve."""
+        assert self.world is not None
+        sound, lately_ns = self._sound(healed), self.world.now_ns - SECOND
+        wanted = self._workload.sent_at(lately_ns)
+        fresh = wanted > self._workload.sent_at(self._workload.plan.heal_ns)
+        return fresh and bool(sound) and all(_payloads(host) >= wanted for host in sound)
+
+    def _sound(self, healed: Sequence[Host]) -> list[Host]:
+        """Those of the healed that can serve, if they are a quorum; nobody, if they are none."""
+        assert self.world is not None
+        # A disk that was slow may have a queue of syncs longer than the time that was given for progress.
+        idle_ns = self.world.now_ns + SECOND
+        sound = [host for host in healed if _can_serve(host, self._workload) and host.disk_free_ns < idle_ns]
+        return sound if self._enough([host.name for host in sound], len(self._agreed) + 1) else []
+
     def finish(self, healed: Sequence[Host], /) -> None:
         assert self.world is not None
         self.world.counts["agreed"] += len(self._agreed)
         self.world.counts["regimes"] += len(self._masters)
         if not healed:
             return
-        # A disk that was slow may have a queue of syncs longer than the time that was given for progress.
-        idle_ns = self.world.now_ns + 10**9
-        sound = [host for host in healed if _can_serve(host, self._workload) and host.disk_free_ns < idle_ns]
-        if not self._enough([host.name for host in sound], len(self._agreed) + 1):
+        sound = self._sound(healed)
+        if not sound:
             self.world.counts["liveness not demanded"] += 1
             return
         self.world.counts["liveness demanded"] += 1
-        late = self._workload.sent_at(self.world.now_ns - 5 * 10**9)
+        late = self._workload.sent_at(self.world.now_ns - 5 * SECOND)
         for host in sound:
             through = _payloads(host)
             if through < late:

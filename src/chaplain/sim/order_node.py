@@ -17,7 +17,6 @@ from chaplain.core import (
     Arrived,
     Connected,
     Disconnected,
-    Flushed,
     Knocked,
     Persist,
     Send,
@@ -118,6 +117,8 @@ def segments_of(files: Mapping[str, bytes | bytearray]) -> Iterator[tuple[int, b
 class OrderNode:
     """A serializer that can be run by a host."""
 
+    wants_flushed = False
+
     def __init__(self, workload: Order, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
         self._workload = workload
         self._rng = rng
@@ -172,8 +173,6 @@ class OrderNode:
                 self._feed(now_ns, Received(number, event.frame[1:]), effects)
             case Woken():
                 self._wake(now_ns, effects)
-            case Flushed():
-                pass
             case _:
                 self._feed(now_ns, event, effects)
         return effects

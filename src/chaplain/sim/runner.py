@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
@@ -14,11 +14,17 @@ import msgspec
 from chaplain.sim.chaos import Chaos
 from chaplain.sim.checkers import HostContract, Violation
 from chaplain.sim.faults import Plan, draw
+from chaplain.sim.host import Host
 from chaplain.sim.trace import Trace
 from chaplain.sim.workloads import Workload, load
-from chaplain.sim.world import World, derive
+from chaplain.sim.world import SECOND, World, derive
 
 MODES = ("safety", "liveness")
+
+CALM_NS = 3 * SECOND
+"""A healed run ends when every checker has been content for so long."""
+_PATIENT = 1 / 8
+"""How many of the seeds go on to the end all the same: something may stop working later."""
 
 
 class Outcome(msgspec.Struct):
@@ -86,9 +92,23 @@ def _play(workload: Workload, world: World, plan: Plan) -> None:
     chaos.begin()
     workload.plan = plan
     workload.begin(world)
-    world.run(plan.end_ns)
+    world.run(plan.heal_ns)
+    _run_until_calm(world, plan, chaos.healed())
     for checker in world.checkers:
         checker.finish(chaos.healed())
+
+
+def _run_until_calm(world: World, plan: Plan, healed: Sequence[Host]) -> None:
+    """After the heal: until all is well and stays so for a while, or the time that was given is over."""
+    patient = world.rng("patience").random() < _PATIENT
+    calm_ns = 0
+    while world.now_ns < plan.end_ns:
+        began_ns = world.now_ns
+        world.run(min(began_ns + SECOND, plan.end_ns))
+        content = not patient and all(checker.content(healed) for checker in world.checkers)
+        calm_ns = calm_ns + world.now_ns - began_ns if content else 0
+        if calm_ns >= CALM_NS:
+            return
 
 
 def _where(error: BaseException) -> str:

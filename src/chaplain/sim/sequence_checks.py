@@ -15,12 +15,14 @@ from chaplain.sequence.messages import State
 from chaplain.sequence.work_set import WorkSet
 from chaplain.sim.checkers import Watcher
 from chaplain.sim.host import Host
+from chaplain.sim.weather import SECOND
 
 if TYPE_CHECKING:
     from chaplain.sim.workloads.sequence import Sequence as Workload
     from chaplain.sim.world import World
 
-_PROGRESS_NS = 10 * 10**9
+_PROGRESS_NS = 10 * SECOND
+_LATELY_NS = 4 * SECOND
 
 
 class SequenceChecker(Watcher):
@@ -180,27 +182,42 @@ class SequenceChecker(Watcher):
     def _demand_progress(self, healed: Sequence[Host]) -> None:
         """A majority of the work set among the healed must work again, and take in the others that were healed."""
         assert self.world is not None
-        cores = [host.core.sequence for host in healed if host.core is not None]  # type: ignore[attr-defined]
-        histories = {core.bench.history for core in cores if core.bench.history and core.bench.log.members}
-        able = [history for history in sorted(histories) if self._can_go_on(history, cores)]
-        if not able:
+        history = self._able(healed)
+        if history is None:
             self.world.counts["liveness not demanded"] += 1
             return
         self.world.counts["liveness demanded"] += 1
-        for host, core in zip(healed, cores, strict=True):
-            bench = core.bench
-            if bench.state is not State.WRK or bench.history != able[-1]:
-                self.complain(f"{host.name} is in {bench.state.name} long after the heal: {bench.reason}")
-            self._demand_answers(host)
-            if self._acked_at.get(host.name, 0) < self.world.now_ns - _PROGRESS_NS:
-                self.complain(f"{host.name} acknowledged nothing lately, long after the heal")
+        for host in healed:
+            wrong = self._wrong(host, history, self.world.now_ns - _PROGRESS_NS)
+            if wrong:
+                self.complain(f"{host.name} {wrong}, long after the heal")
 
-    def _demand_answers(self, host: Host) -> None:
+    def content(self, healed: Sequence[Host], /) -> bool:
+        """All work, have acknowledged something since the heal, and answered what they were given until lately."""
         assert self.world is not None
+        history = self._able(healed)
+        if history is None or any(self._acked_at.get(host.name, 0) <= self._workload.plan.heal_ns for host in healed):
+            return False
+        return not any(self._wrong(host, history, self.world.now_ns - _LATELY_NS) for host in healed)
+
+    def _able(self, healed: Sequence[Host]) -> int | None:
+        """The history in which the healed must work; none, if what is left of none is a majority."""
+        cores = [host.core.sequence for host in healed if host.core is not None]  # type: ignore[attr-defined]
+        histories = {core.bench.history for core in cores if core.bench.history and core.bench.log.members}
+        return max((history for history in histories if self._can_go_on(history, cores)), default=None)
+
+    def _wrong(self, host: Host, history: int, since_ns: int) -> str:
+        """What this node failed to do since then."""
+        if host.core is None:
+            return "is down"
+        bench = host.core.sequence.bench  # type: ignore[attr-defined]
+        if bench.state is not State.WRK or bench.history != history:
+            return f"is in {bench.state.name}: {bench.reason}"
         for token, (name, life, _) in self._sent.items():
-            late = self._sent_at[token] < self.world.now_ns - _PROGRESS_NS
+            late = self._sent_at[token] < since_ns
             if late and (name, life) == (host.name, host.life) and token not in self._ended:
-                self.complain(f"{host.name} never answered what was published as {token}, long after the heal")
+                return f"never answered what was published as {token}"
+        return "" if self._acked_at.get(host.name, 0) >= since_ns else "acknowledged nothing lately"
 
     def _can_go_on(self, history: int, cores: Sequence[SequenceCore]) -> bool:
         members = self._latest(history)

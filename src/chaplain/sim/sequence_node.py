@@ -10,7 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from chaplain.core import Admit, Arrived, Connected, Disconnected, Flushed, Knocked, Send, Woken
+from chaplain.core import Admit, Arrived, Connected, Disconnected, Knocked, Send, Woken
 from chaplain.gossip.events import Told
 from chaplain.link.events import Meet, Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
@@ -24,6 +24,10 @@ LEAD = 17
 
 
 class SequenceNode:
+    """A sequence that can be run by a host."""
+
+    wants_flushed = False
+
     def __init__(self, settings: SequenceSettings, endpoint_of: Callable[[int], str], rng: Random, now_ns: int) -> None:
         self._rng = rng
         self._endpoint_of = endpoint_of
@@ -58,8 +62,6 @@ class SequenceNode:
                 self._arrived(now_ns, event, effects)
             case Woken():
                 self._wake(now_ns, effects)
-            case Flushed():
-                pass
             case _:
                 self._feed(now_ns, event, effects)
         return effects

@@ -120,6 +120,7 @@ class World:
             self.note(f"{host.name} would not start: {error}")
             return
         host.wants_drained = getattr(host.core, "wants_drained", True)
+        host.wants_flushed = getattr(host.core, "wants_flushed", True)
         self.note(f"{host.name} started as life {host.life}")
         for checker in self.checkers:
             checker.born(self.now_ns, host)
@@ -196,7 +197,8 @@ class World:
             self._perform(host, effect)
             if host.life != life:
                 return
-        self._schedule_wake(host)
+        if not host.drain_due:  # what is due is asked once, when the moment is over
+            self._schedule_wake(host)
 
     def _drain(self, host: Host) -> None:
         host.drain_due = False

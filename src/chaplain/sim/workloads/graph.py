@@ -52,6 +52,10 @@ class Graph(Workload):
         self.leaving = rng.random() < 0.3
         """Whether those who are away for long count as having left."""
         self._identities = {number: Identity(sha256(b"node %d" % number).digest()) for number in self.numbers}
+        self._peers = {
+            number: Peer(bytes((number,)) * 16, one.identifier, one.key, self.endpoint_of(number))
+            for number, one in self._identities.items()
+        }
         self.rogue = Rogue(self, rng)
         self.founders = [*(one.key for one in self._identities.values()), self.rogue.peer.key]
         small = rng.random() < 0.3
@@ -87,8 +91,7 @@ class Graph(Workload):
         return self._identities[number]
 
     def peer(self, number: int) -> Peer:
-        identity = self._identities[number]
-        return Peer(bytes((number,)) * 16, identity.identifier, identity.key, self.endpoint_of(number))
+        return self._peers[number]
 
     def make_node(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> GraphNode:
         return GraphNode(self, name, rng, disk, now_ns)
