@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,22 +19,6 @@ def test_seeds():
     outcomes = [run_seed("graph", seed, mode) for seed, mode in ((110, "safety"), (150, "liveness"), (109, "liveness"))]
     assert not [outcome.reason for outcome in outcomes if not outcome.ok]
     assert total(outcomes)["events"] > 50
-
-
-def test_a_seed_is_the_same_run_in_every_process():
-    command = [sys.executable, "-m", "chaplain.sim", "--workload", "graph", "--seed", "110", "--mode", "safety"]
-    digests = set()
-    for hash_seed in ("1", "2"):
-        run = subprocess.run(
-            [*command, "--output", "json"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        )
-        digests.add(json.loads(run.stdout.splitlines()[0])["digest"])
-    assert len(digests) == 1
 
 
 def test_there_are_enough_bugs():

@@ -16,7 +16,8 @@ QUICK = ("execute a gap", "a duplicate takes an offset", "reuse a reference", "f
 
 
 def test_seeds():
-    runs = ((7, "safety"), (58, "safety"), (16, "safety"), (1, "liveness"))
+    """In the last, somebody flips the one bit that makes a pack one of lane zero, which is no lane."""
+    runs = ((53, "safety"), (75, "safety"), (10, "safety"), (2, "liveness"))
     outcomes = [run_seed("requests", seed, mode) for seed, mode in runs]
     assert not [outcome.reason for outcome in outcomes if not outcome.ok]
     counts = total(outcomes)

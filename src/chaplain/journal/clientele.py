@@ -78,6 +78,7 @@ class Clientele:
         self.service = service
         self.promotion = promotion
         self._log_readers: dict[str, _LogReader] = {"reading": reading, "service": service, "promotion": promotion}
+        self._parts: dict[str, Petitions | _LogReader] = {"petitions": petitions, **self._log_readers}
         self._seat = Seat(settings, execution)
         self._attendance = Attendance()
         self.closed = False
@@ -90,11 +91,11 @@ class Clientele:
 
     def wanted(self) -> list[tuple[str, ClienteleEffect]]:
         """What the parts want done, each with its name; they want it no more."""
-        parts: dict[str, Petitions | _LogReader] = {"petitions": self.petitions, **self._log_readers}
         wanted: list[tuple[str, ClienteleEffect]] = []
-        for name, part in parts.items():
-            wanted += [(name, effect) for effect in part.effects]
-            part.effects.clear()
+        for name, part in self._parts.items():
+            if part.effects:  # asked at every step, and seldom so
+                wanted += [(name, effect) for effect in part.effects]
+                part.effects.clear()
         return wanted
 
     def read(self, part: str, token: int, records: Sequence[Record]) -> None:
