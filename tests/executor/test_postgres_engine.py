@@ -25,6 +25,7 @@ from chaplain.runtime.databases import (
 from chaplain.runtime.databases.changes import CHANGES, ChangeLog
 from chaplain.runtime.databases.engine import EngineFailed, QueryFailed
 from chaplain.runtime.databases.postgres import PostgresDatabase
+from chaplain.runtime.databases.postgres_layout import Layout
 from chaplain.runtime.databases.postgres_store import Store
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(300)]
@@ -333,6 +334,20 @@ def test_a_rehearsal_leaves_nothing(pair: PostgresPair) -> None:
     assert (engine.fingerprint, engine.index) == (fingerprint, 1)
     assert pair.steady.rows("select k from t") == [(1,)]
     assert pair.one("insert into t values (2)").error is None
+
+
+def test_streams_of_any_name(server: TestServer, tmp_path: Path) -> None:
+    """Each has a schema, roles and connections that are no other's."""
+    names = ["a" * 60, "a" * 59 + "b", "o'dd \"name; drop", "Größe", "x.y"]
+    layouts = [Layout("one", name) for name in names]
+    assert len({one.schema for one in layouts}) == len({one.label for one in layouts}) == len(names)
+    assert all(len(one.label) <= 63 and len(one.client(ACL)) <= 65 for one in layouts)
+    for name in names[1:3]:
+        database = PostgresDatabase(tmp_path, name, server.make("one"))
+        step = database.apply(Order().message("create table t(k integer primary key)", "insert into t values (1)"))
+        assert step.failures == 0
+        assert database.query("select k from t", ()).rows == ((1,),)
+        database.close()
 
 
 def test_one_executor_for_a_database(stage: PostgresStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ OWN = "chaplain"
 FUNCTIONS = "chaplain_functions"
 CHANGED = "CHAP1"
 """The code of the notices that tell of changed rows."""
-_PLAIN = re.compile(r"[a-z0-9_]{1,48}\Z")
+_PLAIN = re.compile(r"[a-z0-9_]{1,40}\Z")
 
 
 class Layout(msgspec.Struct, frozen=True):

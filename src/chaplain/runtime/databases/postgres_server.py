@@ -19,8 +19,10 @@ from chaplain.runtime.databases.postgres_layout import Layout
 
 VERSION_MIN = 150000
 CONNECT_SECONDS_MAX = 10
-PATIENCE_S = 30.0
+PATIENCE_S = 5.0
 """How long a server may take to answer at all when an executor begins."""
+STARTING_S = 60.0
+"""How long it may take if it says that it is starting."""
 STATEMENT_SECONDS_MAX = 600
 """A statement of a request that takes longer stops this executor: how long it takes is no result."""
 NAME_MAX = 32
@@ -71,7 +73,11 @@ Connection = psycopg.Connection[TupleRow]
 
 
 class NoServer(EngineFailed):
-    """Nobody answers, or not yet."""
+    """Nobody answers."""
+
+
+class Starting(NoServer):
+    """Somebody will."""
 
 
 def connect(server: Server, layout: Layout, *, reads: bool = False) -> Connection:
@@ -102,12 +108,13 @@ def connect(server: Server, layout: Layout, *, reads: bool = False) -> Connectio
 
 def first_connection(server: Server, layout: Layout) -> Connection:
     """Of an executor: a server may be started after its node, or be busy with what it did before it was killed."""
-    end_s = time.monotonic() + PATIENCE_S
+    begun_s = time.monotonic()
     while True:
         try:
             return connect(server, layout)
-        except NoServer:
-            if time.monotonic() > end_s:
+        except NoServer as absent:
+            patience_s = STARTING_S if isinstance(absent, Starting) else PATIENCE_S
+            if time.monotonic() > begun_s + patience_s:
                 raise
             time.sleep(0.2)
 
@@ -175,6 +182,8 @@ def _advice(server: Server, error: psycopg.OperationalError) -> EngineFailed:
         return EngineFailed(
             f"there is no role {server.user} at {server.place}: `create role {server.user} login createrole password …`"
         )
+    if "starting up" in said or "recovery" in said or "shutting down" in said:
+        return Starting(f"the PostgreSQL server at {server.place} is starting or ending: start the node again later")
     return NoServer(
         f"no PostgreSQL server answers at {server.place}: start it, or correct postgres.host and postgres.port"
     )
