@@ -386,6 +386,7 @@ def test_queries(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
     for sql in refused:
         with pytest.raises(QueryFailed):
             stage.engine.query(sql, ())
+    assert len(stage.engine._readers._idle) == 1, "one connection was enough for all of them"
     endless = "with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r"
     given_up = threading.Event()
     threading.Timer(0.3, given_up.set).start()

@@ -51,10 +51,24 @@ class Readers:
         connection = connection or connect(self._server, self._layout, reads=True)
         try:
             yield connection
-            connection.execute(b"rollback")
+        except (QueryFailed, Denied, psycopg.Error) as error:
+            self._give_back(connection, sound=not isinstance(error, psycopg.errors.QueryCanceled))
+            raise
         except BaseException:
             connection.close()
             raise
+        self._give_back(connection)
+
+    def _give_back(self, connection: Connection, *, sound: bool = True) -> None:
+        """For the next one, unless it was told to stop, which it may hear late, or is lost."""
+        try:
+            if sound:
+                connection.execute(b"rollback")
+        except psycopg.Error:
+            sound = False
+        if not sound:
+            connection.close()
+            return
         with self._lock:
             self._idle.append(connection)
 
