@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaplain.sim.planted import Bug
 
 ENGINE, HOSTILE = "test_postgres_engine.py", "test_postgres_hostile.py"
+AROUND = "test_postgres_surroundings.py"
 
 
 def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
@@ -42,7 +43,7 @@ POSTGRES_BUGS = [
         "postgres_store",
         "if row is not None and row[0]:",
         "if row is not None:",
-        ENGINE,
+        AROUND,
         "one_executor",
     ),
     _bug(
@@ -140,7 +141,7 @@ POSTGRES_BUGS = [
         "postgres_ledger",
         'f"grant select, insert, update, delete on',
         'f"grant all on',
-        ENGINE,
+        AROUND,
         "roles",
     ),
     _bug(
