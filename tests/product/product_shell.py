@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from chaplain.runtime.founding import PORTS_VARIABLE
+
 BIN = Path(sys.executable).parent
 LIMIT_S = 60.0
 """After that a command hangs. A person is answered within ten seconds; a busy machine may take some more."""
@@ -38,7 +40,9 @@ class Wrong:
 class Shell:
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
+        ports = os.environ.get(PORTS_VARIABLE, "")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("CHAPLAIN_", "PYTEST_"))}
+        kept |= {PORTS_VARIABLE: ports} if ports else {}  # two processes of tests never look for ports in one place
         path = f"{BIN}:{kept.get('PATH', '')}"
         self.environment = {**kept, "PATH": path, "HOME": str(folder), "COLUMNS": "120", **environment}
 

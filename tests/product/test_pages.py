@@ -101,7 +101,7 @@ def run(block: Block, shell: Shell, driver: Driver) -> str:
 
 def test_pages_link_to_pages_that_are_there() -> None:
     missing = []
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+    for page in (ROOT / name for name in PAGES):
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             if not (page.parent / link).exists():
                 missing.append(f"{os.path.relpath(page, ROOT)}: {link}")
