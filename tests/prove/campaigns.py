@@ -19,7 +19,7 @@ from chaplain.sim import gossip_scale as gossip
 from chaplain.sim import planted
 from chaplain.sim.runner import MODES, run_seeds
 
-SEEDS_A_PIECE = 100
+SEEDS_A_PIECE = 20
 INPUTS_A_PIECE = 100_000
 
 
