@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from chaplain.core import Frozen, Send
 from chaplain.errors import Malformed
 from chaplain.journal import client_messages, ingest_message, peer_messages
-from chaplain.journal.client_messages import Receipts, Run
+from chaplain.journal.client_messages import NotWritten, Receipts, Run
 from chaplain.journal.cluster_message import Reference
+from chaplain.journal.intake import BUSY
 from chaplain.journal.order_events import Settled
 from chaplain.journal.transaction import TRANSACTIONS
 from chaplain.journal.verdict import DataVerdict, Executed, Reason
@@ -139,9 +140,18 @@ class RequestChecker(Watcher):
         if isinstance(message, Receipts):
             for run in message.runs:
                 self._receipt(host, run)
+        elif isinstance(message, NotWritten) and message.kind == BUSY:
+            self._kept_waiting(host)
         for client in self._workload.clients:
             if client.instance == effect.instance:
                 self.world.after(client.rng.randrange(10**7), client.hear, self.world, message)
+
+    def _kept_waiting(self, host: Host) -> None:
+        """Credit that was spent comes back: once a healed node has caught up, its clients have enough of it."""
+        assert self.world is not None
+        plan = self._workload.plan
+        if host.name in plan.healed and self.world.now_ns > plan.heal_ns + _PROGRESS_NS:
+            self.complain(f"{host.name} has no credit left for a client long after the heal")
 
     def _receipt(self, host: Host, run: Run) -> None:
         if self._hashes.get(run.index) != run.hash:
