@@ -251,6 +251,8 @@ class Halt(Frozen, frozen=True):
     """Stop this node: going on would break a promise."""
 
     reason: str
+    again: bool = False
+    """Start it again at once: what it needs is on its disk now."""
 
 
 HostEffect: TypeAlias = Admit | Refuse | Dial | HangUp | Send | Cast | Persist | Report | Halt

@@ -53,6 +53,10 @@ class Missing(ChaplainError, LookupError):
     """There is no such stream, offset or client."""
 
 
+class Dropped(Missing):
+    """The offset was dropped to keep the log small; the message names the first one that is kept."""
+
+
 class DiskFull(ChaplainError):
     """Nodes have no room for more, and say which: nothing of this request is written. Reading goes on."""
 

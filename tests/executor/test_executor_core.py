@@ -32,6 +32,7 @@ from chaplain.gossip.events import Told
 from chaplain.journal.assembly import Placed, founded
 from chaplain.journal.cluster_message import Body, chain_hash, encode_body
 from chaplain.journal.config_message import NO_ACL
+from chaplain.journal.covering import Base
 from chaplain.journal.log_records import message_records
 from chaplain.journal.order_events import Message, Preview
 from chaplain.journal.state import Client, Moment
@@ -60,6 +61,9 @@ class Journal:
         self.lanes: Mapping[int, object] = {}
         self.reach: int | None = 0
         self.on_disk = 1 << 60
+        self.first = 1
+        self.keep_through = 0
+        self.base = Base(Moment(0, 0, 0, b""), {}, {})
 
     def fingerprints(self) -> Mapping[int, bytes]:
         return {1: b"one"}

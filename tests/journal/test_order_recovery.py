@@ -16,6 +16,7 @@ from chaplain.journal.log_recovery import _Heap, recover
 from chaplain.journal.order_events import PeerUp, Role, Started
 from chaplain.journal.order_message import KNOWN_AGREED, Acknowledge, Answer, AskVote, Question, Supplied, Supply, Vote
 from chaplain.journal.standing import State, decode_standing
+from chaplain.journal.state import Moment
 from chaplain.segment.header import read_headers
 from chaplain.segment.record import Kind
 from chaplain.segment.scan import scan
@@ -294,10 +295,12 @@ def test_a_log_shorter_than_its_jot_is_in_doubt(cluster: Cluster) -> None:
     files = {name: bytes(data) for name, data in desk.files.items()}
     jot = decode_jot(files["journal.jot"])
     ahead = encode_jot(Jot(jot.boot, jot.position, desk.core.agreed[0] + 5))
-    found = recover("journal", segments_of(files), ahead, desk.boot, genesis("tested"))
+    found = recover("journal", segments_of(files), ahead, desk.boot, Moment(0, 0, 0, genesis("tested")))
     assert "were on disk" in found.doubt
-    assert not recover("journal", segments_of(files), files["journal.jot"], desk.boot, genesis("tested")).doubt
-    assert not recover("journal", segments_of(files), None, desk.boot, genesis("tested")).doubt
+    assert not recover(
+        "journal", segments_of(files), files["journal.jot"], desk.boot, Moment(0, 0, 0, genesis("tested"))
+    ).doubt
+    assert not recover("journal", segments_of(files), None, desk.boot, Moment(0, 0, 0, genesis("tested"))).doubt
 
 
 def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
@@ -417,7 +420,7 @@ def test_damage_behind_the_last_message_is_doubt(cluster: Cluster) -> None:
         desk.write()
     damage(desk, position + 20)
     files = {name: bytes(data) for name, data in desk.files.items()}
-    found = recover("journal", segments_of(files), files["journal.jot"], desk.boot, genesis("tested"))
+    found = recover("journal", segments_of(files), files["journal.jot"], desk.boot, Moment(0, 0, 0, genesis("tested")))
     assert "behind its last message" in found.doubt
 
 

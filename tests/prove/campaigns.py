@@ -127,6 +127,7 @@ CAMPAIGNS = [
     simulate("order", seeds=2_000),
     simulate("config", seeds=2_000),
     simulate("requests", seeds=2_000),
+    simulate("retention", seeds=2_000),
     simulate("sequence", seeds=2_000),
     simulate("graph", seeds=2_000),
     fuzz_all(inputs=1_000_000),

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.cluster.harness import Cluster
+from tests.journal_real.catch_up import come_back
 from tests.journal_real.config_scenes import grow_and_shrink
 from tests.journal_real.memory import STUCK_KIB_MAX, flat, pour, stuck_follower, stuck_reader
 from tests.journal_real.scenes import batter, find_master, three, wait_until_same
@@ -17,6 +18,8 @@ CONFIG_ROUNDS = 5
 STALL_S_MAX = 1.0
 STUCK_MIB = 512
 MESSAGES = 5_000_000
+CATCH_UP_MIB = 1024
+RETURN_S_MAX = 60.0
 FLAT = 1.1
 """By how much a node may grow over the last nine tenths of the messages."""
 
@@ -74,4 +77,17 @@ def _flat(cluster: Cluster) -> Report:
     )
 
 
-ON_REAL_JOURNALS = [kills(), config(), memory()]
+def catch_up() -> Campaign:
+    def play(piece: str, directory: Path) -> Report:
+        with three(directory / "three") as cluster:
+            found = come_back(cluster, CATCH_UP_MIB, by_checkpoint=piece == "checkpoint")
+        assert found.back_s <= RETURN_S_MAX, f"it took {found.back_s:.1f} s"
+        assert found.stall_s <= STALL_S_MAX, f"nobody was answered for {found.stall_s:.2f} s"
+        times = {f"wiped to voting, by {piece}": [found.back_s], "longest time without an answer": [found.stall_s]}
+        return Report({"MiB written": CATCH_UP_MIB, f"MiB of log, by {piece}": found.log_mib}, times_s=times)
+
+    about = f"a wiped node comes back under load, with {CATCH_UP_MIB} MiB of log, and with a checkpoint instead"
+    return scene("catch-up", about, ["log", "checkpoint"], play)
+
+
+ON_REAL_JOURNALS = [kills(), config(), memory(), catch_up()]

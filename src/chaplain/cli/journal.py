@@ -64,19 +64,27 @@ def write(
 
 @journal.command(epilog="Example: chaplain journal read --stream orders --from 100 --cluster demo")
 @click.option("--stream", required=True, metavar="S", help="The stream to read.")
-@click.option("--from", "start", type=click.IntRange(0), default=0, metavar="OFFSET", help="Begin with this one.")
+@click.option(
+    "--from",
+    "start",
+    type=click.IntRange(0),
+    metavar="OFFSET",
+    help="Begin with this one; without it, with the first one kept.",
+)
 @click.option("--to", "stop", type=click.IntRange(0), metavar="OFFSET", help="Stop before this one.")
 @click.option("--follow", is_flag=True, help="Go on with whatever is written from now on.")
 @talks
-def read(stream: str, start: int, stop: int | None, follow: bool, cluster: str, node: int | None, output: str) -> None:
+def read(
+    stream: str, start: int | None, stop: int | None, follow: bool, cluster: str, node: int | None, output: str
+) -> None:
     """Show messages, one JSON object a line, up to where the stream ends now.
 
     Octets that are not UTF-8 are shown as {"base64": "…"}; timestamps are UTC with nanoseconds.
     """
-    if stop is not None and stop < start:
+    if stop is not None and start is not None and stop < start:
         raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
     with reach(cluster, node) as client, _usage():
-        for message in client.journal(stream).read(start, stop, follow):
+        for message in client.journal(stream).read("earliest" if start is None else start, stop, follow):
             put_json(message_json(message))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chaplain.cli.journal import timestamp
-from chaplain.cli.show import F, progress, put_json, shown_value
+from chaplain.cli.show import F, cluster_option, output_option, progress, put_json, put_table, shown_value
 from chaplain.errors import ConfigError, Missing
 
 if TYPE_CHECKING:
@@ -141,6 +141,37 @@ def fold(cluster: str, path: str, tables: str, stream: str, keep_keyless: bool, 
                 "client_message_id": row.client_message_id,
             }
         )
+
+
+@pipeline.command(epilog="Example: chaplain pipeline compress --cluster demo --stream orders --through 99999")
+@cluster_option
+@click.option("--stream", required=True, metavar="S", help="The stream whose offsets say how far.")
+@click.option("--through", type=click.IntRange(0), metavar="OFFSET", help="The last one that goes; else all there are.")
+@output_option
+@_spark
+def compress(cluster: str, stream: str, through: int | None, output: str, master: str, remote: str) -> None:
+    """Make the log smaller: prove it, then have nodes drop what a checkpoint covers, of all streams.
+
+    A log with a break is left as it is: the breaks are printed as `verify` does, and the exit code is 3.
+    """
+    spark = _session(master, remote)
+    from chaplain.pipeline import Broken  # noqa: PLC0415 Spark is heavy
+    from chaplain.pipeline import compress as run  # noqa: PLC0415
+    from chaplain.pipeline.breaks import FIELDS  # noqa: PLC0415
+
+    try:
+        freed = run(spark, cluster=cluster, stream=stream, through=through, tell=progress)
+    except Broken as broken:
+        for one in broken.breaks:
+            put_json({name: getattr(one, name) for name in FIELDS})
+        click.echo(str(broken), err=True)
+        raise click.exceptions.Exit(_BROKEN) from None
+    columns = ("node", "segments", "bytes", "first", "done")
+    rows = [{name: getattr(one, name) for name in columns} for one in freed]
+    if output == "json":
+        put_json(rows)
+    else:
+        put_table(columns, rows, "Segments and octets that went, and the message that each log begins with now.")
 
 
 def _read(spark: SparkSession, cluster: str, path: str, stream: str) -> DataFrame:

@@ -330,6 +330,13 @@ class AsyncClient:
         """Have these nodes serialize, the first as master; gives the change's id. For admins."""
         return await self._line.run(node_requests.new_serializers(nodes))
 
+    async def checkpoint(self, through: int = 0) -> int:
+        """Have every node write its state down; gives the message behind which. For admins.
+
+        Once a quorum has it, nodes drop the log up to message `through`, whatever their settings keep.
+        """
+        return await self._line.run(node_requests.checkpoint(through))
+
     async def proof(self, name: str) -> Proof:
         """The two requests by which a client was found to be compromised; anybody can check them. For admins."""
         acl = journal_requests.find_compromised(name, await self.clients())

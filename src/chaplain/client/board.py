@@ -21,6 +21,7 @@ from chaplain.errors import (
     ChaplainError,
     Closed,
     DiskFull,
+    Dropped,
     Missing,
     Refused,
     StatementFailed,
@@ -38,6 +39,7 @@ _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.MISSING: Missing,
     Failure.DISK_FULL: DiskFull,
     Failure.STATEMENT: StatementFailed,
+    Failure.DROPPED: Dropped,
 }
 
 

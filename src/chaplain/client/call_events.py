@@ -19,6 +19,7 @@ class Failure(Enum):
     MISSING = "missing"
     DISK_FULL = "disk_full"
     STATEMENT = "statement"
+    DROPPED = "dropped"
 
 
 class Cancelled(Frozen, frozen=True):

@@ -12,7 +12,16 @@ from chaplain.client import journal_requests
 from chaplain.client.board import Board
 from chaplain.client.cursor import Cursor
 from chaplain.client.journal_events import Place, Portion, TakenWish, WriteWish
-from chaplain.client.journal_requests import CHUNK_BYTES, TABLE_ROWS_MAX, WRITER_BYTES_MAX, Gathering, Headers, Item
+from chaplain.client.journal_requests import (
+    CHUNK_BYTES,
+    EARLIEST,
+    TABLE_ROWS_MAX,
+    WRITER_BYTES_MAX,
+    Gathering,
+    Headers,
+    Item,
+    Start,
+)
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
 from chaplain.client.journal_together import Together
@@ -80,11 +89,16 @@ class AsyncJournal:
         return AsyncWriter(self._line, self.stream, receipts)
 
     def read(
-        self, start: int | None = 0, stop: int | None = None, follow: bool = False, timeout: float | None = None
+        self,
+        start: Start = EARLIEST,
+        stop: int | None = None,
+        follow: bool = False,
+        timeout: float | None = None,
     ) -> AsyncReader:
         """Messages from offset `start` up to, not with, `stop`, or the head at the time; with `follow`, whatever comes.
 
-        `start=None` begins at the head. With `timeout`, following ends when nothing came for so many seconds.
+        Without `start`, from the first one that is kept; `start=None` begins at the head. An offset that was dropped
+        is an error that names the first one kept. With `timeout`, following ends when nothing came for so many seconds.
         """
         return AsyncReader(self._line, self.stream, journal_requests.read(self.stream, start, stop, follow), timeout)
 
@@ -94,7 +108,7 @@ class AsyncJournal:
 
     async def to_arrow(
         self,
-        start: int = 0,
+        start: Start = EARLIEST,
         stop: int | None = None,
         limit: int = TABLE_ROWS_MAX,
         columns: Sequence[str] | None = None,

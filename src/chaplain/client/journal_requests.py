@@ -6,14 +6,14 @@ What a caller got wrong is raised here, before anything is sent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from chaplain.client.journal_events import AskWish, Batch, PetitionWish, Place, ReadWish, ResolveWish, WriteWish
 from chaplain.client.journal_results import PLACE_UNKNOWN, ClientRecord, Receipt, StreamRecord
 from chaplain.client.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
 from chaplain.client.proof import Proof, read_proof
 from chaplain.client.requests import Ask, check_name, reader
-from chaplain.client.streaming import FROM_HEAD
+from chaplain.client.streaming import FROM_HEAD, FROM_START
 from chaplain.errors import Malformed, Missing
 from chaplain.journal.client_messages import AskProof, ListClients, ListStreams, WrapSecret
 from chaplain.journal.config_message import ACL_BYTES, AddIdentity, RemoveIdentity
@@ -25,6 +25,10 @@ from chaplain.segment.headers import encode_headers
 Headers: TypeAlias = Mapping[str, bytes]
 Item: TypeAlias = bytes | tuple[bytes, bytes | None] | tuple[bytes, bytes | None, Headers | None]
 """A value, or a value with its key, or with its key and headers."""
+
+EARLIEST: Literal["earliest"] = "earliest"
+Start: TypeAlias = int | Literal["earliest"] | None
+"""Where a reading begins: an offset, the first one that is kept, or the head."""
 
 CHUNK_BYTES = PACK_BYTES // 2
 """What a writer hands over at a time."""
@@ -165,7 +169,11 @@ def resolve(request: Sequence[int]) -> Ask[Receipt | None]:
     )
 
 
-def read(stream: str, start: int | None, stop: int | None, follow: bool) -> Ask[Any]:
+def read(stream: str, start: Start, stop: int | None, follow: bool) -> Ask[Any]:
+    if isinstance(start, str):
+        if start != EARLIEST:
+            raise ValueError(f"a reading begins with an offset, {EARLIEST!r}, or None for the head, not {start!r}")
+        return Ask(lambda call, timeout_ns: ReadWish(call, stream, FROM_START, stop, follow, timeout_ns), _as_it_is)
     if (start is not None and start < 0) or (stop is not None and stop < 0):
         raise ValueError(f"offsets count from 0, not {start} and {stop}")
     begin = FROM_HEAD if start is None else start

@@ -108,3 +108,5 @@ class StreamRecord(Record, frozen=True):
     stream: str
     next_offset: int
     chain: str
+    first_offset: int = 0
+    """The first that the node that was asked has kept."""

@@ -12,8 +12,12 @@ from chaplain.client.journal_requests import read_client_key
 from chaplain.client.journal_results import AssemblyRecord, ChangeRecord
 from chaplain.client.requests import Ask, reader
 from chaplain.journal.client_messages import ListNodes
+from chaplain.journal.config_message import MakeCheckpoint
 from chaplain.journal.node_message import NOBODY, SERIALIZERS_MAX, AddNode, EntryType, NewSet, NodeMessage, RemoveNode
 from chaplain.link.settings import split_endpoint
+
+_INDEX = slice(4, 12)
+"""Where the full id of an entry has the message."""
 
 
 def assembly() -> Ask[AssemblyRecord]:
@@ -47,6 +51,16 @@ def new_serializers(nodes: Sequence[int]) -> Ask[str]:
     if not 1 <= len(nodes) <= SERIALIZERS_MAX or len(set(nodes)) < len(nodes):
         raise ValueError(f"a set has 1 to {SERIALIZERS_MAX} serializers, each once")
     return change_nodes(NewSet(tuple(map(check_node, nodes))))
+
+
+def checkpoint(through: int) -> Ask[int]:
+    """Have a checkpoint made; gives the message that it is behind."""
+    if not 0 <= through < 1 << 63:
+        raise ValueError(f"a message has a number from 1 on, not {through}")
+    return Ask(
+        lambda call, timeout_ns: PetitionWish(call, MakeCheckpoint(through), timeout_ns),
+        lambda entry: int.from_bytes(entry[_INDEX], "big"),
+    )
 
 
 def check_node(node: int) -> int:

@@ -24,6 +24,8 @@ BEHIND_NS = 300_000_000
 AGAIN_NS = 50_000_000
 HEADS_MAX = 1024
 FROM_HEAD = -1
+FROM_START = -2
+"""The first offset that is kept, whatever it is."""
 """As a start: where the stream ends."""
 
 
@@ -43,7 +45,7 @@ class _Reader:
 
     def __init__(self, wish: ReadWish) -> None:
         self.wish = wish
-        self.next_offset = wish.start
+        self.next_offset = max(wish.start, 0)
         self.stop = wish.stop
         self.headed = False
         """How long the stream is was found out."""
@@ -170,6 +172,8 @@ class Streaming:
                 self._chunk(now_ns, reader, message, payload)
             case Ended(kind="end") if not reader.headed:
                 self._head(now_ns, reader, message.next_offset)
+            case Ended(kind="dropped"):
+                self._dropped(reader, message)
             case Ended() | Failed():
                 self._ended(now_ns, reader, message.kind, message.reason)
 
@@ -232,6 +236,17 @@ class Streaming:
             reader.wire, reader.again_ns = 0, now_ns + AGAIN_NS
         else:
             self._fail(reader, Failure.REFUSED, f"read {reader.wish.stream!r}: {reason}")
+
+    def _dropped(self, reader: _Reader, ended: Ended) -> None:
+        """What is to come first was dropped. Whoever wants whatever there is goes on from what is kept."""
+        if reader.wish.start != FROM_START:
+            self._fail(reader, Failure.DROPPED, f"read {reader.wish.stream!r}: {ended.reason}")
+            return
+        reader.next_offset = max(reader.next_offset, ended.next_offset)
+        if reader.finished:
+            self._finish(reader)
+        else:
+            self._ask(reader)
 
     # Ends.
 

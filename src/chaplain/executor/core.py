@@ -11,36 +11,43 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from hashlib import sha256
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Drained, Persisted, PersistFailed, Report, Requested, Settled, Stopping, Withdrawn, Woken
 from chaplain.errors import Malformed
 from chaplain.executor import messages
 from chaplain.executor.comparison import Finding
+from chaplain.executor.copying import Copying
 from chaplain.executor.events import (
     Applied,
     Apply,
     BackRead,
     Cleared,
     ClearResults,
+    CopyAnswer,
+    CopyTaken,
+    DatabaseKept,
     DatabaseOpened,
     ExecutorErrand,
+    KeepDatabase,
+    KeptRead,
     Looked,
     OpenDatabase,
     ReadBack,
+    ReadKept,
     RunQuery,
     StopQuery,
+    TakeCopy,
     TakeResults,
     Tried,
     TryOut,
     Work,
 )
 from chaplain.executor.feed import Feed, Phase, lanes_of
-from chaplain.executor.fingerprint import combined
-from chaplain.executor.messages import AskReach, PeerMessage, Print, Reach, WereRead
+from chaplain.executor.messages import AskCopy, AskReach, CopyPiece, PeerMessage, Print, Reach, WereRead
 from chaplain.executor.questions import JournalView, Questions
 from chaplain.executor.rehearsals import Rehearsals
+from chaplain.executor.telling import fingerprints, of_feeds
 from chaplain.gossip.events import MemberChanged, Told
 from chaplain.journal.journal_events import Rehearse, Rehearsed
 from chaplain.journal.node_message import Stage
@@ -78,14 +85,18 @@ ExecutorInput: TypeAlias = (
     | BackRead
     | Rehearse
     | Tried
+    | CopyAnswer
 )
 ExecutorEffect: TypeAlias = Whisper | Settled | Report | Rehearsed | ExecutorErrand
 
 
 class ExecutorCore:
-    errands = (OpenDatabase, Apply, TryOut, RunQuery, StopQuery, TakeResults, ClearResults, ReadBack)
+    errands = (
+        *(OpenDatabase, Apply, TryOut, RunQuery, StopQuery, TakeResults, ClearResults, ReadBack),
+        *(KeepDatabase, ReadKept, TakeCopy),
+    )
     """What its host does for it beside what hosts do for every layer."""
-    answers = (DatabaseOpened, Applied, Tried, Looked, Cleared, BackRead)
+    answers = (DatabaseOpened, Applied, Tried, Looked, Cleared, BackRead, DatabaseKept, KeptRead, CopyTaken)
 
     def __init__(self, identifier: int, node: int) -> None:
         self.counts: Counter[str] = Counter()
@@ -100,6 +111,7 @@ class ExecutorCore:
         self._settled = 0
         self._questions = Questions(node, self._feeds, self._tell_all)
         self._rehearsals = Rehearsals(node, self._feeds, self.counts)
+        self._copying = Copying(self._tell, self._peers)
         self._backs: dict[int, Feed] = {}
         """Reads of the log that are under way, by token."""
         self._token = 0
@@ -110,6 +122,14 @@ class ExecutorCore:
     def attach(self, journal: JournalView) -> None:
         """From now on, work: the journal has told everything that its disk holds."""
         self._journal = journal
+        for lane, acl in journal.base.owners.items():
+            self._owners.setdefault(lane, acl)
+        for stream, index in journal.base.databases.items():
+            self._feeds.setdefault(stream, Feed(stream, self._executors)).begin(index)
+
+    def first_needed(self) -> int:
+        """The first message that is in no copy of a database on disk: the log must have it."""
+        return min((feed.first_unkept() for feed in self._feeds.values()), default=1 << 62)
 
     # From the journal, whenever it has carried out a message; before `attach`, those of its disk.
 
@@ -137,7 +157,7 @@ class ExecutorCore:
 
     def deadline(self) -> int | None:
         times: list[int | None] = [feed.pause_ns for feed in self._feeds.values() if feed.pause_ns]
-        times += [self._announce_ns, self._rehearsals.due_ns()]
+        times += [self._announce_ns, self._rehearsals.due_ns(), self._copying.due_ns]
         return min((time for time in times if time is not None), default=None)
 
     def step(self, now_ns: int, event: ExecutorInput) -> list[ExecutorEffect]:
@@ -163,8 +183,14 @@ class ExecutorCore:
                 self._feeds[event.stream].give_back()
                 self._rehearsals.tried(event)
                 self._pump(now_ns, self._feeds[event.stream])
+            case DatabaseKept():
+                self._copying.kept(self._feeds[event.stream], event)
+            case KeptRead():
+                self._copying.read(event)
+            case CopyTaken():
+                self._copying.taken(now_ns, event)
             case Told():
-                self._told(event)
+                self._told(now_ns, event)
             case Entered():
                 self._entered(event)
             case Exited():
@@ -175,7 +201,7 @@ class ExecutorCore:
                 pass
             case _:
                 assert_never(event)
-        for part in (self._questions, self._rehearsals):
+        for part in (self._questions, self._rehearsals, self._copying):
             self._out += part.effects
             part.effects.clear()
         effects, self._out = self._out, []
@@ -184,8 +210,11 @@ class ExecutorCore:
     def _drained(self, now_ns: int) -> None:
         if self._journal is None:
             return
+        through = self._journal.keep_through
         for feed in self._feeds.values():
             self._pump(now_ns, feed)
+            if through:
+                self._copying.keep(feed, through)
         self._questions.resolve(self._journal, self._settled)
 
     # Feeding databases.
@@ -202,6 +231,9 @@ class ExecutorCore:
         if wanted is None or feed.reading or not feed.is_open or not feed.has_room or now_ns < feed.pause_ns:
             return
         assert self._journal is not None
+        if wanted < self._journal.first:
+            self._copying.want(now_ns, feed)
+            return
         span = self._journal.locate(wanted, READ_BYTES_MAX)
         if span is not None:  # else agreed, but not yet on this disk
             self._token += 1
@@ -230,7 +262,8 @@ class ExecutorCore:
         if event.failed:
             self._stop(feed, event.failed)
             return
-        feed.opened(event.index, event.fingerprint)
+        feed.opened(event.index, event.fingerprint, event.kept)
+        self._copying.opened(feed)
 
     def _applied(self, now_ns: int, event: Applied) -> None:
         feed = self._feeds[event.stream]
@@ -278,6 +311,7 @@ class ExecutorCore:
 
     def _woken(self, now_ns: int) -> None:
         self._rehearsals.woken(now_ns)
+        self._copying.woken(now_ns)
         if self._announce_ns is not None and now_ns >= self._announce_ns:
             self._announce_ns = None
             for feed in self._feeds.values():
@@ -313,16 +347,22 @@ class ExecutorCore:
         if self._sessions.get(event.peer.key) == event.peer.instance:
             del self._sessions[event.peer.key]
 
-    def _tell(self, key: bytes, message: PeerMessage) -> None:
-        if self._node_of(key) is not None:
-            content = parcel.encode(Parcel(self._identifier, Layer.EXECUTOR, messages.encode(message)))
+    def _peers(self) -> list[bytes]:
+        """Other executors that are connected."""
+        assert self._journal is not None
+        live = [one.key for one in self._journal.assembly.nodes if one.executor == Stage.LIVE]
+        return [key for key in live if key in self._sessions]
+
+    def _tell(self, key: bytes, message: PeerMessage, payload: bytes = b"") -> None:
+        if self._node_of(key) is not None and key in self._sessions:
+            content = parcel.encode(Parcel(self._identifier, Layer.EXECUTOR, messages.encode(message), payload))
             self._out.append(Whisper(self._sessions[key], content))
 
     def _tell_all(self, message: PeerMessage) -> None:
         for key in sorted(self._sessions):
             self._tell(key, message)
 
-    def _told(self, event: Told) -> None:
+    def _told(self, now_ns: int, event: Told) -> None:
         assert self._journal is not None
         node = self._node_of(event.peer.key)
         if node is None:
@@ -345,6 +385,10 @@ class ExecutorCore:
                     self._found(feed, feed.comparison.heard(node, message.index, message.fingerprint))
             case WereRead():
                 self._questions.clear(message)
+            case AskCopy():
+                self._copying.asked(event.peer.key, message)
+            case CopyPiece():
+                self._copying.came(now_ns, event.peer.key, message, event.parcel.payload)
             case _:
                 assert_never(message)
 
@@ -353,38 +397,9 @@ class ExecutorCore:
     def status(self) -> dict[str, object]:
         if self._journal is None:
             return {}
-        databases = {
-            stream: {
-                "position": feed.applied,
-                "state": str(feed.phase),
-                "behind": feed.behind,
-                "fingerprint": feed.fingerprint.hex(),
-                **({"trouble": feed.trouble} if feed.trouble else {}),
-            }
-            for stream, feed in sorted(self._feeds.items())
-        }
-        return {"databases": databases, **({"fingerprints": self._fingerprints()} if self._feeds else {})}
-
-    def _fingerprints(self) -> dict[str, str]:
-        """Of the journal's state and all databases together, at positions that other executors come by, too."""
-        assert self._journal is not None
-        position = min(feed.undone() - 1 for feed in self._feeds.values())
-        found: dict[str, str] = {}
-        for index, state in self._journal.fingerprints().items():
-            of_databases = self._fingerprint_at(index) if index <= position else None
-            if of_databases is not None:
-                found[str(index)] = sha256(state + of_databases).hexdigest()
-        return found
-
-    def _fingerprint_at(self, index: int) -> bytes | None:
-        prints = {}
-        for stream, feed in self._feeds.items():
-            if feed.touched[0] <= index:
-                known = feed.comparison.at(index)
-                if known is None:
-                    return None
-                prints[stream] = known
-        return combined(prints)
+        found: dict[str, object] = {"databases": of_feeds(self._feeds)}
+        prints = fingerprints(self._feeds, self._journal.fingerprints()) if self._feeds else None
+        return found if prints is None else {**found, "fingerprints": prints}
 
 
 def _batches(records: Iterable[Record]) -> dict[str, list[Record]]:

@@ -104,6 +104,32 @@ class ReadBack(Frozen, frozen=True):
     end: int
 
 
+class KeepDatabase(Frozen, frozen=True):
+    """Make a copy of the database as it is, synced, in place of any earlier one. Answered with `DatabaseKept`."""
+
+    stream: str
+
+
+class ReadKept(Frozen, frozen=True):
+    """A piece of that copy, for another executor. Answered with `KeptRead`."""
+
+    token: int
+    stream: str
+    position: int
+
+
+class TakeCopy(Frozen, frozen=True):
+    """A piece of another executor's copy. Answered with `CopyTaken`; the last one takes the database's place, and is
+    answered with `DatabaseOpened`.
+    """
+
+    stream: str
+    position: int
+    data: bytes
+    size_bytes: int
+    digest: bytes
+
+
 # From the host.
 
 
@@ -111,6 +137,31 @@ class DatabaseOpened(Frozen, frozen=True):
     stream: str
     index: int = 0
     fingerprint: bytes = b""
+    failed: str = ""
+    kept: int = 0
+    """The last message in the copy that is kept beside it."""
+
+
+class DatabaseKept(Frozen, frozen=True):
+    stream: str
+    index: int = 0
+    failed: str = ""
+
+
+class KeptRead(Frozen, frozen=True):
+    """Nothing, if there is no copy, or it ends before."""
+
+    token: int
+    index: int = 0
+    size_bytes: int = 0
+    digest: bytes = b""
+    data: bytes = b""
+
+
+class CopyTaken(Frozen, frozen=True):
+    stream: str
+    position: int
+    """Where the next piece goes; 0: begin anew."""
     failed: str = ""
 
 
@@ -150,5 +201,9 @@ class BackRead(Frozen, frozen=True):
     records: tuple[Record, ...]
 
 
-ExecutorErrand: TypeAlias = OpenDatabase | Apply | TryOut | RunQuery | StopQuery | TakeResults | ClearResults | ReadBack
-ExecutorAnswer: TypeAlias = DatabaseOpened | Applied | Tried | Looked | Cleared | BackRead
+CopyErrand: TypeAlias = KeepDatabase | ReadKept | TakeCopy
+ExecutorErrand: TypeAlias = (
+    OpenDatabase | Apply | TryOut | RunQuery | StopQuery | TakeResults | ClearResults | ReadBack | CopyErrand
+)
+CopyAnswer: TypeAlias = DatabaseKept | KeptRead | CopyTaken
+ExecutorAnswer: TypeAlias = DatabaseOpened | Applied | Tried | Looked | Cleared | BackRead | CopyAnswer

@@ -35,6 +35,8 @@ class Phase(StrEnum):
     OPENING = "opening"
     IDLE = "idle"
     BUSY = "busy"
+    LACKING = "lacking"
+    """What comes next is in the log no more: another executor's copy is on its way."""
     STOPPED = "stopped"
 
 
@@ -52,6 +54,10 @@ class Feed:
         """The token of a read of the log that is under way."""
         self.pause_ns = 0
         """Not to be read again before this."""
+        self.kept = 0
+        """The last message in the copy that is on disk beside the database."""
+        self.keeping = False
+        """A copy is being made."""
         self._fed = 0
         self._queue: deque[Work] = deque()
         self._queued_bytes = 0
@@ -61,6 +67,11 @@ class Feed:
     def touch(self, index: int) -> None:
         assert not self.touched or index > self.touched[-1]
         self.touched.append(index)
+
+    def begin(self, index: int) -> None:
+        """Messages up to this one, the last of them, may be in the log no more."""
+        if not self.touched or self.touched[0] > index:
+            self.touched.insert(0, index)
 
     def offer(self, work: Work) -> None:
         """A message was agreed; taken if everything before it was."""
@@ -91,13 +102,21 @@ class Feed:
 
     # What the database does.
 
-    def opened(self, index: int, fingerprint: bytes) -> None:
-        assert self.phase is Phase.OPENING
+    def opened(self, index: int, fingerprint: bytes, kept: int = 0) -> None:
+        assert self.phase in (Phase.OPENING, Phase.LACKING)
         self.phase = Phase.IDLE
+        copied = index > self.applied
         self.applied = self._fed = index
-        self.fingerprint = fingerprint
-        if index:
+        self.fingerprint, self.kept = fingerprint, kept
+        if index and copied:
             self.comparison.reached(index, fingerprint)
+
+    def lack(self) -> None:
+        """What comes next cannot be had from the log."""
+        self.phase = Phase.LACKING
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._fed = self.applied
 
     def hand_over(self) -> tuple[Work, ...]:
         """What to apply now; nothing if there is nothing, or something is being applied."""
@@ -142,6 +161,11 @@ class Feed:
     def undone(self) -> int:
         """The next message that is not done; beyond all if there is none."""
         place = bisect_right(self.touched, self.applied)
+        return self.touched[place] if place < len(self.touched) else 1 << 62
+
+    def first_unkept(self) -> int:
+        """The next message that is not in the copy on disk; beyond all if there is none."""
+        place = bisect_right(self.touched, self.kept)
         return self.touched[place] if place < len(self.touched) else 1 << 62
 
     def has_reached(self, index: int) -> bool:

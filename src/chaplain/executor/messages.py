@@ -87,7 +87,26 @@ class WereRead(_Message, frozen=True):
     through: tuple[tuple[Number, Number], ...]
 
 
-PeerMessage: TypeAlias = AskReach | Reach | Print | WereRead
+class AskCopy(_Message, frozen=True):
+    """The messages that my database lacks are dropped: give me yours, from this octet on."""
+
+    stream: str
+    position: Number
+
+
+class CopyPiece(_Message, frozen=True):
+    """The payload is a piece of my copy of a database."""
+
+    stream: str
+    index: Number
+    """The last message in it."""
+    position: Number
+    size_bytes: Number
+    digest: bytes
+    """SHA-256 of all of it."""
+
+
+PeerMessage: TypeAlias = AskReach | Reach | Print | WereRead | AskCopy | CopyPiece
 
 _of_client: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
 _of_peer: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)

@@ -22,6 +22,7 @@ from chaplain.executor.feed import Feed, Phase
 from chaplain.executor.messages import AskReach, AskResults, PeerMessage, Query, ReadThrough, WereRead
 from chaplain.executor.statement import decode_statement
 from chaplain.journal.assembly import Assembly
+from chaplain.journal.covering import Base
 from chaplain.journal.quorum import Quorum
 from chaplain.journal.state import Client, Status
 from chaplain.rights import NO_RIGHT, Right, Want, may_read, refusal
@@ -56,6 +57,21 @@ class JournalView(Protocol):
         ...
 
     def locate(self, index: int, bytes_max: int, /) -> tuple[int, int] | None: ...
+
+    @property
+    def first(self) -> int:
+        """The first message that is in the log."""
+        ...
+
+    @property
+    def keep_through(self) -> int:
+        """Messages up to this one will be dropped, once databases are kept that have them; 0: none will."""
+        ...
+
+    @property
+    def base(self) -> Base:
+        """What this node began from."""
+        ...
 
 
 class Wait(Frozen, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from chaplain.journal.assembly import Assembly
 from chaplain.journal.core import JournalCore
+from chaplain.journal.covering import Base
 from chaplain.journal.state import Client
 
 
@@ -33,6 +34,18 @@ class NodesJournal:
 
     def fingerprints(self) -> Mapping[int, bytes]:
         return self._journal.milestones.at(self._journal.execution.settled)
+
+    @property
+    def first(self) -> int:
+        return self._journal.serializer.bench.log.places.first
+
+    @property
+    def keep_through(self) -> int:
+        return self._journal.covering.archive.drops_through
+
+    @property
+    def base(self) -> Base:
+        return self._journal.base
 
     def locate(self, index: int, bytes_max: int, /) -> tuple[int, int] | None:
         return self._journal.serializer.span(index, bytes_max)

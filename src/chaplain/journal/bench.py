@@ -27,6 +27,8 @@ class Bench:
         self.shelf = Shelf(settings.shelf_bytes_max, settings.shelf_idle_ns)
         self.up: list[int] = []
         """Peers we have a connection with, in the order in which they came."""
+        self.firsts: dict[int, tuple[int, int]] = {}
+        """Where the log of a peer begins, and how far it went when it told us."""
         self.room = True
         """The disk has room for more."""
         self.leaving = False

@@ -40,12 +40,13 @@ class Fetcher:
         bench = self._bench
         if self.due_ns is not None and now_ns < self.due_ns:
             return
-        peers = [peer for peer in bench.up if peer != self._asked] or bench.up
+        able = [peer for peer in bench.up if bench.firsts.get(peer, (1, 0))[0] <= bench.log.agreed + 1]
+        peers = [peer for peer in able if peer != self._asked] or able
         if not peers or not bench.room:
             self.due_ns = None
             return
         first_time = self.due_ns is None
-        chosen = preferred if first_time and preferred in bench.up else bench.chance.choice(peers)
+        chosen = preferred if first_time and preferred in able else bench.chance.choice(peers)
         self._asked = chosen
         self.due_ns = now_ns + bench.settings.retry_ns
         tail = self.tail or bench.log.named() is not None

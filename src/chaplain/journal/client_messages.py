@@ -17,6 +17,7 @@ from chaplain.errors import Malformed
 
 CALL_MAX = 2**32 - 1
 LATEST = (1 << 64) - 1
+EARLIEST = (1 << 64) - 2
 """As an offset: where the stream ends when the question arrives."""
 
 

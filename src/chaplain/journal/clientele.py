@@ -8,6 +8,7 @@ Invariant: nobody without an active identity is served, neither at once nor late
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias, assert_never
 
@@ -40,11 +41,12 @@ from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.peer_messages import PassPetition
 from chaplain.journal.petitions import PetitionEffect, Petitions
 from chaplain.journal.promotion import Promotion, PromotionEffect
-from chaplain.journal.reading import Reading, ReadingEffect
+from chaplain.journal.reading import Locate, Reading, ReadingEffect, StreamIndex
 from chaplain.journal.receipts import REASONS, Attendance, kind_of
 from chaplain.journal.request import client_id_of, read_heading
 from chaplain.journal.seat import Seat
 from chaplain.journal.service import Service, ServiceEffect
+from chaplain.journal.signing import Wrapping
 from chaplain.journal.state import Client, Status
 from chaplain.journal.verdict import Executed, Reason
 from chaplain.link.events import Peer
@@ -227,3 +229,25 @@ class Clientele:
         heading = read_heading(payload)
         ids = (heading.client_id, heading.first_id, heading.requests)
         return NotWritten(*ids, kind_of(reason), REASONS[reason], 0)
+
+
+def make_clientele(
+    settings: JournalSettings,
+    execution: JournalExecution,
+    ingest: IngestCore,
+    *,
+    streams: StreamIndex,
+    locate: Locate,
+    chance: random.Random,
+    wrapping: Wrapping | None,
+) -> Clientele:
+    """With all its parts; `locate` finds messages in the log."""
+    return Clientele(
+        settings,
+        execution,
+        ingest,
+        petitions=Petitions(settings, execution),
+        reading=Reading(settings, streams, locate),
+        service=Service(execution, chance, wrapping, locate, streams.first_offset),
+        promotion=Promotion(settings, execution, locate),
+    )

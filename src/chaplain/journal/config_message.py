@@ -1,11 +1,11 @@
-"""Config requests of journal.txt, signed: those about clients, and the first stages of those about nodes.
+"""Config requests of journal.txt, signed: those about clients, checkpoints, and the first stages of those about nodes.
 
     data = fields of the type | signer 15 | nonce 16 | signature size 2 | signature
 
 Decides which octets are a configuration request and what its signature covers. Refuses to know whether it is granted.
 A signature covers cluster, entry type, stage and all data before the signature's size. Configuration is always signed
 with the Ed25519 key of an identity. Byte tables and hex examples: docs/protocol/journal-requests.md for clients,
-docs/protocol/configuration.md for nodes.
+docs/protocol/configuration.md for nodes, docs/protocol/checkpoints.md for checkpoints.
 """
 
 from __future__ import annotations
@@ -63,7 +63,16 @@ class FenceLane(Frozen, frozen=True):
     client_id: int
 
 
-ConfigMessage: TypeAlias = AddIdentity | LeaseLane | RemoveIdentity | ReleaseLane | FenceLane | NodeMessage
+class MakeCheckpoint(Frozen, frozen=True):
+    """Every node writes its state down, as it is behind the message that has this."""
+
+    through: int
+    """Up to this message nobody needs the log any more, whatever nodes are told to keep; 0: that is not said."""
+
+
+ConfigMessage: TypeAlias = (
+    AddIdentity | LeaseLane | RemoveIdentity | ReleaseLane | FenceLane | MakeCheckpoint | NodeMessage
+)
 
 
 class Petition(Frozen, frozen=True):
@@ -92,6 +101,8 @@ def entry_type_of(message: ConfigMessage) -> EntryType:
             return EntryType.REMOVE_CLIENT
         case FenceLane():
             return EntryType.FENCE_CLIENT
+        case MakeCheckpoint():
+            return EntryType.CHECKPOINT
         case AddNode() | RemoveNode() | NewSet():
             return node_message.type_of(message)
         case _:
@@ -124,6 +135,8 @@ def encode_fields(message: ConfigMessage) -> bytes:
             return _client(message.client_id, NO_ACL)
         case FenceLane():
             return put_number(message.client_id, 4)
+        case MakeCheckpoint():
+            return put_number(message.through, 8)
         case AddNode() | RemoveNode() | NewSet():
             return node_message.encode_fields(message)
         case _:
@@ -179,6 +192,8 @@ def _fields(cursor: Cursor, entry_type: int) -> ConfigMessage:
             return ReleaseLane(client_id) if client_id else RemoveIdentity(acl)
         case EntryType.FENCE_CLIENT:
             return FenceLane(cursor.number(4, "client id"))
+        case EntryType.CHECKPOINT:
+            return MakeCheckpoint(cursor.number(8, "through"))
         case _:
             return node_message.decode_fields(cursor, entry_type)
 

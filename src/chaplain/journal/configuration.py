@@ -10,6 +10,7 @@ decided in `assembly`; its later stages bear no signature, for only a master can
 | Add Client, lane | the identity | same nonce: the same lane, while there is one |
 | Remove Client, identity | an admin, or the identity; never the last admin | nothing more happens |
 | Remove Client, lane; Fence | an admin, or its identity | nothing more happens |
+| Checkpoint | an admin | there is another one |
 | everything about nodes | an admin | same nonce, same signer: the same change |
 
 Invariants: an ACL id and a client id are given once; a name and a key have at most one active identity; asking never
@@ -31,6 +32,7 @@ from chaplain.journal.config_message import (
     AddIdentity,
     FenceLane,
     LeaseLane,
+    MakeCheckpoint,
     Petition,
     ReleaseLane,
     RemoveIdentity,
@@ -81,6 +83,8 @@ class Configuration:
                 return _release(draft, message, signer)
             case FenceLane():
                 return _fence(draft, message, signer)
+            case MakeCheckpoint():
+                return _checkpoint(draft, number, message, signer)
             case AddNode() | RemoveNode() | NewSet():
                 return _change(draft, number, petition, message, signer)
             case _:
@@ -138,6 +142,15 @@ def _change(draft: Draft, number: int, petition: Petition, message: NodeMessage,
     change = acl_id(draft.moment.regime, draft.moment.index, number)
     draft.assembly, reason = open_change(draft.assembly, message, change, asked, draft.moment.index)
     return ConfigVerdict(0, Reason.APPLIED, acl=change) if reason is Reason.APPLIED else _refused(reason)
+
+
+def _checkpoint(draft: Draft, number: int, message: MakeCheckpoint, signer: Client) -> ConfigVerdict:
+    """Who asked finds its position in the full id of the entry."""
+    if not signer.admin:
+        return _refused(Reason.NOT_ALLOWED)
+    draft.checkpoint = True
+    draft.released = max(draft.released, min(message.through, draft.moment.index))
+    return ConfigVerdict(0, Reason.APPLIED, acl=acl_id(draft.moment.regime, draft.moment.index, number))
 
 
 def _step(draft: Draft, step: Step) -> ConfigVerdict:

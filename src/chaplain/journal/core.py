@@ -17,7 +17,8 @@ from typing import assert_never
 from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
 from chaplain.errors import Malformed
 from chaplain.journal import client_messages, peer_messages
-from chaplain.journal.clientele import Clientele, ClienteleEffect
+from chaplain.journal.clientele import ClienteleEffect, make_clientele
+from chaplain.journal.covering import Covering, base_of, found_checkpoint
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.founding import Founding
 from chaplain.journal.ingest import IngestCore
@@ -68,13 +69,9 @@ from chaplain.journal.order_events import (
     Started,
     Tell,
 )
-from chaplain.journal.peer_messages import Ack, AskPayload, Order, PassPetition, Payload, Removed
-from chaplain.journal.petitions import Petitions
-from chaplain.journal.promotion import Promotion
-from chaplain.journal.reading import Reading, StreamIndex
+from chaplain.journal.reading import StreamIndex
 from chaplain.journal.seat import Seat
 from chaplain.journal.serializer import SerializerCore
-from chaplain.journal.service import Service
 from chaplain.journal.signing import Wrapping, holds
 from chaplain.journal.slips import Slips
 from chaplain.journal.verdict import Executed
@@ -96,6 +93,7 @@ class JournalCore:
         jot: bytes | None = None,
         standing: bytes | None = None,
         ingest: bytes | None = None,
+        checkpoint: bytes | None = None,
         wrapping: Wrapping | None = None,
         watch: Callable[[Executed], None] | None = None,
     ) -> None:
@@ -106,23 +104,38 @@ class JournalCore:
         self._started = False
         self.removed = False
         self._watcher = watch
-        self.execution = JournalExecution(founding, wrapping=wrapping, watch=self._watch)
+        found = found_checkpoint(founding, checkpoint)
+        snapshot, first = (None, 1) if found is None else (found.state, found.first)
+        self.execution = JournalExecution(founding, wrapping=wrapping, snapshot=snapshot, watch=self._watch)
         self.milestones = Milestones(self.execution.fingerprint)
+        state = self.execution.state
+        self.base = base_of(state)
+        self._streams.begin({name: tail.next_offset for name, tail in state.streams.items()})
+        self.covering = Covering(settings, self.execution, self._streams.forget)
         self.serializer = SerializerCore(
-            settings.order, chance, self.execution, segments=segments, jot=jot, standing=standing
+            settings.order,
+            chance,
+            self.execution,
+            segments=segments,
+            jot=jot,
+            standing=standing,
+            base=state.moment,
+            first=first,
         )
+        self.covering.attach(self.serializer.bench, found)
         self.ingest = IngestCore(settings, chance, self.execution, ingest)
-        self._clientele = Clientele(
+        self._clientele = make_clientele(
             settings,
             self.execution,
             self.ingest,
-            petitions=Petitions(settings, self.execution),
-            reading=Reading(settings, self._streams, self.serializer.span),
-            service=Service(self.execution, chance, wrapping, self.serializer.span),
-            promotion=Promotion(settings, self.execution, self.serializer.span),
+            streams=self._streams,
+            locate=self.serializer.span,
+            chance=chance,
+            wrapping=wrapping,
         )
         self._petitions = self._clientele.petitions
         self._reading = self._clientele.reading
+        self.covering.archive.needs.append(self._reading.first_needed)
         self._promotion = self._clientele.promotion
         self._nodes = Nodes(self.execution.assembly)
         self._seat = Seat(settings, self.execution)
@@ -132,14 +145,19 @@ class JournalCore:
 
     def _watch(self, executed: Executed) -> None:
         self._streams.add(executed)
+        self.covering.executed(executed)
         if self._started:
             self._news.append(executed)
             self.milestones.passed(executed.moment.index)
         if self._watcher is not None:
             self._watcher(executed)
 
+    def first_offset(self, stream: str) -> int:
+        """The first of a stream that is kept here."""
+        return self._streams.first_offset(stream)
+
     def deadline(self) -> int | None:
-        due = (self.serializer.deadline(), self.ingest.deadline(), self._clientele.due_ns)
+        due = (self.serializer.deadline(), self.ingest.deadline(), self._clientele.due_ns, self.covering.due_ns)
         return min((when for when in due if when is not None), default=None)
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
@@ -160,6 +178,7 @@ class JournalCore:
             case Woken():
                 self._to_ingest(now_ns, event)
                 self._out += self._clientele.woken(now_ns)
+                self.covering.woken(now_ns)
                 self._to_order(now_ns, event)
             case Entered():
                 self._entered(now_ns, event.peer)
@@ -186,6 +205,7 @@ class JournalCore:
         assert not self._started, "started twice"
         self._started = True
         self._to_both(now_ns, Started())
+        self.covering.start()
         self._out.append(self._clientele.admitted(now_ns))
         self._assembled(now_ns)
 
@@ -242,7 +262,7 @@ class JournalCore:
     def _of_order(self, now_ns: int, effect: OrderEffect) -> None:
         match effect:
             case Tell():
-                self._mail.to_peer(ToPeer(effect.node, Order(effect.message)))
+                self._mail.to_peer(ToPeer(effect.node, peer_messages.Order(effect.message)))
             case Persist():
                 self._out.append(self._slips.write("order", effect))
             case Agreed():
@@ -284,6 +304,7 @@ class JournalCore:
         while wanted := self._clientele.wanted():
             for part, effect in wanted:
                 self._of_clientele(now_ns, part, effect)
+        self._out += self.covering.perform(self._mail, self._slips)
 
     def _of_clientele(self, now_ns: int, part: str, effect: ClienteleEffect) -> None:
         match effect:
@@ -304,6 +325,9 @@ class JournalCore:
 
     def _persisted(self, now_ns: int, event: Persisted) -> None:
         for part, ticket in self._slips.written(event.ticket):
+            if part in ("archive", "adoption"):
+                self.covering.written(now_ns, part, ticket)
+                continue
             tell = self._to_ingest if part == "ingest" else self._to_order
             tell(now_ns, Persisted(ticket))
 
@@ -323,7 +347,7 @@ class JournalCore:
         elif news := self._nodes.entered(peer):
             self._tell_peers(now_ns, news)
         elif self._nodes.is_gone(peer):
-            self._mail.to_session(peer, Removed(self.execution.settled))
+            self._mail.to_session(peer, peer_messages.Removed(self.execution.settled))
         else:
             self._out.append(Report("not a node of the journal", f"{peer.identifier:08x}"))
 
@@ -336,6 +360,7 @@ class JournalCore:
     def _tell_peers(self, now_ns: int, news: Iterable[PeerUp | PeerDown]) -> None:
         for event in news:
             self._to_both(now_ns, event)
+            (self.covering.up if isinstance(event, PeerUp) else self.covering.down)(now_ns, event.node)
 
     def _assembled(self, now_ns: int) -> None:
         """The nodes or their roles changed."""
@@ -366,7 +391,7 @@ class JournalCore:
             if node:
                 self._of_peer(now_ns, node, peer_messages.decode(said.body, said.payload))
             elif self._nodes.is_gone(peer):
-                self._mail.to_session(peer, Removed(self.execution.settled))
+                self._mail.to_session(peer, peer_messages.Removed(self.execution.settled))
         except Malformed as wrong:
             self._out.append(Report("malformed journal parcel", f"{peer.identifier:08x}", {"reason": str(wrong)}))
 
@@ -382,19 +407,21 @@ class JournalCore:
 
     def _of_peer(self, now_ns: int, node: int, message: peer_messages.PeerMessage) -> None:
         match message:
-            case Order():
+            case peer_messages.Order():
                 self._to_order(now_ns, Received(node, message.message))
-            case Payload():
+            case peer_messages.Payload():
                 self._to_ingest(now_ns, PayloadCame(node, message.message))
-            case AskPayload():
+            case peer_messages.AskPayload():
                 self._to_ingest(now_ns, PayloadWanted(node, message.reference, message.digest))
-            case Ack():
+            case peer_messages.Ack():
                 self._to_ingest(now_ns, AckCame(node, message.reached))
-            case PassPetition():
+            case peer_messages.PassPetition():
                 self._petitions.passed(message)
             case peer_messages.Drained():
                 self._to_order(now_ns, IngestDrained(node))
-            case Removed():
+            case peer_messages.Removed():
                 self._leave(now_ns, message.index)
+            case peer_messages.Covered() | peer_messages.AskState() | peer_messages.StatePiece():
+                self.covering.said(now_ns, node, message)
             case _:
                 assert_never(message)

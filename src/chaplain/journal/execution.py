@@ -33,7 +33,7 @@ from chaplain.journal.holding import Staged
 from chaplain.journal.ingest_message import IngestEntry, IngestMessage
 from chaplain.journal.lanes import Standing
 from chaplain.journal.order_events import Preview, Settled
-from chaplain.journal.request import Heading, check_stream, read_heading, request_digest
+from chaplain.journal.request import STATEMENTS, Heading, check_stream, read_heading, request_digest
 from chaplain.journal.signing import Check, SignatureType, Wrapping, holds
 from chaplain.journal.state import Client, Draft, Lane, Moment, Place, Proof, Remembered, State, Status, load
 from chaplain.journal.verdict import (
@@ -44,8 +44,10 @@ from chaplain.journal.verdict import (
     Executed,
     PackVerdict,
     Reason,
-    StreamVerdict,
     Verdict,
+    read_executed,
+    streams_of,
+    void,
 )
 from chaplain.rights import may_write
 from chaplain.segment.layout import NO_OFFSET
@@ -116,6 +118,11 @@ class JournalExecution:
             self._checked.pop(entry.digest, None)
         if self._watch is not None:
             self._watch(plan.executed)
+
+    def look_back(self, records: Sequence[Record], /) -> None:
+        """A message below what the snapshot covers is in the log: whoever looks things up there must know of it."""
+        if self._watch is not None:
+            self._watch(read_executed(records))
 
     def refile(self, body: Body, payloads: Sequence[bytes], given: bytes, /) -> Preview:
         decided = [one for one in verdict.decode(given).entries if isinstance(one, DataVerdict)]
@@ -201,14 +208,18 @@ class JournalExecution:
             else:
                 entries.append(self._configuration.execute(draft, number, entry))
         assert next(arrived, None) is None, "more payloads than references"
+        draft.checkpoint = draft.checkpoint or draft.weight_bytes >= self._policy.checkpoint_bytes
         parts = file(filed)
         batches = tuple(part for part in parts if part.kind == Kind.BATCH)
-        decided = Verdict(tuple(entries), tuple(_stream_verdicts(draft)))
-        executed = Executed(draft.moment, decided, batches, draft.clients_changed, draft.nodes_changed)
+        decided = Verdict(tuple(entries), tuple(streams_of(draft)))
+        executed = Executed(
+            draft.moment, decided, batches, draft.clients_changed, draft.nodes_changed, draft.checkpoint
+        )
         return _Plan(body, payloads, draft, executed, parts)
 
     def _execute_data(self, draft: Draft, number: int, entry: DataEntry, payload: bytes) -> Filed:
         reference = entry.reference
+        draft.weigh(len(payload))
         draft.put_journal(reference.node, reference.journal, reference.index)
         try:
             message = ingest_message.decode(payload)
@@ -236,14 +247,14 @@ class JournalExecution:
         if heading.message_type == transaction.STAGED and self._owed(draft, entry, heading, valid):
             draft.holding.pay()
             base = draft.write(entry.stream, heading.messages, heading.digest)
-            return msgspec.structs.replace(_void(heading, entry.stream, Reason.APPLIED), base_offset=base)
+            return msgspec.structs.replace(void(heading, entry.stream, Reason.APPLIED), base_offset=base)
         lane = draft.lane(heading.client_id)
         client = draft.client(lane.acl) if lane is not None else None
         if lane is None or client is None:
-            return _void(heading, entry.stream, Reason.UNKNOWN_LANE)
+            return void(heading, entry.stream, Reason.UNKNOWN_LANE)
         reason = self._why_not(draft, client, entry, heading, valid)
         if reason is not Reason.APPLIED:
-            return _void(heading, entry.stream, reason, lane)
+            return void(heading, entry.stream, reason, lane)
         return self._apply(draft, lane, place, entry, heading)
 
     def _owed(self, draft: Draft, entry: IngestEntry, heading: Heading, valid: bool | None) -> bool:
@@ -293,27 +304,27 @@ class JournalExecution:
         ruling = lanes.rule(lane, heading, digest)
         match ruling.standing:
             case Standing.SEEN:
-                return _void(heading, stream, Reason.DUPLICATE, lane, ruling.remembered)
+                return void(heading, stream, Reason.DUPLICATE, lane, ruling.remembered)
             case Standing.OLD:
-                return _void(heading, stream, Reason.OLD, lane)
+                return void(heading, stream, Reason.OLD, lane)
             case Standing.CONFLICT:
                 assert ruling.remembered is not None
                 second = Place(draft.moment.index, *place, stream, digest)
                 _compromise(draft, lane, ruling.remembered, second)
-                return _void(heading, stream, Reason.COMPROMISED, lane)
+                return void(heading, stream, Reason.COMPROMISED, lane)
         if lane.fenced:
-            return _void(heading, stream, Reason.FENCED, lane)
+            return void(heading, stream, Reason.FENCED, lane)
         if ruling.standing is Standing.GAP:
-            return _void(heading, stream, Reason.GAP, lane)
+            return void(heading, stream, Reason.GAP, lane)
         reason, base = _take(draft, lane, place, entry, heading)
         if reason not in _TAKEN:
-            return _void(heading, stream, reason, lane)
+            return void(heading, stream, reason, lane)
         remembered = Remembered(
             heading.first_id, heading.requests, digest, stream, base, heading.messages, draft.moment, *place
         )
         after = lanes.applied(lane, remembered, self._policy)
         draft.put_lane(after)
-        return msgspec.structs.replace(_void(heading, stream, reason, after), base_offset=base)
+        return msgspec.structs.replace(void(heading, stream, reason, after), base_offset=base)
 
     # Signatures.
 
@@ -347,6 +358,8 @@ def _take(draft: Draft, lane: Lane, place: tuple[int, int], entry: IngestEntry, 
                 return Reason.NOT_STAGED, 0
             return transaction.commit(draft.holding, lane.acl, wanted, draft.moment.timestamp_ns)
         case _:
+            if heading.message_type == STATEMENTS:
+                draft.put_statements(entry.stream)
             return Reason.APPLIED, draft.write(entry.stream, heading.messages, heading.digest)
 
 
@@ -368,21 +381,6 @@ def _named_well(stream: str) -> bool:
     return True
 
 
-def _void(
-    heading: Heading, stream: str, reason: Reason, lane: Lane | None = None, original: Remembered | None = None
-) -> PackVerdict:
-    return PackVerdict(
-        heading.client_id,
-        heading.first_id,
-        heading.requests,
-        heading.messages,
-        stream,
-        reason,
-        original=original,
-        expected_id=lane.last_id + 1 if lane is not None else 0,
-    )
-
-
 def _compromise(draft: Draft, lane: Lane, first: Remembered, second: Place) -> None:
     """Somebody else has the key, or its owner lies: the identity is over, and both requests are proof of it."""
     client = draft.client(lane.acl)
@@ -390,9 +388,3 @@ def _compromise(draft: Draft, lane: Lane, first: Remembered, second: Place) -> N
     draft.put_client(msgspec.structs.replace(client, status=Status.COMPROMISED))
     place = Place(first.moment.index, first.entry, first.pack, first.stream, first.digest)
     draft.put_proof(Proof(lane.client_id, lane.acl, place, second))
-
-
-def _stream_verdicts(draft: Draft) -> Iterator[StreamVerdict]:
-    for stream, tail in draft.tails().items():
-        writing = draft.writings[stream]
-        yield StreamVerdict(stream, writing.first_offset, writing.count, tail.chain)

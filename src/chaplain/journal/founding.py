@@ -33,6 +33,10 @@ class Policy(Frozen, frozen=True, array_like=True):
     """Removed ones count: their ids are never given again."""
     streams_max: int = 65536
     pack_bytes_max: int = 4 << 20
+    checkpoint_bytes: int = 256 << 20
+    """Behind so many octets of ingest messages there is a checkpoint, without anybody asking."""
+    databases_max: int = 64
+    """Streams with statements that are executed; the first ones that there were."""
 
 
 class Member(Frozen, frozen=True, array_like=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from chaplain.core import Frozen
 from chaplain.journal.order_settings import MIB, MILLISECOND, SECOND, OrderSettings
+from chaplain.journal.retention import Rules
 
 INGEST_OVERHEAD_BYTES = 1024
 """No less than an ingest message takes beside its first pack."""
@@ -49,6 +50,9 @@ class JournalSettings(Frozen, frozen=True):
     reads_per_client_max: int = 64
     read_bytes_max: int = MIB
     """Octets of the log read at a time."""
+
+    rules: Rules = Rules()
+    """What is kept of the log though a checkpoint covers it."""
 
     @property
     def pack_bytes_max(self) -> int:

@@ -14,7 +14,6 @@ the tail's ballot never falls while its index stays.
 from __future__ import annotations
 
 import random
-from array import array
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -40,6 +39,7 @@ from chaplain.journal.log_recovery import Recovered
 from chaplain.journal.order_events import Execution, Message, Settled
 from chaplain.journal.order_message import KNOWN_AGREED
 from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.places import Places
 from chaplain.segment.header import read_headers
 from chaplain.segment.layout import Bytes, octets
 from chaplain.segment.record import Record
@@ -63,17 +63,20 @@ class Log:
     def __init__(
         self, settings: OrderSettings, chance: random.Random, recovered: Recovered, execution: Execution
     ) -> None:
-        layout = LogSettings(settings.log, LOG_KIND, settings.folder, settings.segment_bytes)
+        layout = LogSettings(settings.log, LOG_KIND, settings.folder, settings.segment_bytes, free_max=0)
         # A doubtful end is cut by the first append, which comes only after the doubt itself is on disk.
         self._writer = Writer(layout, chance, recovered.survey, cut_doubt=True)
         self._settings = settings
         self._execution = execution
-        self._starts, self._ends = array("Q"), array("Q")
+        self.places = Places(recovered.first)
+        for ending in recovered.survey.endings:
+            if ending.header.base <= self._writer.written:  # what lies behind a cut is begun anew
+                self.places.segment(ending.header)
         self._recent: deque[Message] = deque()
         self._recent_bytes = 0
-        self.agreed = 0
-        self.agreed_hash = settings.genesis
-        self.agreed_ns = 0
+        self.agreed = recovered.base.index
+        self.agreed_hash = recovered.base.hash
+        self.agreed_ns = recovered.base.timestamp_ns
         """Timestamp of the last agreed message: the next one is later."""
         self.tail: Message | None = None
         self.floor = recovered.floor
@@ -181,19 +184,13 @@ class Log:
     def _append(self, records: list[Record], index: int = 0) -> tuple[Operation, ...]:
         start = self._writer.written
         operations = self._writer.append(records)
+        self.places.segment(self._writer.header)
         if index:
-            self._note_place(index, start, self._writer.written)
+            self.places.note(index, start, self._writer.written, records[0].timestamp_ns)
         jot = encode_jot(Jot(self._settings.boot, self._writer.written, self.durable))
         # Its position counts on this boot alone, so it need not be synced; its index may lag a little behind.
         lazy = index % JOTS_UNSYNCED_MAX != 0
         return (*operations, WriteAt(jot_name(self._settings), 0, jot, lazy))
-
-    def _note_place(self, index: int, start: int, end: int) -> None:
-        """Where the newest copy of the message is."""
-        if index > len(self._starts):
-            self._starts.extend([0] * (index - len(self._starts)))
-            self._ends.extend([0] * (index - len(self._ends)))
-        self._starts[index - 1], self._ends[index - 1] = start, end
 
     def _advance(self, message: Message) -> None:
         self._execution.settle(Settled(message.body, message.hash, message.payloads))
@@ -208,13 +205,16 @@ class Log:
 
     def _replay(self, recovered: Recovered) -> None:
         """Give execution what it has not seen, and take the tail into hand."""
+        assert self._execution.settled == recovered.base.index, "execution goes on from another place than the log"
         first = recovered.groups.get(1)
         if first is not None and first.first.previous_hash != self._settings.genesis:
             raise StorageError(f"log {self._settings.log} belongs to another cluster: move it away")
-        for index in range(1, recovered.agreed + 1):
+        for index in sorted(recovered.groups):
             group = recovered.groups[index]
-            self._note_place(index, group.position, group.end)
-            if index > self._execution.settled or index == recovered.agreed:
+            self.places.note(index, group.position, group.end, group.first.timestamp_ns)
+            if index <= recovered.base.index:
+                self._look_back(group)
+            elif index <= recovered.agreed:
                 self._catch_up(message_of(group, self._execution.payloads))
         self.durable = recovered.agreed
         last = max(recovered.groups, default=0)
@@ -222,16 +222,29 @@ class Log:
             group = recovered.groups[last]
             self.tail = message_of(group, self._execution.payloads)
         for index, group in recovered.groups.items():
-            if index > self.agreed:
-                self._note_place(index, group.position, group.end)
             if self.agreed < index and last > self.agreed + 1:
                 self._islands[index] = group
 
+    def _look_back(self, group: Group) -> None:
+        """What a checkpoint covers and is here still can be read."""
+        if group.first.index >= self.places.first:
+            with suppress(Malformed):  # of one that cannot be read nothing is known: it is mended when it is wanted
+                self._execution.look_back(group.records)
+
     def _catch_up(self, message: Message) -> None:
-        if message.index > self._execution.settled:
-            self._execution.settle(Settled(message.body, message.hash, message.payloads))
+        self._execution.settle(Settled(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
+
+    # Doing without.
+
+    def drop(self, segments_max: int, limit: int) -> tuple[Operation, ...]:
+        """Remove segments from the front that hold nothing behind this message."""
+        operations: list[Operation] = []
+        for segment in self.places.droppable(limit)[:segments_max]:
+            operations += self._writer.release(segment.sequence)
+            self.places.drop(segment)
+        return tuple(operations)
 
     # Giving messages to others.
 
@@ -253,15 +266,7 @@ class Log:
 
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
         """Positions that hold messages from this index on, one after the other; None if the first is not on disk."""
-        through = min(self.agreed, self.durable)
-        if index > through:
-            return None
-        start, end = self._starts[index - 1], self._ends[index - 1]
-        for at in range(index, through):
-            if self._starts[at] < end or self._ends[at] - start > bytes_max:
-                break
-            end = self._ends[at]
-        return start, end
+        return self.places.span(index, min(self.agreed, self.durable), bytes_max)
 
     def find(self, records: Iterable[Record], index: int) -> Group | None:
         """The agreed message of this index in these records, if it is there and whole."""
@@ -289,7 +294,7 @@ class Log:
 
     def move(self, index: int, start: int, end: int) -> None:
         """The message of this index is to be read from there."""
-        self._note_place(index, start, end)
+        self.places.note(index, start, end)
 
     def reread(self, records: Iterable[Record], index: int) -> list[Message]:
         """The agreed messages in these records from this index on, in order.

@@ -19,6 +19,7 @@ from contextlib import suppress
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.log_records import STAMP_KIND, Group, Grouper, Jot, body_of, decode_jot, is_message
+from chaplain.journal.state import Moment
 from chaplain.segment.layout import Bytes
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.scan import Finding, Found, Verdict
@@ -42,6 +43,10 @@ class Recovered(Frozen, frozen=True):
     """The highest regime that any record names."""
     doubt: str
     """Why the end cannot be trusted; empty if it can."""
+    base: Moment
+    """The message that the node's checkpoint covers; 0 if there is none."""
+    first: int
+    """Messages before this one were dropped."""
     lost: bool
     """The doubt is none about a torn write: what is gone was written, on this boot, or known to be synced."""
 
@@ -56,9 +61,17 @@ class Recovered(Frozen, frozen=True):
 
 
 def recover(
-    log: str, segments: Iterable[tuple[int, Bytes]], jot_data: bytes | None, boot: bytes, genesis: bytes
+    log: str,
+    segments: Iterable[tuple[int, Bytes]],
+    jot_data: bytes | None,
+    boot: bytes,
+    base: Moment,
+    *,
+    first: int = 1,
 ) -> Recovered:
-    """Look at all segments, in the order of their sequence."""
+    """Look at all segments, in the order of their sequence. `base` is what the chain begins with: genesis, or the last
+    message that a checkpoint covers, with the message from which on the log was kept then.
+    """
     surveyor = Surveyor(log)
     found: list[Found] = []
     for sequence, data in segments:
@@ -70,8 +83,8 @@ def recover(
     if cut is not None:
         found = [(head, record) for head, record in found if head.position < cut.position]
     heap = _Heap(found)
-    agreed = heap.agreed(genesis)
-    gone = _lost(jot, heap)
+    agreed = heap.agreed(base)
+    gone = _lost(jot, heap) or _headless(survey, base)
     doubt = _doubt(survey, cut, jot, boot) or gone or _damaged_end(survey.findings, heap.end)
     return Recovered(
         survey=survey,
@@ -81,6 +94,8 @@ def recover(
         mark=(heap.mark.index, heap.mark.chain_hash),
         regime=heap.regime,
         doubt=doubt,
+        base=base,
+        first=max(first, _first(survey, heap, base)),
         lost=bool(gone) or (bool(doubt) and jot is not None and jot.boot == boot),
     )
 
@@ -103,6 +118,19 @@ def _lost(jot: Jot | None, heap: _Heap) -> str:
     if jot is None or jot.index <= heap.floor()[0]:
         return ""
     return f"messages up to {jot.index} were on disk, the log ends with {heap.floor()[0]}"
+
+
+def _headless(survey: Survey, base: Moment) -> str:
+    """Segments were dropped because a checkpoint covered them: without it nobody knows what they came to."""
+    begins = survey.endings[0].header.sequence if survey.endings else 0
+    return "the log's beginning was dropped, and its checkpoint is not here" if begins and not base.index else ""
+
+
+def _first(survey: Survey, heap: _Heap, base: Moment) -> int:
+    """Where a log that was dropped from the front begins. A log that has its first segment begins with 1."""
+    if not base.index or not survey.endings or not survey.endings[0].header.sequence:
+        return 1
+    return min(min(heap.groups, default=base.index + 1), base.index + 1)
 
 
 def _damaged_end(findings: Iterable[Finding], end: int) -> str:
@@ -150,9 +178,9 @@ class _Heap:
         held = (self.last, self.groups[self.last].ballot if self.last else 0)
         return max(held, (self.mark.index, self.mark.regime))
 
-    def agreed(self, genesis: bytes) -> int:
+    def agreed(self, base: Moment) -> int:
         """How far the chain goes, each link named by its successor or by a mark."""
-        index, digest = 0, genesis
+        index, digest = base.index, base.hash
         while (group := self.groups.get(index + 1)) is not None and group.first.previous_hash == digest:
             following = self.groups.get(index + 2)
             linked = following is not None and following.first.previous_hash == group.first.chain_hash

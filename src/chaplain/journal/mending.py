@@ -50,7 +50,8 @@ class Mending:
     def damaged(self, now_ns: int, index: int) -> None:
         """The records of this message could not be read."""
         log = self._bench.log
-        if not 1 <= index <= min(log.agreed, log.durable) or index in self._mends or len(self._mends) >= MENDS_MAX:
+        kept = log.places.first <= index <= min(log.agreed, log.durable)
+        if not kept or index in self._mends or len(self._mends) >= MENDS_MAX:
             return
         self._bench.report("damaged: an agreed message cannot be read, and is asked of others", 0, index=index)
         self._mends[index] = _Mend(now_ns)

@@ -35,6 +35,7 @@ class EntryType(IntEnum):
     ADD_CLIENT = 8
     REMOVE_CLIENT = 9
     FENCE_CLIENT = 10
+    CHECKPOINT = 11
 
 
 class Stage(IntEnum):

@@ -55,6 +55,10 @@ class Execution(Protocol):
         """The message is agreed: apply it."""
         ...
 
+    def look_back(self, records: Sequence[Record], /) -> None:
+        """At start: these records of an agreed message are in the log, though a snapshot covers it."""
+        ...
+
     def refile(self, body: Body, payloads: Sequence[bytes], verdict: bytes, /) -> Preview:
         """What `preview` made of an agreed message at its time, given the verdict that it gave. Raises `Malformed` if
         that is no verdict on these payloads.

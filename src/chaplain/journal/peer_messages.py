@@ -62,8 +62,39 @@ class Removed(Frozen, frozen=True):
     index: int
 
 
-PeerMessage: TypeAlias = Order | Payload | AskPayload | Ack | PassPetition | Drained | Removed
-_ORDER, _PAYLOAD, _ASK, _ACK, _PETITION, _DRAINED, _REMOVED = range(1, 8)
+class Covered(Frozen, frozen=True):
+    """How my log can be done without, and where it begins."""
+
+    index: int
+    """My latest checkpoint is behind this message, and on my disk; 0: there is none."""
+    digest: bytes
+    """Of the state in it."""
+    size_bytes: int
+    first: int
+    """My log begins with this message."""
+    agreed: int
+    """And goes to this one at least."""
+    confirmed: bool
+    """A quorum has told me the same of this checkpoint."""
+
+
+class AskState(Frozen, frozen=True):
+    """Give me the state of your checkpoint behind this message, from this octet on."""
+
+    index: int
+    position: int
+
+
+class StatePiece(Frozen, frozen=True):
+    index: int
+    position: int
+    data: bytes
+
+
+PeerMessage: TypeAlias = (
+    Order | Payload | AskPayload | Ack | PassPetition | Drained | Removed | Covered | AskState | StatePiece
+)
+_ORDER, _PAYLOAD, _ASK, _ACK, _PETITION, _DRAINED, _REMOVED, _COVERED, _ASK_STATE, _STATE = range(1, 11)
 
 
 def encode(message: PeerMessage) -> tuple[bytes, bytes]:
@@ -83,6 +114,14 @@ def encode(message: PeerMessage) -> tuple[bytes, bytes]:
             return _body(_DRAINED), b""
         case Removed():
             return _body(_REMOVED, put_number(message.index, 8)), b""
+        case Covered():
+            numbers = (message.size_bytes, message.first, message.agreed)
+            fields = (put_number(message.index, 8), message.digest, *(put_number(number, 8) for number in numbers))
+            return _body(_COVERED, *fields, put_number(message.confirmed, 1)), b""
+        case AskState():
+            return _body(_ASK_STATE, put_number(message.index, 8), put_number(message.position, 8)), b""
+        case StatePiece():
+            return _body(_STATE, put_number(message.index, 8), put_number(message.position, 8)), message.data
         case _:
             assert_never(message)
 
@@ -97,7 +136,7 @@ def decode(body: bytes, payload: bytes) -> PeerMessage:
         raise Malformed(f"peer message: this program speaks protocol {PROTOCOL}")
     message = _fields(cursor, cursor.number(1, "kind"), payload)
     cursor.end("peer message")
-    if payload and isinstance(message, AskPayload | Ack | Drained | Removed):
+    if payload and isinstance(message, AskPayload | Ack | Drained | Removed | Covered | AskState):
         raise Malformed("peer message: a payload where none belongs")
     return message
 
@@ -119,8 +158,20 @@ def _fields(cursor: Cursor, kind: int, payload: bytes) -> PeerMessage:
             return Drained()
         case 7:
             return Removed(cursor.number(8, "index"))
+        case 8:
+            return _covered(cursor)
+        case 9:
+            return AskState(cursor.number(8, "index"), cursor.number(8, "position"))
+        case 10:
+            return StatePiece(cursor.number(8, "index"), cursor.number(8, "position"), payload)
         case _:
-            raise Malformed(f"peer message: kind {kind} is not one of 1 to 7")
+            raise Malformed(f"peer message: kind {kind} is not one of 1 to 10")
+
+
+def _covered(cursor: Cursor) -> Covered:
+    index, digest = cursor.number(8, "index"), cursor.take(DIGEST_BYTES, "digest")
+    size_bytes, first, agreed = (cursor.number(8, name) for name in ("size", "first", "agreed"))
+    return Covered(index, digest, size_bytes, first, agreed, bool(cursor.number(1, "confirmed")))
 
 
 def _reached(cursor: Cursor) -> Reference:

@@ -10,24 +10,26 @@ more than its credit is overrun by one chunk at most.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.client_messages import LATEST, Chunk, Ended, Failed, Grant, Read
+from chaplain.journal.client_messages import EARLIEST, LATEST, Chunk, Ended, Failed, Grant, Read
 from chaplain.journal.cluster_message import Body
 from chaplain.journal.journal_events import ToClient
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.log_records import Grouper, body_of, is_message
 from chaplain.journal.order_events import Damaged, ReadLog
+from chaplain.journal.retention import NOBODY
 from chaplain.journal.state import Moment
 from chaplain.journal.verdict import Executed
 from chaplain.segment.record import Kind, Record
 
+DROPPED = "dropped"
 ReadingEffect: TypeAlias = ReadLog | ToClient | Damaged
 Locate: TypeAlias = Callable[[int, int], tuple[int, int] | None]
 """Positions of the log that hold messages from an index on, in about so many octets; None if they are not on disk."""
@@ -41,18 +43,34 @@ class StreamIndex:
         self._indexes: dict[str, array[int]] = {}
         self._nexts: dict[str, int] = {}
 
+    def begin(self, nexts: Mapping[str, int]) -> None:
+        """What a checkpoint covers: streams go on from there, if the log has nothing older of them."""
+        self._nexts = dict(nexts)
+
+    def forget(self, first: int) -> None:
+        """Messages before this one were dropped."""
+        for stream, indexes in self._indexes.items():
+            gone = bisect_left(indexes, first)
+            del indexes[:gone], self._firsts[stream][:gone]
+
+    def first_offset(self, stream: str) -> int:
+        """The first that can be read; the next one, if there is none."""
+        firsts = self._firsts.get(stream)
+        return firsts[0] if firsts else self.next_offset(stream)
+
     def add(self, executed: Executed) -> None:
         for written in executed.verdict.streams:
             self._firsts.setdefault(written.stream, array("Q")).append(written.first_offset)
             self._indexes.setdefault(written.stream, array("Q")).append(executed.moment.index)
-            self._nexts[written.stream] = written.first_offset + written.count
+            after = written.first_offset + written.count
+            self._nexts[written.stream] = max(after, self._nexts.get(written.stream, 0))
 
     def next_offset(self, stream: str) -> int:
         return self._nexts.get(stream, 0)
 
     def find(self, stream: str, offset: int) -> int:
-        """The cluster message that wrote this offset, which must have been written."""
-        assert offset < self.next_offset(stream)
+        """The cluster message that wrote this offset, which must have been written and not dropped."""
+        assert self.first_offset(stream) <= offset < self.next_offset(stream)
         return self._indexes[stream][bisect_right(self._firsts[stream], offset) - 1]
 
 
@@ -92,12 +110,26 @@ class Reading:
             failed = Failed(read.call, "busy", "this call is in use, or too many reads are open: end one first")
             self.effects.append(ToClient(instance, failed))
             return
-        offset = self._index.next_offset(read.stream) if read.offset == LATEST else read.offset
+        offset = self._place(read)
         reader = _Reader(
             instance, read.call, read.stream, offset, read.end_offset, read.follow, max(0, read.credit_bytes)
         )
         self._readers[instance, read.call] = reader
         self._pump(reader)
+
+    def _place(self, read: Read) -> int:
+        if read.offset == EARLIEST:
+            return self._index.first_offset(read.stream)
+        return self._index.next_offset(read.stream) if read.offset == LATEST else read.offset
+
+    def first_needed(self) -> int:
+        """The first message that a reader has still to get."""
+        index, first = self._index, NOBODY
+        for reader in self._readers.values():
+            offset = max(reader.next_offset, index.first_offset(reader.stream))
+            if offset < index.next_offset(reader.stream):
+                first = min(first, index.find(reader.stream, offset))
+        return first
 
     def grant(self, instance: bytes, grant: Grant) -> None:
         reader = self._readers.get((instance, grant.call))
@@ -156,6 +188,12 @@ class Reading:
             self._end(reader, "end", "")
             return
         if reader.credit_bytes <= 0 or reader.next_offset >= self._index.next_offset(reader.stream):
+            return
+        first = self._index.first_offset(reader.stream)
+        if reader.next_offset < first:
+            why = f"offset {reader.next_offset} was dropped: the first one kept is {first}"
+            reader.next_offset = first
+            self._end(reader, DROPPED, why)
             return
         index = self._index.find(reader.stream, reader.next_offset)
         span = self._locate(index, min(self._settings.read_bytes_max, reader.credit_bytes))

@@ -27,6 +27,10 @@ RESERVED = "_"
 """Streams whose name begins like this are the cluster's own."""
 
 
+STATEMENTS = 1
+"""The type of packs whose messages are statements for the stream's database."""
+
+
 class Heading(Frozen, frozen=True):
     """What the first octets of a pack say, before anything is proven."""
 

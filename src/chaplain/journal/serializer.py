@@ -66,6 +66,7 @@ from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.past import judge
 from chaplain.journal.quill import Held, Proof, Quill, Regained, Stood, Written
 from chaplain.journal.standing import NOBODY, Keeper, found_standing
+from chaplain.journal.state import Moment
 from chaplain.journal.supplying import Supplying
 from chaplain.segment.layout import Bytes
 
@@ -80,15 +81,20 @@ class SerializerCore:
         segments: Iterable[tuple[int, Bytes]] = (),
         jot: bytes | None = None,
         standing: bytes | None = None,
+        base: Moment | None = None,
+        first: int = 1,
     ) -> None:
-        """Begin from what the disk holds: the log's segments by sequence, and the two small files next to them."""
-        recovered = recover(settings.log, segments, jot, settings.boot, settings.genesis)
+        """Begin from what the disk holds: the log's segments by sequence, the small files next to them, and the message
+        that a checkpoint covers, with where the log began then.
+        """
+        base = base or Moment(0, 0, 0, settings.genesis)
+        recovered = recover(settings.log, segments, jot, settings.boot, base, first=first)
         found = found_standing(standing, settings.disk, settings.founding_disk, recovered.empty)
         quill = Quill(settings.node)
         keeper = Keeper(found, standing_name(settings), quill)
         log = Log(settings, chance, recovered, execution)
         self._recovered: Recovered | None = recovered
-        self._bench = Bench(settings, chance, quill, keeper, log)
+        self.bench = self._bench = Bench(settings, chance, quill, keeper, log)
         self._election = Election(self._bench)
         self._following = Following(self._bench)
         self._fetcher = Fetcher(self._bench)
@@ -216,8 +222,9 @@ class SerializerCore:
         bench.quill.say(Resumed(bench.log.agreed, bench.log.agreed_hash))
         if found.regime > bench.keeper.regime:
             bench.keeper.enter(found.regime, NOBODY)
-        for index in range(1, bench.log.agreed + 1):
-            bench.shelf.ordered(body_of(found.groups[index].first)[0].data_entries)
+        for index in sorted(found.groups):
+            if index <= bench.log.agreed:
+                bench.shelf.ordered(body_of(found.groups[index].first)[0].data_entries)
         if found.missing:
             bench.report("damaged: messages are missing and will be fetched", 0, range=found.missing)
         judge(bench, found)

@@ -7,7 +7,7 @@ Decides from the executed state and the asker's identity, nothing else. Writing,
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -53,12 +53,18 @@ class _Search(msgspec.Struct):
 
 class Service:
     def __init__(
-        self, execution: JournalExecution, chance: random.Random, wrapping: Wrapping | None, locate: Locate
+        self,
+        execution: JournalExecution,
+        chance: random.Random,
+        wrapping: Wrapping | None,
+        locate: Locate,
+        first_offset: Callable[[str], int],
     ) -> None:
         self._execution = execution
         self._chance = chance
         self._wrapping = wrapping
         self._locate = locate
+        self._first_offset = first_offset
         self._searches: dict[int, _Search] = {}
         self._token = 0
         self.effects: list[ServiceEffect] = []
@@ -80,7 +86,12 @@ class Service:
 
     def streams(self, instance: bytes, call: int, client: Client) -> None:
         listed = [
-            {"stream": name, "next_offset": tail.next_offset, "chain": tail.chain.hex()}
+            {
+                "stream": name,
+                "next_offset": tail.next_offset,
+                "chain": tail.chain.hex(),
+                "first_offset": self._first_offset(name),
+            }
             for name, tail in sorted(self._execution.state.streams.items())
             if may_read(client, name)
         ]
@@ -138,7 +149,8 @@ class Service:
         place = search.places[len(search.packs)]
         span = self._locate(place.index, 1)
         if span is None:
-            self._fail(search.instance, search.call, "busy", "not on this disk yet: ask again later, or another node")
+            why = "the request is not in the log of this node, not yet or no more: ask later, or another node"
+            self._fail(search.instance, search.call, "busy", why)
             return
         self._token += 1
         self._searches[self._token] = search

@@ -4,6 +4,7 @@
     lanes       by client id                  proofs   of those who signed two things for one id
     assembly    the nodes, and who serializes
     holding     what is staged and committed, see there
+    past        what the log may do without, and which databases it has filled
 
 Decides nothing: rules are in `lanes`, `configuration` and `execution`. A `Draft` lies over the state, so that a
 message can be tried without being agreed; `commit` lays it down. Whatever is in `export` is compared between nodes;
@@ -28,7 +29,7 @@ from chaplain.journal.founding import Founding
 from chaplain.journal.holding import Held, Holding, HoldingDraft
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 
 class Moment(Frozen, frozen=True, array_like=True):
@@ -119,6 +120,17 @@ class Proof(Frozen, frozen=True, array_like=True):
     second: Place
 
 
+class Past(Frozen, frozen=True, array_like=True):
+    """What matters of messages that may be in the log no more."""
+
+    weight_bytes: int = 0
+    """Of ingest messages since the last checkpoint."""
+    released: int = 0
+    """An admin said that up to this message nobody needs the log."""
+    databases: tuple[tuple[str, int], ...] = ()
+    """Streams with statements, in the order of their first ones: the last message that had any."""
+
+
 class _Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: int
     founding: bytes
@@ -131,6 +143,7 @@ class _Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     journals: tuple[tuple[int, int, int], ...]
     assembly: Assembly
     holding: Held
+    past: Past
 
 
 def stream_genesis(cluster: str, stream: str) -> bytes:
@@ -159,6 +172,9 @@ class State:
         """The journal and index of each ingest node's message that was ordered last."""
         self.assembly = founding.assembly()
         self.holding = Holding()
+        self.weight_bytes = 0
+        self.released = 0
+        self.databases: dict[str, int] = {}
         self.leases: dict[tuple[bytes, bytes], int] = {}
         self.lane_counts: dict[bytes, int] = {}
         for number, seed in enumerate(founding.clients):
@@ -194,16 +210,29 @@ class State:
             tuple((node, *self.journals[node]) for node in sorted(self.journals)),
             self.assembly,
             self.holding.export(),
+            Past(self.weight_bytes, self.released, tuple(self.databases.items())),
         )
         return msgspec.msgpack.encode(exported)
 
 
-def load(founding: Founding, data: bytes) -> State:
-    """The state again. Only what `export` wrote, for the same founding, is taken."""
+def _decode(data: bytes) -> _Export:
     try:
-        exported = msgspec.msgpack.decode(data, type=_Export)
+        return msgspec.msgpack.decode(data, type=_Export)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"state: {error}") from None
+
+
+def read_export(
+    data: bytes,
+) -> tuple[Moment, tuple[tuple[str, Tail], ...], tuple[Lane, ...], tuple[Client, ...]]:
+    """Of a state's octets what a proof of the log needs: where it is, its streams, lanes and identities."""
+    exported = _decode(data)
+    return exported.moment, exported.streams, exported.lanes, exported.clients
+
+
+def load(founding: Founding, data: bytes) -> State:
+    """The state again. Only what `export` wrote, for the same founding, is taken."""
+    exported = _decode(data)
     if exported.version != STATE_VERSION or exported.founding != founding.digest():
         raise Malformed("state: of another version, or of a cluster founded otherwise")
     state = State(founding, exported.moment.hash)
@@ -216,6 +245,8 @@ def load(founding: Founding, data: bytes) -> State:
     state.journals = {node: (journal, index) for node, journal, index in exported.journals}
     state.assembly = exported.assembly
     state.holding = Holding(exported.holding)
+    state.weight_bytes, state.released = exported.past.weight_bytes, exported.past.released
+    state.databases = dict(exported.past.databases)
     if state.export() != data:
         raise Malformed("state: not in its one form")
     return state
@@ -254,6 +285,11 @@ class Draft:
         self._journals: dict[int, tuple[int, int]] = {}
         self.writings: dict[str, Writing] = {}
         self.holding = HoldingDraft(state.holding)
+        self.weight_bytes = state.weight_bytes
+        self.released = state.released
+        self.checkpoint = False
+        """Whether the state is to be written down behind this message."""
+        self._databases: dict[str, int] = {}
 
     def lane(self, client_id: int) -> Lane | None:
         if client_id in self._lanes:
@@ -293,6 +329,16 @@ class Draft:
 
     def put_journal(self, node: int, journal: int, index: int) -> None:
         self._journals[node] = (journal, index)
+
+    def put_statements(self, stream: str) -> None:
+        """Statements for the stream's database, if there is one for it."""
+        known = self.state.databases
+        new = [one for one in self._databases if one not in known]
+        if stream in known or stream in new or len(known) + len(new) < self.state.founding.policy.databases_max:
+            self._databases[stream] = self.moment.index
+
+    def weigh(self, size_bytes: int) -> None:
+        self.weight_bytes += size_bytes
 
     def knows(self, stream: str) -> bool:
         return stream in self.writings or stream in self.state.streams
@@ -337,4 +383,7 @@ class Draft:
         state.proofs = {**self._proofs, **state.proofs}
         state.journals.update(self._journals)
         self.holding.commit()
+        state.weight_bytes = 0 if self.checkpoint else self.weight_bytes
+        state.released = self.released
+        state.databases.update(self._databases)
         state.moment, state.next_client, state.assembly = self.moment, self.next_client, self.assembly

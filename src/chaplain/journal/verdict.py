@@ -8,16 +8,19 @@ requests.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.cluster_message import DATA_ENTRY, PROTOCOL
 from chaplain.journal.config_message import ACL_BYTES, NO_ACL
+from chaplain.journal.log_records import body_of, verdict_of
 from chaplain.journal.reason import Reason as Reason  # noqa: PLC0414  named here for those who read verdicts
-from chaplain.journal.state import Moment, Remembered
+from chaplain.journal.request import Heading
+from chaplain.journal.state import Draft, Lane, Moment, Remembered
 from chaplain.segment.layout import HASH_BYTES, NO_OFFSET
-from chaplain.segment.record import Record
+from chaplain.segment.record import Kind, Record
 from chaplain.wire.primitives import Cursor, put_number, put_string
 
 UNCHECKED = (Reason.UNKNOWN_LANE, Reason.REMOVED, Reason.COMPROMISED)
@@ -87,6 +90,8 @@ class Executed(Frozen, frozen=True):
     """What it wrote, one record for each ingest message and stream."""
     clients_changed: bool
     nodes_changed: bool = False
+    checkpoint: bool = False
+    """The state behind it is to be written down."""
 
 
 def encode(verdict: Verdict) -> bytes:
@@ -155,3 +160,36 @@ def take_reason(cursor: Cursor) -> Reason:
         return Reason(number)
     except ValueError:
         raise Malformed(f"verdict: reason {number} is not known") from None
+
+
+# Of what is being executed.
+
+
+def void(
+    heading: Heading, stream: str, reason: Reason, lane: Lane | None = None, original: Remembered | None = None
+) -> PackVerdict:
+    """A pack that gets nothing, and why."""
+    return PackVerdict(
+        heading.client_id,
+        heading.first_id,
+        heading.requests,
+        heading.messages,
+        stream,
+        reason,
+        original=original,
+        expected_id=lane.last_id + 1 if lane is not None else 0,
+    )
+
+
+def streams_of(draft: Draft) -> Iterator[StreamVerdict]:
+    for stream, tail in draft.tails().items():
+        writing = draft.writings[stream]
+        yield StreamVerdict(stream, writing.first_offset, writing.count, tail.chain)
+
+
+def read_executed(records: Sequence[Record]) -> Executed:
+    """What was made of an agreed message, again, from its records in the log."""
+    body, _ = body_of(records[0])
+    moment = Moment(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
+    batches = tuple(record for record in records if record.kind == Kind.BATCH)
+    return Executed(moment, decode(verdict_of(records[0])), batches, clients_changed=False)

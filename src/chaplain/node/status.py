@@ -88,7 +88,28 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
         "chain": chain.hex(),
         "fingerprint": fingerprints[index],
         "fingerprints": {str(position): found for position, found in fingerprints.items()},
-        "streams": {name: {"head": tail.next_offset} for name, tail in sorted(state.streams.items())},
+        "streams": {
+            name: {"head": tail.next_offset, "first": journal.first_offset(name)}
+            for name, tail in sorted(state.streams.items())
+        },
+        "log": of_log(journal),
+    }
+
+
+def of_log(journal: JournalCore) -> dict[str, object]:
+    """What is kept of the log, and what could be done without it."""
+    places, archive = journal.serializer.bench.log.places, journal.covering.archive
+    return {
+        "first": places.first,
+        "segments": len(places.segments),
+        "bytes": sum(segment.size_bytes for segment in places.segments),
+        "dropped_bytes": archive.dropped_bytes,
+        "dropped_segments": archive.dropped_segments,
+        "pending": len(places.droppable(min(archive.durable, journal.execution.state.released))),
+        "checkpoint": archive.durable,
+        "confirmed": archive.confirmed,
+        "covered": archive.covered(),
+        "released": journal.execution.state.released,
     }
 
 

@@ -7,6 +7,7 @@ Proofs: `walk` (heads of files), `ledger` (messages), `plan`, `parts` and `check
 Pages: `report`, `report_page`, `plots`.
 """
 
+from chaplain.pipeline.compress import Broken, compress
 from chaplain.pipeline.fold import fold
 from chaplain.pipeline.land import land
 from chaplain.pipeline.report import report
@@ -16,6 +17,8 @@ from chaplain.pipeline.tables import table, table_path
 from chaplain.pipeline.verify import find_breaks, prove, verify
 
 __all__ = [
+    "Broken",
+    "compress",
     "find_breaks",
     "fold",
     "land",

@@ -29,6 +29,7 @@ KINDS = (
     "signature",
     "stream chain",
     "lane",
+    "checkpoint",
 )
 """Causes before what follows from them: where two are found at one place, the one that stands first is told."""
 

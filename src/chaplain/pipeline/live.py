@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from chaplain import Client
 from chaplain.client.journal_events import Portion
-from chaplain.errors import Busy, ChaplainError, Closed, Missing, Unknown, Unreachable
+from chaplain.errors import Busy, ChaplainError, Closed, Dropped, Missing, Unknown, Unreachable
 from chaplain.pipeline.options import Stretch, Target
 from chaplain.pipeline.rows import Span, cuts, rows_of
 from chaplain.segment.pack import heads_of
@@ -100,6 +100,7 @@ class Live:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._heads: dict[str, int] = {}
+        self._firsts: dict[str, int] = {}
         self._looked_s = 0.0
         self.refresh()
 
@@ -113,10 +114,11 @@ class Live:
             return
         for record in _persist(self._target, lambda client: client.streams()):
             self._heads[record.stream] = max(record.next_offset, self._heads.get(record.stream, 0))
+            self._firsts[record.stream] = max(record.first_offset, self._firsts.get(record.stream, 0))
         self._looked_s = time.monotonic()
 
     def stretch(self, stream: str) -> Stretch:
-        return LiveStretch(0, self._heads.get(stream, 0), (), self._target, stream)
+        return LiveStretch(self._firsts.get(stream, 0), self._heads.get(stream, 0), (), self._target, stream)
 
     def cut(self, stream: str, start: int, end: int, parts: int) -> list[Span]:
         return [LiveSpan(stream, low, high, self._target) for low, high in cuts(start, end, parts)]
@@ -139,7 +141,12 @@ def _records(wanted: LiveSpan, fail_on_loss: bool) -> Iterator[Record]:
             if reached < wanted.end:
                 raise Unreachable(f"nothing came for {ANSWER_S:g} s")
         except _PASSING as wrong:
-            _wait(wanted.target, wrong, until_s)
+            if not isinstance(wrong, Dropped):
+                _wait(wanted.target, wrong, until_s)
+            elif fail_on_loss:
+                raise
+            else:
+                return
         except ChaplainError as wrong:
             if fail_on_loss:
                 raise Missing(f"{wanted.stream!r}: offset {reached} cannot be read ({wrong})") from wrong

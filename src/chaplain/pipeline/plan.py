@@ -15,6 +15,7 @@ from chaplain.errors import ConfigError, Malformed, Missing
 from chaplain.journal import verdict as verdicts
 from chaplain.journal.cluster_message import decode_body, genesis
 from chaplain.journal.log_records import decode_jot
+from chaplain.pipeline.anchor import Anchor, read_anchor
 from chaplain.pipeline.batches import Keys, split_first
 from chaplain.pipeline.breaks import Break
 from chaplain.pipeline.keys import Founded, Registry, Signers, find_founded
@@ -22,9 +23,9 @@ from chaplain.pipeline.ledger import Held, Known, Ledger, cut_tail
 from chaplain.pipeline.manifest import Proven
 from chaplain.pipeline.parts import PartReader
 from chaplain.pipeline.runs import Point, State
-from chaplain.pipeline.walk import LOG, Start, stands, walk
+from chaplain.pipeline.walk import LOG, Spot, Start, Step, stands, walk
 from chaplain.segment.files import OpenSegment, list_segments
-from chaplain.segment.record import Record
+from chaplain.segment.record import Kind, Record
 
 TASK_BYTES = 256 << 20
 TASKS_MIN = 4
@@ -52,6 +53,8 @@ class Plan(Frozen, frozen=True):
     signers: Signers | None = None
     start: Start | None = None
     """Where the last message begins: the next proof goes on from there."""
+    anchor: Anchor | None = None
+    """The checkpoint that the proof leans on, because the log's beginning was dropped."""
 
 
 def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> Plan:
@@ -63,27 +66,46 @@ def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> Plan:
     if proven is not None and (proven.cluster != founded.cluster or (asked.signatures and proven.signers is None)):
         proven = None  # of another cluster, or proven by less than is asked for
     logs = [_Log(folder, proven) for folder in folders]
-    best = max(logs, key=lambda log: log.ledger.agreed)
+    best = max(logs, key=lambda log: (log.ledger.agreed, -log.first))
     others = [log for log in logs if log is not best] if asked.cluster else list(_siblings(best))
     breaks = [*best.breaks, *[one for other in others for one in best.against(other, all_of_it=bool(asked.cluster))]]
     if best.contradicted:
         proven = None  # everything is proven again: where the two differ is not known
     behind = proven.state.point.index if proven and proven.state.point else 0
+    if behind + 1 < best.first:
+        proven, behind = None, 0  # what follows what was proven is there no more
+    anchor = best.anchor if behind + 1 < best.first else None
     messages = [held for held in best.ledger.messages if held.index > behind]
-    registry = _registry(messages, founded, proven) if asked.signatures else None
+    breaks += _checkpoints_differ(best, others)
+    covered = [held for held in messages if anchor is not None and held.index <= anchor.index]
+    open_ = messages[len(covered) :]
+    known = proven.signers if proven else anchor.signers if anchor else None
+    registry = _registry(open_, founded, known) if asked.signatures else None
     return Plan(
-        cut(messages, tasks),
+        [*(cut(covered, tasks) if covered else []), *cut(open_, tasks)],
         breaks + (registry.breaks if registry else []),
         proven.state if proven else _beginning(founded),
         founded.cluster,
         registry.lanes() if registry else None,
         registry.signers() if registry else None,
         best.start(),
+        anchor,
     )
 
 
-def keys_of(plan: Plan) -> Keys | None:
-    return None if plan.keys is None else Keys(plan.cluster, plan.keys)
+def _checkpoints_differ(log: _Log, others: Iterable[_Log]) -> Iterator[Break]:
+    mine = log.anchor
+    for other in others if mine is not None else ():
+        theirs = other.anchor
+        if mine is not None and theirs is not None and theirs.index == mine.index and theirs.digest != mine.digest:
+            expected = f"{theirs.digest.hex()}, as {other.folder.parent.name} has it"
+            yield Break("", mine.index, "checkpoint", expected, mine.digest.hex())
+
+
+def keys_of(plan: Plan, run: Sequence[Held]) -> Keys | None:
+    """Who signed is checked behind the checkpoint only: who might sign before is known no more."""
+    leaned = plan.anchor is not None and bool(run) and run[0].index <= plan.anchor.index
+    return None if plan.keys is None or leaned else Keys(plan.cluster, plan.keys)
 
 
 def _folders(asked: Asked) -> list[Path]:
@@ -111,7 +133,14 @@ class _Log:
         start = proven.start if proven else None
         if point is None or start is None or not stands(folder, start, point.index, point.hashes[0]):
             start = None
-        self.ledger = Ledger(walk(folder, start=start), first=point.index if start and point else 1)
+        steps = list(walk(folder, start=start))
+        self.anchor = read_anchor(folder)
+        self.first = 1
+        """The log was dropped before this message."""
+        if self.anchor is not None:
+            dropped = list_segments(folder, LOG)[0].sequence > 0
+            self.first = max(self.anchor.first, _first(steps) if dropped else 1)
+        self.ledger = Ledger(steps, first=point.index if start and point else self.first)
         known = [Known(jot[0], b"", "as the jot beside it says")] if jot else []
         self.breaks = [*self.ledger.breaks, *self.ledger.reaches(known)]
         self.breaks += cut_tail(self.ledger, jot[1] if jot else 0, "as the jot beside it says")
@@ -161,9 +190,15 @@ def _jot(folder: Path) -> tuple[int, int] | None:
     return jot.index, jot.position
 
 
-def _registry(messages: Iterable[Held], founded: Founded, proven: Proven | None) -> Registry:
+def _first(steps: Iterable[Step]) -> int:
+    """The first message that begins here."""
+    begun = (step.index for step in steps if isinstance(step, Spot) and step.part == 0 and step.kind == Kind.META)
+    return next(begun, 1)
+
+
+def _registry(messages: Iterable[Held], founded: Founded, known: Signers | None) -> Registry:
     """Read the configuration in the log. What cannot be read is named by whoever checks the message."""
-    registry = Registry(founded, proven.signers if proven else None)
+    registry = Registry(founded, known)
     with PartReader() as reader:
         for held in messages:
             first = reader.read(held.places[0], held.reason)

@@ -20,6 +20,7 @@ from chaplain.config import find_cluster, load_cluster
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline import manifest as manifests
+from chaplain.pipeline.anchor import stitch_at
 from chaplain.pipeline.answers import collect
 from chaplain.pipeline.batches import Keys
 from chaplain.pipeline.breaks import FIELDS, Break, told
@@ -73,8 +74,7 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         plan = make_plan(msgspec.msgpack.decode(base64.b64decode(self._asked), type=Asked))
-        keys = keys_of(plan)
-        parts: list[InputPartition] = [_Part(run, keys) for run in plan.runs]
+        parts: list[InputPartition] = [_Part(run, keys_of(plan, run)) for run in plan.runs]
         return [*parts, _Part([], None, msgspec.structs.replace(plan, runs=[], keys=None))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -86,7 +86,10 @@ class _Reader(DataSourceReader):
 
 
 def joined(plan: Plan, runs: list[Run]) -> Proof:
-    breaks, state = stitch(runs, plan.begin, plan.cluster)
+    if plan.anchor is None:
+        breaks, state = stitch(runs, plan.begin, plan.cluster)
+    else:
+        breaks, state = stitch_at(runs, plan.anchor, plan.cluster)
     sums = [sum(getattr(run, name) for run in runs) for name in ("rows", "packs", "unchecked")]
     return Proof(told([*plan.breaks, *breaks]), state, *sums)
 
@@ -94,8 +97,7 @@ def joined(plan: Plan, runs: list[Run]) -> Proof:
 def prove_here(asked: Asked, tasks: int = 4) -> tuple[Proof, Plan]:
     """The same proof in this process, without Spark."""
     plan = make_plan(asked, tasks)
-    keys = keys_of(plan)
-    return joined(plan, [check(run, keys) for run in plan.runs]), plan
+    return joined(plan, [check(run, keys_of(plan, run)) for run in plan.runs]), plan
 
 
 def _prove(spark: SparkSession, asked: Asked) -> tuple[Proof, Plan]:

@@ -74,7 +74,11 @@ def run_node(config: NodeConfig) -> int:
         storage = Storage(Disk(config.text("data")), config.number("bounds.write_bytes_max"))
         host = Host(node, sockets, storage, log, beacon=beacon, clock=clock, errands=make_errands(config, node))
         host.stop_on_signals()
-        return _serve(config, host, node, log)
+        code = _serve(config, host, node, log)
+    if host.again:
+        # What is on disk now is to be what everything is made from: this process becomes a new one, with its own id.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+    return code
 
 
 def _serve(config: NodeConfig, host: Host, node: NodeCore, log: Log) -> int:
@@ -104,6 +108,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     journal = make_journal(config, identity.identifier, watch) if config.disks else None
     if executor is not None and journal is not None:
         executor.attach(NodesJournal(journal))
+        journal.covering.archive.needs.append(executor.first_needed)
     sequence = make_sequence(config, identity.identifier, nodes, endpoint, now_ns)
     node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
     graph = make_graph(config, identity, node_ids, now_ns)

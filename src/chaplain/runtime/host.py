@@ -134,6 +134,8 @@ class Host:
         self._good_bye_ns: int | None = None
         self._unwritten = 0
         self._halted = ""
+        self.again = False
+        """Whether a node that halted is to be started again at once."""
         sockets.watch(storage.fd, self._take_completed)
         if beacon is not None:
             sockets.watch(beacon.fd, lambda: self._others.extend(beacon.heard()))
@@ -190,7 +192,8 @@ class Host:
             self._log.write("broken", {"traceback": traceback.format_exc()}, level="error")
             return BROKEN
         if self._halted:
-            self._log.write("halted", {"reason": self._halted}, level="error")
+            level = "info" if self.again else "error"
+            self._log.write("starting again" if self.again else "halted", {"reason": self._halted}, level=level)
             return HALTED
         self._log.write("stopped")
         return DONE
@@ -257,6 +260,7 @@ class Host:
                 self._log.write(effect.event, effect.detail, peer=effect.peer)
             case Halt():
                 self._halted = self._halted or effect.reason
+                self.again = effect.again
             case _:
                 assert self._errands is not None, f"nobody here can {type(effect).__name__}"
                 self._errands.run(effect)

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from chaplain.config import SEGMENTS, NodeConfig
 from chaplain.errors import ConfigError
+from chaplain.journal.checkpoint import checkpoint_name
 from chaplain.journal.cluster_message import genesis
 from chaplain.journal.core import JournalCore
 from chaplain.journal.founding import Founding, FoundingClient, Member
@@ -22,6 +23,7 @@ from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.log import jot_name, records_between, standing_name
 from chaplain.journal.order_events import LogRead, ReadLog
 from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.retention import Rules
 from chaplain.journal.signing import Wrapping
 from chaplain.journal.standing import DISK_BYTES
 from chaplain.journal.verdict import Executed
@@ -51,6 +53,7 @@ def make_journal(config: NodeConfig, identifier: int, watch: Callable[[Executed]
         jot=_content(data / jot_name(order)),
         standing=_content(data / standing_name(order)),
         ingest=_content(data / settings.ingest_file),
+        checkpoint=_content(data / checkpoint_name(order)),
         wrapping=wrapping,
         watch=watch,
     )
@@ -88,6 +91,7 @@ def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
         ),
         reserved=reserved,
         prevalidate=bool(reserved) and config.flag("journal.prevalidate") and config.text("database") != "none",
+        rules=Rules(config.number("journal.keep_bytes"), config.span_ns("journal.keep_seconds")),
     )
 
 

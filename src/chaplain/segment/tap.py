@@ -55,6 +55,10 @@ class Tap:
         """The offset of the stream's next message."""
         return self._heads.get(stream, 0)
 
+    def begin(self, stream: str, offset: int) -> None:
+        """Nothing before this offset is here: the stream goes on from there, if it has not got further."""
+        self._heads[stream] = max(offset, self.head(stream))
+
     def write(
         self,
         kind: StreamKind,

@@ -114,6 +114,11 @@ class Disk:
         data[position] ^= 1 << self._rng.randrange(8)
         return f"{name} at {position}"
 
+    def file(self, name: str) -> bytes | None:
+        """What a process that starts now finds under a name."""
+        data = self._durable.get(name)
+        return None if data is None else bytes(data)
+
     def contents(self) -> dict[str, bytes]:
         """What a process that starts now finds."""
         return {name: bytes(data) for name, data in self._durable.items()}

@@ -29,13 +29,14 @@ from chaplain.journal.cluster_message import Reference
 from chaplain.journal.config_message import FenceLane, LeaseLane, RemoveIdentity, entry_type_of
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.journal_events import Told
-from chaplain.journal.peer_messages import PassPetition, Payload, PeerMessage
+from chaplain.journal.peer_messages import AskState, Covered, PassPetition, Payload, PeerMessage, StatePiece
 from chaplain.journal.request import REQUEST_LABEL, client_id_of, signed_octets
 from chaplain.journal.signing import SLOT_BYTES, SignatureType, sign_pack
 from chaplain.link.events import Peer
 from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited
 from chaplain.segment.pack import Pack, encode_pack, stated_digest, with_signature
+from chaplain.sim.forger import Forger
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -113,6 +114,11 @@ class SimClient:
             delay_ns = self.rng.randrange(self.rng.choice((MILLISECOND, 20 * MILLISECOND)))
             world.deliver(delay_ns, host, self._at[1], Told(self._peer(), said))
 
+    def wish(self, world: World, message: config_message.ConfigMessage) -> None:
+        """Ask for something, if there is a node to ask."""
+        if self._at[0]:
+            self._petition(world, message, self.rng.randbytes(16))
+
     def _petition(self, world: World, message: config_message.ConfigMessage, nonce: bytes) -> None:
         self._calls += 1
         data = config_message.sign(message, self._workload.founding.cluster, self.acl, nonce, self.identity)
@@ -121,6 +127,7 @@ class SimClient:
     def make_pack(self, first_id: int, stream: str, signer: Identity | None = None) -> IngestEntry:
         counts = tuple(self.rng.choice((1, 1, 2)) for _ in range(self.rng.choice((1, 1, 3))))
         values = tuple(b"%s %d %s" % (self.name.encode(), first_id, self.rng.randbytes(4)) for _ in range(sum(counts)))
+        values = tuple(value + bytes(self._workload.padding_bytes) for value in values)
         slot = bytes(SLOT_BYTES[SignatureType.ED25519])
         raw = encode_pack(Pack(self.lane, first_id, values, None, None, counts, 0, SignatureType.ED25519, slot))
         entry = IngestEntry(stream, sign_pack(raw, self._workload.founding.cluster, stream, signer or self.identity))
@@ -215,6 +222,7 @@ class Rogue:
         self._rng = Random(f"{workload.rng.random()} rogue")
         self.peer = Peer(b"rogue".ljust(16), self.NODE, identity.key, workload.endpoint_of(self.NODE))
         self._sent: dict[Reference, bytes] = {}
+        self._forger = Forger(self._rng)
 
     def begin(self, world: World) -> None:
         world.after(SECOND, self._tick, world)
@@ -294,6 +302,9 @@ class Rogue:
     def hear(self, world: World, name: str, message: PeerMessage) -> None:
         if isinstance(message, peer_messages.AskPayload) and message.reference in self._sent:
             self._tell(world, name, Payload(self._sent[message.reference]))
+        elif isinstance(message, Covered | AskState | StatePiece):
+            for answer in self._forger.hear(message):
+                self._tell(world, name, answer)
 
     def _tell(self, world: World, name: str, message: PeerMessage) -> None:
         body, payload = peer_messages.encode(message)

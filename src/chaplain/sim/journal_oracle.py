@@ -17,7 +17,15 @@ from nacl.signing import VerifyKey
 from chaplain.errors import Malformed
 from chaplain.journal import config_message, ingest_message, transaction
 from chaplain.journal.cluster_message import Body, ConfigEntry
-from chaplain.journal.config_message import AddIdentity, FenceLane, LeaseLane, ReleaseLane, RemoveIdentity, acl_id
+from chaplain.journal.config_message import (
+    AddIdentity,
+    FenceLane,
+    LeaseLane,
+    MakeCheckpoint,
+    ReleaseLane,
+    RemoveIdentity,
+    acl_id,
+)
 from chaplain.journal.founding import Founding
 from chaplain.segment.pack import Pack, decode_pack, digest_of, stated_digest
 
@@ -232,6 +240,8 @@ class Oracle:
                 return self._add(acl, message, petition.signer + petition.nonce, signer)
             case RemoveIdentity():
                 return self._remove(message, petition.signer, signer), 0
+            case MakeCheckpoint():
+                return ("applied" if signer.admin else "refused"), 0
             case FenceLane() | ReleaseLane():
                 lane = self._lanes.get(message.client_id)
                 if lane is None or not (signer.admin or lane.acl == petition.signer):

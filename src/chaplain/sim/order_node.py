@@ -76,6 +76,9 @@ class Tape:
             for place, payload in enumerate(payloads)
         )
 
+    def look_back(self, records: Sequence[Record], /) -> None:
+        """There are no checkpoints here."""
+
     def settle(self, message: Settled, /) -> None:
         assert message.body.index == self.settled + 1, "settled out of order"
         self.settled += 1

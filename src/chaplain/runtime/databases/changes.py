@@ -10,6 +10,7 @@ Invariant: offset n of the stream is the database's change n, whatever happened.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from random import SystemRandom
@@ -20,6 +21,7 @@ from chaplain.runtime.databases.engine import EngineFailed
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.files import Files, NoRoom
 from chaplain.runtime.journal import segments_of
+from chaplain.segment.files import list_segments
 from chaplain.segment.tap import StreamKind, Tap
 from chaplain.segment.write import LogSettings
 
@@ -29,6 +31,10 @@ RECORD_ROWS_MAX = 50_000
 
 Pair = tuple[bytes, bytes]
 """A key, and the row under it; empty if there is none."""
+
+
+BEGIN = "begin"
+"""A file beside the log, if it does not begin with change 0."""
 LOG = "rows"
 """What Spark's option `kind` calls it."""
 CHANGES = "rows"
@@ -48,6 +54,9 @@ class ChangeLog:
             settings = LogSettings(LOG, StreamKind.ROWS, segment_bytes=SEGMENT_BYTES)
             self._tap = Tap(settings, SystemRandom(), segments_of(folder, LOG))
             self._files = Files(Disk(str(folder)))
+            begin = folder / BEGIN
+            if begin.exists():
+                self._tap.begin(stream, int(begin.read_text()))
         except (OSError, ChaplainError) as error:
             raise EngineFailed(f"the log of row changes in {folder}: {error}") from error
 
@@ -73,8 +82,23 @@ class ChangeLog:
         for operation in self._tap.write(StreamKind.ROWS, self._stream, values, timestamp_ns, keys=keys):
             self._files.perform(operation)
 
+    def sync(self) -> None:
+        self._files.sync()
+
     def close(self) -> None:
         self._files.close()
+
+
+def begin_at(folder: Path, count: int) -> None:
+    """The database was taken from another node, with so many changes: the log here begins behind them."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for segment in list_segments(folder, LOG):
+        segment.path.unlink()
+    new = folder / (BEGIN + ".new")
+    new.write_text(f"{count}\n")
+    with new.open() as opened:
+        os.fsync(opened.fileno())
+    new.rename(folder / BEGIN)
 
 
 def _fitting(pairs: Sequence[Pair], start: int) -> int:

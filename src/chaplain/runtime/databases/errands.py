@@ -55,17 +55,21 @@ class Databases:
         """Who does what: a client's long query holds up nothing but other queries."""
         works: dict[type, Callable[[Any], Any]] = {OpenDatabase: self.open, Apply: self.apply, TryOut: self.try_out}
         works |= {TakeResults: self.results, ClearResults: self.clear}
-        return [Crew(works, THREADS), Crew({RunQuery: self.query}, THREADS), Crew({StopQuery: self.stop}, 1)]
+        from chaplain.runtime.databases.copies import Copies  # noqa: PLC0415  a node loads only what it uses
+
+        copies = Copies(self._kind, self._folder, self._engines, self._turns)
+        crews = [Crew(works, THREADS), Crew({RunQuery: self.query}, THREADS), Crew({StopQuery: self.stop}, 1)]
+        return [*crews, copies.crew()]
 
     def open(self, wanted: OpenDatabase) -> DatabaseOpened:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             engine = open_engine(self._kind, self._folder, wanted.stream, self._server)
         except Exception as error:
-            return DatabaseOpened(wanted.stream, failed=_why(error))
+            return DatabaseOpened(wanted.stream, failed=why(error))
         self._turns[wanted.stream] = threading.Lock()
         self._engines[wanted.stream] = engine
-        return DatabaseOpened(wanted.stream, engine.index, engine.fingerprint)
+        return opened(wanted.stream, engine)
 
     def apply(self, wanted: Apply) -> Applied:
         engine = self._engines[wanted.stream]
@@ -75,7 +79,7 @@ class Databases:
                 with self._turns[wanted.stream]:
                     steps.append(engine.apply(work))
         except Exception as error:
-            return Applied(wanted.stream, tuple(steps), _why(error))
+            return Applied(wanted.stream, tuple(steps), why(error))
         return Applied(wanted.stream, tuple(steps))
 
     def try_out(self, wanted: TryOut) -> Tried:
@@ -99,7 +103,7 @@ class Databases:
         except QueryFailed as error:
             return Looked(wanted.token, kind="invalid", reason=str(error))
         except Exception as error:
-            return Looked(wanted.token, kind="stopped", reason=_why(error))
+            return Looked(wanted.token, kind="stopped", reason=why(error))
         finally:
             self._stopped.pop(wanted.token, None)
         return Looked(wanted.token, encode_any(rows))
@@ -119,7 +123,7 @@ class Databases:
                     self._engines[wanted.stream].clear(wanted.acl, wanted.read)
             runs = self._engines[wanted.stream].results(wanted.acl, *ids)
         except Exception as error:
-            return Looked(wanted.token, kind="stopped", reason=_why(error))
+            return Looked(wanted.token, kind="stopped", reason=why(error))
         return Looked(wanted.token, encode_runs(runs))
 
     def clear(self, wanted: ClearResults) -> Cleared:
@@ -133,10 +137,14 @@ class Databases:
             engine.close()
 
 
-def _why(error: Exception) -> str:
+def why(error: Exception) -> str:
     """A fault of ours is told with its place."""
     if isinstance(error, EngineFailed):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"a fault of the executor{where}: {type(error).__name__}: {error}"[:500]
+
+
+def opened(stream: str, engine: Engine) -> DatabaseOpened:
+    return DatabaseOpened(stream, engine.index, engine.fingerprint, kept=getattr(engine, "kept", 0))

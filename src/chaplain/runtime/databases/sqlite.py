@@ -21,6 +21,7 @@ import apsw
 from chaplain.executor.events import Step, Work
 from chaplain.executor.fingerprint import Tallies
 from chaplain.executor.statement import Outcome, Parameters, Rows, Run, StatementError
+from chaplain.runtime.databases import sqlite_copies
 from chaplain.runtime.databases.changes import CHANGES, ChangeLog, quoted
 from chaplain.runtime.databases.engine import EngineFailed
 from chaplain.runtime.databases.requests import Request, requests_of, runs_of
@@ -54,10 +55,13 @@ class SqliteDatabase:
         self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream)
         self._open(path)
         if self._changes.is_behind(self._store.state.changes):
+            # Made anew: from the copy that is kept, whose row changes were synced with it, or from the beginning.
             self._connection.close()
-            for suffix in ("", "-wal", "-shm"):
-                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            if not sqlite_copies.restore(path):
+                for suffix in ("", "-wal", "-shm"):
+                    path.with_name(path.name + suffix).unlink(missing_ok=True)
             self._open(path)
+        self.path = path
         self._readers = Readers(path)
 
     def _open(self, path: Path) -> None:
@@ -192,6 +196,15 @@ class SqliteDatabase:
             self._runner.free(self._store.clear, acl, through)
         except STOPS as error:
             raise EngineFailed(f"SQLite cannot go on: {type(error).__name__}: {error}") from error
+
+    @property
+    def kept(self) -> int:
+        """The last message in the copy beside it."""
+        return sqlite_copies.index_of(sqlite_copies.beside(self.path, sqlite_copies.KEPT))
+
+    def sync_changes(self) -> None:
+        """The log of row changes is on disk, as far as it goes now. In turn with `apply`."""
+        self._changes.sync()
 
     def close(self) -> None:
         self._readers.close()

@@ -24,6 +24,7 @@ from chaplain.core import (
     Woken,
 )
 from chaplain.journal import config_message, signing
+from chaplain.journal.checkpoint import checkpoint_name
 from chaplain.journal.cluster_message import genesis
 from chaplain.journal.config_message import acl_id
 from chaplain.journal.core import JournalCore
@@ -91,6 +92,7 @@ class JournalNode:
             jot=disk.get(jot_name(settings.order)),
             standing=disk.get(standing_name(settings.order)),
             ingest=disk.get(settings.ingest_file),
+            checkpoint=disk.get(checkpoint_name(settings.order)),
         )
         self._shadow: JournalExecution | None = None
         self._shadows = name == workload.shadowed
@@ -217,6 +219,11 @@ class Requests(Workload):
         CrashPoint("after settling", lambda effect: isinstance(effect, Settling)),
     )
 
+    padding_bytes: ClassVar[int] = 0
+    """Written behind every value."""
+    drops: ClassVar[bool] = False
+    """Whether files may begin elsewhere than with the first offset."""
+
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self.numbers = tuple(range(1, NODES + 1))
@@ -243,7 +250,7 @@ class Requests(Workload):
             tuple(
                 FoundingClient(name, _identity(name).key, writes, ALL_STREAMS, admin) for name, writes, admin in people
             ),
-            Policy(remembered_packs=3, lane_idle_ns=rng.choice((15, 60, 10_000)) * SECOND),
+            self.policy(rng),
             serializers=self.numbers,
         )
         self._peers = {
@@ -260,6 +267,13 @@ class Requests(Workload):
         self.rogue = Rogue(self, self._keys[Rogue.NODE])
         self._checker = RequestChecker(self)
 
+    def demands(self, healed: Sequence[str]) -> bool:
+        """Whether these must make progress."""
+        return len(healed) > len(self.names) // 2
+
+    def policy(self, rng: Random) -> Policy:
+        return Policy(remembered_packs=3, lane_idle_ns=rng.choice((15, 60, 10_000)) * SECOND)
+
     def number(self, name: str) -> int:
         return self.numbers[self.names.index(name)]
 
@@ -269,6 +283,10 @@ class Requests(Workload):
     @staticmethod
     def _disk(number: int) -> bytes:
         return b"disk of node %3d" % number
+
+    def _disk_now(self, name: str) -> bytes:
+        """The disk that the node has now."""
+        return self._disk(self.number(name))
 
     def peer(self, number: int) -> Peer:
         return self._peers[number]
@@ -283,7 +301,7 @@ class Requests(Workload):
         order = OrderSettings(
             node=number,
             genesis=genesis(CLUSTER),
-            disk=self._disk(number),
+            disk=self._disk_now(name),
             founding_disk=self._disk(number),
             boot=b"%16d" % self._boots[name],
             segment_bytes=_SEGMENT_BYTES,

@@ -1,0 +1,157 @@
+"""Getting a checkpoint from others, when the messages that follow ours are in nobody's log any more.
+
+    nobody connected has the next message ──▶ a checkpoint that can be trusted ──▶ piece by piece ──▶ its digest holds
+    ──▶ on disk ──▶ this node starts again, from it
+
+Decides which checkpoint is trusted: one that a quorum without us says the same of; or, when that many cannot be heard
+for a while, one of which a single serializer says that a quorum said so. Its octets are then checked against that
+digest, so it does not matter who gives them. Refuses to know what a state holds.
+
+Starting again is on purpose: everything that a node derives from its state is then made from what is on its disk, by
+the one way there is.
+
+Invariants: a state is adopted only if it is further on than what is agreed here, has the trusted digest and is of this
+cluster; nothing is adopted before it is on disk.
+
+Bounds: one checkpoint at a time, of at most `STATE_BYTES_MAX`, one piece under way.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TypeAlias
+
+from chaplain.core import Halt, Persist, Replace, Report
+from chaplain.errors import Malformed
+from chaplain.journal import checkpoint
+from chaplain.journal.archive import Archive
+from chaplain.journal.checkpoint import STATE_BYTES_MAX, Checkpoint, checkpoint_name
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.journal_events import ToPeer
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.log import Log
+from chaplain.journal.peer_messages import AskState, Covered, StatePiece
+from chaplain.journal.state import load
+
+AdoptionEffect: TypeAlias = ToPeer | Persist | Report | Halt
+_Named = tuple[int, bytes, int]
+"""Index, digest and size."""
+
+
+class Adoption:
+    def __init__(self, settings: JournalSettings, execution: JournalExecution, archive: Archive) -> None:
+        self._settings = settings
+        self._execution = execution
+        self._archive = archive
+        self._log: Log | None = None
+        self._wanted: _Named | None = None
+        self._data = bytearray()
+        self._asked = 0
+        self._since_ns: int | None = None
+        """Since when nobody has what follows."""
+        self._writing = False
+        self.due_ns: int | None = None
+        self.effects: list[AdoptionEffect] = []
+
+    def attach(self, log: Log) -> None:
+        self._log = log
+
+    def look(self, now_ns: int) -> None:
+        """Something was said, or somebody came or went."""
+        if self._writing:
+            return
+        if not self._is_needed():
+            self._wanted, self._since_ns, self.due_ns = None, None, None
+            return
+        if self._since_ns is None:
+            self._since_ns = now_ns
+        wanted = self._trusted(now_ns)
+        if wanted is not None and wanted != self._wanted:
+            self._wanted, self._data = wanted, bytearray()
+            self._ask(now_ns)
+        elif self.due_ns is None:
+            self.due_ns = now_ns + self._settings.order.retry_ns
+
+    def woken(self, now_ns: int) -> None:
+        if self.due_ns is None or now_ns < self.due_ns:
+            return
+        self.due_ns = None
+        if self._wanted is not None and self._is_needed() and self._trusted(now_ns) == self._wanted:
+            self._ask(now_ns)
+        else:
+            self.look(now_ns)
+
+    def _is_needed(self) -> bool:
+        """Whether others are further on, and none of them has what follows our own."""
+        assert self._log is not None
+        following = self._log.agreed + 1
+        further = [said for said in self._archive.said.values() if max(said.index, said.agreed) >= following]
+        return bool(further) and all(said.first > following for said in further)
+
+    def _trusted(self, now_ns: int) -> _Named | None:
+        assert self._log is not None
+        said = self._archive.said
+        named = {_name(one) for one in said.values() if one.index > self._log.agreed}
+        assert self._since_ns is not None
+        patient = now_ns - self._since_ns < self._settings.order.patience_ns
+        for wanted in sorted(named, reverse=True):
+            alike = [node for node, one in said.items() if _name(one) == wanted]
+            if wanted[2] > STATE_BYTES_MAX:
+                continue
+            if self._execution.assembly.quorum.reached(alike):
+                return wanted
+            voters = self._execution.assembly.quorum.voters
+            if not patient and any(said[node].confirmed and node in voters for node in alike):
+                return wanted
+        return None
+
+    def _ask(self, now_ns: int) -> None:
+        """Ask the next one who has it for the next piece."""
+        assert self._wanted is not None
+        holders = sorted(node for node, one in self._archive.said.items() if one.index >= self._wanted[0])
+        self._asked = next((node for node in holders if node > self._asked), holders[0])
+        self.due_ns = now_ns + self._settings.order.retry_ns
+        self._ask_more()
+
+    def _ask_more(self) -> None:
+        assert self._wanted is not None
+        self.effects.append(ToPeer(self._asked, AskState(self._wanted[0], len(self._data))))
+
+    def came(self, now_ns: int, node: int, piece: StatePiece) -> None:
+        wanted = self._wanted
+        if wanted is None or self._writing or (piece.index, piece.position) != (wanted[0], len(self._data)):
+            return
+        self._data += piece.data[: wanted[2] - len(self._data)]
+        self._asked, self.due_ns = node, now_ns + self._settings.order.retry_ns
+        if len(self._data) < wanted[2]:
+            if piece.data:
+                self._ask_more()
+            return
+        self._finish(node, wanted, bytes(self._data))
+
+    def _finish(self, node: int, wanted: _Named, state: bytes) -> None:
+        self._data = bytearray()
+        try:
+            if sha256(state).digest() != wanted[1]:
+                raise Malformed("not the state that it was said to be")
+            found = load(self._execution.state.founding, state)
+            if found.moment.index != wanted[0]:
+                raise Malformed(f"a state after message {found.moment.index}")
+        except Malformed as wrong:
+            self.effects.append(Report("checkpoint does not fit", str(node), {"reason": str(wrong)}))
+            return  # asked again, of the next one, when it is due
+        self._writing = True
+        self.due_ns = None
+        adopted = Checkpoint(wanted[0], wanted[1], state, first=wanted[0] + 1)
+        file = Replace(checkpoint_name(self._settings.order), checkpoint.encode(adopted))
+        self.effects.append(Report("checkpoint taken from others", str(node), {"index": wanted[0]}))
+        self.effects.append(Persist(1, (file,)))
+
+    def written(self) -> None:
+        """It is on disk: everything begins from it."""
+        assert self._writing
+        self.effects.append(Halt("a checkpoint was taken from others", again=True))
+
+
+def _name(said: Covered) -> _Named:
+    return said.index, said.digest, said.size_bytes

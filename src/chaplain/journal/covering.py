@@ -1,0 +1,138 @@
+"""Checkpoints as the journal around them sees it: what they are told, and what they want done.
+
+Ties together what this node keeps and drops (`archive`) and what it takes from others (`adoption`). Decides only which
+of them something is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias, assert_never
+
+from chaplain.core import Frozen, Halt, Persist, Report
+from chaplain.errors import Malformed
+from chaplain.journal import checkpoint
+from chaplain.journal.adoption import Adoption
+from chaplain.journal.archive import Archive
+from chaplain.journal.bench import Bench
+from chaplain.journal.checkpoint import Checkpoint
+from chaplain.journal.cluster_message import DataEntry, Reference
+from chaplain.journal.execution import JournalExecution
+from chaplain.journal.founding import Founding
+from chaplain.journal.journal_events import ToPeer
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.log import Log
+from chaplain.journal.mail import Mail
+from chaplain.journal.peer_messages import AskState, Covered, StatePiece
+from chaplain.journal.slips import Slips
+from chaplain.journal.state import Moment, State, load
+from chaplain.journal.verdict import Executed
+
+CoveringMessage: TypeAlias = Covered | AskState | StatePiece
+
+
+class Base(Frozen, frozen=True):
+    """What a checkpoint said, when this node started from it, that others than execution need."""
+
+    moment: Moment
+    databases: dict[str, int]
+    """The last message with statements for each."""
+    owners: dict[int, bytes]
+    """The identities of lanes."""
+
+
+def base_of(state: State) -> Base:
+    owners = {lane.client_id: lane.acl for lane in state.lanes.values()}
+    return Base(state.moment, dict(state.databases), owners)
+
+
+def found_checkpoint(founding: Founding, data: bytes | None) -> Checkpoint | None:
+    """What a node's file says; nothing, if it cannot be believed: the log says whether that is a loss."""
+    if data is None:
+        return None
+    try:
+        first, state = checkpoint.decode(data)
+        return checkpoint.make(load(founding, state).moment.index, state, first)
+    except Malformed:
+        return None
+
+
+class Covering:
+    def __init__(self, settings: JournalSettings, execution: JournalExecution, forget: Callable[[int], None]) -> None:
+        """`forget` is told from which message on the log goes, when some of it went."""
+        self._execution = execution
+        self.archive = Archive(settings, execution)
+        self._adoption = Adoption(settings, execution, self.archive)
+        self._forget = forget
+        self._log: Log | None = None
+        self._firsts: dict[int, tuple[int, int]] = {}
+        self._first = 1
+
+    def attach(self, bench: Bench, found: Checkpoint | None) -> None:
+        """From now on, work; and what the checkpoint covers of ingest nodes' journals is ordered for the serializer."""
+        self._log, self._firsts, self._first = bench.log, bench.firsts, bench.log.places.first
+        self.archive.attach(bench.log, found)
+        self._adoption.attach(bench.log)
+        for node, (journal, index) in self._execution.state.journals.items():
+            if index:
+                bench.shelf.ordered([DataEntry(Reference(node, journal, index), b"")])
+
+    @property
+    def due_ns(self) -> int | None:
+        due = (self.archive.due_ns, self._adoption.due_ns)
+        return min((when for when in due if when is not None), default=None)
+
+    def executed(self, executed: Executed) -> None:
+        self.archive.executed(executed)
+
+    def start(self) -> None:
+        self.archive.start()
+
+    def up(self, now_ns: int, node: int) -> None:
+        self.archive.up(node)
+        self._adoption.look(now_ns)
+
+    def down(self, now_ns: int, node: int) -> None:
+        self.archive.down(node)
+        self._firsts.pop(node, None)
+        self._adoption.look(now_ns)
+
+    def said(self, now_ns: int, node: int, message: CoveringMessage) -> None:
+        match message:
+            case Covered():
+                self._firsts[node] = (message.first, message.agreed)
+                self.archive.heard(now_ns, node, message)
+                self._adoption.look(now_ns)
+            case AskState():
+                self.archive.asked(node, message)
+            case StatePiece():
+                self._adoption.came(now_ns, node, message)
+            case _:
+                assert_never(message)
+
+    def woken(self, now_ns: int) -> None:
+        self.archive.woken(now_ns)
+        self._adoption.woken(now_ns)
+
+    def written(self, now_ns: int, part: str, ticket: int) -> None:
+        if part == "archive":
+            self.archive.written(now_ns, ticket)
+        else:
+            self._adoption.written()
+
+    def perform(self, mail: Mail, slips: Slips) -> list[Persist | Report | Halt]:
+        """Say what is to be said; gives what is the host's."""
+        assert self._log is not None
+        if self._log.places.first != self._first:
+            self._first = self._log.places.first
+            self._forget(self._first)
+        effects: list[Persist | Report | Halt] = []
+        parts: dict[str, Archive | Adoption] = {"archive": self.archive, "adoption": self._adoption}
+        for name, part in parts.items():
+            for effect in part.effects:
+                if isinstance(effect, ToPeer):
+                    mail.to_peer(effect)
+                else:
+                    effects.append(slips.write(name, effect) if isinstance(effect, Persist) else effect)
+            part.effects.clear()
+        return effects

@@ -1,0 +1,87 @@
+"""One-line mutations of checkpoints and of what is dropped for them; the `retention` workload must catch each."""
+
+from __future__ import annotations
+
+from chaplain.sim.planted import Bug
+
+_BY = ("retention", "requests", "assert")
+
+
+def _bug(name: str, module: str, old: str, new: str, *, by: tuple[str, ...] = _BY, mode: str = "safety") -> Bug:
+    return Bug(name, f"chaplain.journal.{module}", old, new, "retention", by, 60, mode)
+
+
+BUGS = [
+    _bug(
+        "drop behind the checkpoint",
+        "archive",
+        "limit = min(self.covered(), self.first_needed() - 1)",
+        "limit = min(log.agreed, self.first_needed() - 1)",
+    ),
+    _bug(
+        "drop what no quorum has",
+        "archive",
+        "        return self._execution.assembly.quorum.reached([*alike, self._settings.node])",
+        "        return True",
+    ),
+    _bug(
+        "drop before the checkpoint is on disk",
+        "archive",
+        "        self._writing[self._ticket] = made.index\n",
+        "        self._writing[self._ticket] = self.durable = made.index\n",
+    ),
+    _bug("drop what is to be kept", "retention", "    if segment.last <= released:", "    if segment.last:"),
+    _bug(
+        "believe a state whatever its digest",
+        "adoption",
+        "            if sha256(state).digest() != wanted[1]:",
+        "            if not state:",
+    ),
+    _bug(
+        "believe one node about a checkpoint",
+        "adoption",
+        "            if self._execution.assembly.quorum.reached(alike):",
+        "            if alike:",
+    ),
+    _bug(
+        "start again before the checkpoint is on disk",
+        "adoption",
+        "        self.effects.append(Persist(1, (file,)))",
+        "        self.effects.append(Persist(1, (file,)))\n        self.written()",
+    ),
+    _bug(
+        "a wiped disk votes at once",
+        "standing",
+        "    wiped = Standing(disk, State.WIPED)",
+        "    wiped = Standing(disk, State.SOUND)",
+        by=("crash", *_BY),
+    ),
+    _bug(
+        "take down a state that is not whole",
+        "archive",
+        "made = checkpoint.make(executed.moment.index, self._execution.state.export())",
+        "self._execution.state.proofs.clear()\n"
+        "        made = checkpoint.make(executed.moment.index, self._execution.state.export())",
+    ),
+    _bug(
+        "forget which ingest messages a checkpoint covers",
+        "covering",
+        "            if index:\n",
+        "            if index < 0:\n",
+        mode="liveness",
+    ),
+    _bug(
+        "drop what is staged",
+        "retention",
+        "    return min(owed, staged.index if staged is not None else NOBODY, *others)",
+        "    return min(NOBODY, *others)",
+        mode="liveness",
+    ),
+    _bug(
+        "ask those who have dropped it",
+        "adoption",
+        "        return bool(further) and all(said.first > following for said in further)",
+        "        return False",
+        mode="liveness",
+    ),
+]

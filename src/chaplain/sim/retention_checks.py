@@ -1,0 +1,112 @@
+"""Watches checkpoints and what is dropped for them, from outside.
+
+nothing is dropped that the node's own checkpoint on disk does not cover
+nothing is dropped before a majority has a checkpoint of it on disk
+checkpoints of all nodes behind one message are the same octets
+a node that counts for a quorum has everything that was agreed up to what it acknowledges: `requests` sees to it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chaplain.core import Halt, Persist, Persisted, Remove, Replace
+from chaplain.journal import checkpoint
+from chaplain.journal.checkpoint import checkpoint_name
+from chaplain.journal.state import load
+from chaplain.segment.layout import parse_name
+from chaplain.segment.record import Kind
+from chaplain.segment.survey import Surveyor
+from chaplain.sim.checkers import Watcher
+from chaplain.sim.host import Host
+from chaplain.sim.journal_checks import Settling
+
+if TYPE_CHECKING:
+    from chaplain.sim.workloads.retention import Retention
+    from chaplain.sim.world import World
+
+
+_DIGEST = slice(24, 56)
+"""Where a checkpoint has its digest."""
+
+
+class RetentionChecker(Watcher):
+    name = "retention"
+
+    def __init__(self, workload: Retention) -> None:
+        self._workload = workload
+        self.world: World | None = None
+        self.reached = 0
+        """The furthest message that anybody settled."""
+        self._digests: dict[int, bytes] = {}
+        self._indexes: dict[bytes, int] = {}
+        """Behind which message each checkpoint that was ever written is, by its digest."""
+        self._held: dict[str, int] = {}
+        """The furthest checkpoint that each node ever had on a disk."""
+
+    def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
+        if isinstance(event, Persisted):
+            self._held[host.name] = max(self._durable(host), self._held.get(host.name, 0))
+        for effect in effects:
+            match effect:
+                case Settling():
+                    self.reached = max(self.reached, effect.message.body.index)
+                case Persist():
+                    self._persisted(host, effect)
+                case Halt(again=True):
+                    assert self.world is not None
+                    self.world.counts["checkpoints adopted"] += 1
+                    self._adopted(host)
+                case _:
+                    pass
+
+    def _adopted(self, host: Host) -> None:
+        if not self._durable(host):
+            self.complain(f"{host.name} starts again from a checkpoint that is not on its disk")
+
+    def _persisted(self, host: Host, effect: Persist) -> None:
+        assert self.world is not None
+        for operation in effect.operations:
+            match operation:
+                case Remove() if operation.file.endswith(".segment"):
+                    self.world.counts["segments dropped"] += 1
+                    self._dropped(host, operation.file)
+                case Replace() if operation.file == checkpoint_name(self._workload.settings(host.name).order):
+                    self.world.counts["checkpoints written"] += 1
+                    self._written(host, operation.data)
+                case _:
+                    pass
+
+    def _written(self, host: Host, data: bytes) -> None:
+        _, state = checkpoint.decode(data)
+        index = load(self._workload.founding, state).moment.index
+        made = checkpoint.make(index, state)
+        self._indexes[made.digest] = index
+        if self._digests.setdefault(index, made.digest) != made.digest:
+            self.complain(f"{host.name} has another checkpoint than others behind message {index}")
+
+    def _dropped(self, host: Host, file: str) -> None:
+        last = _last_of(host, file)
+        own = self._durable(host)
+        if last > own:
+            self.complain(f"{host.name} drops message {last}, and its checkpoint on disk covers {own}")
+        rules = self._workload.rules
+        if not rules.keep_bytes and not rules.keep_ns and last > self._workload.released:
+            self.complain(f"{host.name} drops message {last}, which nobody released and no rule lets go")
+        held = sum(covers >= last for covers in self._held.values())
+        if 2 * held <= len(self._workload.numbers):
+            self.complain(f"{host.name} drops message {last}, which {held} nodes have a checkpoint of")
+
+    def _durable(self, host: Host) -> int:
+        """What the checkpoint on a disk covers, if the power went out now."""
+        data = host.disk.file(checkpoint_name(self._workload.settings(host.name).order))
+        return 0 if data is None else self._indexes[data[_DIGEST]]
+
+
+def _last_of(host: Host, file: str) -> int:
+    """The furthest message of which something is in a file."""
+    data = host.disk.file(file)
+    found = Surveyor("journal").add(parse_name(file)[1], data) if data else None
+    kinds = (Kind.BATCH, Kind.META)
+    return max((record.index for _, record in found.records if record.kind in kinds), default=0) if found else 0

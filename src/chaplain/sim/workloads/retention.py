@@ -1,0 +1,92 @@
+"""The journal whole, as in `requests`, with a checkpoint after every few messages, and segments that go when they can.
+
+Disks are wiped, too, a minority's in one run: whoever comes back finds that the others no longer have the beginning,
+and goes on from a checkpoint. An admin asks for checkpoints, and releases what was written, at any time.
+
+What must hold is what `requests` demands, and: a node never begins behind what it was told to be its log's beginning,
+and what its files hold is what was agreed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any, ClassVar
+
+import msgspec
+
+from chaplain.journal.config_message import MakeCheckpoint
+from chaplain.journal.founding import Policy
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.retention import Rules
+from chaplain.sim.faults import Fault
+from chaplain.sim.retention_checks import RetentionChecker
+from chaplain.sim.weather import SECOND
+from chaplain.sim.workloads.requests import Requests
+from chaplain.sim.world import World
+
+_SEGMENT_BYTES = 24 * 1024
+
+
+class Retention(Requests):
+    kinds: ClassVar[Sequence[str]] = (*Requests.kinds, "disk wiped", "disk wiped", "long absence")
+    padding_bytes: ClassVar[int] = 150
+    drops: ClassVar[bool] = True
+
+    def __init__(self, rng: Random) -> None:
+        self._disks: dict[str, bytes] = {}
+        self._victim = ""
+        super().__init__(rng)
+        self.rules = Rules(keep_bytes=rng.choice((0, 1, 1, 3 * _SEGMENT_BYTES)), keep_ns=rng.choice((0, 5 * SECOND)))
+        self._asks = rng.random() < 0.7
+        self.released = 0
+        """Up to which message an admin asked for the log to go."""
+        self._retention = RetentionChecker(self)
+
+    def policy(self, rng: Random) -> Policy:
+        return msgspec.structs.replace(super().policy(rng), checkpoint_bytes=rng.choice((6, 20, 10_000)) * 1024)
+
+    def settings(self, name: str) -> JournalSettings:
+        settings = super().settings(name)
+        order = msgspec.structs.replace(settings.order, segment_bytes=_SEGMENT_BYTES)
+        return msgspec.structs.replace(settings, order=order, rules=self.rules)
+
+    def _disk_now(self, name: str) -> bytes:
+        return self._disks.get(name) or super()._disk_now(name)
+
+    def demands(self, healed: Sequence[str]) -> bool:
+        """Whoever was wiped gets its vote back from a quorum of others: two of three are none."""
+        return super().demands(healed) and (self._victim not in healed or len(healed) == len(self.names))
+
+    def checkers(self) -> list[Any]:
+        return [*super().checkers(), self._retention]
+
+    def begin(self, world: World) -> None:
+        super().begin(world)
+        self._retention.world = world
+        if self._asks:
+            world.after(2 * SECOND, self._ask, world)
+
+    def _ask(self, world: World) -> None:
+        """An admin wants a checkpoint, and perhaps the log to begin later."""
+        world.after(self.rng.randrange(4 * SECOND), self._ask, world)
+        reached = self._retention.reached
+        through = self.rng.randrange(reached + 20) if self.rng.random() < 0.7 else 0
+        self.released = max(self.released, through)
+        self.clients[0].wish(world, MakeCheckpoint(through))
+
+    def strike(self, world: World, fault: Fault) -> None:
+        host = world.hosts[fault.nodes[0]]
+        if fault.kind == "long absence":
+            world.crash(host, power=False, reason=fault.kind)
+            world.after(10 * SECOND, world.restart, host)
+            return
+        self._victim = self._victim or host.name
+        if self._victim == host.name:
+            world.crash(host, power=True, reason=fault.kind)
+            host.disk.wipe()
+            self._disks[host.name] = self.rng.randbytes(16)
+            world.after(SECOND, world.restart, host)
+
+
+WORKLOAD = Retention

@@ -1,0 +1,321 @@
+"""Checkpoints step by step: octets, rules, what can go, and who is believed."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from requests_stage import BOB, Stage, petition
+
+from chaplain.core import Halt, Persist, Replace
+from chaplain.errors import Malformed
+from chaplain.executor.statement import SQL_TYPE
+from chaplain.journal import checkpoint, peer_messages
+from chaplain.journal.adoption import Adoption
+from chaplain.journal.archive import Archive
+from chaplain.journal.config_message import MakeCheckpoint, encode_fields
+from chaplain.journal.holding import Held, Holding, Staged
+from chaplain.journal.journal_events import ToPeer
+from chaplain.journal.peer_messages import AskState, Covered, StatePiece
+from chaplain.journal.places import Places, Stretch
+from chaplain.journal.reading import StreamIndex
+from chaplain.journal.request import STATEMENTS
+from chaplain.journal.retention import NOBODY, Rules, droppable, first_needed
+from chaplain.journal.state import State, load
+from chaplain.journal.verdict import Executed, Reason, StreamVerdict
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "checkpoints.md"
+EXAMPLES = {
+    "fields": encode_fields(MakeCheckpoint(1000)),
+    "file": checkpoint.encode(checkpoint.make(7, b"state", 3)),
+    "covered": peer_messages.encode(Covered(7, bytes(range(32)), 5, 3, 9, confirmed=True))[0],
+    "ask": peer_messages.encode(AskState(7, 5))[0],
+}
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_the_page_shows_these_octets(name: str) -> None:
+    found = re.search(rf"```hex {name}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    assert bytes.fromhex(found[1]) == EXAMPLES[name]
+
+
+def test_what_is_said_is_read_back() -> None:
+    for message in (Covered(7, bytes(32), 5, 3, 9, confirmed=False), AskState(1, 2), StatePiece(1, 2, b"octets")):
+        assert peer_messages.decode(*peer_messages.encode(message)) == message
+
+
+def test_a_file_with_one_wrong_bit_is_none() -> None:
+    data = checkpoint.encode(checkpoint.make(7, b"state", 3))
+    assert checkpoint.decode(data) == (3, b"state")
+    for place in range(len(data)):
+        with pytest.raises(Malformed):
+            checkpoint.decode(data[:place] + bytes((data[place] ^ 4,)) + data[place + 1 :])
+    with pytest.raises(Malformed):
+        checkpoint.decode(data[:-1])
+
+
+def test_statements_are_what_executors_call_so() -> None:
+    assert STATEMENTS == SQL_TYPE
+
+
+# Agreed entries.
+
+
+def execute(stage: Stage, entries: list[Any]) -> Executed:
+    stage.prefix.order(entries)
+    return stage.executed[-1]
+
+
+def test_an_admin_has_a_checkpoint_made_and_releases_the_log() -> None:
+    stage = Stage()
+    executed = execute(stage, [petition(MakeCheckpoint(1))])
+    assert executed.checkpoint
+    assert executed.verdict.entries[0].reason is Reason.APPLIED
+    assert int.from_bytes(executed.verdict.entries[0].acl[4:12], "big") == executed.moment.index
+    assert stage.execution.state.released == 1
+    assert execute(stage, [petition(MakeCheckpoint(10**6))]).checkpoint
+    assert stage.execution.state.released == stage.execution.settled, "what is not written cannot be released"
+    assert not execute(stage, []).checkpoint
+
+
+def test_nobody_else_has() -> None:
+    stage = Stage()
+    executed = execute(stage, [petition(MakeCheckpoint(1), signer=BOB)])
+    assert not executed.checkpoint
+    assert executed.verdict.entries[0].reason is not Reason.APPLIED
+    assert not stage.execution.state.released
+
+
+def test_a_state_is_loaded_as_it_was() -> None:
+    stage = Stage()
+    execute(stage, [petition(MakeCheckpoint(1))])
+    state = stage.execution.state
+    state.databases["main"] = 1
+    assert load(state.founding, state.export()).export() == state.export()
+
+
+# What lies where.
+
+
+def places(*lasts: int, size: int = 100) -> Places:
+    made = Places()
+    made.segments = [Stretch(n, n * size, (n + 1) * size, last, last * 10) for n, last in enumerate(lasts)]
+    return made
+
+
+def test_segments_go_from_the_front_up_to_the_limit() -> None:
+    made = places(10, 20, 30, 40)
+    assert [one.sequence for one in made.droppable(25)] == [0, 1]
+    assert [one.sequence for one in made.droppable(100)] == [0, 1, 2], "the last one is written to"
+    made.drop(made.segments[0])
+    assert made.first == 11
+    assert made.span(5, 40, 1) is None
+
+
+def test_a_message_across_two_segments_goes_with_the_first() -> None:
+    made = places(0, 0, 0)
+    made.note(1, 10, 50)
+    made.note(2, 90, 120)
+    made.note(3, 120, 150)
+    assert [one.last for one in made.segments] == [2, 3, 0]
+    made.drop(made.segments[0])
+    assert made.first == 3
+    assert made.span(3, 3, 100) == (120, 150)
+
+
+def gone(rules: Rules, *, limit: int = 100, released: int = 0, now_ns: int = 0) -> int:
+    return droppable(places(10, 20, 30, 40), rules, now_ns, limit=limit, released=released)
+
+
+def test_rules() -> None:
+    assert gone(Rules()) == 0
+    assert gone(Rules(), released=20) == 2
+    assert gone(Rules(), released=19) == 1
+    assert gone(Rules(keep_bytes=1)) == 3
+    assert gone(Rules(keep_bytes=250)) == 1
+    assert gone(Rules(keep_bytes=1), limit=15) == 1
+    assert gone(Rules(keep_ns=50), now_ns=300) == 2, "what is younger than that stays"
+    assert gone(Rules(), released=100, limit=0) == 0
+
+
+def test_what_is_staged_or_owed_is_needed() -> None:
+    staged = Staged(1, 1, 1, 1, "s", b"", b"", 0, 7, 0, 0)
+    assert first_needed(Holding(), []) == NOBODY
+    assert first_needed(Holding(Held(staged=(staged,))), [9]) == 7
+    assert first_needed(Holding(Held(owed=(staged,))), [NOBODY]) == 7
+    assert first_needed(Holding(Held(owed=(staged,))), [3]) == 3
+
+
+def test_streams_begin_with_what_is_kept() -> None:
+    index = StreamIndex()
+    index.begin({"old": 5, "orders": 4})
+    for at, first in ((11, 4), (12, 6)):
+        executed = SimpleNamespace(verdict=SimpleNamespace(streams=(StreamVerdict("orders", first, 2, b""),)))
+        executed.moment = SimpleNamespace(index=at)
+        index.add(executed)  # type: ignore[arg-type]
+    assert (index.first_offset("old"), index.next_offset("old")) == (5, 5)
+    assert (index.first_offset("orders"), index.find("orders", 7)) == (4, 12)
+    index.forget(12)
+    assert index.first_offset("orders") == 6
+    index.forget(13)
+    assert (index.first_offset("orders"), index.next_offset("orders")) == (8, 8)
+
+
+# Who is believed.
+
+
+class Log:
+    def __init__(self) -> None:
+        self.places = places(10, 20, 30)
+        self.agreed = 30
+        self.dropped = 0
+
+    def drop(self, count: int, limit: int) -> tuple[()]:
+        for segment in self.places.droppable(limit)[:count]:
+            self.places.drop(segment)
+        return ()
+
+
+class Desk:
+    """An archive and what it takes from others, in a cluster of three."""
+
+    def __init__(self, agreed: int = 30) -> None:
+        stage = Stage()
+        self.state: State = stage.execution.state
+        self.log: Any = Log()
+        self.log.agreed = agreed
+        order = SimpleNamespace(folder="", log="journal", retry_ns=10, patience_ns=100)
+        settings: Any = SimpleNamespace(node=1, order=order, rules=Rules(keep_bytes=1))
+        self.archive = Archive(settings, stage.execution)
+        self.adoption = Adoption(settings, stage.execution, self.archive)
+        self.archive.attach(self.log, None)
+        self.adoption.attach(self.log)
+        self.stage = stage
+
+    def make(self, index: int) -> checkpoint.Checkpoint:
+        moment: Any = SimpleNamespace(index=index)
+        self.archive.executed(Executed(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
+        self.archive.written(0, self.archive._ticket)
+        made = self.archive.latest
+        assert made is not None
+        return made
+
+    def effects(self, kind: type) -> list[Any]:
+        found = [*self.archive.effects, *self.adoption.effects]
+        self.archive.effects.clear()
+        self.adoption.effects.clear()
+        return [one for one in found if isinstance(one, kind)]
+
+
+def said(made: checkpoint.Checkpoint, **other: Any) -> Covered:
+    fields: dict[str, Any] = {"first": 1, "agreed": 30, "confirmed": False, "digest": made.digest, **other}
+    return Covered(made.index, size_bytes=len(made.state), **fields)
+
+
+def test_nothing_goes_before_a_quorum_and_everybody_connected_have_it() -> None:
+    desk = Desk()
+    made = desk.make(25)
+    assert desk.log.places.first == 1
+    desk.archive.up(2)
+    desk.archive.up(3)
+    desk.archive.heard(0, 2, said(made))
+    assert desk.archive.confirmed
+    assert desk.log.places.first == 1, "node 3 is connected and has said nothing"
+    desk.archive.heard(0, 3, Covered(15, bytes(32), 1, 1, 30, confirmed=False))
+    assert desk.log.places.first == 11, "node 3 has an earlier one"
+    desk.archive.down(3)
+    desk.archive.look(0)
+    assert desk.log.places.first == 21
+
+
+def test_what_somebody_needs_stays() -> None:
+    desk = Desk()
+    desk.archive.needs.append(lambda: 15)
+    desk.archive.up(2)
+    desk.archive.heard(0, 2, said(desk.make(25)))
+    assert desk.log.places.first == 11
+
+
+def test_a_checkpoint_counts_when_it_is_on_disk() -> None:
+    desk = Desk()
+    moment: Any = SimpleNamespace(index=25)
+    desk.archive.executed(Executed(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
+    (persist,) = desk.effects(Persist)
+    assert isinstance(persist.operations[0], Replace)
+    assert not desk.archive.durable
+    desk.archive.up(2)
+    (told,) = desk.effects(ToPeer)
+    assert told.message.index == 0
+
+
+def test_who_differs_from_a_majority_stops() -> None:
+    desk = Desk()
+    made = desk.make(25)
+    for node in (2, 3):
+        desk.archive.up(node)
+        desk.archive.heard(0, node, said(made, digest=bytes(32)))
+        assert bool(desk.effects(Halt)) == (node == 3)
+    assert desk.log.places.first == 1
+
+
+def behind() -> tuple[Desk, checkpoint.Checkpoint]:
+    """A node that has nothing, and a real checkpoint of others."""
+    desk = Desk(agreed=0)
+    other = Stage()
+    execute(other, [petition(MakeCheckpoint(0))])
+    state = other.execution.state
+    for node in (2, 3):
+        desk.archive.up(node)
+    return desk, checkpoint.make(state.moment.index, state.export())
+
+
+def test_a_quorum_is_believed_at_once_and_the_octets_are_checked() -> None:
+    desk, made = behind()
+    desk.archive.heard(0, 2, said(made, first=9))
+    desk.adoption.look(0)
+    assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    desk.archive.heard(0, 3, said(made, first=9))
+    desk.adoption.look(0)
+    (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    forged = made.state[:-1] + bytes((made.state[-1] ^ 1,))
+    desk.adoption.came(0, asked.node, StatePiece(made.index, 0, forged))
+    assert not desk.effects(Persist)
+    desk.adoption.woken(1000)
+    (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    half = len(made.state) // 2
+    desk.adoption.came(0, asked.node, StatePiece(made.index, 0, made.state[:half]))
+    (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    assert asked.message.position == half
+    desk.adoption.came(0, asked.node, StatePiece(made.index, half, made.state[half:]))
+    (persist,) = desk.effects(Persist)
+    first, state = checkpoint.decode(persist.operations[0].data)
+    assert (first, sha256(state).digest()) == (made.index + 1, made.digest)
+    assert not desk.effects(Halt)
+    desk.adoption.written()
+    (halt,) = desk.effects(Halt)
+    assert halt.again
+
+
+def test_one_serializer_is_believed_after_a_while_if_it_says_that_a_quorum_confirmed() -> None:
+    for confirmed in (False, True):
+        desk, made = behind()
+        desk.archive.down(3)
+        desk.archive.heard(0, 2, said(made, first=9, confirmed=confirmed))
+        desk.adoption.look(0)
+        assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+        desk.adoption.look(101)
+        asked = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+        assert bool(asked) == confirmed
+
+
+def test_nothing_is_adopted_while_somebody_has_the_log() -> None:
+    desk, made = behind()
+    desk.archive.heard(0, 2, said(made, first=9))
+    desk.archive.heard(0, 3, said(made, first=1))
+    desk.adoption.look(0)
+    assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]

@@ -1,0 +1,30 @@
+"""Checkpoints and dropped segments in the simulator: a few seeds; the campaign has the others, and the planted bugs."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from chaplain.sim import planted
+from chaplain.sim.runner import run_seed, total
+
+BUGS = {bug.name: bug for bug in planted.bugs("retention")}
+SEEDS = ((2, "safety"), (3, "safety"), (4, "safety"), (6, "safety"), (7, "safety"), (1, "liveness"), (4, "liveness"))
+
+
+def test_seeds():
+    outcomes = [run_seed("retention", seed, mode) for seed, mode in SEEDS]
+    assert not [outcome.reason for outcome in outcomes if not outcome.ok]
+    counts = total(outcomes)
+    assert counts["checkpoints written"] > 50
+    assert counts["segments dropped"] > 20
+    assert counts["checkpoints adopted"] > 0
+
+
+@pytest.mark.parametrize("name", sorted(BUGS))
+def test_bugs_can_still_be_planted(name):
+    spec = importlib.util.find_spec(BUGS[name].module)
+    assert spec is not None
+    assert planted.mutate(BUGS[name], Path(str(spec.origin)).read_text()) != Path(str(spec.origin)).read_text()
