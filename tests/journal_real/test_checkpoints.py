@@ -39,7 +39,7 @@ def compact(cluster: Cluster) -> list[Freed]:
         fill(client)
         wait_until_same(cluster)
         before = {node.number: size_of(node) for node in cluster}
-        freed = compress(None, cluster=str(cluster.directory), stream=STREAM, through=THROUGH)
+        freed = compress(None, cluster=str(cluster.directory), stream=STREAM, through=THROUGH, wait=180)
         assert [one.node for one in freed] == [1, 2, 3]
         assert all(one.done and one.segments and one.bytes for one in freed)
         assert all(size_of(node) < before[node.number] for node in cluster), "disk use did not fall"
