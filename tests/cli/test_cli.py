@@ -232,7 +232,16 @@ def test_starting_loads_nothing_heavy():
     code = "import chaplain.cli.main, chaplain.runtime.assemble, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     # numpy is there to read packs without a loop; nothing else heavy is.
-    assert not {"pyarrow", "pyspark", "pandas", "rich", "prometheus_client", "apsw"} & set(loaded)
+    assert not {"pyarrow", "pyspark", "pandas", "rich", "prometheus_client", "apsw", "pglast", "psycopg"} & set(loaded)
+
+
+def test_only_postgresql_needs_what_only_its_extra_brings():
+    """Loaded when a stream is opened there: by its own files, which nobody imports while being imported."""
+    root = Path(__file__).parents[2] / "src" / "chaplain"
+    others = [file for file in root.rglob("*.py") if not file.name.startswith("postgres")]
+    wants = re.compile(r"^\s*(?:from|import) (?:pglast|psycopg)|^(?:from|import) \S*databases\.postgres", re.M)
+    assert len(others) > 100
+    assert [file.name for file in others if wants.search(file.read_text())] == []
 
 
 def test_config_show_says_where_each_value_is_from(unstarted):

@@ -119,6 +119,14 @@ POSTGRES_BUGS = [
         ENGINE,
         "keeps_its_rows",
     ),
+    _bug(
+        "keys may be computed from rows",
+        "postgres_requests",
+        "self._admit_keys(verdict.computed & shapes[verdict.target].uniques)",
+        "pass",
+        ENGINE,
+        "a_key_does_not",
+    ),
     _bug("no bound on work", "postgres_requests", "and work > WORK_MAX", "and False", ENGINE, "bounds"),
     _bug(
         "the machine's time",

@@ -102,7 +102,7 @@ def test_failures_are_told_in_words_of_ours(pair: PostgresPair) -> None:
         "insert into p values (2, null)": ("constraint", "NOT NULL constraint failed: v"),
         "insert into c values (9)": ("constraint", "FOREIGN KEY constraint failed: c_k_fkey"),
         "insert into p values (2, 'long')": ("error", "text too long for its column (SQLSTATE 22001)"),
-        "update p set k = k / 0": ("error", "division by zero (SQLSTATE 22012)"),
+        "update p set v = k / 0": ("error", "division by zero (SQLSTATE 22012)"),
         "insert into p values (3000000000, 'b')": ("error", "number out of range (SQLSTATE 22003)"),
         "insert into p values ('x', 'b')": ("error", "text that is no value of the type (SQLSTATE 22P02)"),
         "select absent from p": ("error", "no such column (SQLSTATE 42703)"),
@@ -173,6 +173,56 @@ def test_where_a_server_keeps_its_rows_does_not_matter(pair: PostgresPair) -> No
     )
     assert [one.error for one in outcomes] == [None] * len(outcomes)
     assert len(outcomes[0].answers[0].rows) > 10
+
+
+def test_a_key_does_not_depend_on_where_rows_are(pair: PostgresPair) -> None:
+    """A server looks for a key that is taken row by row: what counts up from below meets the next, from above not."""
+    pair.run(
+        "create table t(k integer primary key, n integer unique, g integer, h integer, v text)",
+        "create table c(k integer primary key references t(n), v text)",
+        "create table tree(k integer primary key, up integer references tree(k) on delete restrict, v text)",
+        "create unique index two on t(g, h)",
+        *[f"create index back_{table} on {table}(v)" for table in ("t", "c", "tree")],
+    )
+    pair.run(*[("insert into t values (?, ?, 1, ?, ?)", (k, k, k, f"{200 - k}")) for k in range(20)])
+    pair.run(*[("insert into tree values (?, ?, ?)", (k, k - 1 if k else None, f"{200 - k}")) for k in range(20)])
+    pair.run(*[("insert into c values (?, ?)", (k, f"{200 - k}")) for k in range(5)])
+    assert not any(outcome.error for outcome in pair.steady.outcomes())
+    one = pair.restarted
+    for table in ("t", "c", "tree"):
+        one.ask(f"cluster {one.schema}.{table} using back_{table}")
+    computed = [
+        "update t set k = k + 1",
+        "update t set n = n + 1 where n > 4 returning n",
+        "update t set v = '', h = h + 1",
+        "update t set g = (select max(x.k) from t x where x.k < t.k)",
+        ("update t as x set k = x.k + ?", (1,)),
+        "update tree set k = k + 1",
+    ]
+    for outcome in pair.run(*computed):
+        assert outcome.error is not None
+        assert outcome.error.kind == "refused"
+        assert "set it to a value, or delete and insert" in outcome.error.message
+    outcomes = pair.run(
+        ("update t set g = ?, v = v || '!'", (7,)),  # no two have the same h
+        "update t set g = cast('8' as integer) where k > 10",
+        "update t set h = 7 where k > 10 and k < 13",  # two of 8, 7
+        ("update t set n = 7 where k = ?", (9,)),  # taken
+        "update t set n = 3 where k = 3",  # as it was
+        "update t set n = 4 + k where k = 4",
+        "update t set n = 103 where k = 3",  # referred to
+        "update t set n = default where k > 10",  # null is no key
+        "update c set k = 0",
+        "delete from tree where k > 9",  # each is referred to by the next, which goes as well
+        "delete from tree where k < 5",
+        "insert into t(k, n) values (5, 5) on conflict (k) do update set k = t.k + 100, n = t.n + 100",
+    )
+    kinds = ["" if one.error is None else one.error.kind for one in outcomes]
+    refers = ["constraint", "", "constraint", "", "constraint", ""]
+    assert kinds == ["", "", "constraint", "constraint", "", "refused", *refers]
+    pair.run("drop index two")
+    assert pair.one("update t set h = h + 1").error is None
+    assert pair.one(["create unique index two on t(g, h)", "update t set h = h + 1"]).error is not None
 
 
 def test_dies_between_requests_and_before_the_commit(

@@ -134,6 +134,7 @@ class _Reading:
             if_exists=bool(fields.get("if_not_exists") or fields.get("missing_ok")),
             refers=frozenset(self._refers),
             draws=self._draws,
+            computed=_computed(fields["targetList"]) if kind == "UpdateStmt" else frozenset(),
         )
 
     def _dropped(self, fields: dict[str, Tree]) -> str:
@@ -334,6 +335,18 @@ _CHECKS: dict[str, Any] = {
     "OnConflictClause": _Reading._conflict,
     "RenameStmt": _Reading._rename,
 }
+
+
+def _computed(targets: list[Tree]) -> frozenset[str]:
+    found = (one["ResTarget"] for one in targets)
+    return frozenset(one["name"] for one in found if not _is_fixed(one["val"]))
+
+
+def _is_fixed(value: Tree) -> bool:
+    """Whether it is the same for every row: a constant, a parameter or the default, which no row has a part in."""
+    while "TypeCast" in value:
+        value = value["TypeCast"]["arg"]
+    return bool(value.keys() & {"A_Const", "ParamRef", "SetToDefault"})
 
 
 def _dotted(names: list[Tree]) -> str:

@@ -41,6 +41,11 @@ left join pg_catalog.pg_class f on f.oid = k.confrelid
 cross join lateral pg_catalog.unnest(k.conkey) with ordinality as u(attnum, place)
 join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = u.attnum
 where n.nspname = $1 and k.contype in ('p', 'f') order by c.relname, k.contype, u.place"""
+_UNIQUES = """
+select distinct c.relname, a.attname from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indrelid
+join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = any(i.indkey)
+where n.nspname = $1 and i.indisunique"""
 
 
 class Beyond(Exception):
@@ -54,6 +59,8 @@ class Shape(msgspec.Struct, frozen=True):
     columns: tuple[tuple[str, str], ...]
     key: tuple[int, ...]
     refers: frozenset[str] = frozenset()
+    uniques: frozenset[str] = frozenset()
+    """Columns that are in a key of which no two rows have the same."""
 
 
 Made = tuple[str, str, str, str]
@@ -175,7 +182,13 @@ class Ledger:
                 keys.setdefault(table, []).append(column)
             else:
                 refers.setdefault(table, set()).add(other)
-        return {name: _shape(name, found, keys, refers) for name, found in columns.items()}
+        uniques: dict[str, set[str]] = {}
+        for table, column in connection.execute(_UNIQUES, (self._layout.schema,)):
+            uniques.setdefault(table, set()).add(column)
+        return {
+            name: _shape(name, found, keys.get(name), refers.get(name, set()), uniques.get(name, set()))
+            for name, found in columns.items()
+        }
 
     def _read(self, connection: Connection, shape: Shape) -> Iterator[list[object]]:
         table = f"{quoted_name(self._layout.schema)}.{quoted_name(shape.name)}"
@@ -208,12 +221,14 @@ class Ledger:
         return fingerprint_of(self.schema(), self._tallies.values())
 
 
-def _shape(name: str, columns: list[tuple[str, str]], keys: dict[str, list[str]], refers: dict[str, set[str]]) -> Shape:
-    if name not in keys:
+def _shape(
+    name: str, columns: list[tuple[str, str]], keys: list[str] | None, refers: set[str], uniques: set[str]
+) -> Shape:
+    if keys is None:
         raise Beyond(f"{name} needs a primary key: rows are known by it")
     places = [column for column, _ in columns]
-    key = tuple(places.index(column) for column in keys[name])
-    return Shape(name, tuple(columns), key, frozenset(refers.get(name, ())))
+    key = tuple(map(places.index, keys))
+    return Shape(name, tuple(columns), key, frozenset(refers), frozenset(uniques))
 
 
 def _key(shape: Shape, row: list[object] | None) -> bytes:

@@ -179,6 +179,8 @@ class Runner:
         for table in [*written, *(table for table, _ in verdict.weight.tables), *verdict.refers]:
             if table not in shapes and not (verdict.kind == "create table" and table == verdict.target):
                 raise Missing(f"no such table: {table}")
+        if verdict.computed:
+            self._admit_keys(verdict.computed & shapes[verdict.target].uniques)
         work, named = verdict.weight.factor, 0
         for table, times in verdict.weight.tables:
             work *= max(1, self._ledger.rows(table)) ** times
@@ -192,6 +194,14 @@ class Runner:
         if work * verdict.parts > STEPS_MAX:
             raise Beyond(
                 f"takes {work * verdict.parts} steps: at most {STEPS_MAX}; write it shorter, or do it in parts"
+            )
+
+    def _admit_keys(self, computed: frozenset[str]) -> None:
+        """Keys are compared row by row, so one that is worked out may meet another that is about to go, or may not."""
+        if computed:
+            raise Denied(
+                f"{min(computed)} is part of a unique key and would be worked out for each row: servers meet rows in"
+                " different orders, so set it to a value, or delete and insert"
             )
 
     def _rows(

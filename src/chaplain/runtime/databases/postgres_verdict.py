@@ -37,6 +37,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """Tables that a constraint refers to."""
     draws: bool = False
     """Whether chance has a part in it."""
+    computed: frozenset[str] = frozenset()
+    """Columns that an UPDATE sets to what may differ from row to row."""
 
     @property
     def reshapes(self) -> bool:
