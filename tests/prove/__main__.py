@@ -113,7 +113,7 @@ class Notes:
             "code": self._code,
             "when": time.strftime("%Y-%m-%d", time.gmtime()),
             "pieces": f"{len(self.done)} of {pieces}",
-            "processor seconds": round(self.seconds),
+            "seconds of all pieces": round(self.seconds),
             "findings": self.findings,
             "totals": dict(sorted(self.totals.items())),
         }
