@@ -22,7 +22,8 @@ from chaplain.pipeline.tables import landed_files, landed_offset
 
 STREAM = "orders"
 PATIENCE_S = 400.0
-PAUSE_S = 0.005
+PAUSE_S = 0.03
+"""Between writes: a machine that does nothing but write has no time for Spark."""
 LIGHT = """
 import sys
 from chaplain.pipeline import land
@@ -33,6 +34,8 @@ land(None, cluster=cluster, stream=stream, tables=tables, once=bool(once))
 
 class Load(threading.Thread):
     """Writes one message after the other, and notes when each was acknowledged."""
+
+    stream = STREAM
 
     def __init__(self, directory: Path) -> None:
         super().__init__(daemon=True)
@@ -92,6 +95,15 @@ def rows_of(tables: Path) -> list[tuple[int, bytes, bytes]]:
     return list(zip(*[table.column(name).to_pylist() for name in columns], strict=True))
 
 
+def check_table(cluster: Path, tables: Path, written: int) -> None:
+    """The table is the journal, row for row."""
+    with Client.connect(str(cluster)) as client:
+        journal = [(m.offset, m.key, m.value) for m in client.journal(STREAM).read()]
+    assert len(journal) == written
+    assert rows_of(tables) == journal, "the table is not the journal"
+    assert find_table_breaks(None, tables, STREAM) == []
+
+
 def _await_rows(tables: Path, count: int) -> None:
     until(lambda: landed_offset(tables, STREAM) >= count, f"{count} rows have landed", PATIENCE_S)
 
@@ -118,11 +130,7 @@ def land_through_kills(cluster: Cluster, tables: Path, kills: int, seed: int, *,
         landed = landed_offset(tables, STREAM)
     written = load.end()
     Driver(cluster.directory, tables, spark=spark, once=True).finish()
-    with Client.connect(str(cluster.directory)) as client:
-        journal = [(m.offset, m.key, m.value) for m in client.journal(STREAM).read()]
-    assert len(journal) == written
-    assert rows_of(tables) == journal, "the table is not the journal"
-    assert find_table_breaks(None, tables, STREAM) == []
+    check_table(cluster.directory, tables, written)
     return {"kills of the driver": kills, "kills of a node": 1, "rows": written, "rows before the last kill": landed}
 
 

@@ -9,19 +9,23 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.cluster.harness import until
+from tests.pipeline.pipeline_landing import Load, check_table
 from tests.pipeline.sink_writer import rows_of
 
 from chaplain import Client
+from chaplain.pipeline.tables import landed_offset
 
 DRIVER = Path(__file__).parent / "sink_driver.py"
 WRITER = Path(__file__).parent / "sink_writer.py"
 ROWS = 3000
 STARTS = 5
 """How often a driver is begun that ends by itself."""
+GOALS = (0, 1, 150, 300)
+"""How many rows a driver has written, at least, when it is killed."""
 
 
 def fill(cluster: Path, rows: int = ROWS) -> None:
@@ -30,14 +34,27 @@ def fill(cluster: Path, rows: int = ROWS) -> None:
             writer.write(b"row %d" % number, key=b"k%d" % (number % 7))
 
 
-def kill_drivers(cluster: Path, checkpoint: Path, kills: int, seed: int) -> dict[str, int]:
-    """Kill drivers, Java and all, once they have begun to write; the last one may finish. Rows must be there once."""
+def kill_drivers(
+    cluster: Path, checkpoint: Path, kills: int, seed: int, *, goals: Sequence[int] = GOALS, tables: Path | None = None
+) -> dict[str, int]:
+    """Kill drivers, Java and all, once they have begun to write; the last one may finish. Rows must be there once.
+
+    With `tables` the same drivers land a stream that is written meanwhile, and its table must be the journal: Java
+    takes so long to start that a short test kills both with one blow.
+    """
     rng = random.Random(seed)
+    load = Load(cluster) if tables else None
+    words = [load.stream, tables] if load else []
     with Client.connect(cluster, timeout=60) as client:
         assert not _written(client)
+        if load:
+            load.start()
         for _ in range(kills):
-            _begin_and_kill(client, cluster, checkpoint, rng)
-        _finish(cluster, checkpoint)
+            _begin_and_kill(client, [cluster, checkpoint, *words], rng, goals)
+        rows = load.end() if load else 0
+        _finish([cluster, checkpoint, *words, *(["once"] if load else [])])
+        if tables:
+            check_table(cluster, tables, rows)
         expected = Counter((one.key, one.value) for one in client.journal("input").read())
         found = Counter((one.key, one.value) for one in client.journal("output").read())
         assert found == expected, f"missing {expected - found}, too many {found - expected}"
@@ -74,12 +91,18 @@ def kill_writers(cluster: Path, progress: Path, kills: int, seed: int, node: Cal
     return {"kills of a writer": kills, "batches": done, "lost or doubled": 0}
 
 
-def _begin_and_kill(client: Client, cluster: Path, checkpoint: Path, rng: random.Random) -> None:
-    goal = _written(client) + rng.choice((0, 1, 150, 300))
+def _begin_and_kill(client: Client, words: Sequence[object], rng: random.Random, goals: Sequence[int]) -> None:
+    goal = _written(client) + rng.choice(goals)
+    _, checkpoint, *landing = words
+    landed = landed_offset(landing[1], landing[0]) if landing else 0
+
+    def begun() -> bool:
+        return _written(client) > goal and (not landing or landed_offset(landing[1], landing[0]) > landed)
+
     for _ in range(STARTS):
-        driver = _start(cluster, checkpoint)
+        driver = _run(checkpoint, DRIVER, *words)
         try:
-            until(lambda: _written(client) > goal or driver.poll() is not None, "the driver writes", limit_s=300)  # noqa: B023
+            until(lambda: begun() or driver.poll() is not None, "the driver writes", limit_s=300)  # noqa: B023
             end_s = time.monotonic() + rng.random() * 0.5
             until(lambda: time.monotonic() >= end_s, "a random moment")  # noqa: B023
             if driver.poll() is None:
@@ -90,24 +113,20 @@ def _begin_and_kill(client: Client, cluster: Path, checkpoint: Path, rng: random
     raise AssertionError(f"drivers end by themselves: {_log(checkpoint).read_text()[-3000:]}")
 
 
-def _finish(cluster: Path, checkpoint: Path) -> None:
+def _finish(words: Sequence[object]) -> None:
     """Let a driver come to its end; on a machine that is too busy, Spark gives up by itself, and is begun again."""
     for _ in range(STARTS):
-        driver = _start(cluster, checkpoint)
+        driver = _run(words[1], DRIVER, *words)
         try:
             if driver.wait(300) == 0:
                 return
         finally:
             _kill(driver)
-    raise AssertionError(f"no driver comes to its end: {_log(checkpoint).read_text()[-3000:]}")
+    raise AssertionError(f"no driver comes to its end: {_log(words[1]).read_text()[-3000:]}")
 
 
 def _written(client: Client, stream: str = "output") -> int:
     return next((one.next_offset for one in client.streams() if one.stream == stream), 0)
-
-
-def _start(cluster: Path, checkpoint: Path) -> subprocess.Popen[bytes]:
-    return _run(checkpoint, DRIVER, cluster, checkpoint)
 
 
 def _run(beside: Path, *command: object) -> subprocess.Popen[bytes]:

@@ -197,8 +197,10 @@ def test_writers_of_batches_and_a_node_killed_at_any_moment(cluster: Cluster, tm
     assert counts["batches"] >= 6
 
 
-def test_drivers_killed_in_the_middle_of_a_batch(cluster: Cluster, tmp_path: Path) -> None:
-    fill(cluster.directory)
-    counts = kill_drivers(cluster.directory, tmp_path / "checkpoint", kills=1, seed=1)
-    assert counts["rows"] == 3000
-    assert json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
+@pytest.mark.slow
+def test_drivers_killed_while_they_copy_one_stream_and_land_another(cluster: Cluster, tmp_path: Path) -> None:
+    fill(cluster.directory, 750)
+    checkpoint, tables = tmp_path / "checkpoint", tmp_path / "tables"
+    counts = kill_drivers(cluster.directory, checkpoint, kills=3, seed=1, goals=(0, 1), tables=tables)
+    assert counts["rows"] == 750
+    assert json.loads((checkpoint / "metadata").read_text())["id"]
