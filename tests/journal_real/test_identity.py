@@ -81,7 +81,9 @@ def test_one_id_signed_twice_ends_the_identity_and_leaves_proof(cluster: Cluster
     ):
         with pytest.raises(Missing, match="nothing is proven"):
             admin.proof("mallory")
+        thief.journal("own").write(b"on a lane of its own")  # no lease is on its way any more
         first = honest.journal("theft").write(b"what was written")
+        wait_until_same(cluster)  # whoever is asked knows the lane
         use_lane(thief, first.client_id)
         # If the cluster was slow, the client sent it twice, and knows no more than that the identity is over.
         with pytest.raises((Refused, Unknown), match="two different requests were signed for one id"):
