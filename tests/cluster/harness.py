@@ -46,12 +46,12 @@ def promised(limit_s: float) -> float:
     return limit_s if os.environ.get(MEASURED) else limit_s + SLOW_MACHINE_S
 
 
-def until(holds: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> None:
+def until(holds: Callable[[], bool], what: str, limit_s: float = PATIENCE_S, poll_s: float = POLL_S) -> None:
     """Wait for a condition; the limit is patience with the machine, not a promise of the product."""
     end_s = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < end_s, f"waited {limit_s:g} s in vain: {what}"
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 def throughout(seconds: float, holds: Callable[[], bool], what: str) -> None:

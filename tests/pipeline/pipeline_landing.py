@@ -22,7 +22,7 @@ from chaplain.pipeline.tables import landed_files, landed_offset
 
 STREAM = "orders"
 PATIENCE_S = 400.0
-PAUSE_S = 0.03
+PAUSE_S = 0.1
 """Between writes: a machine that does nothing but write has no time for Spark."""
 LIGHT = """
 import sys

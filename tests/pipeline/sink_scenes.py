@@ -24,6 +24,8 @@ WRITER = Path(__file__).parent / "sink_writer.py"
 ROWS = 3000
 STARTS = 5
 """How often a driver is begun that ends by itself."""
+LOOK_S = 0.5
+"""Looking costs processor time, of which Spark needs all there is."""
 GOALS = (0, 1, 150, 300)
 """How many rows a driver has written, at least, when it is killed."""
 
@@ -102,7 +104,7 @@ def _begin_and_kill(client: Client, words: Sequence[object], rng: random.Random,
     for _ in range(STARTS):
         driver = _run(checkpoint, DRIVER, *words)
         try:
-            until(lambda: begun() or driver.poll() is not None, "the driver writes", limit_s=300)  # noqa: B023
+            until(lambda: begun() or driver.poll() is not None, "the driver writes", 300, LOOK_S)  # noqa: B023
             end_s = time.monotonic() + rng.random() * 0.5
             until(lambda: time.monotonic() >= end_s, "a random moment")  # noqa: B023
             if driver.poll() is None:
