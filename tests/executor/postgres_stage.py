@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 
 import msgspec
-from tests.executor.executor_stage import ACL, Order, Request, folded
+from tests.executor.executor_stage import ACL, Order, Pair, folded
 from tests.executor.postgres_server import TestServer
 
 from chaplain.executor.events import Step, Work
@@ -73,31 +73,10 @@ class PostgresStage:
         return folded(self.folder, self.stream, self.engine._store.state.changes)
 
 
-class PostgresPair:
-    """Two executors that are given the same; one of them is closed and opened again before each message."""
+class PostgresPair(Pair):
+    """The same with PostgreSQL."""
 
     def __init__(self, server: TestServer, folder: Path, stream: str = "main") -> None:
         self.order = Order()
         self.steady = PostgresStage(server, "one", folder / "one", stream)
         self.restarted = PostgresStage(server, "two", folder / "two", stream)
-
-    def run(self, *requests: Request, lane: int = 1, acl: bytes = ACL) -> list[Outcome]:
-        """What became of them, alike on both."""
-        work = self.order.message(*requests, lane=lane, acl=acl)
-        before = len(self.steady.outcomes(acl))
-        self.restarted.reopen()
-        steps = [database.apply(work) for database in (self.steady, self.restarted)]
-        assert steps[0] == steps[1], "executors differ"
-        outcomes = self.steady.outcomes(acl)
-        assert outcomes == self.restarted.outcomes(acl), "executors answer differently"
-        assert self.steady.tallies() == self.steady.counted(), "the tallies are not those of the rows"
-        assert self.steady.folded() == self.restarted.folded() == steps[0].fingerprint, "the changes are not the rows"
-        return outcomes[before:]
-
-    def one(self, sql: Request, **more: object) -> Outcome:
-        (outcome,) = self.run(sql, **more)  # type: ignore[arg-type]
-        return outcome
-
-    def close(self) -> None:
-        self.steady.engine.close()
-        self.restarted.engine.close()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,29 +23,6 @@ from chaplain.runtime.databases.postgres_store import Store
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(300)]
 OTHER = b"B" * 15
-_streams = (f"s{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[TestServer]:
-    with a_server() as server:
-        yield server
-
-
-@pytest.fixture
-def pair(server: TestServer, tmp_path: Path) -> Iterator[PostgresPair]:
-    pair = PostgresPair(server, tmp_path, next(_streams))
-    yield pair
-    pair.close()
-
-
-@pytest.fixture
-def stage(server: TestServer, tmp_path: Path) -> Iterator[PostgresStage]:
-    stage = PostgresStage(server, "one", tmp_path / "one", next(_streams))
-    yield stage
-    stage.engine.close()
-
-
 SAME = [
     ["create table t(a integer primary key, b text, c double precision, d bytea, e boolean)"],
     [
@@ -226,10 +201,9 @@ def test_a_key_does_not_depend_on_where_rows_are(pair: PostgresPair) -> None:
 
 
 def test_dies_between_requests_and_before_the_commit(
-    server: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: TestServer, stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever a message is left, the rest of it and nothing else is done when the database is opened again."""
-    stream = next(_streams)
     steady = PostgresStage(server, "one", tmp_path / "steady", stream)
     dying = PostgresStage(server, "two", tmp_path / "dying", stream)
     order = Order()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.executor.executor_stage import ACL, START_NS, Order, statement
-from tests.executor.postgres_server import USER, TestServer, a_server, missing
+from tests.executor.postgres_server import USER, TestServer, missing
 from tests.executor.postgres_stage import PostgresPair, PostgresStage
 
 from chaplain.executor.statement import StatementError
@@ -25,27 +23,6 @@ from chaplain.runtime.databases.postgres_layout import Layout
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(300)]
 OTHER = b"B" * 15
-_streams = (f"s{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[TestServer]:
-    with a_server() as server:
-        yield server
-
-
-@pytest.fixture
-def pair(server: TestServer, tmp_path: Path) -> Iterator[PostgresPair]:
-    pair = PostgresPair(server, tmp_path, next(_streams))
-    yield pair
-    pair.close()
-
-
-@pytest.fixture
-def stage(server: TestServer, tmp_path: Path) -> Iterator[PostgresStage]:
-    stage = PostgresStage(server, "one", tmp_path / "one", next(_streams))
-    yield stage
-    stage.engine.close()
 
 
 def test_clients_have_roles_that_may_change_rows_of_their_streams_and_nothing_else(
