@@ -106,14 +106,17 @@ def talk(shell: Shell) -> None:
 
 def listening(shell: Shell, listen: str, say: str) -> dict:
     """What a listener hears; it is told again and again until it has begun to listen."""
-    process = subprocess.Popen(
-        ["bash", "-c", f"chaplain {listen}"], cwd=shell.folder, env=shell.environment, stdout=subprocess.PIPE
-    )
+    process = begun(shell, listen)
     end = time.monotonic() + PATIENCE_S
     while process.poll() is None and time.monotonic() < end:
         shell.worked(f"chaplain {say}")
     out, _ = process.communicate(timeout=PATIENCE_S)
     return json.loads(out)
+
+
+def begun(shell: Shell, line: str) -> subprocess.Popen[bytes]:
+    words = ["bash", "-c", f"exec chaplain {line}" if "|" not in line else f"chaplain {line}"]
+    return subprocess.Popen(words, cwd=shell.folder, env=shell.environment, stdout=subprocess.PIPE)
 
 
 def graph_and_sequence(shell: Shell) -> None:
@@ -124,6 +127,35 @@ def graph_and_sequence(shell: Shell) -> None:
     assert rows(shell, "sequence publish tick --stream ticks --node 1") == [{"number": 1}]
     (tick,) = rows(shell, "sequence read --stream ticks --node 1")
     assert (set(tick), tick["value"]) == ({"number", "value", "publisher", "hash"}, "tick")
+    streams_of_every_kind(shell)
+
+
+def streams_of_every_kind(shell: Shell) -> None:
+    """In `cluster status`, while somebody listens to a pool."""
+    listener = begun(shell, "pool listen --pool chat")
+    try:
+        until(lambda: "chat" in one(shell, "cluster status")["pools"])
+        until(lambda: one(shell, "cluster status")["graph"]["notes"]["same"])
+        found = one(shell, "cluster status")
+        table = shell.worked("chaplain cluster status")
+    finally:
+        listener.kill()
+        listener.communicate()
+    assert found["streams"]["orders"]["head"] >= 7
+    assert (found["graph"]["notes"]["events"], found["graph"]["notes"]["leaves"]) == (1, 1)
+    sequence = found["sequence"]
+    assert (sequence["state"], sequence["work_set"], sequence["streams"]) == ("WRK", [1, 2, 3], {"ticks": {"head": 1}})
+    shown = [[cell.strip() for cell in line.split("│")[1:3]] for line in table.splitlines() if "│" in line]
+    assert [*shown[3:]] == [
+        ["journal", "main"],
+        ["journal", "orders"],
+        ["graph", "notes"],
+        ["sequence", "ticks"],
+        ["pool", "chat"],
+    ]
+    assert f"history {sequence['history']}, work set 1, 2, 3" in table
+    assert [node["id"] for node in one(shell, "cluster status --node 2")["nodes"]] == [2]
+    assert one(shell, "cluster status --node 2")["master"] == found["master"]
 
 
 def clients_and_keys(shell: Shell) -> None:

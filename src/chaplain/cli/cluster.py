@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
+from chaplain.cli.reach import talks
 from chaplain.cli.show import cluster_option, output_option, progress, put_json, put_table
 
 CHANGES_SHOWN = 5
@@ -70,28 +72,29 @@ def found(directory: Path, endpoints: tuple[str, ...], database: str, http: str,
 
 
 @cluster.command(epilog="Example: chaplain cluster status --cluster demo --output json")
-@cluster_option
-@output_option
-def status(cluster: str, output: str) -> None:
-    """Show the nodes, their roles and what they hold."""
-    found = _status(Path(cluster))
+@talks
+def status(cluster: str, node: int | None, output: str) -> None:
+    """Show the nodes, their roles and what they hold: streams of every kind, and changes of who does what.
+
+    Where nodes differ, a stream is shown as the node has it that has most of it; with --node I, as node I has it.
+    """
+    found = _status(Path(cluster), node)
     if output == "json":
         put_json(found)
         return
     nodes = found["nodes"]
-    assert isinstance(nodes, list)
     columns = ["id", "endpoint", "pid", "state", "roles", "master", "members", "standing", "disk_full"]
     if any(node["reserved"] for node in nodes):
         columns.append("reserved")
     put_table(columns, nodes, f"regime {found['regime'] or '-'}")
     for line in _how_to_start(Path(cluster), {node["id"]: node["pid"] for node in nodes if node["state"] == "down"}):
         click.echo(line)
-    changes = found["changes"]
-    if isinstance(changes, list) and changes:
+    for line in _troubles(nodes):
+        click.echo(line)
+    if changes := found["changes"]:
         put_table(["change", "nodes", "stage", "open", "why"], changes[-CHANGES_SHOWN:], "changes of nodes")
-    streams = found["streams"]
-    if isinstance(streams, dict) and streams:
-        put_table(["stream", "head"], [{"stream": name, **stream} for name, stream in streams.items()])
+    if rows := list(_streams(found)):
+        put_table(["kind", "stream", "head", "state"], rows, _order(found["sequence"]))
 
 
 @cluster.command(epilog="Example: chaplain cluster down --cluster demo")
@@ -109,6 +112,44 @@ def down(cluster: str, output: str) -> None:
         click.echo(f"{len(stopped)} nodes stopped.")
 
 
+def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
+    """Databases that stand still, and why."""
+    for node in nodes:
+        for stream, database in node.get("databases", {}).items():
+            if "trouble" in database:
+                yield f"node {node['id']}, database of {stream}: {database['state']}, {database['trouble']}"
+
+
+def _streams(found: Mapping[str, Any]) -> Iterator[dict[str, object]]:
+    """One a row, of every kind. The head is a journal's next offset, and elsewhere how many events there are."""
+    for name, one in found["streams"].items():
+        state = f"kept from offset {one['first']} on" if one.get("first") else ""
+        yield {"kind": "journal", "stream": name, "head": one["head"], "state": state}
+    for name, one in found["graph"].items():
+        state = f"{one['read']} read, {one['leaves']} leaves"
+        if len(found["nodes"]) > 1:
+            state += ", the same on every node" if one["same"] else f", by node {_counts(one['nodes'])}"
+        yield {"kind": "graph", "stream": name, "head": one["events"], "state": state}
+    for name, one in (found["sequence"] or {"streams": {}})["streams"].items():
+        yield {"kind": "sequence", "stream": name, "head": one["head"], "state": found["sequence"]["state"]}
+    for name, one in found["pools"].items():
+        yield {"kind": "pool", "stream": name, "state": f"heard at node {', '.join(map(str, one['nodes']))}"}
+
+
+def _counts(by_node: Mapping[str, int]) -> str:
+    return ", ".join(f"{node}: {count}" for node, count in by_node.items())
+
+
+def _order(sequence: Mapping[str, Any] | None) -> str:
+    """What all streams of the sequence have in common, for there is one order of all of them."""
+    if not sequence or not sequence["history"]:
+        return ""
+    members = ", ".join(map(str, sequence["work_set"])) or "nobody"
+    return (
+        f"sequence {sequence['state']}: history {sequence['history']}, work set {members}, number {sequence['number']}"
+    )
+
+
 def _how_to_start(cluster: Path, down: Mapping[int, int | None]) -> Iterator[str]:
     """What to do about nodes that do not answer, given the processes of those that have one."""
     from chaplain.config import find_cluster, load_cluster  # noqa: PLC0415
@@ -124,8 +165,8 @@ def _how_to_start(cluster: Path, down: Mapping[int, int | None]) -> Iterator[str
         yield f"node {', '.join(stopped)} is down: `chaplain cluster up --dir {directory}` starts what is down."
 
 
-def _status(where: Path) -> dict[str, object]:
+def _status(where: Path, node: int | None = None) -> dict[str, Any]:
     from chaplain.config import find_cluster  # noqa: PLC0415
-    from chaplain.runtime.local import describe  # noqa: PLC0415
+    from chaplain.runtime.overview import describe  # noqa: PLC0415
 
-    return describe(find_cluster(where).parent.resolve())
+    return describe(find_cluster(where).parent.resolve(), node)

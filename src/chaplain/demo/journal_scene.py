@@ -12,7 +12,8 @@ from pathlib import Path
 from chaplain.client.sync import Client
 from chaplain.demo.findings import Findings
 from chaplain.demo.scenes import PATIENCE_S, Tell, wait
-from chaplain.runtime.local import bring_up, describe, pid_of
+from chaplain.runtime.local import bring_up, pid_of
+from chaplain.runtime.overview import describe
 
 MESSAGES = 200_000
 STREAM = "demo"

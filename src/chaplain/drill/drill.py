@@ -23,7 +23,7 @@ from chaplain.drill.load import Blow, Load
 from chaplain.drill.pool_load import PoolLoad
 from chaplain.errors import ChaplainError
 from chaplain.runtime.inquire import get_status
-from chaplain.runtime.local import describe
+from chaplain.runtime.overview import describe
 
 PROGRESS = {JOURNAL: 20, GRAPH: 5, SEQUENCE: 5, POOL: 5}
 """What begins after a blow and must be acknowledged before the next one."""

@@ -1,4 +1,4 @@
-"""Clusters on one machine: started in the background, looked at and stopped.
+"""Clusters on one machine: started in the background, and stopped.
 
 A process is signalled only after its command line was seen to be that node's: process numbers are used again.
 """
@@ -25,16 +25,12 @@ from chaplain.config import (
     load_node,
     variable_of,
 )
-from chaplain.errors import ChaplainError, Refused, Unreachable
-from chaplain.journal.milestones import common
+from chaplain.errors import ChaplainError
 from chaplain.runtime.inquire import get_status, is_ready
 
 START_S = 60.0
 MEET_S = 30.0
 STOP_S = 10.0
-COMPARE_S = 1.0
-"""How long nodes are asked again until their fingerprints can be compared."""
-REMOTE_S = 3.0
 PROGRAM = (sys.executable, "-m", "chaplain.cli.main")
 POLL_S = 0.02
 LOG_FILE = "log"
@@ -202,76 +198,3 @@ def _moments(seconds: float) -> Iterator[None]:
     while time.monotonic() < end:
         yield
         time.sleep(POLL_S)
-
-
-def _status(directory: Path, node: ClusterNode, pid: int | None) -> Mapping[str, object] | None:
-    """Of a node on this machine over HTTP, as monitoring sees it; of one elsewhere as a client sees it."""
-    if node.http:
-        return None if pid is None else get_status(node.http)
-    from chaplain.client.sync import Client  # noqa: PLC0415  a cluster on this machine does without it
-
-    try:
-        with Client.connect(directory, node=node.id, timeout=REMOTE_S) as client:
-            return client.status()
-    except (Unreachable, Refused):
-        return None
-
-
-def describe(directory: Path) -> dict[str, object]:
-    """The cluster as `chaplain cluster status` shows it. A node that gives no answer is `down`."""
-    nodes: list[dict[str, object]] = []
-    regimes: list[int] = []
-    streams: dict[str, object] = {}
-    statuses, position, fingerprints = _compared(directory)
-    for node in load_cluster(directory).nodes:
-        status = statuses.get(node.id, {"state": "down"})
-        pid = pid_of(directory / f"node-{node.id}")
-        shown = ("state", "roles", "master", "members", "standing", "disk_full", "reserved")
-        nodes.append({"id": node.id, "endpoint": node.endpoint, "pid": pid} | {k: status.get(k) for k in shown})
-        if "sequence" in status:
-            nodes[-1]["sequence"] = status["sequence"]
-        if isinstance(regime := status.get("regime"), int):
-            regimes.append(regime)
-        if isinstance(heads := status.get("streams"), dict):
-            streams.update(heads)
-    masters = [node["id"] for node in nodes if node["master"]]
-    furthest = max(statuses.values(), key=_agreed, default={})
-    return {
-        "nodes": nodes,
-        "regime": max(regimes, default=None),
-        "master": masters[0] if masters else None,
-        "streams": streams,
-        "fingerprints": {str(node_id): found for node_id, found in fingerprints.items()},
-        "position": position,
-        "serializers": furthest.get("serializers", []),
-        "changes": furthest.get("changes", []),
-    }
-
-
-def _agreed(status: Mapping[str, object]) -> int:
-    agreed = status.get("agreed")
-    return agreed if isinstance(agreed, int) else -1
-
-
-def _compared(directory: Path) -> tuple[dict[int, Mapping[str, object]], int, dict[int, str]]:
-    """The status of each node that answers, and their fingerprints at one position.
-
-    Nodes are asked one after the other and go on meanwhile: so each gives a few positions, and if they have none in
-    common they are asked again for a while. Who is too far behind by then is left out.
-    """
-    moments = _moments(COMPARE_S)
-    while True:
-        statuses: dict[int, Mapping[str, object]] = {}
-        for node in load_cluster(directory).nodes:
-            found = _status(directory, node, pid_of(directory / f"node-{node.id}"))
-            if found is not None:
-                statuses[node.id] = found
-        held = {node_id: _fingerprints(status) for node_id, status in statuses.items() if "fingerprints" in status}
-        position, fingerprints = common(held)
-        if len(fingerprints) == len(held) or next(moments, True):
-            return statuses, position, fingerprints
-
-
-def _fingerprints(status: Mapping[str, object]) -> dict[int, str]:
-    found = status["fingerprints"]
-    return {int(position): str(value) for position, value in found.items()} if isinstance(found, dict) else {}

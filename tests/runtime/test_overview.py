@@ -1,0 +1,78 @@
+"""What is shown of a cluster whose nodes do not all say the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from chaplain.cli.main import cli
+from chaplain.errors import ConfigError
+from chaplain.runtime import overview
+from chaplain.runtime.founding import make_cluster
+
+
+def note(events: int, fingerprint: str) -> dict:
+    return {"notes": {"events": events, "read": 0, "leaves": events, "fingerprint": fingerprint}}
+
+
+SAID = {
+    1: {
+        "state": "WRK",
+        "agreed": 9,
+        "regime": 2,
+        "master": True,
+        "master_id": 1,
+        "pools": ["chat"],
+        "streams": {"orders": {"head": 7, "first": 0}},
+        "graph": note(2, "a"),
+        "sequence": {"state": "WRK", "number": 4, "history": "", "streams": {"ticks": {"head": 4}}},
+        "log": {"first": 1},
+        "databases": {"main": {"state": "stopped", "trouble": "disk full"}},
+    },
+    2: {
+        "state": "SNC",
+        "agreed": 5,
+        "regime": 1,
+        "master": False,
+        "master_id": 1,
+        "pools": [],
+        "streams": {"orders": {"head": 3, "first": 0}, "late": {"head": 1, "first": 0}},
+        "graph": note(1, "b"),
+        "sequence": {"state": "SNC", "number": 40},
+    },
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    make_cluster(tmp_path / "c", 3, "none", None)
+    monkeypatch.setattr(overview, "_status", lambda directory, node, pid: SAID.get(node.id))
+    return tmp_path / "c"
+
+
+def test_each_stream_is_shown_as_the_node_has_it_that_has_most_of_it(cluster: Path) -> None:
+    found = overview.describe(cluster)
+    assert found["streams"] == {"late": {"head": 1, "first": 0}, "orders": {"head": 7, "first": 0}}
+    assert found["graph"] == {"notes": {**note(2, "a")["notes"], "nodes": {"1": 2, "2": 1}, "same": False}}
+    assert found["sequence"]["number"] == 4, "who works is believed, whatever others count"
+    assert found["pools"] == {"chat": {"nodes": [1]}}
+    assert (found["regime"], found["master"]) == (2, 1)
+    assert [node["state"] for node in found["nodes"]] == ["WRK", "SNC", "down"]
+    assert [node.get("log") for node in found["nodes"]] == [{"first": 1}, None, None]
+
+
+def test_a_database_that_stands_still_is_told_beside_the_table(cluster: Path) -> None:
+    shown = CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)])
+    assert "node 1, database of main: stopped, disk full\n" in shown.output
+    assert "by node 1: 2, 2: 1" in shown.output
+
+
+def test_one_node_is_asked_alone(cluster: Path) -> None:
+    found = overview.describe(cluster, 2)
+    assert [node["id"] for node in found["nodes"]] == [2]
+    assert found["streams"]["orders"]["head"] == 3
+    assert found["master"] == 1, "whom it holds for the master"
+    with pytest.raises(ConfigError, match="no node 9: choose one of 1, 2, 3"):
+        overview.describe(cluster, 9)
