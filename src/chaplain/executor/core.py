@@ -96,6 +96,7 @@ class ExecutorCore:
         *(KeepDatabase, ReadKept, TakeCopy),
     )
     """What its host does for it beside what hosts do for every layer."""
+    follows_journal = True
     answers = (DatabaseOpened, Applied, Tried, Looked, Cleared, BackRead, DatabaseKept, KeptRead, CopyTaken)
 
     def __init__(self, identifier: int, node: int) -> None:

@@ -212,9 +212,9 @@ class NodeCore:
                 place.routes[type(effect)](effect)
 
     def _end_round(self, event: host.Drained) -> None:
-        """For those who had a part in it; layers above the journal may look at what it has agreed."""
+        """For those who had a part in it, and for those who follow the journal."""
         ordered = self._journal is not None and self._journal.stirred
-        self._work.extend((place, event) for place in self._layers[3:] if ordered or place.stirred)
+        self._work.extend((place, event) for place in self._layers[3:] if place.stirred or (ordered and place.follows))
 
     # Who gets what.
 
@@ -268,7 +268,7 @@ class NodeCore:
         return place
 
     def _place_of_upper(self, upper: UpperCore) -> Place:
-        place = Place(upper.step, upper.deadline)
+        place = Place(upper.step, upper.deadline, follows=getattr(upper, "follows_journal", False))
         place.send(self._emit, Report, Halt, *getattr(upper, "errands", ()))
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
         place.send(lambda effect: self._work.append((self._desk, effect)), Settled)

@@ -13,10 +13,14 @@ class Place:
     which it had no step does not end for it.
     """
 
-    __slots__ = ("_deadline", "_due_ns", "routes", "step", "stirred", "timed")
+    __slots__ = ("_deadline", "_due_ns", "follows", "routes", "step", "stirred", "timed")
 
-    def __init__(self, step: Callable[[int, Any], list[Any]], deadline: Callable[[], int | None]) -> None:
+    def __init__(
+        self, step: Callable[[int, Any], list[Any]], deadline: Callable[[], int | None], *, follows: bool = False
+    ) -> None:
         self.step = step
+        self.follows = follows
+        """It looks at what the journal has agreed: a round in which the journal had a step ends for it, too."""
         self.routes: dict[type, Callable[[Any], None]] = {}
         self.stirred = True
         """It had a step since a round last ended for it."""

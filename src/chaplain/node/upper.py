@@ -42,7 +42,8 @@ UpperEffect: TypeAlias = Whisper | Meet | Settled | Persist | Report | Halt
 class UpperCore(Protocol):
     """One that wants more of its host than others do has the types of it in `errands`, and of the answers in
     `answers`. One whose requests are about streams says in `wants` which right each takes; it is given none that its
-    client has no right to.
+    client has no right to. One that looks at what the journal has agreed says so by `follows_journal`; it gets
+    `Drained` whenever the journal had something to do, the others only when they had.
     """
 
     counts: Counter[str]

@@ -1,7 +1,8 @@
 """Runs a node's core for real: one thread that waits, drains, steps and performs.
 
 A wake-up steps the core for everything that was waiting, then `Woken` if its deadline has come, then `Drained` once,
-and then performs all effects in order; writes go to the storage thread together, so that one sync serves them all.
+and then performs all effects in order; writes go to the disk together, so that one sync serves them all. If they are
+done at once, as small ones are, the core hears of it in the same wake-up: waiting anew would cost more than the sync.
 
 It decides nothing about protocols. What it owes: time never goes back; every effect is performed once, in order;
 a core that breaks or a promise that cannot be kept ends the process, never a limping node.
@@ -221,9 +222,11 @@ class Host:
         if deadline_ns is not None and deadline_ns <= now_ns:
             inputs.append(Woken())
         if inputs:
-            self._step([*inputs, Drained()], now_ns)
-            self._counts["host_inputs"] += len(inputs)
             self._counts["host_wakeups"] += 1
+            if self._step(inputs, now_ns) and not self._halted:
+                self._take_completed()
+                written, self._others = self._others, []
+                self._step(written, self._clock.now_ns())
         for _ in range(len(self._questions)):
             self._questions.popleft()()
 
@@ -234,18 +237,21 @@ class Host:
             return 0
         return wait_ns if self._good_bye_ns is None else min(wait_ns, 20_000_000)
 
-    def _step(self, inputs: list[Any], now_ns: int) -> None:
+    def _step(self, inputs: list[Any], now_ns: int) -> bool:
+        """Says whether something was written, and is on disk already."""
         step = self.core.step
         effects: list[Any] = []
         for event in inputs:
             effects += step(now_ns, event)
+        effects += step(now_ns, Drained())
         persists = [effect for effect in effects if isinstance(effect, Persist)]
         for effect in effects:
             self._perform(effect)
-        if persists:
-            self._unwritten += len(persists)
-            self._storage.submit(persists)
+        self._unwritten += len(persists)
+        written = bool(persists) and self._storage.submit(persists)
+        self._counts["host_inputs"] += len(inputs)
         self._counts["host_busy_microseconds"] += (self._clock.now_ns() - now_ns) // 1000
+        return written
 
     def _perform(self, effect: Any) -> None:
         match effect:

@@ -58,10 +58,12 @@ class Storage:
         self._thread = threading.Thread(target=self._work, name="storage", daemon=True)
         self._thread.start()
 
-    def submit(self, persists: list[Persist]) -> None:
-        """Do these, or queue them. Waits while the queue is full: a node that outruns its disk must slow down."""
+    def submit(self, persists: list[Persist]) -> bool:
+        """Do these, or queue them; says whether they are done. Waits while the queue is full: a node that outruns its
+        disk must slow down.
+        """
         if self._at_once(persists):
-            return
+            return True
         with self._room:
             for persist in persists:
                 self._room.wait_for(lambda: self._queue_bytes < self._queue_bytes_max)
@@ -70,6 +72,7 @@ class Storage:
                 if self._queue_bytes >= self._queue_bytes_max:
                     self._room.notify_all()
             self._room.notify_all()
+        return False
 
     def _at_once(self, persists: list[Persist]) -> bool:
         """Whether they were done here. Nobody else submits, so an idle thread stays idle meanwhile."""
