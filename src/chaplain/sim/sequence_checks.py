@@ -6,6 +6,7 @@ a node's inside is who is in its work set and whether a memory still exists, to 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ class SequenceChecker(Watcher):
         """The history that each node delivered in last: it may leave it in the same step."""
         self._sets: dict[tuple[int, int], WorkSet] = {}
         self._acked: dict[tuple[int, str], int] = {}
+        self._milestones: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        """When how much of a stream was acknowledged."""
         self._acked_at: dict[str, int] = {}
         """When each node last acknowledged something."""
         self._active: list[int] = []
@@ -128,6 +131,7 @@ class SequenceChecker(Watcher):
                 self.complain(f"{host.name} acknowledges {value!r} as {sent.stream} {number}, which it is not")
         key = (history, sent.stream)
         self._acked[key] = max(self._acked.get(key, 0), published.first + len(sent.values) - 1)
+        self._milestones.setdefault(key, []).append((time_ns, self._acked[key]))
         self._acked_at[host.name] = time_ns
         self._workload.counts(self.world)["acknowledged"] += len(sent.values)
         if core.bench.history == history:
@@ -196,7 +200,9 @@ class SequenceChecker(Watcher):
         """All work, have acknowledged something since the heal, and answered what they were given until lately."""
         assert self.world is not None
         history = self._able(healed)
-        if history is None or any(self._acked_at.get(host.name, 0) <= self._workload.plan.heal_ns for host in healed):
+        heal_ns, listeners = self._workload.plan.heal_ns, self._workload.listeners
+        silent = [host for host in healed if self._acked_at.get(host.name, 0) <= heal_ns and host.name not in listeners]
+        if history is None or silent:
             return False
         return not any(self._wrong(host, history, self.world.now_ns - _LATELY_NS) for host in healed)
 
@@ -217,7 +223,13 @@ class SequenceChecker(Watcher):
             late = self._sent_at[token] < since_ns
             if late and (name, life) == (host.name, host.life) and token not in self._ended:
                 return f"never answered what was published as {token}"
-        return "" if self._acked_at.get(host.name, 0) >= since_ns else "acknowledged nothing lately"
+        for (where, stream), milestones in self._milestones.items():
+            passed = bisect_left(milestones, (since_ns, 0))
+            due = milestones[passed - 1][1] if passed and where == history else 0
+            if self._heads[host.name].get(stream, 0) < due:
+                return f"has {stream} to {self._heads[host.name].get(stream, 0)}, of {due} that were acknowledged"
+        listens = host.name in self._workload.listeners
+        return "" if listens or self._acked_at.get(host.name, 0) >= since_ns else "acknowledged nothing lately"
 
     def _can_go_on(self, history: int, cores: Sequence[SequenceCore]) -> bool:
         members = self._latest(history)
