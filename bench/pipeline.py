@@ -155,14 +155,6 @@ def read_ratio(spark: Any, segments: Path, scratch: Path, rows: int, runs: int) 
     }
 
 
-def read_live(spark: Any, cluster: str, stream: str) -> dict[str, Any]:
-    """The same from running nodes: give the folder of a cluster to which the stream was written."""
-    reader = spark.read.format("chaplain").schema(COLUMNS).option("cluster", cluster).option("subscribe", stream)
-    rows = reader.load().count()
-    seconds = timed(lambda: reader.load().write.format("noop").mode("overwrite").save())
-    return {"rows": rows, "live_per_second": round(rows / seconds)}
-
-
 def proofs(spark: Any, scratch: Path, rows: int, runs: int) -> dict[str, Any]:
     small, large = Author(scratch / "small", signed=False), Author(scratch / "large", signed=False)
     small.grow(rows // 10)
@@ -207,8 +199,6 @@ def main() -> None:
     arguments.add_argument("--signed", type=int, default=1_000_000)
     arguments.add_argument("--runs", type=int, default=3)
     arguments.add_argument("--scratch", help="folder for some GB of files; the system's own for such, unless given")
-    arguments.add_argument("--cluster", default="", help="also read --stream from these running nodes")
-    arguments.add_argument("--stream", default=STREAM)
     given = arguments.parse_args()
     scratch = Path(tempfile.mkdtemp(prefix="pipeline-bench-", dir=given.scratch))
     spark = local_session("local[2]", memory="2g")
@@ -220,8 +210,6 @@ def main() -> None:
         shutil.rmtree(scratch / "read")
         _note(result, "prove", proofs(spark, scratch, given.prove, given.runs))
         _note(result, "prove_signatures", signed_proof(spark, scratch, given.signed))
-        if given.cluster:
-            _note(result, "live", read_live(spark, given.cluster, given.stream))
     finally:
         spark.stop()
         shutil.rmtree(scratch, ignore_errors=True)
@@ -244,8 +232,6 @@ def show(result: dict[str, Any]) -> None:
     print(f"  {'cost a row, to a tenth':28}{proof['cost_a_row_against_a_tenth']:8.2f}")
     print(f"  {'read again after 1 % more':28}{proof['share_read_after_growth']:8.2%}")
     print(f"  {'with signatures':28}{signed['rows_per_second'] / 1e6:8.2f} M/s   {signed['rows_a_pack']} rows a pack")
-    if "live" in result:
-        print(f"  {'read from live nodes':28}{result['live']['live_per_second'] / 1e6:8.2f} M/s")
     print(json.dumps(result))
 
 
