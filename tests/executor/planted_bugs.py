@@ -16,11 +16,12 @@ from tests.executor.reserved_bugs import RESERVED_BUGS
 from chaplain.sim.planted import Bug, install
 
 ENGINE, CORE, HOSTILE = "test_sqlite_engine.py", "test_executor_core.py", "test_hostile.py"
+COPYING = "test_copying.py"
 _TIMEOUT_S = 600
 
 
 def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
-    place = "executor" if CORE in tests else "runtime.databases"
+    place = "executor" if {CORE, COPYING} & {*tests} else "runtime.databases"
     return Bug(name, f"chaplain.{place}.{module}", old, new, "", tests)
 
 
@@ -162,6 +163,11 @@ BUGS = [
     _bug("let everybody read", "questions", "not may_read(wait.client, message.stream)", "False", CORE, "refusals"),
     _bug("never be the one who differs", "comparison", "return winner != own", "return False", CORE, "compared"),
     _bug("stop for one who differs", "comparison", "return winner != own", "return True", CORE, "majority"),
+    _bug("keep what is not applied", "copying", " and feed.has_reached(through):", ":", COPYING, "applied"),
+    _bug("mix two copies", "copying", "taking.name not in (None, name) or ", "", COPYING, "another_copy"),
+    _bug("take what goes back", "copying", " or piece.index <= taking.feed.applied", "", COPYING, "further_on"),
+    _bug("take it from anybody", "copying", "peer != taking.peer or ", "", COPYING, "asked_for"),
+    _bug("wake for who has stopped", "copying", " if taking.feed.phase is Phase.LACKING]", "]", COPYING, "stopped"),
     *([] if missing() else POSTGRES_BUGS),
     *RESERVED_BUGS,
 ]

@@ -49,7 +49,11 @@ class Copying:
 
     @property
     def due_ns(self) -> int | None:
-        return min((taking.due_ns for taking in self._takings.values()), default=None)
+        return min((taking.due_ns for taking in self._under_way()), default=None)
+
+    def _under_way(self) -> list[_Taking]:
+        """Those of executors that have not stopped since."""
+        return [taking for taking in self._takings.values() if taking.feed.phase is Phase.LACKING]
 
     # Keeping.
 
@@ -99,8 +103,10 @@ class Copying:
         taking = self._takings.get(piece.stream)
         if taking is None or taking.writing or peer != taking.peer or piece.position != taking.position:
             return
+        if taking not in self._under_way():
+            return
         name = (piece.index, piece.size_bytes, piece.digest)
-        if taking.name not in (None, name) or piece.index <= taking.feed.applied:
+        if taking.name not in (None, name) or piece.index <= taking.feed.applied or not data:
             self._ask_next(now_ns, taking)
             return
         taking.name, taking.writing = name, True
@@ -111,6 +117,8 @@ class Copying:
         taking = self._takings[event.stream]
         taking.writing = False
         taking.due_ns = now_ns + PATIENCE_NS
+        if taking not in self._under_way():
+            return
         if event.failed:
             self._ask_next(now_ns, taking)
         else:
@@ -121,8 +129,8 @@ class Copying:
         self._takings.pop(feed.stream, None)
 
     def woken(self, now_ns: int) -> None:
-        for taking in self._takings.values():
-            if now_ns >= taking.due_ns and taking.feed.phase is Phase.LACKING:
+        for taking in self._under_way():
+            if now_ns >= taking.due_ns:
                 if taking.writing:
                     taking.due_ns = now_ns + PATIENCE_NS
                 else:

@@ -260,6 +260,8 @@ class ExecutorCore:
 
     def _opened(self, event: DatabaseOpened) -> None:
         feed = self._feeds[event.stream]
+        if feed.phase is Phase.STOPPED:  # while a copy was put in place
+            return
         if event.failed:
             self._stop(feed, event.failed)
             return
