@@ -17,7 +17,9 @@ from chaplain.executor.statement import SQL_TYPE
 from chaplain.journal import checkpoint, peer_messages
 from chaplain.journal.adoption import Adoption
 from chaplain.journal.archive import Archive
+from chaplain.journal.cluster_message import Reference
 from chaplain.journal.config_message import MakeCheckpoint, encode_fields
+from chaplain.journal.covering import Covering
 from chaplain.journal.holding import Held, Holding, Staged
 from chaplain.journal.journal_events import ToPeer
 from chaplain.journal.peer_messages import AskState, Covered, StatePiece
@@ -25,6 +27,7 @@ from chaplain.journal.places import Places, Stretch
 from chaplain.journal.reading import StreamIndex
 from chaplain.journal.request import STATEMENTS
 from chaplain.journal.retention import NOBODY, Rules, droppable, first_needed
+from chaplain.journal.shelf import Shelf
 from chaplain.journal.state import State, load
 from chaplain.journal.verdict import Executed, Reason, StreamVerdict
 
@@ -191,6 +194,7 @@ class Desk:
         self.log.agreed = agreed
         order = SimpleNamespace(folder="", log="journal", retry_ns=10, patience_ns=100)
         settings: Any = SimpleNamespace(node=1, order=order, rules=Rules(keep_bytes=1))
+        self.settings = settings
         self.archive = Archive(settings, stage.execution)
         self.adoption = Adoption(settings, stage.execution, self.archive)
         self.archive.attach(self.log, None)
@@ -319,3 +323,14 @@ def test_nothing_is_adopted_while_somebody_has_the_log() -> None:
     desk.archive.heard(0, 3, said(made, first=1))
     desk.adoption.look(0)
     assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+
+
+def test_what_a_checkpoint_covers_of_ingest_nodes_is_not_ordered_again() -> None:
+    desk = Desk()
+    desk.state.journals[7] = (3, 40)
+    shelf = Shelf(10**6, 10**9)
+    bench: Any = SimpleNamespace(log=desk.log, firsts={}, shelf=shelf)
+    Covering(desk.settings, desk.stage.execution, lambda first: None).attach(bench, None)
+    for index in (40, 41):
+        assert shelf.put(0, Reference(7, 3, index), bytes(32), b"payload")
+    assert [entry.reference.index for entry in shelf.choose(10, 10**6)] == [41]

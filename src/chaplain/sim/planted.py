@@ -18,7 +18,7 @@ import json
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import CodeType, ModuleType
@@ -138,19 +138,27 @@ def judge(layer: str, bug: Bug) -> Verdict:
     return Verdict(bug, "caught" if caught else "broken", where)
 
 
-def judge_all(layer: str, jobs: int = 1) -> list[Verdict]:
+def judge_all(layer: str, jobs: int = 1) -> Iterator[Verdict]:
+    """One after the other, in the order in which they stand."""
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        return list(pool.map(lambda bug: judge(layer, bug), bugs(layer)))
+        yield from pool.map(lambda bug: judge(layer, bug), bugs(layer))
 
 
 def main(layer: str, output: str, jobs: int) -> int:
-    verdicts = [(name, verdict) for name in ([layer] if layer else layers()) for verdict in judge_all(name, jobs)]
-    for name, verdict in verdicts:
-        if output == "json":
-            print(json.dumps({"layer": name, "bug": verdict.bug.name, "status": verdict.status, "by": verdict.detail}))
-        else:
-            print(f"{verdict.status:9} {name}/{verdict.bug.name}: {verdict.detail}")
-    missed = [verdict for _, verdict in verdicts if not verdict.ok]
+    count = missed = 0
+    for name in [layer] if layer else layers():
+        for verdict in judge_all(name, jobs):
+            count, missed = count + 1, missed + (not verdict.ok)
+            _show(name, verdict, output)
     if missed:
-        print(f"{len(missed)} of {len(verdicts)} planted bugs were not caught", file=sys.stderr)
-    return 1 if missed or not verdicts else 0
+        print(f"{missed} of {count} planted bugs were not caught", file=sys.stderr)
+    return 1 if missed or not count else 0
+
+
+def _show(layer: str, verdict: Verdict, output: str) -> None:
+    """At once: the next one may take minutes."""
+    if output == "json":
+        fields = {"layer": layer, "bug": verdict.bug.name, "status": verdict.status, "by": verdict.detail}
+        print(json.dumps(fields), flush=True)
+    else:
+        print(f"{verdict.status:9} {layer}/{verdict.bug.name}: {verdict.detail}", flush=True)

@@ -4,10 +4,12 @@ nothing is dropped that the node's own checkpoint on disk does not cover
 nothing is dropped before a majority has a checkpoint of it on disk
 checkpoints of all nodes behind one message are the same octets
 a node that counts for a quorum has everything that was agreed up to what it acknowledges: `requests` sees to it
+whoever was mended comes to what the others have, even if that is in nobody's log any more
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,12 +23,15 @@ from chaplain.segment.survey import Surveyor
 from chaplain.sim.checkers import Watcher
 from chaplain.sim.host import Host
 from chaplain.sim.journal_checks import Settling
+from chaplain.sim.weather import SECOND
 
 if TYPE_CHECKING:
     from chaplain.sim.workloads.retention import Retention
     from chaplain.sim.world import World
 
 
+_PROGRESS_NS = 15 * SECOND
+_LATELY_NS = 4 * SECOND
 _DIGEST = slice(24, 56)
 """Where a checkpoint has its digest."""
 
@@ -39,6 +44,9 @@ class RetentionChecker(Watcher):
         self.world: World | None = None
         self.reached = 0
         """The furthest message that anybody settled."""
+        self._reached_ns: list[int] = []
+        """When each message was settled first."""
+        self._settled: dict[str, int] = {}
         self._digests: dict[int, bytes] = {}
         self._indexes: dict[bytes, int] = {}
         """Behind which message each checkpoint that was ever written is, by its digest."""
@@ -51,7 +59,7 @@ class RetentionChecker(Watcher):
         for effect in effects:
             match effect:
                 case Settling():
-                    self.reached = max(self.reached, effect.message.body.index)
+                    self._came_to(time_ns, host, effect.message.body.index)
                 case Persist():
                     self._persisted(host, effect)
                 case Halt(again=True):
@@ -60,6 +68,12 @@ class RetentionChecker(Watcher):
                     self._adopted(host)
                 case _:
                     pass
+
+    def _came_to(self, time_ns: int, host: Host, index: int) -> None:
+        self._settled[host.name] = max(index, self._settled.get(host.name, 0))
+        if index > self.reached:
+            self._reached_ns += [time_ns] * (index - self.reached)
+            self.reached = index
 
     def _adopted(self, host: Host) -> None:
         if not self._durable(host):
@@ -82,6 +96,9 @@ class RetentionChecker(Watcher):
         _, state = checkpoint.decode(data)
         index = load(self._workload.founding, state).moment.index
         made = checkpoint.make(index, state)
+        if index not in self._digests:
+            assert self.world is not None
+            self._workload.writes_checkpoint(self.world, host)
         self._indexes[made.digest] = index
         if self._digests.setdefault(index, made.digest) != made.digest:
             self.complain(f"{host.name} has another checkpoint than others behind message {index}")
@@ -102,6 +119,25 @@ class RetentionChecker(Watcher):
         """What the checkpoint on a disk covers, if the power went out now."""
         data = host.disk.file(checkpoint_name(self._workload.settings(host.name).order))
         return 0 if data is None else self._indexes[data[_DIGEST]]
+
+    # After the heal.
+
+    def content(self, healed: Sequence[Host], /) -> bool:
+        return not self._behind(healed, _LATELY_NS)
+
+    def finish(self, healed: Sequence[Host], /) -> None:
+        assert self.world is not None
+        busy = any(host.disk_free_ns > self.world.now_ns for host in healed)
+        if healed and not busy and self._workload.demands([host.name for host in healed]):
+            late = self._behind(healed, _PROGRESS_NS)
+            if late:
+                self.complain(f"{late[0]} is at message {self._settled.get(late[0], 0)}, others at {self.reached}")
+
+    def _behind(self, healed: Sequence[Host], ago_ns: int) -> list[str]:
+        """Who has not come to what somebody had so long ago."""
+        assert self.world is not None
+        then = bisect_right(self._reached_ns, self.world.now_ns - ago_ns)
+        return [host.name for host in healed if self._settled.get(host.name, 0) < then]
 
 
 def _last_of(host: Host, file: str) -> int:

@@ -27,8 +27,9 @@ BUGS = [
     _bug(
         "drop before the checkpoint is on disk",
         "archive",
-        "        self._writing[self._ticket] = made.index\n",
-        "        self._writing[self._ticket] = self.durable = made.index\n",
+        "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))",
+        "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))\n"
+        "        self.durable = made.index\n        self._tell_all()",
     ),
     _bug("drop what is to be kept", "retention", "    if segment.last <= released:", "    if segment.last:"),
     _bug(
@@ -64,11 +65,16 @@ BUGS = [
         "        made = checkpoint.make(executed.moment.index, self._execution.state.export())",
     ),
     _bug(
-        "forget which ingest messages a checkpoint covers",
-        "covering",
-        "            if index:\n",
-        "            if index < 0:\n",
-        mode="liveness",
+        "drop one message more",
+        "places",
+        "            if segment.last > limit:",
+        "            if segment.last > limit + 1:",
+    ),
+    _bug(
+        "a long message is only where it begins",
+        "places",
+        "            if segment.base < end:",
+        "            if segment.base <= start:",
     ),
     _bug(
         "drop what is staged",

@@ -23,7 +23,7 @@ class Workload:
     """The faults that make sense here; kinds of one's own are carried out by `strike`."""
     points: ClassVar[Sequence[CrashPoint]] = ()
     """Named moments at which a node may be made to die."""
-    heals_all: ClassVar[bool] = False
+    heals_all: bool = False
     """Whether a heal mends everybody, for what must become equal everywhere."""
     plan: Plan
     """What is drawn for this run, known from `begin` on."""

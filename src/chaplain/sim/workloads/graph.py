@@ -43,7 +43,7 @@ class Graph(Workload):
         CrashPoint("after an acknowledgement", lambda effect: isinstance(effect, Settled)),
         CrashPoint("after telling a peer", lambda effect: isinstance(effect, Send)),
     )
-    heals_all: ClassVar[bool] = True
+    heals_all: bool = True
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)

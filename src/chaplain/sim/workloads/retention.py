@@ -20,6 +20,8 @@ from chaplain.journal.founding import Policy
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.retention import Rules
 from chaplain.sim.faults import Fault
+from chaplain.sim.host import Host
+from chaplain.sim.journal_sink import SimSink
 from chaplain.sim.retention_checks import RetentionChecker
 from chaplain.sim.weather import SECOND
 from chaplain.sim.workloads.requests import Requests
@@ -29,16 +31,24 @@ _SEGMENT_BYTES = 24 * 1024
 
 
 class Retention(Requests):
-    kinds: ClassVar[Sequence[str]] = (*Requests.kinds, "disk wiped", "disk wiped", "long absence")
+    kinds: ClassVar[Sequence[str]] = (
+        *Requests.kinds,
+        *("disk wiped", "disk wiped", "long absence", "alone with a checkpoint"),
+    )
     padding_bytes: ClassVar[int] = 150
     drops: ClassVar[bool] = True
 
     def __init__(self, rng: Random) -> None:
         self._disks: dict[str, bytes] = {}
         self._victim = ""
+        self._lonely = False
+        """Everybody else ends when the next checkpoint is about to be written."""
         super().__init__(rng)
         self.rules = Rules(keep_bytes=rng.choice((0, 1, 1, 3 * _SEGMENT_BYTES)), keep_ns=rng.choice((0, 5 * SECOND)))
+        self.heals_all = rng.random() < 0.5
         self._asks = rng.random() < 0.7
+        if rng.random() < 0.5:  # an attempt that nobody ends keeps all that follows it for an hour
+            self.clients = [client for client in self.clients if not isinstance(client, SimSink)]
         self.released = 0
         """Up to which message an admin asked for the log to go."""
         self._retention = RetentionChecker(self)
@@ -77,6 +87,9 @@ class Retention(Requests):
 
     def strike(self, world: World, fault: Fault) -> None:
         host = world.hosts[fault.nodes[0]]
+        if fault.kind == "alone with a checkpoint":
+            self._lonely = True
+            return
         if fault.kind == "long absence":
             world.crash(host, power=False, reason=fault.kind)
             world.after(10 * SECOND, world.restart, host)
@@ -87,6 +100,16 @@ class Retention(Requests):
             host.disk.wipe()
             self._disks[host.name] = self.rng.randbytes(16)
             world.after(SECOND, world.restart, host)
+
+    def writes_checkpoint(self, world: World, host: Host) -> None:
+        """The first node is about to write one: if it stays alone, what that covers is on no other disk."""
+        if not self._lonely:
+            return
+        self._lonely = False
+        for other in world.hosts.values():
+            if other is not host:
+                world.after(0, world.crash, other, self.rng.random() < 0.2, "alone with a checkpoint")
+                world.after(self.rng.randrange(3 * SECOND, 8 * SECOND), world.restart, other)
 
 
 WORKLOAD = Retention
