@@ -6,7 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.executor.executor_stage import Database, Order, Request
+from tests.executor.executor_stage import Database, Order
+from tests.pipeline.row_change_scenes import TABLES, requests
 
 from chaplain.errors import Missing
 from chaplain.pipeline import fold
@@ -14,35 +15,15 @@ from chaplain.pipeline.row_changes import fingerprint, tallies
 
 pytestmark = pytest.mark.timeout(400)
 
-STATEMENTS = 100_000
-A_MESSAGE = 2_000
-LONG = "t" * 40
-
-
-def requests(chance: random.Random, count: int) -> list[Request]:
-    """Inserts, updates and deletes, with a failure now and then."""
-    kinds: list[tuple[str, int]] = [
-        ("insert into orders(who, what) values (?, ?)", 6),
-        ("insert or replace into stock(what, count) values (?, abs(random()) % 100)", 2),
-        ("update orders set what = ? where id = ?", 2),
-        ("delete from orders where id = ?", 1),
-        (f"insert into {LONG} values (?)", 1),
-        ("insert into orders(id) values (1)", 1),
-    ]
-    made: list[Request] = []
-    for sql in chance.choices([sql for sql, _ in kinds], [weight for _, weight in kinds], k=count):
-        values = tuple(chance.randrange(30_000) for _ in range(sql.count("?")))
-        made.append((sql, values))
-    return made
+STATEMENTS = 2_000
+A_MESSAGE = 500
 
 
 def test_a_fold_of_row_changes_has_the_executors_fingerprint(spark, tmp_path: Path) -> None:
     order, database, chance = Order(), Database(tmp_path), random.Random(1)
     database.apply(
         order.message(
-            "create table orders(id integer primary key, who, what)",
-            "create table stock(what primary key, count) without rowid",
-            f"create table {LONG}(a)",
+            *TABLES,
             "create table gone(a)",
             "insert into gone values (1), (2)",
             "insert into orders(id) values (1)",

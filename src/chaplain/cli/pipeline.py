@@ -111,10 +111,15 @@ def verify(cluster: str, path: str, tables: str, stream: str, manifest: str | No
 @click.option("--stream", required=True, metavar="S", help="The stream to fold.")
 @click.option("--keep-keyless", is_flag=True, help="Keep all rows that have no key; they are left out otherwise.")
 @click.option("--out", default="", metavar="DIR", help="Write the rows as Parquet there, instead of printing them.")
+@click.option("--fingerprint", "summed", is_flag=True,
+              help="Of a database's row changes, in --path, print the fingerprint they add up to.")  # fmt: skip
 @_spark
-def fold(cluster: str, path: str, tables: str, stream: str, keep_keyless: bool, out: str, master: str,
+def fold(cluster: str, path: str, tables: str, stream: str, keep_keyless: bool, out: str, summed: bool, master: str,
          remote: str) -> None:  # fmt: skip
     """Print the latest row of each key, one a line, by key."""
+    if summed:
+        _fold_row_changes(path, stream, master, remote)
+        return
     if tables and not path:
         cluster = ""
     else:
@@ -122,6 +127,7 @@ def fold(cluster: str, path: str, tables: str, stream: str, keep_keyless: bool, 
     spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import fold as run  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline import table, table_path  # noqa: PLC0415
+    from chaplain.pipeline.answers import each  # noqa: PLC0415
 
     rows = table(spark, table_path(tables, stream)) if tables else _read(spark, cluster, path, stream)
     folded = run(rows, keep_keyless=keep_keyless).orderBy("key", "offset")
@@ -129,7 +135,7 @@ def fold(cluster: str, path: str, tables: str, stream: str, keep_keyless: bool, 
         folded.write.parquet(out)
         return
     columns = ["topic", "offset", "key", "value", "client_id", "client_message_id"]
-    for row in folded.selectExpr(*columns, "unix_micros(timestamp) as time_us").toLocalIterator():
+    for row in each(folded.selectExpr(*columns, "unix_micros(timestamp) as time_us")):
         put_json(
             {
                 "stream": row.topic,
@@ -141,6 +147,15 @@ def fold(cluster: str, path: str, tables: str, stream: str, keep_keyless: bool, 
                 "client_message_id": row.client_message_id,
             }
         )
+
+
+def _fold_row_changes(path: str, stream: str, master: str, remote: str) -> None:
+    if not path:
+        raise click.UsageError("--fingerprint: give --path, such as demo/node-1/databases/rows/main")
+    spark = _session(master, remote, path=path)
+    from chaplain.pipeline.row_changes import fingerprint_at  # noqa: PLC0415 Spark is heavy
+
+    click.echo(fingerprint_at(spark, path, stream).hex())
 
 
 @pipeline.command(epilog="Example: chaplain pipeline compress --cluster demo --stream orders --through 99999")

@@ -7,6 +7,7 @@ within it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -22,6 +23,14 @@ def collect(frame: DataFrame) -> list[Any]:
     """All rows. Raises what we raised, wherever that was."""
     try:
         return list(frame.collect())
+    except PySparkException as wrong:
+        raise translated(wrong) from wrong
+
+
+def each(frame: DataFrame) -> Iterator[Any]:
+    """One row after the other, in the same way."""
+    try:
+        yield from frame.toLocalIterator()
     except PySparkException as wrong:
         raise translated(wrong) from wrong
 

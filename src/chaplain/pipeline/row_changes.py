@@ -4,22 +4,38 @@
             .option("subscribe", "main").load())
     fingerprint(fold(rows)).hex() == client.status()["databases"]["main"]["fingerprint"]
 
+or, in one go, with a look at whether they are all there: `fingerprint_at(spark, path, "main")`.
+
 Decides nothing about what is summed: that is `executor.fingerprint`. Hashes are Spark's own `sha2`; sums of 256 bits
 are eight sums of 32.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 as everybody calls it
 
 from chaplain.errors import Missing
 from chaplain.executor.fingerprint import MODULUS, SCHEMA_KEY, Tally, fingerprint_of
+from chaplain.pipeline.answers import collect
+from chaplain.pipeline.fold import fold
 
 _LIMBS = 8
 _LIMB_BITS = 32
 _FIXED_TEXT, _TEXT_8 = 0xA0, 0xD9
 """How MessagePack begins a text: up to 31 octets, up to 255; then two octets say how many."""
+
+
+def fingerprint_at(spark: SparkSession, path: str | Path, stream: str) -> bytes:
+    """Of a stream's database, from the row changes in a node's folder."""
+    reader = spark.read.format("chaplain").option("path", str(path)).option("kind", "rows")
+    rows = reader.option("subscribe", stream).load()
+    first = collect(rows.agg(F.min("offset")))[0][0]
+    if first != 0:  # a node that took its database from another has only what came after
+        raise Missing(f"the row changes of {stream!r} in {path} begin with offset {first}: take another node's")
+    return fingerprint(fold(rows))
 
 
 def fingerprint(folded: DataFrame) -> bytes:
