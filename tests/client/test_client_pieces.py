@@ -177,3 +177,9 @@ def test_the_package_gives_its_names_when_asked() -> None:
     assert {"Client", "AsyncClient", "Answer", "Event", "PoolMessage"} <= set(dir(chaplain))
     with pytest.raises(AttributeError, match="nothing"):
         _ = chaplain.nothing
+
+
+@pytest.mark.parametrize("kind", [chaplain.Client, chaplain.AsyncClient])
+def test_a_client_that_was_not_connected_says_how(kind: type) -> None:
+    with pytest.raises(TypeError, match=rf"{kind.__name__}\.connect\('my-cluster'\)"):
+        kind("my-cluster")

@@ -197,6 +197,8 @@ class AsyncClient:
 
     def __init__(self, opening: Opening) -> None:
         """Use `AsyncClient.connect`."""
+        if not isinstance(opening, Opening):
+            raise TypeError(f"a client is made by connecting: AsyncClient.connect({opening!r})")
         self._opening: Opening | None = opening
         self._opened: _Line | None = None
         self._pools: dict[str, AsyncPool] = {}

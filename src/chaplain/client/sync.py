@@ -171,6 +171,8 @@ class Client:
 
     def __init__(self, opening: Opening) -> None:
         """Use `Client.connect`."""
+        if not isinstance(opening, Opening):
+            raise TypeError(f"a client is made by connecting: Client.connect({opening!r})")
         self._line = _Line(opening)
         self._pools: dict[str, Pool] = {}
         self._sqls: dict[str, Sql] = {}
