@@ -6,20 +6,20 @@ One test for each state, over a table: a cluster is started once, and two test p
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from product_shell import Shell, Wrong
 
+import chaplain
 from chaplain.cli.reach import ABSENCE_S, PATIENCE_S
 from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.local import bring_down, pid_of
+from chaplain.runtime.local import pid_of
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -37,7 +37,7 @@ NO_CLUSTER = [
     Wrong("chaplain cluster up --dir mine", "is not empty and holds no cluster.toml; choose another"),
     Wrong("chaplain cluster up --dir mine/file", "is a file", 2),
     Wrong("chaplain cluster up --dir /proc/new", "cannot read or write /proc/new"),
-    Wrong("ulimit -f 0; chaplain cluster up --dir new", "cannot write .*File too large"),
+    Wrong("ulimit -f 0; chaplain cluster up --dir small", "cannot write .*File too large"),
     Wrong("chaplain cluster found --dir new --at somewhere", "tcp://address:port wanted, not 'somewhere'"),
     Wrong("chaplain cluster found --dir new --at tcp://h:1 --http x", "address:port wanted"),
     Wrong("chaplain cluster status --cluster nowhere", "no cluster at nowhere: make one with `chaplain cluster up"),
@@ -78,6 +78,30 @@ NO_CLUSTER = [
 ]
 
 
+SHUT = [
+    Wrong("$SHUT chaplain cluster up --dir shut", "'shut' is not readable", 2),
+    Wrong("$SHUT chaplain cluster status --cluster shut", "cannot read or write shut/cluster.toml: Permission denied"),
+    Wrong("$SHUT chaplain journal read --stream s --cluster shut", "shut/cluster.toml: Permission denied"),
+    Wrong("$SHUT chaplain journal write --file shut/x --stream s --cluster c", "'shut/x': Permission denied", 2),
+    Wrong("$SHUT chaplain node run --config shut/node.toml", "cannot read shut/node.toml: Permission denied"),
+    Wrong("$SHUT chaplain key new --out shut/key", "cannot write shut/key: Permission denied"),
+    Wrong("$SHUT chaplain pipeline verify --path shut", "cannot read or write shut: Permission denied"),
+]
+OF_ROOT = "setpriv --bounding-set=-dac_override,-dac_read_search"
+"""For root no directory is unreadable, unless it gives away the right to read all of them."""
+
+
+def test_directories_that_cannot_be_read(tmp_path: Path) -> None:
+    given_away = OF_ROOT if os.geteuid() == 0 else ""
+    shell = Shell(tmp_path, SHUT=given_away)
+    if given_away and shell.run("$SHUT true").code != 0:
+        pytest.skip("root cannot give rights away here: run this as somebody else, or install util-linux")
+    (tmp_path / "shut").mkdir(mode=0)
+    shell.check(SHUT, together=4)
+    (tmp_path / "shut").chmod(0o700)
+    assert not list((tmp_path / "shut").iterdir())
+
+
 def test_without_a_cluster(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").write_text("something else\n")
@@ -87,7 +111,7 @@ def test_without_a_cluster(tmp_path: Path) -> None:
         (tmp_path / absent / f"{module}.py").write_text(missing)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         shell = Shell(tmp_path, TAKEN=str(taken.getsockname()[1]))
-        shell.check(NO_CLUSTER)
+        shell.check(NO_CLUSTER, together=4)
     shutil.rmtree(tmp_path / "no-spark")
     shutil.rmtree(tmp_path / "no-java")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "mine"]
@@ -168,12 +192,28 @@ LIVE_CLUSTER = [
 ]
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> Iterator[Shell]:
-    shell = Shell(tmp_path, CHAPLAIN_CLUSTER=str(tmp_path / "c"))
-    shell.worked("chaplain cluster up --nodes 1 --dir c")
-    yield shell
-    bring_down(tmp_path / "c")
+OTHER_FORMAT = "has format 1, and this program reads and writes format 2: use the version of chaplain that wrote it"
+OTHER_VERSION = [
+    Wrong("chaplain node run --config c/node-1/node.toml", OTHER_FORMAT),
+    Wrong("chaplain cluster up --dir c", f"node 1 ended with code 1: .*{OTHER_FORMAT}"),
+    Wrong("chaplain pipeline verify --path c/node-1/segments", OTHER_FORMAT),
+    Wrong("chaplain pipeline land --cluster c --stream orders --tables tables --once", OTHER_FORMAT),
+]
+
+
+def other_version(live: Shell) -> Shell:
+    """A shell in the same folder that has another version of the program, as after half an upgrade."""
+    other = live.folder / "other/chaplain"
+    shutil.copytree(Path(chaplain.__file__).parent, other, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, was, now in (
+        ("segment/header.py", "\nVERSION = 1\n", "\nVERSION = 2\n"),
+        ("link/settings.py", "version: tuple[int, int] = (1, 0)", "version: tuple[int, int] = (2, 0)"),
+    ):
+        text = (other / file).read_text()
+        assert text.count(was) == 1
+        (other / file).write_text(text.replace(was, now))
+    path = f"{other.parent}:{os.environ.get('PYTHONPATH', '')}"
+    return Shell(live.folder, CHAPLAIN_CLUSTER=live.environment["CHAPLAIN_CLUSTER"], PYTHONPATH=path)
 
 
 def test_with_a_cluster_that_runs(live: Shell) -> None:
@@ -182,7 +222,7 @@ def test_with_a_cluster_that_runs(live: Shell) -> None:
         live.worked(f"chaplain {line}")
     (live.folder / "big").write_bytes(bytes(5 << 20))
     status = json.loads(live.worked("chaplain cluster status --output json"))
-    live.check(LIVE_CLUSTER)
+    live.check(LIVE_CLUSTER, together=4)
     assert not (live.folder / "c/node-2").exists()
     assert not (live.folder / "again").exists()
     assert not [file for file in live.folder.glob("*.identity") if file.name != "reader.identity"]
@@ -191,40 +231,12 @@ def test_with_a_cluster_that_runs(live: Shell) -> None:
     assert [(node["pid"], node["roles"]) for node in after["nodes"]] == [
         (node["pid"], node["roles"]) for node in status["nodes"]
     ]
-    interrupted_readers_and_writers(live)
-    stopped_and_killed(live)
+    other = other_version(live)
+    other.check([Wrong("chaplain journal read --stream orders", "other version.*; use the version .* the nodes run")])
+    stopped_and_killed(live, other)
 
 
-def interrupted_readers_and_writers(shell: Shell) -> None:
-    """Ctrl-C in the middle: what was acknowledged stays, and nothing more is said than that."""
-    reader = started(shell, "journal read --stream orders --follow")
-    assert [json.loads(reader.stdout.readline())["value"] for _ in "abc"] == ["a", "b", "c"]
-    interrupt(reader)
-    writer = started(shell, "journal write --stream late --lines -")
-    writer.stdin.write(b"acknowledged\n" * 3)
-    writer.stdin.flush()
-    end = time.monotonic() + 60
-    while "late" not in json.loads(shell.worked("chaplain cluster status --output json"))["streams"]:
-        assert time.monotonic() < end
-    interrupt(writer)
-    [first] = shell.worked("chaplain journal read --stream late --to 1").splitlines()
-    assert json.loads(first)["value"] == "acknowledged"
-
-
-def started(shell: Shell, line: str) -> subprocess.Popen[bytes]:
-    # A shell starts background jobs deaf to Ctrl-C, and a test run may be one.
-    hearing = ["env", "--default-signal=INT", "bash", "-c", f"exec chaplain {line}"]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen(hearing, cwd=shell.folder, env=shell.environment, **pipes)
-
-
-def interrupt(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert (process.returncode, said.strip()) == (1, b"chaplain: interrupted")
-
-
-def stopped_and_killed(shell: Shell) -> None:
+def stopped_and_killed(shell: Shell, other: Shell) -> None:
     """A node that hangs, then one that is gone; and everything is there when it is back."""
     folder = shell.folder / "c/node-1"
     pid = pid_of(folder)
@@ -241,6 +253,24 @@ def stopped_and_killed(shell: Shell) -> None:
     while pid_of(folder) is not None:
         assert time.monotonic() < end
     assert "`chaplain cluster up --dir" in shell.worked("chaplain cluster status")
+    other.check(OTHER_VERSION)
+    full_disk(shell)
     shell.worked("chaplain cluster up --dir c")
     rows = shell.worked("chaplain journal read --stream orders").splitlines()
     assert [json.loads(row)["value"] for row in rows][:3] == ["a", "b", "c"]
+
+
+def full_disk(shell: Shell) -> None:
+    """As full as a node takes it for: there is less room than it wants to be left."""
+    wanted = 1 << 40
+    if shutil.disk_usage(shell.folder).free > wanted:
+        return
+    up = f"CHAPLAIN_NODE_JOURNAL_ROOM_BYTES_MIN={wanted} chaplain cluster up --dir c"
+    assert "no room on the disk of node 1: nothing is written there" in shell.worked(up)
+    shell.check([Wrong("chaplain journal write x --stream orders", "the disk of node 1 is full: make room there")])
+    assert "no room on the disk of node 1" in shell.worked("chaplain cluster status")
+    shell.worked("chaplain cluster down")
+
+
+def test_there_are_many() -> None:
+    assert len({wrong.line for wrong in [*NO_CLUSTER, *SHUT, *DEAD_CLUSTER, *LIVE_CLUSTER, *OTHER_VERSION]}) > 100

@@ -45,6 +45,8 @@ def up(nodes: int | None, directory: Path, database: str | None, base_port: int 
         put_json({"started": started, **_status(directory)})
     else:
         click.echo(f"{len(load_cluster(directory).nodes)} nodes serve, {len(started)} of them started now.")
+        for line in _troubles(_status(directory)["nodes"]):
+            click.echo(line)
         click.echo(f"Next: chaplain cluster status --cluster {directory}")
 
 
@@ -83,9 +85,8 @@ def status(cluster: str, node: int | None, output: str) -> None:
         put_json(found)
         return
     nodes = found["nodes"]
-    columns = ["id", "endpoint", "pid", "state", "roles", "master", "members", "standing", "disk_full"]
-    if any(node["reserved"] for node in nodes):
-        columns.append("reserved")
+    columns = ["id", "endpoint", "pid", "state", "roles", "master", "members", "standing"]
+    columns += [name for name in ("disk_full", "reserved") if any(node[name] for node in nodes)]  # windows are narrow
     put_table(columns, nodes, f"regime {found['regime'] or '-'}")
     for line in _how_to_start(Path(cluster), {node["id"]: node["pid"] for node in nodes if node["state"] == "down"}):
         click.echo(line)
@@ -113,7 +114,9 @@ def down(cluster: str, output: str) -> None:
 
 
 def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
-    """Databases that stand still, and why."""
+    """Full disks, and databases that stand still, and why."""
+    if full := [str(node["id"]) for node in nodes if node["disk_full"]]:
+        yield f"no room on the disk of node {', '.join(full)}: nothing is written there until there is more."
     for node in nodes:
         for stream, database in node.get("databases", {}).items():
             if "trouble" in database:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.reach import reach, talks
-from chaplain.cli.show import put_json, shown_value
+from chaplain.cli.show import put_json, shown_value, visible
 
 
 @click.group()
@@ -31,11 +32,12 @@ def fire(type: str, text: str, cluster: str, node: int | None, output: str) -> N
 @talks
 def listen(timeout: float | None, count: int | None, cluster: str, node: int | None, output: str) -> None:
     """Show every event from now on, one a line."""
-    with reach(cluster, node) as client, client.events(timeout=timeout) as events:
+    with reach(cluster, node) as client, while_somebody_reads(), client.events(timeout=timeout) as events:
         for number, each in enumerate(events, 1):
             if output == "json":
                 put_json({"id": each.id, "type": each.type, "sender": each.sender, "value": shown_value(each.content)})
             else:
-                click.echo(f"{each.type} from {each.sender}: {each.content.decode(errors='backslashreplace')}")
+                said = visible(each.content.decode(errors="backslashreplace"))
+                click.echo(f"{visible(each.type)} from {each.sender}: {said}")
             if number == count:
                 break

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.journal import timestamp
 from chaplain.cli.reach import reach, talks, wait_for_news
 from chaplain.cli.show import put_json, shown_value
@@ -52,7 +53,7 @@ def read(
     """
     if timeout is not None and not follow:
         raise click.UsageError("--timeout is for --follow")
-    with reach(cluster, node) as client:
+    with reach(cluster, node) as client, while_somebody_reads():
         found = client.graph(stream)
         if not follow and not wait_for_news(lambda: any(True for _ in found.read())):
             raise Missing(f"graph {stream!r} has no events here: write one with `chaplain graph append`")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 from click.core import ParameterSource
 
+from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import progress, put_json, put_table, shown_value
 
@@ -83,7 +84,7 @@ def read(
     """
     if stop is not None and start is not None and stop < start:
         raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
-    with reach(cluster, node) as client, _usage():
+    with reach(cluster, node) as client, _usage(), while_somebody_reads():
         for message in client.journal(stream).read("earliest" if start is None else start, stop, follow):
             put_json(message_json(message))
 

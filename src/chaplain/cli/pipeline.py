@@ -242,6 +242,10 @@ def _session(master: str, remote: str, cluster: str = "", path: str = "", landed
 
 def _look_for(cluster: str, path: str, landed: str) -> None:
     """Of a cluster its nodes' files alone will do, as they come out of a backup."""
+    from chaplain.segment.files import refuse_other_versions  # noqa: PLC0415
+
+    for folder in Path(cluster).glob("node-*/segments") if cluster else [Path(path)] if path else ():
+        refuse_other_versions(folder)
     if cluster and not any(Path(cluster).glob("node-*/segments")):
         from chaplain.config import load_cluster  # noqa: PLC0415
 

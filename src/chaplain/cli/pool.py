@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.reach import reach, talks
-from chaplain.cli.show import put_json, shown_value
+from chaplain.cli.show import put_json, shown_value, visible
 
 
 @click.group()
@@ -32,7 +33,7 @@ def broadcast(text: str, name: str, cluster: str, node: int | None, output: str)
 @talks
 def listen(name: str, timeout: float | None, count: int | None, cluster: str, node: int | None, output: str) -> None:
     """Join a pool and show what is said in it, one message a line."""
-    with reach(cluster, node) as client, client.pool(name).listen(timeout=timeout) as messages:
+    with reach(cluster, node) as client, while_somebody_reads(), client.pool(name).listen(timeout=timeout) as messages:
         for number, each in enumerate(messages, 1):
             if output == "json":
                 put_json(
@@ -46,6 +47,7 @@ def listen(name: str, timeout: float | None, count: int | None, cluster: str, no
                 )
             else:
                 lost = f" ({each.missed} lost before this)" if each.missed else ""
-                click.echo(f"{each.client}@{each.sender}: {each.value.decode(errors='backslashreplace')}{lost}")
+                said = visible(each.value.decode(errors="backslashreplace"))
+                click.echo(f"{each.client}@{each.sender}: {said}{lost}")
             if number == count:
                 break

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.reach import reach, talks, wait_for_news
 from chaplain.cli.show import put_json, shown_value
 from chaplain.errors import Missing
@@ -48,7 +49,7 @@ def read(
 
     if start is not None and stop is not None and stop <= start:
         raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
-    with reach(cluster, node) as client:
+    with reach(cluster, node) as client, while_somebody_reads():
         found = client.sequence(stream)
         # One that stands right behind the last event has seen everything, and is told nothing.
         behind = [start] if start in (None, 1) else [start, (start or 0) - 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -50,15 +51,29 @@ def shown_value(value: bytes) -> str | dict[str, str]:
 
 
 def put_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], caption: str = "") -> None:
-    """Rows by column name; what a row lacks is shown as a dash."""
+    """Rows by column name; what a row lacks is shown as a dash. In a narrow window cells are broken, never cut."""
     # Imported here: it takes a tenth of a second that `--output json` can do without.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-    table = Table(*columns, caption=caption or None, caption_justify="left")
+    plain = bool(os.environ.get("NO_COLOR"))  # meant for people who want no codes in the output, bold ones included
+    table = Table(
+        caption=Text(caption) if caption else None,
+        caption_justify="left",
+        header_style="" if plain else "table.header",
+        caption_style="" if plain else "table.caption",
+    )
+    for column in columns:
+        table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+        table.add_row(*(Text(visible(_cell(row.get(column)))) for column in columns))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
+
+
+def visible(text: str) -> str:
+    """What others wrote, for a terminal: codes that would move its cursor or change its colours are spelled out."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
 
 
 def _cell(value: object) -> str:

@@ -255,7 +255,7 @@ class ClientCore:
                 self._fail(pending, Failure.UNKNOWN, self._unsure(pending, f"no answer came within {waited}"))
 
     def _nobody(self) -> str:
-        return f"no node let us in ({self._endpoints.describe()}); check that the cluster is up and knows this client"
+        return f"no node let us in ({self._endpoints.describe()}); {self._endpoints.advice()}"
 
     def _unsure(self, pending: Pending, why: str) -> str:
         return f"{pending.name}: {why}, so it may or may not have happened; check before doing it again"

@@ -96,5 +96,11 @@ class Endpoints:
             f"{name}: {record.reason or record.note or 'no answer yet'}" for name, record in self._records.items()
         )
 
+    def advice(self) -> str:
+        """What a person can do about it."""
+        if any("other version" in record.reason for record in self._records.values()):
+            return "use the version of chaplain that the nodes run"
+        return "check that the cluster is up and knows this client"
+
     def _idle(self) -> list[str]:
         return [name for name in self._records if name not in self.wanted]

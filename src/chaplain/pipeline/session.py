@@ -10,10 +10,12 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -110,9 +112,50 @@ def local_session(
         chosen |= settings or {}
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    session = builder.appName(name).getOrCreate()
+    with _nothing_left_behind():
+        session = builder.appName(name).getOrCreate()
     register(session)
     return session
+
+
+@contextmanager
+def _nothing_left_behind() -> Iterator[None]:
+    """End the Java that was being started if the start is given up, with Ctrl-C perhaps.
+
+    It ends by itself with whoever started it once the two have met. Before that it is deaf to Ctrl-C, finds that nobody
+    waits for its address any more, and would stay for ever.
+    """
+    before = _children("self")
+    try:
+        yield
+    except BaseException:
+        for child in _children("self") - before:
+            if any(b"spark" in _words(one) for one in (child, *_children(child))):
+                _kill(child)
+        raise
+
+
+def _kill(process: int) -> None:
+    """And what it started: Spark's script asks another Java first how it is to start Java."""
+    started = _children(process)
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+    for child in started:
+        _kill(child)
+
+
+def _children(process: int | str) -> set[int]:
+    found: set[int] = set()
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):
+            found |= {int(child) for child in task.read_text().split()}
+    return found
+
+
+def _words(process: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    return b""
 
 
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

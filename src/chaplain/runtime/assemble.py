@@ -43,6 +43,7 @@ from chaplain.runtime.journal import free_bytes, make_journal, read_log, segment
 from chaplain.runtime.log import Log
 from chaplain.runtime.secrets import read_identity, read_keyring, read_public_key
 from chaplain.runtime.storage import Storage
+from chaplain.segment.files import refuse_other_versions
 from chaplain.segment.tap import StreamKind, Tap
 from chaplain.segment.write import LogSettings
 from chaplain.sequence.core import SequenceCore
@@ -61,6 +62,7 @@ def run_node(config: NodeConfig) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.umask(0o077)  # what a node writes is for its owner
     with locked(config.path("data")), logged(config) as log:
+        refuse_other_versions(config.path("data") / SEGMENTS)
         clock = Clock()
         instance = new_instance(SystemRandom())
         sockets = Sockets(instance, config.text("bind"), config.number("bounds.strangers_max"))

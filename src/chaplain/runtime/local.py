@@ -35,6 +35,8 @@ PROGRAM = (sys.executable, "-m", "chaplain.cli.main")
 POLL_S = 0.02
 LOG_FILE = "log"
 LOG_LINES_SHOWN = 8
+SAID = "chaplain: "
+"""So begins what a command says when it fails, and nothing else in a log."""
 _OWN = ("id", "bind", "advertise", "data", "identity", "keyring", "http", "log", "neighbours")
 
 Tell = Callable[[str], None]
@@ -115,21 +117,25 @@ def _wait_until_ready(
 def _wait_until_met(cluster: ClusterFile, tell: Tell) -> None:
     """Nodes that serve but cannot find each other are said, not hidden; they go on trying."""
     for _ in _moments(MEET_S):
-        if all(_has_met(get_status(node.http), len(cluster.nodes)) for node in cluster.nodes):
+        statuses = [get_status(node.http) or {} for node in cluster.nodes]
+        if all(_has_met(status, len(cluster.nodes)) for status in statuses):
             return
     tell(f"the nodes serve, but have not all met within {MEET_S:.0f} s; see `chaplain cluster status`")
 
 
-def _has_met(status: Mapping[str, object] | None, count: int) -> bool:
-    """Whether a node knows all others, and, if it has a journal, who its master is."""
-    members = None if status is None else status.get("members")
-    return isinstance(members, int) and members >= count and (status or {}).get("master_id", 0) is not None
+def _has_met(status: Mapping[str, object], count: int) -> bool:
+    """Whether a node knows all others, and, if it has a journal, who its master is; without room there is none."""
+    members = status.get("members")
+    has_master = status.get("master_id", 0) is not None or status.get("disk_full") is True
+    return isinstance(members, int) and members >= count and has_master
 
 
 def _why_ended(directory: Path, node: ClusterNode, code: int) -> str:
     log = directory / f"node-{node.id}" / LOG_FILE
     with contextlib.suppress(OSError):
         lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+        if lines and lines[-1].startswith(SAID):  # one sentence, and it says what to do
+            return f"node {node.id} ended with code {code}: {lines[-1].removeprefix(SAID)}"
         return f"node {node.id} ended with code {code}; the end of {log}:\n" + "\n".join(f"  {line}" for line in lines)
     return f"node {node.id} ended with code {code}, and {log} cannot be read"
 

@@ -14,7 +14,7 @@ from typing import Self
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed, StorageError
-from chaplain.segment.header import SegmentHeader, read_headers
+from chaplain.segment.header import VERSION, SegmentHeader, other_version, read_headers
 from chaplain.segment.layout import HEADER_BYTES, HEADER_COPIES, PAGE_BYTES, RECORDS_START, parse_name
 from chaplain.segment.read import Agreement
 from chaplain.segment.record import HEAD_BYTES, STREAM_BYTES_MAX, Kind, Record, decode_head
@@ -45,6 +45,18 @@ def list_segments(folder: Path | str, log: str | None = None) -> list[SegmentFil
         if not free and log in (None, name):
             found.append(SegmentFile(path, name, sequence))
     return sorted(found, key=lambda file: (file.log, file.sequence))
+
+
+def refuse_other_versions(folder: Path | str) -> None:
+    """What another version wrote is whole, and must not be taken for damage that others can mend."""
+    for file in list_segments(folder) if Path(folder).is_dir() else ():
+        with file.path.open("rb") as stream:
+            version = other_version(stream.read(RECORDS_START))
+        if version is not None:
+            raise StorageError(
+                f"{file.path} has format {version}, and this program reads and writes format {VERSION}: use the "
+                "version of chaplain that wrote it; nothing was changed"
+            )
 
 
 def list_free(folder: Path | str, log: str, size_bytes: int) -> list[str]:

@@ -117,6 +117,18 @@ def decode_header(data: Bytes) -> SegmentHeader:
     return header
 
 
+def other_version(data: Bytes) -> int | None:
+    """Which version wrote this, if it was another: where that stands, and the checksum before it, never move."""
+    view = octets(data)
+    for place in HEADER_COPIES:
+        raw = view[place : place + HEADER_BYTES].tobytes()
+        if len(raw) == HEADER_BYTES and raw.startswith(MAGIC):
+            _, crc, version, *_ = _FIELDS.unpack(raw)
+            if version != VERSION and crc == checksum(raw[_COVERED_FROM:]):
+                return int(version)
+    return None
+
+
 def _name(raw: bytes) -> str:
     try:
         return raw.decode("ascii")

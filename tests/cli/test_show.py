@@ -1,0 +1,52 @@
+"""Tables, whatever stands in them and wherever they are shown."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from chaplain.cli.show import put_table, visible
+
+TABLE = "from chaplain.cli.show import put_table; put_table(['name'], [{'name': 'x' * 50}], 'a caption')"
+
+
+def test_what_others_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither as orders to the terminal nor as markup of the library that draws tables."""
+    put_table(["value"], [{"value": "[/x] [red]b :smile:"}, {"value": "\x1b[2J\r"}], "[bold]caption")
+    shown = capsys.readouterr().out
+    assert "[/x] [red]b :smile:" in shown
+    assert "[bold]caption" in shown
+    assert r"\x1b[2J\r" in shown
+    assert "\x1b" not in shown
+    assert visible("zwei\nZeilen ö\x07") == "zwei\nZeilen ö\\x07"
+
+
+def on_a_terminal(columns: int, **environment: str) -> str:
+    """What a person would see of it."""
+    here, there = pty.openpty()
+    told = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), **environment}
+    process = subprocess.Popen([sys.executable, "-c", TABLE], stdout=there, env=told)
+    os.close(there)
+    shown = b""
+    try:
+        while part := os.read(here, 65536):
+            shown += part
+    except OSError:  # so ends a terminal whose last writer has gone
+        pass
+    finally:
+        os.close(here)
+    assert process.wait(60) == 0
+    return shown.decode()
+
+
+def test_a_terminal_gets_colours_unless_somebody_wants_none() -> None:
+    assert "\x1b[" in on_a_terminal(100, NO_COLOR="")
+    assert "\x1b[" not in on_a_terminal(100, NO_COLOR="1")
+
+
+def test_a_narrow_window_cuts_nothing_off() -> None:
+    assert on_a_terminal(30, NO_COLOR="1").count("x") == 50
