@@ -25,6 +25,23 @@ LISTENERS = (
     "pool listen --pool chat",
     "event listen",
 )
+WAITS = """
+import signal, threading, time
+from chaplain import Client
+
+def interrupt():
+    time.sleep(1)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with Client.connect("c") as client:
+    for wait in (client.events(), client.journal("orders").read(start=3, follow=True)):
+        threading.Thread(target=interrupt).start()
+        try:
+            next(wait)
+        except KeyboardInterrupt:
+            print("heard")
+"""
 
 
 @contextmanager
@@ -90,6 +107,13 @@ def test_ctrl_c_in_the_middle(live: Shell) -> None:
         until(lambda: any(b"/java\0" in words for words in running_with(landing).values()))
         interrupt(landing)
     assert not list(live.folder.rglob("*.parquet"))
+    no_wait_is_deaf_to_signals(live)
+
+
+def no_wait_is_deaf_to_signals(live: Shell) -> None:
+    """One that another thread got wakes nobody up; neither does one that comes just before the wait."""
+    (live.folder / "waits.py").write_text(WAITS)
+    assert live.worked("python waits.py").split() == ["heard", "heard"]
 
 
 def test_who_is_not_read_any_more_ends(live: Shell) -> None:

@@ -26,6 +26,7 @@ from chaplain.client.journal_requests import (
 )
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
+from chaplain.client.nap import nap
 from chaplain.client.requests import Ask
 from chaplain.client.unpacking import messages_of
 from chaplain.errors import ChaplainError, Closed, Unreachable
@@ -296,7 +297,7 @@ class Reader:
                 left_s = None if end_s is None else end_s - time.monotonic()
                 if self._sink.ended or (left_s is not None and left_s <= 0):
                     return None
-                self._changed.wait(left_s)
+                self._changed.wait(nap(left_s))
             portion = self._sink.portions.popleft()
         self._size_bytes = len(portion.packs)
         return portion

@@ -18,6 +18,7 @@ from chaplain.client.graph import Graph
 from chaplain.client.inbox import Inbox
 from chaplain.client.journal_results import AssemblyRecord, ClientRecord, Receipt, StreamRecord
 from chaplain.client.journal_sync import Journal
+from chaplain.client.nap import nap
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
@@ -82,8 +83,9 @@ class _Listening(Generic[Item]):
                 if self._sink.error is not None:
                     raise self._sink.error
                 left_s = None if end_s is None else end_s - time.monotonic()
-                if (left_s is not None and left_s <= 0) or not self._changed.wait(left_s):
-                    return cast("Item | None", self._inbox.take())
+                if left_s is not None and left_s <= 0:
+                    return None
+                self._changed.wait(nap(left_s))
         return cast("Item", item)
 
     def end(self) -> None:
