@@ -26,7 +26,7 @@ PAGES = ("README.md", "docs/tutorial.md", "docs/executor.md", "docs/pipeline.md"
 """The first two bring their cluster up themselves; what they print depends on what was written before."""
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HASH = re.compile(r"\b[0-9a-f]{16,}\b")
-CLUSTERS = ("my-cluster", "shop", "demo")
+CLUSTERS = ("my-cluster", "shop", "demo", "c")
 LIMIT_S = 120.0
 
 
@@ -70,7 +70,7 @@ class Driver:
         self._process.communicate(timeout=LIMIT_S)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_every_block_of_every_page_runs(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     (tmp_path / ".venv").mkdir()
@@ -84,6 +84,8 @@ def test_every_block_of_every_page_runs(tmp_path: Path) -> None:
         for page in PAGES:
             shell.worked("chaplain cluster up --nodes 3 --dir demo")
             ran += [run(block, shell, driver) for block in blocks(ROOT / page)]
+        surface = Path(__file__).with_name("surface_spark.py").read_text()
+        driver.run(Block("surface_spark.py", 0, "python", f"{surface}\neverything()\n", None))
     finally:
         driver.close()
         if (tmp_path / "cluster/cluster.toml").exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from product_shell import Shell
 
 from chaplain.runtime.local import bring_down, pid_of
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 60.0
 
 
@@ -33,7 +34,9 @@ def test_every_command_works_as_it_is_written(shell: Shell) -> None:
     talk(shell)
     graph_and_sequence(shell)
     clients_and_keys(shell)
+    programs(shell)
     members(shell)
+    page_of_the_cluster(shell)
     assert shell.worked("chaplain cluster down --cluster c") == "4 nodes stopped.\n"
     assert shell.processes() == []
 
@@ -64,6 +67,11 @@ def nodes(shell: Shell) -> None:
     shell.worked("kill -9 $(cat c/node-3/pid)")
     until(lambda: pid_of(shell.folder / "c/node-3") is None)
     assert "chaplain cluster up --dir c" in shell.worked("chaplain cluster status --dir c")
+    alone = begun(shell, "node run --config c/node-3/node.toml 2> log")
+    until(lambda: [node["state"] for node in one(shell, "cluster status")["nodes"]] == ["WRK"] * 3)
+    alone.terminate()
+    alone.communicate(timeout=PATIENCE_S)
+    assert alone.returncode == 0
     assert one(shell, "cluster up --dir c")["started"] == [3]
 
 
@@ -165,6 +173,22 @@ def clients_and_keys(shell: Shell) -> None:
     shell.worked("chaplain client remove alice")
     shell.worked("chaplain key new --out spare && chaplain key rotate")
     shell.worked("NO_COLOR=1 chaplain client list")
+
+
+def programs(shell: Shell) -> None:
+    """The Python client; the pipeline is in `surface_spark.py`."""
+    assert shell.worked(f"python {Path(__file__).with_name('surface_python.py')}", 120) == "done\n"
+
+
+def page_of_the_cluster(shell: Shell) -> None:
+    console = begun(shell, "console --cluster c --port 0 --output json")
+    try:
+        url = json.loads(console.stdout.readline())["url"]
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as page:
+            assert b"<html" in page.read()
+    finally:
+        console.terminate()
+        console.communicate(timeout=PATIENCE_S)
 
 
 def members(shell: Shell) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chaplain.cli.show import cluster_option
+from chaplain.cli.show import cluster_option, output_option, put_json
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -18,8 +18,15 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @click.option("--token-file", type=_FILE, help="File with the word that viewers must show.")
 @click.option("--tls-cert", type=_FILE, help="Certificate, for addresses beyond this machine.")
 @click.option("--tls-key", type=_FILE, help="Its key.")
+@output_option
 def console(
-    cluster: str, host: str, port: int, token_file: Path | None, tls_cert: Path | None, tls_key: Path | None
+    cluster: str,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    output: str,
 ) -> None:
     """Serve a page that shows the cluster live: nodes, master, streams, clients. It only looks.
 
@@ -34,4 +41,11 @@ def console(
     token = token_file.read_text().strip() if token_file is not None else ""
     check_exposure(host, token=token, tls=tls_cert is not None and tls_key is not None)
     tls = (tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
-    serve(make_app(Watcher(cluster), token), host, port, tls, click.echo)
+    serve(make_app(Watcher(cluster), token), host, port, tls, lambda url: _tell(url, output))
+
+
+def _tell(url: str, output: str) -> None:
+    if output == "json":
+        put_json({"url": url})
+    else:
+        click.echo(f"The console is at {url} (Ctrl-C ends it)")

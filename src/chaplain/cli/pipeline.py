@@ -35,7 +35,13 @@ def _source(command: F) -> F:
     cluster = click.option("--cluster", "--dir", default="", metavar="DIR", help="Folder of a cluster.",
                            envvar="CHAPLAIN_CLUSTER", show_envvar=True)  # fmt: skip
     path = click.option("--path", default="", metavar="SEGMENTS", help="Folder of a node's segments.")
-    return cluster(path(command))
+    node = click.option("--node", type=click.IntRange(1), metavar="I", help="Read node I's files, and no other's.")
+    return cluster(path(node(output_option(command))))
+
+
+def _always_once(command: F) -> F:
+    """For those that say `--once` to every job alike."""
+    return click.option("--once", is_flag=True, expose_value=False, hidden=True)(command)
 
 
 def _tables(required: bool) -> Callable[[F], F]:
@@ -51,10 +57,10 @@ def _tables(required: bool) -> Callable[[F], F]:
 @click.option("--format", "kind", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
 @click.option("--storage-option", "storage", multiple=True, metavar="K=V", help="Passed on to where tables are kept.")
 @_spark
-def land(cluster: str, path: str, stream: str, tables: str, once: bool, kind: Any, storage: tuple[str, ...],
-         master: str, remote: str) -> None:  # fmt: skip
+def land(cluster: str, path: str, node: int | None, output: str, stream: str, tables: str, once: bool, kind: Any,
+         storage: tuple[str, ...], master: str, remote: str) -> None:  # fmt: skip
     """Write a stream to a table, each message exactly once; go on until interrupted."""
-    cluster, path = _one_source(cluster, path)
+    cluster, path = _one_source(cluster, path, node)
     wrong = [pair for pair in storage if "=" not in pair]
     if wrong:
         raise click.UsageError(f"--storage-option {wrong[0]}: write it as K=V")
@@ -66,7 +72,10 @@ def land(cluster: str, path: str, stream: str, tables: str, once: bool, kind: An
         spark, stream=stream, tables=tables, cluster=cluster, path=path, once=once, format=kind,
         storage_options=options, tell=lambda rows: progress(f"{rows:,} messages landed"),
     )  # fmt: skip
-    click.echo(f"{count} messages landed")
+    if output == "json":
+        put_json({"stream": stream, "landed": count})
+    else:
+        click.echo(f"{count} messages landed")
 
 
 @pipeline.command(epilog="Example: chaplain pipeline verify --cluster demo --stream orders --signatures")
@@ -78,11 +87,12 @@ def land(cluster: str, path: str, stream: str, tables: str, once: bool, kind: An
 @click.option("--signatures", is_flag=True, help="Check who signed every request, too.")
 @click.option("--founding", default="", metavar="FILE", help="A node.toml, where none lies beside the segments.")
 @_spark
-def verify(cluster: str, path: str, tables: str, stream: str, manifest: str | None, identity: str, signatures: bool,
-           founding: str, master: str, remote: str) -> None:  # fmt: skip
+@_always_once
+def verify(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, manifest: str | None,
+           identity: str, signatures: bool, founding: str, master: str, remote: str) -> None:  # fmt: skip
     """Prove a log, a table, or both: print nothing, or every break as a line of JSON, and exit with 3."""
     if cluster or path or not tables:
-        cluster, path = _one_source(cluster, path)
+        cluster, path = _one_source(cluster, path, node)
     elif signatures or founding:
         raise click.UsageError("signatures are in the log: give --cluster or --path")
     spark = _session(master, remote, cluster, path, landed=tables)
@@ -114,8 +124,9 @@ def verify(cluster: str, path: str, tables: str, stream: str, manifest: str | No
 @click.option("--fingerprint", "summed", is_flag=True,
               help="Of a database's row changes, in --path, print the fingerprint they add up to.")  # fmt: skip
 @_spark
-def fold(cluster: str, path: str, tables: str, stream: str, keep_keyless: bool, out: str, summed: bool, master: str,
-         remote: str) -> None:  # fmt: skip
+@_always_once
+def fold(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, keep_keyless: bool, out: str,
+         summed: bool, master: str, remote: str) -> None:  # fmt: skip
     """Print the latest row of each key, one a line, by key."""
     if summed:
         _fold_row_changes(path, stream, master, remote)
@@ -123,7 +134,7 @@ def fold(cluster: str, path: str, tables: str, stream: str, keep_keyless: bool, 
     if tables and not path:
         cluster = ""
     else:
-        cluster, path = _one_source(cluster, path)
+        cluster, path = _one_source(cluster, path, node)
     spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import fold as run  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline import table, table_path  # noqa: PLC0415
@@ -164,6 +175,7 @@ def _fold_row_changes(path: str, stream: str, master: str, remote: str) -> None:
 @click.option("--through", type=click.IntRange(0), metavar="OFFSET", help="The last one that goes; else all there are.")
 @output_option
 @_spark
+@_always_once
 def compress(cluster: str, stream: str, through: int | None, output: str, master: str, remote: str) -> None:
     """Make the log smaller: prove it, then have nodes drop what a checkpoint covers, of all streams.
 
@@ -200,27 +212,40 @@ def _read(spark: SparkSession, cluster: str, path: str, stream: str) -> DataFram
 @click.option("--stream", default="", metavar="S", help="Only this stream.")
 @click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The page to write.")
 @_spark
-def report(cluster: str, path: str, tables: str, stream: str, out: str, master: str, remote: str) -> None:
+@_always_once
+def report(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, out: str, master: str,
+           remote: str) -> None:  # fmt: skip
     """Write one HTML file about landed streams: rates, regimes, failovers, who wrote what, gaps.
 
     With a log, its breaks are shown, too.
     """
     if cluster or path:
-        cluster, path = _one_source(cluster, path)
+        cluster, path = _one_source(cluster, path, node)
     spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import report as run  # noqa: PLC0415 Spark is heavy
 
     run(spark, tables=tables, out=out, stream=stream, cluster=cluster, path=path)
-    click.echo(f"{out} is written")
+    if output == "json":
+        put_json({"report": out})
+    else:
+        click.echo(f"{out} is written")
 
 
-def _one_source(cluster: str, path: str) -> tuple[str, str]:
+def _one_source(cluster: str, path: str, node: int | None) -> tuple[str, str]:
     """A path that was given stands before a cluster that the environment names."""
     if path and cluster and click.get_current_context().get_parameter_source("cluster") != _ENVIRONMENT:
         raise click.UsageError("give either --cluster or --path")
     if not path and not cluster:
         raise click.UsageError("give either --cluster or --path")
-    return ("", path) if path else (cluster, "")
+    if node is None:
+        return ("", path) if path else (cluster, "")
+    if path:
+        raise click.UsageError("--node is for --cluster: a path is one node's already")
+    return "", str(_folder(cluster) / f"node-{node}" / "segments")
+
+
+def _folder(cluster: str) -> Path:
+    return Path(cluster).parent if Path(cluster).is_file() else Path(cluster)
 
 
 _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
@@ -244,9 +269,10 @@ def _look_for(cluster: str, path: str, landed: str) -> None:
     """Of a cluster its nodes' files alone will do, as they come out of a backup."""
     from chaplain.segment.files import refuse_other_versions  # noqa: PLC0415
 
-    for folder in Path(cluster).glob("node-*/segments") if cluster else [Path(path)] if path else ():
+    folders = list(_folder(cluster).glob("node-*/segments")) if cluster else [Path(path)] if path else []
+    for folder in folders:
         refuse_other_versions(folder)
-    if cluster and not any(Path(cluster).glob("node-*/segments")):
+    if cluster and not folders:
         from chaplain.config import load_cluster  # noqa: PLC0415
 
         load_cluster(cluster)

@@ -1,4 +1,4 @@
-"""Runs the console's application on a socket, and says where."""
+"""Runs the console's application on a socket, and tells its address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def serve(app: Starlette, host: str, port: int, tls: tuple[Path, Path] | None, t
     """Until interrupted."""
     listening = listen(host, port)
     name = f"[{host}]" if ":" in host else host
-    tell(f"The console is at {'https' if tls else 'http'}://{name}:{listening.getsockname()[1]}/ (Ctrl-C ends it)")
+    tell(f"{'https' if tls else 'http'}://{name}:{listening.getsockname()[1]}/")
     config = uvicorn.Config(
         app,
         log_level="error",
