@@ -198,6 +198,17 @@ def verbs(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[
         yield from verbs(inner, (*path, name))
 
 
+def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for path in verbs(cli):
+        found: click.Command = cli
+        for word in path:
+            assert isinstance(found, click.Group)
+            inner = found.get_command(click.Context(found), word)
+            assert inner is not None
+            found = inner
+        yield path, found
+
+
 def test_every_command_helps_with_an_example():
     found = list(verbs(cli))
     assert ("cluster", "up") in found
@@ -205,6 +216,36 @@ def test_every_command_helps_with_an_example():
         shown = CliRunner().invoke(cli, [*path, "--help"])
         assert shown.exit_code == 0, path
         assert " ".join(("Example: chaplain", *path)) in " ".join(shown.output.split()), path
+
+
+def test_every_command_speaks_to_programs_too():
+    """Whatever prints a table prints JSON; whatever talks to a cluster can ask one node, but for what is about all."""
+    options = {path: {name for option in found.params for name in option.opts} for path, found in commands()}
+    speechless = {("node", "run"), ("completion",), ("wire", "decode"), ("wire", "encode")}
+    assert {path for path, names in options.items() if "--output" not in names} == speechless
+    about_all = {("cluster", "down"), ("console",), ("drill",), ("pipeline", "compress")}
+    asking = {path for path, names in options.items() if "--cluster" in names}
+    assert {path for path in asking if "--node" not in options[path]} == about_all
+    assert len(asking) > 25
+
+
+def test_every_option_is_explained():
+    dumb = [
+        (path, option.opts)
+        for path, found in commands()
+        for option in found.params
+        if isinstance(option, click.Option) and not option.hidden and not option.help
+    ]
+    assert dumb == []
+
+
+@pytest.mark.parametrize("shell_words", ["chaplain cl", "chaplain pipeline verify --sig"])
+def test_completion_completes(shell_words):
+    words = shell_words.split()
+    done = chaplain(_CHAPLAIN_COMPLETE="bash_complete", COMP_WORDS=shell_words, COMP_CWORD=str(len(words) - 1))
+    found = [line.partition(",")[2] for line in done.stdout.split()]
+    assert found
+    assert all(one.startswith(words[-1]) for one in found)
 
 
 @pytest.mark.parametrize(

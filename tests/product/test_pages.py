@@ -103,8 +103,30 @@ def run(block: Block, shell: Shell, driver: Driver) -> str:
 
 def test_pages_link_to_pages_that_are_there() -> None:
     missing = []
-    for page in (ROOT / name for name in PAGES):
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    assert len(pages) > 100
+    for page in pages:
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             if not (page.parent / link).exists():
                 missing.append(f"{os.path.relpath(page, ROOT)}: {link}")
     assert missing == []
+
+
+def test_figures_can_be_had_again() -> None:
+    """Each figure of the README names a command that is there."""
+    figures = (ROOT / "README.md").read_text().partition("\n## Figures\n")[2].partition("\n## ")[0]
+    shown = re.findall(r"\| `([^`|]+)` \|$", figures, re.MULTILINE)
+    assert len(shown) > 8
+    campaigns = subprocess.run(
+        [sys.executable, "-m", "tests.prove", "--list"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    for command in shown:
+        words = command.split()
+        if "tests.prove" in words:
+            assert re.search(rf"^{words[-1]}\b", campaigns, re.MULTILINE), command
+        elif words[0] == "make":
+            assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text(), command
+        else:
+            files = [word for word in words if "/" in word]
+            assert files, command
+            assert all((ROOT / file).exists() for file in files), command

@@ -18,8 +18,13 @@ from chaplain.sim.runner import MODES, run_seed, run_seeds, total
 HERE = Path(__file__).parent
 
 
+def beside() -> str:
+    """Our own modules before whatever the path holds already, which may be the program under test."""
+    return os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+
+
 def simulate(*arguments, hash_seed="0"):
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(HERE)}
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": beside()}
     command = [sys.executable, "-m", "chaplain.sim", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
 
@@ -51,7 +56,7 @@ def test_more_processes_give_the_same_outcomes():
 
 
 def test_planted_bugs_meet_their_fates(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", beside())
     fates = {verdict.bug.name: verdict for verdict in planted.judge_all("toy_bugs:", jobs=2)}
     assert {name: verdict.status for name, verdict in fates.items()} == {
         "tell before it is on disk": "caught",

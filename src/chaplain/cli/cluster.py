@@ -13,6 +13,7 @@ from chaplain.cli.show import cluster_option, output_option, progress, put_json,
 
 CHANGES_SHOWN = 5
 DATABASES = ["sqlite", "postgres", "none"]
+_FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 @click.group()
@@ -22,7 +23,7 @@ def cluster() -> None:
 
 @cluster.command(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
 @click.option("--nodes", type=click.IntRange(1, 255), help="How many nodes to make.  [default: 3]")
-@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--dir", "directory", required=True, type=_FOLDER, help="The cluster's directory; made if need be.")
 @click.option("--database", type=click.Choice(DATABASES), help="What executes journals.  [default: sqlite]")
 @click.option("--base-port", type=click.IntRange(1, 65535), help="First of 2N ports to use.  [default: free ones]")
 @output_option
@@ -51,9 +52,11 @@ def up(nodes: int | None, directory: Path, database: str | None, base_port: int 
 
 
 @cluster.command(epilog="Example: chaplain cluster found --dir ours --at tcp://10.0.0.1:7400 --at tcp://10.0.0.2:7400")
-@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--dir", "directory", required=True, type=_FOLDER, help="The cluster's directory; made if need be.")
 @click.option("--at", "endpoints", required=True, multiple=True, metavar="ENDPOINT", help="Where node 1, 2, … listens.")
-@click.option("--database", type=click.Choice(DATABASES), default="sqlite", show_default=True)
+@click.option(
+    "--database", type=click.Choice(DATABASES), default="sqlite", show_default=True, help="What executes journals."
+)
 @click.option("--http", default="127.0.0.1:7480", show_default=True, help="Where each node serves monitoring.")
 @output_option
 def found(directory: Path, endpoints: tuple[str, ...], database: str, http: str, output: str) -> None:

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 CLUSTER = "cluster"
 REPORT = "report.html"
+_FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 @click.command(epilog="Example: chaplain demo --out demo-out")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("demo-out"), show_default=True)
+@click.option("--out", type=_FOLDER, default=Path("demo-out"), show_default=True, help="Where everything goes.")
 @click.option("--no-spark", is_flag=True, help="Leave out the tables, the proof and the report.")
 @output_option
 def demo(out: Path, no_spark: bool, output: str) -> None:

@@ -54,7 +54,8 @@ def _tables(required: bool) -> Callable[[F], F]:
 @click.option("--stream", required=True, metavar="S", help="The stream to land.")
 @_tables(required=True)
 @click.option("--once", is_flag=True, help="End when everything there is has landed.")
-@click.option("--format", "kind", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
+@click.option("--format", "kind", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True,
+              help="What tables are.")  # fmt: skip
 @click.option("--storage-option", "storage", multiple=True, metavar="K=V", help="Passed on to where tables are kept.")
 @_spark
 def land(cluster: str, path: str, node: int | None, output: str, stream: str, tables: str, once: bool, kind: Any,
