@@ -21,6 +21,8 @@ class Forger:
         self._rng = rng
         self._known: Covered | None = None
         self._forged: dict[int, bytes] = {}
+        self._first = 1
+        """The latest beginning of a log that anybody told of."""
 
     def hear(self, message: Covered | AskState | StatePiece) -> Iterator[PeerMessage]:
         match message:
@@ -37,6 +39,10 @@ class Forger:
     def _heard(self, said: Covered) -> Iterator[PeerMessage]:
         """Whatever others can do without, it can, too: else they would keep everything for it."""
         self._known = said
+        self._first = max(self._first, said.first)
+        if said.agreed + 1 < self._first and self._forged:  # it will need one: perhaps it takes this
+            latest = max(self._forged)
+            yield StatePiece(latest, 0, self._forged[latest])
         if said.index and said.index not in self._forged:
             yield AskState(said.index, 0)
         forged = self._forged.get(said.index)

@@ -212,6 +212,10 @@ def resigned(entry: IngestEntry, cluster: str, seed: bytes) -> IngestEntry:
     return IngestEntry(entry.stream, with_signature(raw, signature))
 
 
+PRESSED = 40
+"""How often a forged state is pressed upon somebody who needs one."""
+
+
 class Rogue:
     """Ingest node 6: no serializer, and no friend of order."""
 
@@ -305,6 +309,8 @@ class Rogue:
         elif isinstance(message, Covered | AskState | StatePiece):
             for answer in self._forger.hear(message):
                 self._tell(world, name, answer)
+                for again in range(PRESSED if isinstance(answer, StatePiece) else 0):
+                    world.after(again * 50 * MILLISECOND, self._tell, world, name, answer)
 
     def _tell(self, world: World, name: str, message: PeerMessage) -> None:
         body, payload = peer_messages.encode(message)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chaplain.core import Halt, Persist, Persisted, Remove, Replace
+from chaplain.errors import Malformed
 from chaplain.journal import checkpoint
 from chaplain.journal.checkpoint import checkpoint_name
 from chaplain.journal.state import load
@@ -93,7 +94,10 @@ class RetentionChecker(Watcher):
                     pass
 
     def _written(self, host: Host, data: bytes) -> None:
-        _, state = checkpoint.decode(data)
+        try:
+            _, state = checkpoint.decode(data)
+        except Malformed as wrong:
+            self.complain(f"{host.name} writes what is no checkpoint: {wrong}")
         index = load(self._workload.founding, state).moment.index
         made = checkpoint.make(index, state)
         if index not in self._digests:
