@@ -98,18 +98,23 @@ class Database:
         return tallies.values()
 
 
-def folded(folder: Path, stream: str, changes: int) -> bytes:
-    """The fingerprint that a log of row changes adds up to."""
-    latest: dict[bytes, bytes] = {}
-    count = 0
+def told(folder: Path, stream: str = "main") -> list[tuple[bytes, bytes]]:
+    """The log of row changes: what is under which key from then on."""
+    found: list[tuple[bytes, bytes]] = []
     for file in list_segments(folder / CHANGES / quoted(stream), LOG):
         for _, record in scan_file(file.path).records:
             if record.kind == Kind.BATCH:
                 pack = decode_pack(record.body)
-                assert (record.first_offset, record.stream) == (count, stream), "a change is missing, or twice"
-                count += record.count
-                latest.update(zip(pack.keys or (), pack.values, strict=True))  # type: ignore[arg-type]
-    assert count == changes, "a change too many, or too few"
+                assert (record.first_offset, record.stream) == (len(found), stream), "a change is missing, or twice"
+                found += zip(pack.keys or (), pack.values, strict=True)  # type: ignore[arg-type]
+    return found
+
+
+def folded(folder: Path, stream: str, changes: int) -> bytes:
+    """The fingerprint that a log of row changes adds up to."""
+    pairs = told(folder, stream)
+    assert len(pairs) == changes, "a change too many, or too few"
+    latest = dict(pairs)
     schema = latest.pop(SCHEMA_KEY, b"\x90")
     tallies = Tallies()
     tallies.add(Change(msgspec.msgpack.decode(key)[0], key, b"", row) for key, row in latest.items() if row)

@@ -54,7 +54,7 @@ BUGS = [
     _bug(
         "leave what a statement left half done",
         "sqlite_requests",
-        "if self._spoiled() or self._connection.total_changes() != changes:",
+        "if self._spoiled() or self._connection.total_changes() != before:",
         "if self._spoiled():",
         ENGINE,
         "takes_nobody_along",

@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.executor.executor_stage import ACL, START_NS, Database, Order
+from tests.executor.executor_stage import ACL, START_NS, Database, Order, told
 from tests.executor.postgres_server import TestServer, a_server, missing
 from tests.executor.postgres_stage import PostgresPair, PostgresStage
 
+from chaplain.executor.fingerprint import SCHEMA_KEY
 from chaplain.executor.statement import decode_run
 from chaplain.runtime.databases import (
     postgres_ledger,
@@ -48,6 +49,7 @@ SAME = [
         "insert into u values (1, 4294967296)",
     ],
     ["select count(*), sum(a), min(b), max(c) from t", "insert into absent values (1)", "select absent from t"],
+    ["update t set e = true", "update t set a = 1000 where a = 1", "delete from t"],
 ]
 
 
@@ -63,6 +65,8 @@ def test_alike_on_two_servers_and_on_sqlite(pair: PostgresPair, tmp_path: Path) 
             assert [(a.changes, a.rows) for a in ours.answers] == [(a.changes, a.rows) for a in theirs.answers]
     assert pair.steady.tallies() == lite.tallies()
     lite.engine.close()
+    ours, theirs = told(pair.steady.folder, pair.steady.stream), told(tmp_path)
+    assert [change for change in ours if change[0] != SCHEMA_KEY] == [one for one in theirs if one[0] != SCHEMA_KEY]
 
 
 def test_failures_are_told_in_words_of_ours(pair: PostgresPair) -> None:

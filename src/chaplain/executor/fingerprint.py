@@ -44,8 +44,16 @@ class Change(Frozen, frozen=True, array_like=True):
     after: bytes
 
 
+def by_key(changes: Iterable[Change]) -> list[Change]:
+    """Changes of one request in the order in which every kind of database tells them.
+
+    One may come to rows by another way than the next; what happened to one row stays in order.
+    """
+    return sorted(changes, key=lambda change: change.key)
+
+
 def row_hash(key: bytes, row: bytes) -> int:
-    return int.from_bytes(sha256(b"%b%b%b" % (len(key).to_bytes(4, "big"), key, row)).digest(), "big")
+    return int.from_bytes(sha256(len(key).to_bytes(4, "big") + key + row).digest(), "big")
 
 
 class Tallies:

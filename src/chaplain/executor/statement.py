@@ -100,7 +100,7 @@ def decode_statement(value: bytes) -> Statement:
     if value[:1] != _HEAD or len(value) > STATEMENT_BYTES_MAX:
         raise Malformed(f"statement: protocol {PROTOCOL} and at most {STATEMENT_BYTES_MAX} octets")
     try:
-        statement = _statement.decode(memoryview(value)[1:])
+        statement = _statement.decode(value[1:])
     except _WRONG as error:
         raise Malformed(f"statement: {error}") from None
     parameters = statement.parameters

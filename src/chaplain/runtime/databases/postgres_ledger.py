@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import psycopg
 
-from chaplain.executor.fingerprint import GONE, SCHEMA_KEY, Change, Tallies, fingerprint_of
+from chaplain.executor.fingerprint import GONE, SCHEMA_KEY, Change, Tallies, by_key, fingerprint_of
 from chaplain.runtime.databases.postgres_grammar import COLUMN_TYPES, TYPES
 from chaplain.runtime.databases.postgres_layout import CHANGED, OWN, Layout, quoted_name
 from chaplain.runtime.databases.postgres_server import Connection
@@ -199,9 +199,9 @@ class Ledger:
     # When a request ends.
 
     def settle(self) -> list[tuple[bytes, bytes]]:
-        """The request stands: what is now under which key, in order, the schema first if it has changed."""
+        """The request stands: what is now under which key, by key, the schema first if it has changed."""
         self._tallies.add(self._changes)
-        pairs = [(change.key, change.after) for change in self._changes]
+        pairs = [(change.key, change.after) for change in by_key(self._changes)]
         if self.made != self._told:
             self._told = self.made
             pairs.insert(0, (SCHEMA_KEY, self.schema()))

@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from chaplain.executor.fingerprint import GONE, SCHEMA_KEY, Change, Tallies, fingerprint_of
+from chaplain.executor.fingerprint import GONE, SCHEMA_KEY, Change, Tallies, by_key, fingerprint_of
 from chaplain.runtime.databases.sqlite_guard import OWN, OWN_TABLES
 
 ROWID_MAX = (1 << 63) - 1
@@ -75,9 +75,16 @@ class Ledger:
     # While statements run.
 
     def begin_request(self) -> None:
+        self._end_request()
         self._start = len(self.changes)
         self._size_bytes = 0
         self.fault = ""
+
+    def _end_request(self) -> None:
+        """The latest request stands."""
+        if len(self.changes) - self._start > 1:
+            self._tally()
+            self.changes[self._start :] = by_key(self.changes[self._start :])
 
     def undo_request(self) -> None:
         """SQLite took back what the request did."""
@@ -90,26 +97,28 @@ class Ledger:
         if shape is None:
             return  # one of the executor's own, or SQLite's
         old, new = update.old, update.new
-        before = GONE if old is None else _encode(old)
-        after = GONE if new is None else _encode(new)
-        if shape.key:
-            old_key, new_key = self._key_of(shape, old), self._key_of(shape, new)
-        else:
-            old_key, new_key = _encode((table, update.rowid)), _encode((table, update.rowid_new))
-            if update.rowid_new == ROWID_MAX:
+        before = after = old_key = new_key = GONE
+        if old is not None:
+            before = _encode(old)
+            old_key = self._key_of(shape, old) if shape.key else _encode((table, update.rowid))
+        if new is not None:
+            after = _encode(new)
+            rowid = update.rowid_new
+            new_key = self._key_of(shape, new) if shape.key else _encode((table, rowid))
+            if rowid == ROWID_MAX and not shape.key:
                 self._object("the largest rowid must stay free: SQLite would go on by chance")
         if before and after and old_key != new_key:
             self.changes.append(Change(table, old_key, before, GONE))
             self.changes.append(Change(table, new_key, GONE, after))
         else:
-            self.changes.append(Change(table, new_key if after else old_key, before, after))
+            self.changes.append(Change(table, new_key or old_key, before, after))
         self._size_bytes += len(before) + len(after)
         if self._size_bytes > BYTES_MAX or len(self.changes) - self._start > ROWS_MAX:
             self._object(f"one request changes at most {ROWS_MAX} rows and {BYTES_MAX} bytes of them")
             self._connection.interrupt()
 
-    def _key_of(self, shape: Shape, row: tuple[object, ...] | None) -> bytes:
-        return GONE if row is None else _encode((shape.name, *(row[place] for place in shape.key)))
+    def _key_of(self, shape: Shape, row: tuple[object, ...]) -> bytes:
+        return _encode((shape.name, *(row[place] for place in shape.key)))
 
     def _object(self, reason: str) -> None:
         self.fault = self.fault or reason
@@ -208,13 +217,14 @@ class Ledger:
         self._tallied = mark.changes
 
     def take_pairs(self) -> list[tuple[bytes, bytes]]:
-        """What is now under which key, in order, the schema first if it has changed; other changes begin."""
+        """What is now under which key, request by request, the schema first if it has changed; other changes begin."""
+        self._end_request()
         self._tally()
         pairs = [(change.key, change.after) for change in self.changes]
         if self._schema != self._told:
             self._told = self._schema
             pairs.insert(0, (SCHEMA_KEY, self._schema))
-        self.changes, self._tallied = [], 0
+        self.changes, self._tallied, self._start = [], 0, 0
         return pairs
 
     def tallies(self) -> Tallies:

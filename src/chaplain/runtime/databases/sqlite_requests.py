@@ -84,24 +84,20 @@ class Runner:
             statements = [decode_statement(value) for value in request.values]
         except Malformed as wrong:
             return _failed(request, wrong, 0, "")
-        if len(statements) == 1:
-            if first_word(statements[0].sql) not in QUICK:
-                raise NeedsCare
-            return self._run_single(request, statements[0])
         if any(first_word(statement.sql) not in QUICK for statement in statements):
             raise NeedsCare
-        return self._run_several(request, statements)
+        return self._run_several(request, statements) if len(statements) > 1 else self._run_single(request, *statements)
 
     def _run_single(self, request: Request, statement: Statement) -> Outcome:
         """SQLite takes back a statement that fails by itself, but for those that ask to be left half done."""
-        changes = self._connection.total_changes()
+        before = self._connection.total_changes()
         self._begin_statement(cached=True)
         try:
-            answer = self._execute(statement, cached=True)
+            answer = self._execute(statement, before, cached=True)
         except STOPS as error:
             _stop(error)
         except FAULTS as error:
-            if self._spoiled() or self._connection.total_changes() != changes:
+            if self._spoiled() or self._connection.total_changes() != before:
                 raise NeedsCare from None
             self._ledger.undo_request()
             return _failed(request, error, 0, self._guard.denied)
@@ -153,7 +149,7 @@ class Runner:
         for number, statement in enumerate(statements):
             self._begin_statement(cached)
             try:
-                answers.append(self._execute(statement, cached=cached))
+                answers.append(self._execute(statement, self._connection.total_changes(), cached=cached))
             except STOPS as error:
                 _stop(error)
             except FAULTS as error:
@@ -170,21 +166,20 @@ class Runner:
             self._calls_max = self._limit = QUICK_CALLS_MAX
         self._spent = self._calls
 
-    def _execute(self, statement: Statement, *, cached: bool) -> Answer:
+    def _execute(self, statement: Statement, before: int, *, cached: bool) -> Answer:
+        """`before`: how many rows were changed on this connection until now."""
         self._guard.begin()
         word = first_word(statement.sql)
         if word not in QUICK and word not in SLOW:
             raise Beyond(f"a statement begins with one of {', '.join(sorted(QUICK | SLOW))}, not {word[:20]!r}")
-        changes = self._connection.total_changes()
-        lone = ";" not in statement.sql
-        if cached and lone:
+        if cached and ";" not in statement.sql:
             cursor = self._connection.execute(statement.sql, statement.parameters)
         else:
             cursor = self._compile(statement, word, cached=cached)
         columns, rows = self._rows(cursor)
         if word in SLOW:
             self.free(self._ledger.look)
-        changed = self._connection.changes() if self._connection.total_changes() != changes else 0
+        changed = self._connection.changes() if self._connection.total_changes() != before else 0
         return Answer(changed, columns, rows)
 
     def _compile(self, statement: Statement, word: str, *, cached: bool) -> apsw.Cursor:
