@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from tests.cluster.harness import Cluster, until
 from tests.journal_real.scenes import status
 
+from chaplain import Client
+
 LONG = "t" * 40
 TABLES = (
     "create table orders(id integer primary key, who, what)",
@@ -28,6 +30,15 @@ def requests(chance: random.Random, count: int) -> Iterator[tuple[str, tuple[int
     """Inserts, updates and deletes, with a failure now and then."""
     for sql in chance.choices([*_KINDS], [*_KINDS.values()], k=count):
         yield sql, tuple(chance.randrange(30_000) for _ in range(sql.count("?")))
+
+
+def execute(cluster: Cluster, statements: int, seed: int) -> None:
+    with Client.connect(cluster.directory, timeout=120) as client:
+        for table in TABLES:
+            client.sql("main").execute(table)
+        with client.sql("main").writer() as writer:
+            for sql, values in requests(random.Random(seed), statements):
+                writer.execute(sql, values)
 
 
 def one_fingerprint(cluster: Cluster, database: str = "main") -> str:

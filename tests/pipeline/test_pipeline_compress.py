@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
 from tests.cluster.harness import Cluster, Node, until
 from tests.journal_real.catch_up import wipe
 from tests.journal_real.scenes import Load, status, three, wait_until_same
-from tests.pipeline.row_change_scenes import TABLES, one_fingerprint, requests
+from tests.pipeline.row_change_scenes import execute, one_fingerprint
 
 from chaplain import Client
 from chaplain.cli.main import main
@@ -28,12 +27,8 @@ STATEMENTS = 2_000
 
 def fill(cluster: Cluster) -> None:
     """Statements, then rows."""
+    execute(cluster, STATEMENTS, seed=2)
     with Client.connect(cluster.directory, timeout=60) as client:
-        for table in TABLES:
-            client.sql("main").execute(table)
-        with client.sql("main").writer() as writer:
-            for sql, values in requests(random.Random(2), STATEMENTS):
-                writer.execute(sql, values)
         for _ in range(ROWS):
             client.journal(STREAM).write(VALUE)
     wait_until_same(cluster)

@@ -8,6 +8,7 @@ from tests.executor import planted_bugs
 from tests.executor.postgres_scenes import kill_nodes_and_servers
 from tests.executor.scenes import kill_executors
 from tests.journal_real.scenes import three
+from tests.pipeline.row_change_scenes import execute, one_fingerprint
 from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import scene
 
@@ -15,6 +16,7 @@ ROUNDS = 5
 KILLS = 10
 POSTGRES_ROUNDS = 2
 POSTGRES_KILLS = 5
+FOLDED = 100_000
 
 
 def kills() -> Campaign:
@@ -49,4 +51,24 @@ def postgres_kills() -> Campaign:
     return scene("executor-postgres-kills", about, [str(number) for number in range(POSTGRES_ROUNDS)], play)
 
 
-OF_EXECUTORS = [kills(), postgres_kills(), planted()]
+def fold() -> Campaign:
+    def play(piece: str, directory: Path) -> Report:
+        from chaplain.pipeline import local_session
+        from chaplain.pipeline.row_changes import fingerprint_at
+
+        with three(directory / "three") as cluster:
+            execute(cluster, FOLDED, seed=int(piece))
+            executed = one_fingerprint(cluster)
+            spark = local_session("local[2]")
+            try:
+                folded = {fingerprint_at(spark, node.folder / "databases/rows/main", "main").hex() for node in cluster}
+            finally:
+                spark.stop()
+        assert folded == {executed}, f"Spark has {folded}, executors have {executed}"
+        return Report({"statements": FOLDED, "nodes whose row changes add up to the fingerprint": 3})
+
+    about = f"{FOLDED:,} statements on three nodes; Spark folds each node's row changes to the executors' fingerprint"
+    return scene("executor-fold", about, ["1"], play)
+
+
+OF_EXECUTORS = [kills(), postgres_kills(), planted(), fold()]
