@@ -70,8 +70,8 @@ BUGS = [
     _bug(
         "take the largest rowid",
         "sqlite_ledger",
-        "if update.rowid_new == ROWID_MAX:",
-        "if update.rowid_new < 0:",
+        "if rowid == ROWID_MAX and not shape.key:",
+        "if rowid < 0 and not shape.key:",
         HOSTILE,
         "test_refused",
     ),

@@ -71,10 +71,10 @@ BUGS = [
         "            if segment.last > limit + 1:",
     ),
     _bug(
-        "a long message is only where it begins",
+        "a message is only where it ends",
         "places",
         "            if segment.base < end:",
-        "            if segment.base <= start:",
+        "            if segment.base < end <= segment.end:",
     ),
     _bug(
         "drop what is staged",
