@@ -4,8 +4,9 @@
     ──▶ on disk ──▶ this node starts again, from it
 
 Decides which checkpoint is trusted: one that a quorum without us says the same of; or, when that many cannot be heard
-for a while, one of which a single serializer says that a quorum said so. Its octets are then checked against that
-digest, so it does not matter who gives them. Refuses to know what a state holds.
+for a while, one of which a single serializer says that a quorum said so, or that so many say the same of as make a
+quorum with us: they may be all that is left, and have forgotten what others said. Its octets are then checked against
+that digest, so it does not matter who gives them. Refuses to know what a state holds.
 
 Starting again is on purpose: everything that a node derives from its state is then made from what is on its disk, by
 the one way there is.
@@ -98,10 +99,11 @@ class Adoption:
             alike = [node for node, one in said.items() if _name(one) == wanted]
             if wanted[2] > STATE_BYTES_MAX:
                 continue
-            if self._execution.assembly.quorum.reached(alike):
+            quorum = self._execution.assembly.quorum
+            if quorum.reached(alike):
                 return wanted
-            voters = self._execution.assembly.quorum.voters
-            if not patient and any(said[node].confirmed and node in voters for node in alike):
+            vouched = any(said[node].confirmed and node in quorum.voters for node in alike)
+            if not patient and (vouched or quorum.reached([*alike, self._settings.node])):
                 return wanted
         return None
 

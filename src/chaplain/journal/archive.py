@@ -30,7 +30,7 @@ from chaplain.journal.verdict import Executed
 PIECE_BYTES = 512 * 1024
 KEPT = 2
 LOOK_NS = 1_000_000_000
-"""How often it is asked whether something can go."""
+"""How often it is asked whether something can go, and who lacks what went is told of our checkpoint."""
 _NOTHING = bytes(32)
 ArchiveEffect: TypeAlias = ToPeer | Persist | Report | Halt
 
@@ -186,13 +186,24 @@ class Archive:
     def woken(self, now_ns: int) -> None:
         if self._due_ns is not None and now_ns >= self._due_ns:
             self._due_ns = None
+            for node in self._lacking():
+                self._tell(node)
             self.look(now_ns)
+
+    def _lacking(self) -> list[int]:
+        """Who needs a checkpoint, as far as they said: told again and again, because what we said may have been lost
+        to them, or have come before they knew that we are here.
+        """
+        assert self._log is not None
+        first = self._log.places.first
+        return [node for node, said in self.said.items() if said.agreed + 1 < first]
 
     def look(self, now_ns: int) -> None:
         """Drop what can be dropped now."""
         log = self._log
         assert log is not None
-        if self.durable and len(log.places.segments) > 1 and self._due_ns is None:
+        waiting = (self.durable and len(log.places.segments) > 1) or self._lacking()
+        if waiting and self._due_ns is None:
             self._due_ns = now_ns + LOOK_NS
         limit = min(self.covered(), self.first_needed() - 1)
         going = droppable(

@@ -90,6 +90,7 @@ class Covering:
 
     def up(self, now_ns: int, node: int) -> None:
         self.archive.up(node)
+        self.archive.look(now_ns)
         self._adoption.look(now_ns)
 
     def down(self, now_ns: int, node: int) -> None:

@@ -40,9 +40,9 @@ class Forger:
         """Whatever others can do without, it can, too: else they would keep everything for it."""
         self._known = said
         self._first = max(self._first, said.first)
-        if said.agreed + 1 < self._first and self._forged:  # it will need one: perhaps it takes this
-            latest = max(self._forged)
-            yield StatePiece(latest, 0, self._forged[latest])
+        if said.agreed + 1 < self._first and self._forged:
+            yield from self._press(said)
+            return
         if said.index and said.index not in self._forged:
             yield AskState(said.index, 0)
         forged = self._forged.get(said.index)
@@ -50,6 +50,13 @@ class Forger:
             yield replace(said, digest=sha256(forged).digest(), confirmed=True)
         else:
             yield replace(said, confirmed=True)
+
+    def _press(self, said: Covered) -> Iterator[PeerMessage]:
+        """Somebody lacks what is in no log: perhaps it takes this."""
+        latest = max(self._forged)
+        state = self._forged[latest]
+        yield Covered(latest, sha256(state).digest(), len(state), self._first, max(said.agreed, latest), confirmed=True)
+        yield StatePiece(latest, 0, state)
 
     def _forge(self, state: bytes) -> bytes:
         """Another chain of some stream, in the same form: only the digest can tell."""

@@ -41,7 +41,7 @@ BUGS = [
     _bug(
         "believe one node about a checkpoint",
         "adoption",
-        "            if self._execution.assembly.quorum.reached(alike):",
+        "            if quorum.reached(alike):",
         "            if alike:",
     ),
     _bug(
