@@ -24,8 +24,9 @@ def journal(c: Client) -> None:
         for number in range(3):
             w.write(b"%d" % number, key=None)
         w.flush()
-    found = list(c.journal("py").read(start=0))
+    found = list(c.journal("py").read(start=0, stop=6, follow=True))  # as soon as the node that is read has them
     assert [message.offset for message in found] == [*range(6)]
+    assert list(c.journal("py").read(start=0)) == found
     has(found[0], MESSAGE)
     assert (found[0].key, found[0].value, found[0].headers) == (b"k", b"...", {"a": b"1"})
     assert len(list(c.journal("py").read(start=2, stop=4))) == 2
@@ -50,10 +51,10 @@ def the_rest(c: Client) -> None:
 
 
 async def awaited() -> None:
-    async with AsyncClient.connect("c") as c:
+    async with AsyncClient.connect("c", node=1) as c:
         receipts = await asyncio.gather(*(c.journal("many").write(b"%d" % number) for number in range(200)))
         assert sorted(receipt.offset for receipt in receipts) == [*range(200)]
-        assert len([message async for message in c.journal("many").read(start=0)]) == 200
+        assert len([message async for message in c.journal("many").read(start=0, stop=200, follow=True)]) == 200
         assert await c.sql("main").query("select * from p") == [{"a": 1}]
         assert (await c.graph("py").append(b"...")).id in [one.id async for one in c.graph("py").read()]
         await c.sequence("py").publish(b"...")

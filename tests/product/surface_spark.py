@@ -86,7 +86,8 @@ def frames() -> None:
     copied = paced.load().selectExpr("value", "key").writeStream.format("chaplain").option("cluster", "c")
     copy = copied.option("topic", "copy").option("txnAppId", "job-7").option("checkpointLocation", "checkpoint")
     query = copy.trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(300)
+    everywhere("copy")
     assert rows.option("subscribe", "copy").load().count() == 7
 
 
@@ -106,6 +107,14 @@ def prepare() -> None:
     with Client.connect("c") as client:
         client.journal("rows").write(b"first of rows", key=b"k")
         client.journal("rows").write_many([b"%d" % number for number in range(6)])
+    everywhere("rows")
+
+
+def everywhere(stream: str) -> None:
+    """Whichever node is asked then has all seven."""
+    for node in (1, 2, 3):
+        with Client.connect("c", node=node) as client:
+            assert len(list(client.journal(stream).read(start=0, stop=7, follow=True))) == 7
 
 
 def everything() -> None:

@@ -104,7 +104,9 @@ def test_ctrl_c_in_the_middle(live: Shell) -> None:
     [first] = live.worked("chaplain journal read --stream late --to 1").splitlines()
     assert json.loads(first)["value"] == "acknowledged"
     with started(live, "pipeline land --stream orders --tables tables") as landing:
-        until(lambda: any(b"/java\0" in words for words in running_with(landing).values()))
+        until(
+            lambda: any(b"/java\0" in words and b"pyspark-shell" in words for words in running_with(landing).values())
+        )
         interrupt(landing)
     assert not list(live.folder.rglob("*.parquet"))
     no_wait_is_deaf_to_signals(live)
