@@ -83,10 +83,14 @@ class Adoption:
             self.look(now_ns)
 
     def _is_needed(self) -> bool:
-        """Whether others are further on, and none of them has what follows our own."""
+        """Whether others are further on, and none of them has what follows our own.
+
+        Only those count that have it with payloads: nobody may skip what was ordered because it cannot be found.
+        """
         assert self._log is not None
-        following = self._log.agreed + 1
-        further = [said for said in self._archive.said.values() if max(said.index, said.agreed) >= following]
+        following, copies, assembly = self._log.agreed + 1, self._execution.copies, self._execution.assembly
+        able = (said for node, said in self._archive.said.items() if not copies or assembly.holds_data(node))
+        further = [said for said in able if max(said.index, said.agreed) >= following]
         return bool(further) and all(said.first > following for said in further)
 
     def _trusted(self, now_ns: int) -> _Named | None:

@@ -12,6 +12,9 @@ over counts. Who votes is fixed when the counting begins.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from chaplain.journal.order_events import Message
 from chaplain.journal.order_message import Acknowledge, Lives
 from chaplain.journal.quorum import Quorum
 
@@ -59,3 +62,32 @@ class InFlight:
         """Take an acknowledgement, if it is one of this very proposal under this very regime."""
         if (message.regime, message.index, message.hash) == (self.regime, self.index, self.hash):
             self.tally.add(node, message.life, message.lives)
+
+
+class Spreading:
+    """A message on its way to the nodes that hold data; index-only serializers are not shown it before enough have it.
+
+    Whoever acknowledges has it on disk, with all payloads. A node counts once, and only for this very proposal.
+    """
+
+    def __init__(self, now_ns: int, message: Message, holders: Collection[int], copies: int) -> None:
+        self.since_ns = now_ns
+        self.message = message
+        self._holders = tuple(holders)
+        self._copies = copies
+        self._have: set[int] = set()
+
+    def acknowledged(self, node: int, message: Acknowledge) -> None:
+        ours = self.message
+        same = (message.regime, message.index, message.hash) == (ours.ballot, ours.index, ours.hash)
+        if same and node in self._holders:
+            self._have.add(node)
+
+    @property
+    def enough(self) -> bool:
+        return len(self._have) >= self._copies
+
+    @property
+    def lacking(self) -> list[int]:
+        """Who is to be told, or to be told again."""
+        return [node for node in self._holders if node not in self._have]

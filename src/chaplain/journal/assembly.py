@@ -10,6 +10,9 @@ who asked (`configuration` checks signatures) and when a stage is due (`stages` 
 | Remove Ingest Node | Block: it takes nothing more; Drop: it is neither ingest nor config node |
 | New Serializer Set | Nominate: they are watched; Refuse: over; Implement: both sets count; Confirm: the new one |
 
+Where serializers are index-only (`copies` is not 0), a member holds data or it does not, for as long as it is a member:
+ingest nodes and executors do, and never serialize; so many of them as there must be copies stay.
+
 Invariants: one new serializer set at a time, one change at a time for any other node and role; node ids and keys are
 never given again; both sets count from an agreed Implement to an agreed Confirm, and these are never in one message.
 """
@@ -118,6 +121,11 @@ class Assembly(Frozen, frozen=True, array_like=True):
     def has(self, placed: Placed) -> bool:
         return bool(placed.executor or placed.ingest or placed.config) or placed.node in self.quorum.voters
 
+    def holds_data(self, node: int) -> bool:
+        """Whether the payloads are this node's to keep, where serializers are index-only."""
+        placed = self.node(node)
+        return placed is None or bool(placed.executor or placed.ingest)
+
     def takes_writes(self, node: int) -> bool:
         """Whether ingest messages of this node count: from Live until Drop."""
         placed = self.node(node)
@@ -134,13 +142,24 @@ def founded(nodes: Iterable[Placed]) -> Assembly:
     return Assembly(placed, tuple(node.node for node in placed))
 
 
+def without_data(assembly: Assembly) -> Assembly:
+    """The same with serializers that are index-only: they have no role for which one needs payloads."""
+    bare = {"executor": Stage.NONE, "ingest": Stage.NONE}
+    nodes = (
+        msgspec.structs.replace(node, **bare) if node.node in assembly.serializers else node for node in assembly.nodes
+    )
+    return msgspec.structs.replace(assembly, nodes=tuple(nodes))
+
+
 # The stage that a client asks for.
 
 
 def open_change(
-    assembly: Assembly, message: NodeMessage, change: bytes, asked: bytes, index: int
+    assembly: Assembly, message: NodeMessage, change: bytes, asked: bytes, index: int, *, copies: int = 0
 ) -> tuple[Assembly, Reason]:
     reason = _why_not(assembly, message)
+    if reason is Reason.APPLIED and copies:
+        reason = _parts_data(assembly, message, copies)
     if reason is not Reason.APPLIED:
         return assembly, reason
     match message:
@@ -200,6 +219,25 @@ def _why_not_remove(assembly: Assembly, message: RemoveNode) -> Reason:
         return Reason.ROLE_MISSING
     left = [one for one in assembly.nodes if getattr(one, role) == Stage.LIVE and one.node != message.node]
     return Reason.APPLIED if left else Reason.NEEDED
+
+
+def _parts_data(assembly: Assembly, message: NodeMessage, copies: int) -> Reason:
+    """Where serializers are index-only: nobody begins to hold data who did not, or stops, and enough are left."""
+    if isinstance(message, NewSet):
+        return Reason.INDEX_ONLY if any(map(assembly.holds_data, message.nodes)) else Reason.APPLIED
+    placed = assembly.node(message.node)
+    if placed is None:
+        return Reason.APPLIED
+    if isinstance(message, AddNode):
+        needs = message.entry_type != EntryType.ADD_CONFIG_NODE
+        return Reason.INDEX_ONLY if needs and not assembly.holds_data(message.node) else Reason.APPLIED
+    if not assembly.holds_data(message.node):
+        return Reason.APPLIED
+    after = _lose(placed, _ROLES[message.entry_type], Stage.DROP)
+    if after.executor or after.ingest:
+        return Reason.APPLIED
+    left = [node for node in assembly.members if node != message.node and assembly.holds_data(node)]
+    return Reason.INDEX_ONLY if after.config else Reason.APPLIED if len(left) >= copies else Reason.NEEDED
 
 
 def _add(assembly: Assembly, message: AddNode, change: bytes, asked: bytes, index: int) -> Assembly:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from chaplain.core import Report
 from chaplain.journal.assembly import Assembly
+from chaplain.journal.cluster_message import DataEntry
 from chaplain.journal.log import Log
-from chaplain.journal.order_events import Agreed, Message
+from chaplain.journal.order_events import Agreed, Message, NeedPayload
 from chaplain.journal.order_message import OrderMessage
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.quill import Quill, Written
@@ -37,6 +38,7 @@ class Bench:
         self._quorum = Quorum(())
         self._peers: tuple[int, ...] = ()
         self._voters: tuple[int, ...] = ()
+        self._holders: tuple[int, ...] = ()
         self.mark_due_ns: int | None = None
         """When the agreed mark is to be written, unless a message comes first."""
 
@@ -58,6 +60,12 @@ class Bench:
         self._look()
         return self._voters
 
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """Everybody else who holds data, where serializers do not."""
+        self._look()
+        return self._holders
+
     def _look(self) -> None:
         """Derive again what depends on the assembly, if there is a new one."""
         assembly = self.log.assembly
@@ -65,6 +73,7 @@ class Bench:
             self._assembly, self._quorum = assembly, assembly.quorum
             self._peers = tuple(node for node in assembly.members if node != self.settings.node)
             self._voters = tuple(node for node in self._quorum.voters if node != self.settings.node)
+            self._holders = tuple(filter(assembly.holds_data, self._peers)) if self.log.copies else ()
 
     def next_token(self) -> int:
         """Names one read of the log."""
@@ -87,9 +96,28 @@ class Bench:
         reach = self.log.tail.index if self.log.tail is not None and self.log.whole else self.log.agreed
         return Written(self.log.written, reach)
 
-    def settle_tail(self, now_ns: int) -> None:
-        """The tail is agreed: execution has it, and the rest of the journal hears of it."""
-        self.announce(now_ns, [self.log.settle()])
+    def gather(self, entries: tuple[DataEntry, ...], master: int) -> tuple[bytes, ...] | None:
+        """The payloads of these; None if some are not here, which are asked for then."""
+        held = {entry: payload for entry in entries if (payload := self.log.held(entry)) is not None}
+        missing = self.shelf.want(entry for entry in entries if entry not in held)
+        for entry in missing:
+            self.quill.say(NeedPayload(entry.reference, entry.digest, master))
+        if missing:
+            return None
+        return tuple(held[entry] if entry in held else self.shelf.get([entry])[0] for entry in entries)
+
+    def settle_tail(self, now_ns: int, master: int = 0) -> bool:
+        """The tail is agreed: execution has it, and the rest of the journal hears of it.
+
+        An index-only serializer may have to wait for what it refers to: then it is not settled yet.
+        """
+        tail = self.log.tail
+        assert tail is not None
+        payloads = self.gather(tail.entries, master) if tail.bare else tail.payloads
+        if payloads is None:
+            return False
+        self.announce(now_ns, [self.log.settle(payloads)])
+        return True
 
     def announce(self, now_ns: int, messages: Iterable[Message]) -> None:
         for message in messages:

@@ -25,6 +25,8 @@ from chaplain.journal.order_message import KNOWN_AGREED, Answer, Fetch, Lives, Q
 from chaplain.journal.quill import Regained
 from chaplain.journal.standing import State
 
+_LIKELY = 0.75
+
 
 class Fetcher:
     def __init__(self, bench: Bench) -> None:
@@ -46,11 +48,16 @@ class Fetcher:
             self.due_ns = None
             return
         first_time = self.due_ns is None
-        chosen = preferred if first_time and preferred in able else bench.chance.choice(peers)
+        chosen = preferred if first_time and preferred in able else bench.chance.choice(self._likely(peers))
         self._asked = chosen
         self.due_ns = now_ns + bench.settings.retry_ns
         tail = self.tail or bench.log.named() is not None
         bench.quill.tell(chosen, Fetch(bench.log.agreed + 1, tail))
+
+    def _likely(self, peers: list[int]) -> list[int]:
+        """Where serializers are index-only, mostly those that have more than the order."""
+        holders = [peer for peer in peers if peer in self._bench.holders]
+        return holders if holders and self._bench.chance.random() < _LIKELY else peers
 
     def stop(self) -> None:
         self.due_ns = None
@@ -80,16 +87,20 @@ class Fetcher:
     def _take_tail(self, node: int, supply: Supply, taken: list[Message]) -> None:
         """The sender does not know whether this is agreed. We may: if something of ours further on names it."""
         log = self._bench.log
-        message = self._check(node, supply.messages[-1], supply.tail_ballot)
+        message = self._check(node, supply.messages[-1], supply.tail_ballot, bare=log.index_only)
         if message is None:
             return
         if message.hash == log.named():
             self._take(node, supply.messages[-1], max(supply.regime, supply.tail_ballot), taken)
-        elif self.tail and (message.index, message.ballot) > log.last():
+        elif self.tail and (message.index, message.ballot) > log.last() and self._is_ordered(node):
             self._bench.quill.write(log.store(message), self._bench.written())
 
-    def _check(self, node: int, supplied: Supplied, ballot: int) -> Message | None:
-        """The message, if it is the one that comes next here."""
+    def _is_ordered(self, node: int) -> bool:
+        """Where serializers are index-only, others hold messages that were never brought to any of them."""
+        return not self._bench.log.copies or node in self._bench.quorum.voters
+
+    def _check(self, node: int, supplied: Supplied, ballot: int, *, bare: bool = False) -> Message | None:
+        """The message, if it is the one that comes next here. Unless it may be bare, its payloads are here, too."""
         try:
             body = decode_body(supplied.body)
         except Malformed as wrong:
@@ -98,11 +109,13 @@ class Fetcher:
         log = self._bench.log
         if body.index != log.agreed + 1:
             return None
-        if body.previous != log.agreed_hash or not payloads_match(body, supplied.payloads):
+        given = bool(supplied.payloads) or not log.copies
+        if body.previous != log.agreed_hash or (given and not payloads_match(body, supplied.payloads)):
             self._bench.report("supply does not fit", node, index=body.index)
             return None
         digest = chain_hash(body.previous, supplied.body)
-        return Message(body, supplied.body, digest, ballot, supplied.payloads)
+        payloads = supplied.payloads if given or bare else self._bench.gather(body.data_entries, 0)
+        return None if payloads is None else Message(body, supplied.body, digest, ballot, payloads)
 
 
 def payloads_match(body: Body, payloads: tuple[bytes, ...]) -> bool:

@@ -140,7 +140,8 @@ def _change(draft: Draft, number: int, petition: Petition, message: NodeMessage,
     if known is not None:
         return ConfigVerdict(0, Reason.APPLIED, acl=known.id)
     change = acl_id(draft.moment.regime, draft.moment.index, number)
-    draft.assembly, reason = open_change(draft.assembly, message, change, asked, draft.moment.index)
+    copies = draft.state.founding.copies
+    draft.assembly, reason = open_change(draft.assembly, message, change, asked, draft.moment.index, copies=copies)
     return ConfigVerdict(0, Reason.APPLIED, acl=change) if reason is Reason.APPLIED else _refused(reason)
 
 

@@ -88,8 +88,8 @@ class JournalExecution:
         self._secrets: dict[bytes, bytes] = {}
         self._checked: dict[bytes, tuple[bool | None, ...]] = {}
         self._plan: _Plan | None = None
-        self._latest: tuple[Body, tuple[bytes, ...]] | None = None
-        """The furthest message that was read back from the log: after a restart, what is held and not agreed."""
+        self._held: dict[tuple[Reference, bytes], bytes] = {}
+        """Payloads of every message that was looked at or read back behind the agreed prefix, and of its last."""
         self._watch = watch
         self._keys = self._by_key()
 
@@ -103,6 +103,10 @@ class JournalExecution:
     def assembly(self) -> Assembly:
         return self.state.assembly
 
+    @property
+    def copies(self) -> int:
+        return self.state.founding.copies
+
     def preview(self, body: Body, payloads: Sequence[bytes], /) -> Preview:
         plan = self._plan_for(body, tuple(payloads))
         return Preview(verdict.encode(plan.executed.verdict), plan.parts)
@@ -112,6 +116,8 @@ class JournalExecution:
         assert plan.executed.moment.hash == message.hash, "settled under another hash than it has"
         self._plan = None
         plan.draft.commit()
+        self._held.clear()
+        self._hold(message.body, message.payloads)
         if plan.executed.clients_changed:
             self._keys = self._by_key()
         for entry in message.body.data_entries:
@@ -137,8 +143,8 @@ class JournalExecution:
             # What we found before we wrote it need not be found again.
             self.learn(entry.digest, (_known(reason) for reason in one.reasons))
         payloads = tuple(one.payload for one in unfiled)
-        if self._latest is None or body.index >= self._latest[0].index:
-            self._latest = (body, payloads)
+        if body.index > self.settled:
+            self._hold(body, payloads)
         return payloads
 
     # What others ask.
@@ -146,14 +152,13 @@ class JournalExecution:
     def fingerprint(self) -> bytes:
         return sha256(self.state.export()).digest()
 
-    def held(self, reference: Reference, digest: bytes) -> bytes | None:
-        """An ingest message of the cluster message that waits to be agreed: whoever proposes it again must have it."""
-        plan = self._plan
-        for held in (plan and (plan.body, plan.payloads), self._latest):
-            for entry, payload in zip(held[0].data_entries, held[1], strict=True) if held else ():
-                if (entry.reference, entry.digest) == (reference, digest):
-                    return payload
-        return None
+    def held(self, reference: Reference, digest: bytes, /) -> bytes | None:
+        """An ingest message of a cluster message that waits to be agreed: whoever proposes it again must have it."""
+        return self._held.get((reference, digest))
+
+    def _hold(self, body: Body, payloads: Sequence[bytes]) -> None:
+        for entry, payload in zip(body.data_entries, payloads, strict=True):
+            self._held[entry.reference, entry.digest] = payload
 
     def client_of_key(self, key: bytes) -> Client | None:
         """The active identity that has this key; else one that had it."""
@@ -187,6 +192,7 @@ class JournalExecution:
         plan = self._plan
         if plan is None or plan.body != body or plan.payloads != payloads:
             plan = self._plan = self._make_plan(body, payloads)
+            self._hold(body, payloads)
         return plan
 
     def _make_plan(self, body: Body, payloads: tuple[bytes, ...]) -> _Plan:

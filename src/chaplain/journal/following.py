@@ -3,8 +3,10 @@
 Decides whether a proposal may be held and acknowledged. Refuses to know how missing messages are fetched: it only
 says up to where it knows that there are any.
 
-Invariants: nothing is held before its predecessor is agreed and here, nor before all its payloads are; a held message
-is replaced only under a later regime; under one regime there is one body for an index.
+An index-only serializer holds a message without its payloads, but settles it only with them.
+
+Invariants: nothing is held before its predecessor is agreed and here, nor before all its payloads are, unless we are
+index-only; a held message is replaced only under a later regime; under one regime there is one body for an index.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from chaplain.errors import Malformed
 from chaplain.journal.bench import Bench
 from chaplain.journal.cluster_message import Body, chain_hash, decode_body
-from chaplain.journal.order_events import Message, NeedPayload
+from chaplain.journal.order_events import Message
 from chaplain.journal.order_message import Acknowledge, Heard, Mark, Propose
 
 
@@ -38,11 +40,11 @@ class Following:
         except Malformed as wrong:
             self._bench.report("malformed proposal", node, reason=str(wrong))
             return
-        self._learn(now_ns, body.index - 1, body.previous)
+        self._learn(now_ns, node, body.index - 1, body.previous)
         self._consider(now_ns, node, message, body)
 
     def marked(self, now_ns: int, node: int, message: Mark) -> None:
-        self._learn(now_ns, message.index, message.hash)
+        self._learn(now_ns, node, message.index, message.hash)
         bench = self._bench
         regime = bench.keeper.regime
         if self._heard[:2] != (node, regime) or now_ns - self._heard[2] >= bench.settings.heartbeat_ns // 2:
@@ -50,14 +52,14 @@ class Following:
             self._heard = (node, regime, now_ns)
             bench.quill.tell(node, Heard(regime, bench.log.last()[0], bench.log.agreed))
 
-    def _learn(self, now_ns: int, index: int, digest: bytes) -> None:
+    def _learn(self, now_ns: int, node: int, index: int, digest: bytes) -> None:
         """The message of this index and hash is agreed, and so is all before it."""
         log = self._bench.log
         if index == log.agreed and digest != log.agreed_hash:
             raise Diverged(f"message {index}: agreed here and by the master, and not the same")
         tail = log.tail
         if tail is not None and tail.index == index == log.agreed + 1 and tail.hash == digest:
-            self._bench.settle_tail(now_ns)
+            self._bench.settle_tail(now_ns, node)
         self.behind = max(self.behind, index)
 
     def _consider(self, now_ns: int, node: int, message: Propose, body: Body) -> None:
@@ -81,14 +83,13 @@ class Following:
     def _take(self, now_ns: int, node: int, message: Propose, body: Body, digest: bytes) -> None:
         """Hold a message that is new to us, once its payloads are here and the disk has room."""
         bench, log = self._bench, self._bench.log
-        missing = bench.shelf.want(body.data_entries)
-        if missing or not bench.room:
-            self._waiting = (node, message)
-            for entry in missing:
-                bench.quill.say(NeedPayload(entry.reference, entry.digest, node))
-            return
-        held = Message(body, message.body, digest, message.regime, bench.shelf.get(body.data_entries))
         reach = log.last()[0]
+        bare = log.index_only and reach <= body.index
+        payloads = () if bare else bench.gather(body.data_entries, node)
+        if payloads is None or not bench.room:
+            self._waiting = (node, message)
+            return
+        held = Message(body, message.body, digest, message.regime, payloads)
         if reach > body.index:
             # We hold, or held, something further on, hence this one is agreed; only its bytes were missing here.
             if log.named() not in (None, digest):

@@ -11,7 +11,7 @@ from hashlib import sha256
 import msgspec
 
 from chaplain.core import Frozen
-from chaplain.journal.assembly import Assembly, Placed, founded
+from chaplain.journal.assembly import Assembly, Placed, founded, without_data
 from chaplain.journal.signing import SignatureType
 
 SECOND = 10**9
@@ -40,7 +40,7 @@ class Policy(Frozen, frozen=True, array_like=True):
 
 
 class Member(Frozen, frozen=True, array_like=True):
-    """A founding node. In a founding cluster every node has all roles."""
+    """A founding node. It has all roles, unless serializers are index-only: then those only take configuration."""
 
     node: int
     key: bytes
@@ -66,10 +66,16 @@ class Founding(Frozen, frozen=True, array_like=True):
     """Names the key that HMAC secrets are wrapped with; empty: there are none."""
     serializers: tuple[int, ...] = ()
     """Those of the members that serialize; empty: all."""
+    copies: int = 0
+    """Serializers are index-only, and so many nodes hold a payload before it is ordered; 0: serializers hold all."""
 
     def assembly(self) -> Assembly:
         nodes = founded(Placed(one.node, one.key, one.uri, one.disk) for one in self.members)
-        return msgspec.structs.replace(nodes, serializers=self.serializers or nodes.serializers)
+        nodes = msgspec.structs.replace(nodes, serializers=self.serializers or nodes.serializers)
+        return without_data(nodes) if self.copies else nodes
 
     def digest(self) -> bytes:
-        return sha256(b"chaplain founding\0" + msgspec.msgpack.encode(self)).digest()
+        fields = msgspec.structs.astuple(self)
+        # A cluster that was founded before there were copies has the digest that it always had.
+        said = fields if self.copies else fields[:-1]
+        return sha256(b"chaplain founding\0" + msgspec.msgpack.encode(said)).digest()

@@ -100,6 +100,7 @@ class IngestCore:
         """Digests of messages of others that are being checked."""
         self._needed: dict[Reference, bytes] = {}
         """Digests of messages that a proposal waits for."""
+        self._turn = 0
         self._effects: list[IngestEffect] = self._distribution.effects
 
     @property
@@ -333,10 +334,19 @@ class IngestCore:
             self._needed[event.reference] = event.digest
             if len(self._needed) > WANTED_MAX:
                 del self._needed[next(iter(self._needed))]
-        asked = [event.reference.node, *([event.master] if event.digest else [])]
+        asked = [event.reference.node, *([event.master, self._keeper()] if event.digest else [])]
         for node in dict.fromkeys(asked):
             if node not in (0, self._settings.node):
                 self._effects.append(ToPeer(node, ask))
+
+    def _keeper(self) -> int:
+        """Where serializers are index-only: somebody else who may have what was ordered, each in turn."""
+        assembly = self._execution.assembly
+        if not self._execution.copies:
+            return 0
+        keepers = [node for node in assembly.members if node != self._settings.node and assembly.holds_data(node)]
+        self._turn += 1
+        return keepers[self._turn % len(keepers)] if keepers else 0
 
     def _wanted(self, event: PayloadWanted) -> None:
         payload = self._distribution.cellar.get(event.reference, event.digest)

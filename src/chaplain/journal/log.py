@@ -23,6 +23,7 @@ import msgspec
 from chaplain.core import Operation, WriteAt
 from chaplain.errors import Malformed, StorageError
 from chaplain.journal.assembly import Assembly
+from chaplain.journal.cluster_message import DataEntry
 from chaplain.journal.log_records import (
     Group,
     Grouper,
@@ -36,7 +37,7 @@ from chaplain.journal.log_records import (
     verdict_of,
 )
 from chaplain.journal.log_recovery import Recovered
-from chaplain.journal.order_events import Execution, Message, Settled
+from chaplain.journal.order_events import Execution, Message, Preview, Settled
 from chaplain.journal.order_message import KNOWN_AGREED
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.places import Places
@@ -47,6 +48,8 @@ from chaplain.segment.scan import scan
 from chaplain.segment.write import LogSettings, Writer
 
 LOG_KIND = 5
+_BARE = Preview(b"", ())
+"""What an index-only serializer writes beside the order itself."""
 JOTS_UNSYNCED_MAX = 32
 """The jot is synced with every mark, and with every so many messages: a second sync each time would cost a third."""
 
@@ -92,6 +95,20 @@ class Log:
         """The cluster's nodes, as the agreed prefix has them."""
         return self._execution.assembly
 
+    @property
+    def copies(self) -> int:
+        """How many nodes hold a payload before it is ordered; 0 unless serializers are index-only."""
+        return self._execution.copies
+
+    @property
+    def index_only(self) -> bool:
+        """Whether this node keeps orders alone. It executes them, too, with payloads that it forgets."""
+        return self.copies > 0 and not self.assembly.holds_data(self._settings.node)
+
+    def held(self, entry: DataEntry) -> bytes | None:
+        """A payload of something that was held behind the agreed prefix, though another took its place since."""
+        return self._execution.held(entry.reference, entry.digest)
+
     # How far we are.
 
     def last(self) -> tuple[int, int]:
@@ -130,10 +147,11 @@ class Log:
         self.tail = msgspec.structs.replace(self.tail, ballot=ballot)
         return self._append([stamp_record(self.tail)])
 
-    def settle(self) -> Message:
-        """The tail is agreed."""
-        message = self.tail
-        assert message is not None
+    def settle(self, payloads: tuple[bytes, ...]) -> Message:
+        """The tail is agreed, and here is what it refers to."""
+        assert self.tail is not None
+        message = msgspec.structs.replace(self.tail, payloads=payloads)
+        assert not message.bare, "a message was settled without its payloads"
         assert message.index == self.agreed + 1
         assert message.body.previous == self.agreed_hash
         self.tail = None
@@ -163,6 +181,8 @@ class Log:
         while (group := self._islands.get(self.agreed + 1)) is not None and group.first.chain_hash == self.named():
             assert group.first.previous_hash == self.agreed_hash
             message = message_of(group, self._execution.payloads)
+            if message.bare:
+                break  # our own order, and payloads that only others have
             if self.tail is not None and self.tail.index == message.index:
                 self.tail = None
             self._advance(message)
@@ -178,7 +198,7 @@ class Log:
         self.durable = max(self.durable, index)
 
     def _append_message(self, message: Message) -> tuple[Operation, ...]:
-        preview = self._execution.preview(message.body, message.payloads)
+        preview = _BARE if self.index_only else self._execution.preview(message.body, message.payloads)
         return self._append(message_records(message, preview), message.index)
 
     def _append(self, records: list[Record], index: int = 0) -> tuple[Operation, ...]:
@@ -214,7 +234,7 @@ class Log:
             self.places.note(index, group.position, group.end, group.first.timestamp_ns)
             if index <= recovered.base.index:
                 self._look_back(group)
-            elif index <= recovered.agreed:
+            elif index <= recovered.agreed and index == self.agreed + 1:
                 self._catch_up(message_of(group, self._execution.payloads))
         self.durable = recovered.agreed
         last = max(recovered.groups, default=0)
@@ -224,6 +244,9 @@ class Log:
         for index, group in recovered.groups.items():
             if self.agreed < index and last > self.agreed + 1:
                 self._islands[index] = group
+        for group in recovered.former:
+            with suppress(Malformed):
+                message_of(group, self._execution.payloads)  # execution keeps them for whoever has the order
 
     def _look_back(self, group: Group) -> None:
         """What a checkpoint covers and is here still can be read."""
@@ -232,6 +255,8 @@ class Log:
                 self._execution.look_back(group.records)
 
     def _catch_up(self, message: Message) -> None:
+        if message.bare:
+            return  # from here on others have to give the payloads once more
         self._execution.settle(Settled(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
@@ -287,7 +312,7 @@ class Log:
     def mend(self, message: Message, verdict: bytes) -> tuple[tuple[Operation, ...], tuple[int, int]]:
         """Write an agreed message once more, and where; nothing is read from there before `move`."""
         assert message.index <= self.agreed, "only what is agreed is mended"
-        preview = self._execution.refile(message.body, message.payloads, verdict)
+        preview = _BARE if self.index_only else self._execution.refile(message.body, message.payloads, verdict)
         start = self._writer.written
         operations = self._append(message_records(message, preview))
         return operations, (start, self._writer.written)

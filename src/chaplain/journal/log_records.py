@@ -1,6 +1,6 @@
 """How one cluster message lies in the log, as records of `segment/`.
 
-    part 0        META   body size 4 | body | verdict
+    part 0        META   body size 4 | body | verdict (none where serializers are index-only: they write part 0 alone)
     parts 1 …     what execution made of the payloads (BATCH, one stream each)
     stamp         kind 16: the message of this index and hash is now held under this regime
     mark          MARK: everything up to this index is agreed
@@ -90,8 +90,10 @@ class Group(Frozen, frozen=True):
 
 
 def message_of(group: Group, payloads: Callable[[Body, Sequence[Record]], tuple[bytes, ...]]) -> Message:
+    """The message again. One that was written by an index-only serializer is bare: it has no payloads."""
     body, raw = body_of(group.first)
-    return Message(body, raw, group.first.chain_hash, group.ballot, payloads(body, group.records[1:]))
+    found = payloads(body, group.records[1:]) if len(group.records) > 1 or not body.data_entries else ()
+    return Message(body, raw, group.first.chain_hash, group.ballot, found)
 
 
 class Grouper:

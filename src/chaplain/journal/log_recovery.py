@@ -33,6 +33,8 @@ class Recovered(Frozen, frozen=True):
     survey: Survey
     groups: Mapping[int, Group]
     """The message held at each index; some may be missing below the last."""
+    former: tuple[Group, ...]
+    """Messages that others took the place of, behind what is agreed: a serializer may still have them."""
     agreed: int
     """All up to here are in `groups`, chained from the first, and surely agreed."""
     floor: tuple[int, int]
@@ -89,6 +91,7 @@ def recover(
     return Recovered(
         survey=survey,
         groups=heap.groups,
+        former=tuple(group for group in heap.former if group.first.index > agreed),
         agreed=agreed,
         floor=heap.floor(),
         mark=(heap.mark.index, heap.mark.chain_hash),
@@ -145,6 +148,7 @@ class _Heap:
 
     def __init__(self, found: Iterable[Found]) -> None:
         self.groups: dict[int, Group] = {}
+        self.former: list[Group] = []
         self.regime = 0
         self.last = 0
         """The highest message."""
@@ -166,6 +170,9 @@ class _Heap:
             body_of(group.first)
             if group.first.index >= self.last:
                 self.last, self.end = group.first.index, position
+            replaced = self.groups.get(group.first.index)
+            if replaced is not None and replaced.first.chain_hash != group.first.chain_hash:
+                self.former.append(replaced)
             self.groups[group.first.index] = group
 
     def _stamp(self, position: int, stamp: Record) -> None:

@@ -6,6 +6,9 @@ On taking office an inherited tail is proposed again, the same bytes under the n
 regime's own, perhaps empty; only then anything else. The next message says that the one before is agreed; if there is
 none, a mark does.
 
+Where serializers are index-only, a message that refers to payloads goes first to the nodes that hold data; when so many
+as there must be copies have it on disk, and not before, it is proposed to the serializers and written down here.
+
 A change of the cluster's nodes goes on stage by stage (`stages`), after the regime's own first message.
 
 Invariants: one message in flight; what is proposed continues the agreed chain; nothing is proposed after Final; a
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from chaplain.journal.agreement import InFlight
+from chaplain.journal.agreement import InFlight, Spreading
 from chaplain.journal.bench import Bench
 from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Entry, chain_hash, encode_body
 from chaplain.journal.node_message import EntryType, Stage, Step, encode_step
@@ -33,6 +36,7 @@ class Office:
         self._bench = bench
         self._regime = bench.keeper.regime
         self._flight: InFlight | None = None
+        self._spreading: Spreading | None = None
         self._opened = False
         """A message of this regime has been proposed."""
         self._closed = False
@@ -67,6 +71,7 @@ class Office:
     def _propose(self, now_ns: int, entries: tuple[Entry, ...], final: bool = False) -> None:
         bench, log = self._bench, self._bench.log
         assert self._flight is None, "a message was proposed while another was in flight"
+        assert self._spreading is None, "a message was proposed while another was on its way"
         assert log.tail is None, "a message was proposed before the last one was agreed"
         assert not self._closed, "a message was proposed after the regime's last"
         body = Body(
@@ -82,7 +87,18 @@ class Office:
         message = Message(body, raw, chain_hash(body.previous, raw), self._regime, bench.shelf.get(body.data_entries))
         self._opened, self._closed = True, final
         self._mark_due_ns = bench.mark_due_ns = None
-        bench.quill.write(log.store(message))
+        if log.copies and message.entries:
+            self._spread(now_ns, message)
+        else:
+            self._put_forward(message)
+
+    def _spread(self, now_ns: int, message: Message) -> None:
+        self._spreading = Spreading(now_ns, message, self._bench.holders, self._bench.log.copies)
+        for peer in self._spreading.lacking:
+            self._bench.quill.tell(peer, Propose(self._regime, message.index, message.raw))
+
+    def _put_forward(self, message: Message) -> None:
+        self._bench.quill.write(self._bench.log.store(message))
         self._fly(message)
 
     def _fly(self, message: Message) -> None:
@@ -103,13 +119,13 @@ class Office:
     def drained(self, now_ns: int) -> None:
         """Form the next message of whatever is there; if nothing is, say that the last one is agreed."""
         bench = self._bench
-        if self._flight is not None or self.over or self._leave_ns is not None:
+        if self._flight is not None or self._spreading is not None or self.over or self._leave_ns is not None:
             return
         step = self.stages.due(now_ns) if self._opened and not self._closed and not bench.leaving else None
         if step is not None:
             self._advance(now_ns, step)
             return
-        entries = self._choose() if self._opened and not self._closed else ()
+        entries = self._choose(now_ns) if self._opened and not self._closed else ()
         if not self._opened or entries:
             self._propose(now_ns, entries)
         elif bench.leaving and not self._closed:
@@ -127,11 +143,20 @@ class Office:
         entry = ConfigEntry(step.entry_type, step.stage, encode_step(step))
         self._propose(now_ns, (entry,), final=passes or leaves)
 
-    def _choose(self) -> tuple[Entry, ...]:
+    def _choose(self, now_ns: int) -> tuple[Entry, ...]:
         settings = self._bench.settings
-        chosen = self._bench.shelf.choose(settings.order_entries_bound, settings.order_bytes_bound)
         offers, self._offers = self._offers, deque()
-        return (*offers, *chosen)
+        if self._bench.log.copies and (offers or not self._may_spread(now_ns)):
+            return tuple(offers)  # configuration needs no copies, and must not wait for any
+        return (*offers, *self._bench.shelf.choose(settings.order_entries_bound, settings.order_bytes_bound))
+
+    def _may_spread(self, now_ns: int) -> bool:
+        """Whether so many nodes that hold data were heard lately as there must be copies."""
+        bench, watch = self._bench, self._watch
+        near = (
+            watch.spoke(node) and now_ns - watch.heard_ns(node) < bench.settings.election_ns for node in bench.holders
+        )
+        return sum(near) >= bench.log.copies
 
     def _mark(self) -> Mark:
         return Mark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)
@@ -148,6 +173,12 @@ class Office:
         if message.regime == self._regime:
             self._watch.hear(now_ns, node, message.index)
             self._pass_on(now_ns)
+        spreading = self._spreading
+        if spreading is not None:
+            spreading.acknowledged(node, message)
+            if spreading.enough:
+                self._spreading = None
+                self._put_forward(spreading.message)
         self._count(now_ns, node, message)
 
     def _count(self, now_ns: int, node: int, message: Acknowledge) -> None:
@@ -155,10 +186,17 @@ class Office:
         if flight is None:
             return
         flight.acknowledged(node, message)
-        if flight.tally.reached(self._bench.keeper.now.lives):
+        self.retry(now_ns)
+
+    def retry(self, now_ns: int) -> None:
+        """The message in flight is agreed, if it is: then it is settled, once its payloads are here."""
+        flight = self._flight
+        if flight is None or not flight.tally.reached(self._bench.keeper.now.lives):
+            return
+        calm_ns = self._calm_ns()
+        if self._settle(now_ns):
             self._flight = None
-            self._mark_due_ns = now_ns + self._calm_ns()
-            self._settle(now_ns)
+            self._mark_due_ns = now_ns + calm_ns
             if self._closed or self._bench.settings.node not in self._bench.quorum.voters:
                 self._hand_over(now_ns)
 
@@ -171,13 +209,15 @@ class Office:
         )
         return settings.tell_ns if ours else 0
 
-    def _settle(self, now_ns: int) -> None:
+    def _settle(self, now_ns: int) -> bool:
         bench = self._bench
         before = bench.peers
-        bench.settle_tail(now_ns)
+        if not bench.settle_tail(now_ns):
+            return False
         for node in before:
             if node not in bench.peers:
                 bench.quill.tell(node, self._mark())  # the last it hears of us: it is removed
+        return True
 
     def _hand_over(self, now_ns: int) -> None:
         """Our last message is agreed: let another go on; one who was chosen is given a moment to get there."""
@@ -235,6 +275,10 @@ class Office:
         if not bench.quorum.reached([*near, settings.node]):
             self.over = "no quorum was heard for the election time-out"
             return
+        if self._spreading is not None and now_ns - self._spreading.since_ns >= settings.patience_ns:
+            self.over = "too few nodes that hold data have taken a message"
+            return
+        self.retry(now_ns)
         self._beat()
 
     def _beat(self) -> None:
@@ -243,6 +287,11 @@ class Office:
         bench.tell_all(self._mark())
         for reference in bench.shelf.gaps(bench.settings.gaps_max):
             bench.quill.say(NeedPayload(reference, b"", 0))
+        if self._spreading is not None:
+            for peer in self._spreading.lacking:
+                bench.quill.tell(
+                    peer, Propose(self._regime, self._spreading.message.index, self._spreading.message.raw)
+                )
         tail = bench.log.tail
         if flight is None or tail is None:
             return

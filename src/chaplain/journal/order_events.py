@@ -47,6 +47,15 @@ class Execution(Protocol):
         """The nodes of the cluster after the last message that was settled."""
         ...
 
+    @property
+    def copies(self) -> int:
+        """How many nodes hold a payload before it is ordered, where serializers are index-only; else 0."""
+        ...
+
+    def held(self, reference: Reference, digest: bytes, /) -> bytes | None:
+        """A payload of a message behind the agreed prefix, or of its last: whatever was ever held there."""
+        ...
+
     def preview(self, body: Body, payloads: Sequence[bytes], /) -> Preview:
         """What the message will do if it is agreed. Changes nothing; may be called again with another body."""
         ...
@@ -230,6 +239,11 @@ class Message(Frozen, frozen=True):
     @property
     def entries(self) -> tuple[DataEntry, ...]:
         return self.body.data_entries
+
+    @property
+    def bare(self) -> bool:
+        """Its payloads are not here."""
+        return bool(self.entries) and not self.payloads
 
     @property
     def size_bytes(self) -> int:

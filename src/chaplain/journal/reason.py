@@ -44,3 +44,4 @@ class Reason(IntEnum):
     NEEDED = 45
     NOT_DUE = 46
     BAD_ADDRESS = 47
+    INDEX_ONLY = 48

@@ -49,6 +49,7 @@ REASONS = {
     Reason.NEEDED: "it is the last one in this role: give the role to another node first",
     Reason.NOT_DUE: "this stage is not due",
     Reason.BAD_ADDRESS: "a node's address is tcp://address:port",
+    Reason.INDEX_ONLY: "serializers are index-only here: a node holds data or it serializes, and stays with that",
 }
 
 

@@ -142,8 +142,10 @@ class SerializerCore:
         return not self._bench.room
 
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
-        """Positions of the log that hold agreed messages from this index on; None if the first is not on disk."""
-        return self._bench.log.span(index, bytes_max)
+        """Positions of the log that hold agreed messages from this index on; None if the first is not on disk, or not
+        whole.
+        """
+        return None if self._bench.log.index_only else self._bench.log.span(index, bytes_max)
 
     def deadline(self) -> int | None:
         if self._dead:
@@ -310,6 +312,8 @@ class SerializerCore:
             self._bench.report("payload refused: too large", event.reference.node, size_bytes=len(event.payload))
         elif not self._bench.shelf.put(now_ns, event.reference, event.digest, event.payload):
             self._bench.report("payload dropped: the shelf is full", event.reference.node)
+        elif self._office is not None:
+            self._office.retry(now_ns)
         elif self.role is Role.FOLLOWER:
             self._following.retry(now_ns)
 

@@ -62,6 +62,8 @@ class Supplying:
             if group is None:
                 return wanted.index
             message, verdict = log.recall(group)
+            if message.bare and node in self._bench.holders:
+                return 0
             self._bench.quill.tell(node, Recalled(message.index, message.raw, verdict, message.payloads))
             return 0
         messages = log.reread(event.records, wanted.index)

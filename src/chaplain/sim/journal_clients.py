@@ -95,7 +95,7 @@ class SimClient:
         old = world.hosts.get(self._at[0])
         if old is not None and old.life == self._at[1]:
             world.tell(old, Exited(self._peer(), "elsewhere"))
-        host = world.hosts[self.rng.choice(sorted(world.hosts))]
+        host = world.hosts[self.rng.choice(self._workload.doors)]
         self._progress_ns = world.now_ns
         if host.up:
             self.instance = self.rng.randbytes(16)

@@ -115,9 +115,9 @@ class RetentionChecker(Watcher):
         rules = self._workload.rules
         if not rules.keep_bytes and not rules.keep_ns and last > self._workload.released:
             self.complain(f"{host.name} drops message {last}, which nobody released and no rule lets go")
-        held = sum(covers >= last for covers in self._held.values())
-        if 2 * held <= len(self._workload.numbers):
-            self.complain(f"{host.name} drops message {last}, which {held} nodes have a checkpoint of")
+        held = [name for name, covers in self._held.items() if covers >= last]
+        if not self._workload.enough(held):
+            self.complain(f"{host.name} drops message {last}, which {len(held)} nodes have a checkpoint of")
 
     def _durable(self, host: Host) -> int:
         """What the checkpoint on a disk covers, if the power went out now."""

@@ -223,10 +223,12 @@ class Requests(Workload):
     """Written behind every value."""
     drops: ClassVar[bool] = False
     """Whether files may begin elsewhere than with the first offset."""
+    copies = 0
+    """How many nodes hold a payload before it is ordered, if serializers are index-only."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
-        self.numbers = tuple(range(1, NODES + 1))
+        self.numbers = tuple(range(1, self.draw_size(rng) + 1))
         self.names = tuple(f"j{number}" for number in self.numbers)
         self.shadowed = rng.choice(self.names)
         """The one node that a second execution goes along with: all nodes execute the same."""
@@ -251,7 +253,8 @@ class Requests(Workload):
                 FoundingClient(name, _identity(name).key, writes, ALL_STREAMS, admin) for name, writes, admin in people
             ),
             self.policy(rng),
-            serializers=self.numbers,
+            serializers=self.serializers,
+            copies=self.copies,
         )
         self._peers = {
             number: Peer(bytes((number,)) * 16, number, key.key, self.endpoint_of(number))
@@ -266,6 +269,18 @@ class Requests(Workload):
         ]
         self.rogue = Rogue(self, self._keys[Rogue.NODE])
         self._checker = RequestChecker(self)
+
+    def draw_size(self, rng: Random) -> int:
+        return NODES
+
+    @property
+    def serializers(self) -> tuple[int, ...]:
+        return self.numbers
+
+    @property
+    def doors(self) -> list[str]:
+        """Where clients try their luck."""
+        return sorted(self.names)
 
     def demands(self, healed: Sequence[str]) -> bool:
         """Whether these must make progress."""

@@ -68,6 +68,10 @@ class Retention(Requests):
         """Whoever was wiped gets its vote back from a quorum of others: two of three are none."""
         return super().demands(healed) and (self._victim not in healed or len(healed) == len(self.names))
 
+    def enough(self, names: Sequence[str]) -> bool:
+        """Whether these are a quorum, so that what they all cover may go."""
+        return 2 * len(names) > len(self.names)
+
     def checkers(self) -> list[Any]:
         return [*super().checkers(), self._retention]
 

@@ -1,0 +1,67 @@
+"""One-line mutations of what index-only serializers need; the `indexonly` workload must catch each."""
+
+from __future__ import annotations
+
+from chaplain.sim.planted import Bug
+
+_BY = ("copies", "requests", "retention", "assert")
+
+
+def _bug(name: str, module: str, old: str, new: str, *, by: tuple[str, ...] = _BY) -> Bug:
+    return Bug(name, f"chaplain.journal.{module}", old, new, "indexonly", by, 100)
+
+
+BUGS = [
+    _bug(
+        "order before the copies are there", "office", "            if spreading.enough:", "            if spreading:"
+    ),
+    _bug(
+        "show it to serializers at once",
+        "office",
+        "        if log.copies and message.entries:",
+        "        if log.copies > len(message.entries) > 0:",
+    ),
+    _bug(
+        "count a copy that is not synced",
+        "following",
+        "        self._bench.quill.promise(node, acknowledge)",
+        "        self._bench.quill.tell(node, acknowledge)",
+    ),
+    _bug(
+        "count the same node twice",
+        "agreement",
+        "            self._have.add(node)",
+        "            self._have.add((node, len(self._have)))",
+    ),
+    _bug(
+        "be content with fewer copies",
+        "agreement",
+        "        return len(self._have) >= self._copies",
+        "        return len(self._have) >= max(1, self._copies - 1)",
+    ),
+    _bug(
+        "count a copy of something else",
+        "agreement",
+        "        if same and node in self._holders:",
+        "        if node in self._holders:",
+    ),
+    _bug(
+        "write it down before there are copies",
+        "office",
+        "        self._spreading = Spreading(now_ns, message",
+        "        self._put_forward(message)\n        self._spreading = Spreading(now_ns, message",
+    ),
+    _bug(
+        "an index-only serializer keeps payloads",
+        "log",
+        "        preview = _BARE if self.index_only else self._execution.preview(message.body, message.payloads)",
+        "        preview = _BARE if message.bare else self._execution.preview(message.body, message.payloads)",
+    ),
+    _bug(
+        "do without payloads after a restart",
+        "log",
+        "            return  # from here on others have to give the payloads once more",
+        "            pass",
+        by=("crash", *_BY),
+    ),
+]

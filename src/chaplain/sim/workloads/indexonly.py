@@ -1,0 +1,69 @@
+"""Serializers that are index-only: three that keep orders, two or three nodes that hold data, as in `retention`.
+
+What must hold is what `retention` demands, and: before a serializer is shown a message, as many nodes as there must be
+copies have it on disk, with what it refers to. Of all disks one is wiped in a run: that of a serializer, or that of a
+node that holds data, if there are copies elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any, ClassVar
+
+from chaplain.sim.copies_checks import CopiesChecker
+from chaplain.sim.faults import Fault
+from chaplain.sim.workloads.retention import Retention
+from chaplain.sim.world import World
+
+SERIALIZERS = 3
+
+
+class IndexOnly(Retention):
+    heals_all: ClassVar[bool] = True
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._copies = CopiesChecker(self)
+
+    def draw_size(self, rng: Random) -> int:
+        holders = rng.choice((2, 2, 3))
+        self.copies = min(holders, rng.choice((1, 2, 2, 2, 3)))
+        return SERIALIZERS + holders
+
+    @property
+    def serializers(self) -> tuple[int, ...]:
+        return self.numbers[:SERIALIZERS]
+
+    @property
+    def holders(self) -> Sequence[str]:
+        return self.names[SERIALIZERS:]
+
+    @property
+    def doors(self) -> list[str]:
+        """Serializers take petitions alone: few go there."""
+        return [*self.names, *self.holders, *self.holders, *self.holders]
+
+    @property
+    def wiped(self) -> str:
+        """Whose disk is not what it was."""
+        return self._victim
+
+    def enough(self, names: Sequence[str]) -> bool:
+        return sum(name in names for name in self.names[:SERIALIZERS]) > SERIALIZERS // 2
+
+    def demands(self, healed: Sequence[str]) -> bool:
+        """New messages need copies, and what was ordered before must be with somebody."""
+        here = sum(name in healed for name in self.holders)
+        return self.enough(healed) and here >= self.copies and here + self.copies > len(self.holders)
+
+    def checkers(self) -> list[Any]:
+        return [*super().checkers(), self._copies]
+
+    def strike(self, world: World, fault: Fault) -> None:
+        name = fault.nodes[0]
+        if fault.kind == "long absence" or name not in self.holders or self.copies > 1:
+            super().strike(world, fault)
+
+
+WORKLOAD = IndexOnly
