@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -73,6 +73,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("journal.room_bytes_min", 256 << 20, "With less room on the disk nothing is accepted.", 0, 1 << 40),
     Setting("journal.reserved", (), "Names of the clients that may write through this node; empty: all may."),
     Setting("journal.prevalidate", True, "Whether a reserved node tries out statements before they are ordered."),
+    Setting("journal.index_only", (), "Ids of the founding nodes that serialize and hold no data; empty: none is so."),
+    Setting("journal.copies", 0, "Nodes that hold a payload before index-only serializers order it.", 0, 254),
     Setting("graph.segment_bytes", 16 << 20, "Size of the graph's files.", 4 << 20, 1 << 30),
     Setting(
         "graph.keep_events", 0, "Events older than so many may go once every member has them; 0: none.", 0, 1 << 40
@@ -283,6 +285,13 @@ class ClusterNode(Frozen, frozen=True):
     key: str
     """Public, as text."""
     http: str = ""
+    index_only: bool = False
+    """It serializes and holds no data: clients have nothing to seek there."""
+
+
+def endpoints_of(nodes: Sequence[ClusterNode], node: int | None = None) -> tuple[str, ...]:
+    """Where clients connect: to this node, or to any that holds data."""
+    return tuple(one.endpoint for one in nodes if (not one.index_only if node is None else one.id == node))
 
 
 class ClusterFile(Frozen, frozen=True):

@@ -77,7 +77,7 @@ def _let_in(
     from chaplain.runtime.joining import list_node, make_folder  # noqa: PLC0415
     from chaplain.runtime.local import bring_up_one  # noqa: PLC0415
 
-    newcomer = make_folder(directory, number, endpoint, http)
+    newcomer = make_folder(directory, number, endpoint, http, holds_data=any(role != "config" for role in roles))
     key = from_text(newcomer.node.key, KEY_BYTES, "a node's key")
     try:
         opened = client.add_node(number, roles[0], newcomer.node.endpoint, key, newcomer.disk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,14 @@ DATABASES = ["sqlite", "postgres", "none"]
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
+def _split_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Which of the nodes that are founded hold data."""
+    first = "The first N nodes serialize, and hold no data.  [default: all serialize, and hold data]"
+    held = "Nodes that hold a payload before it is ordered, with --index-only.  [default: 2]"
+    command = click.option("--copies", type=click.IntRange(0, 254), default=0, help=held, metavar="N")(command)
+    return click.option("--index-only", type=click.IntRange(0, 254), default=0, help=first, metavar="N")(command)
+
+
 @click.group()
 def cluster() -> None:
     """Start, look at and stop a cluster on this machine."""
@@ -26,21 +34,32 @@ def cluster() -> None:
 @click.option("--dir", "directory", required=True, type=_FOLDER, help="The cluster's directory; made if need be.")
 @click.option("--database", type=click.Choice(DATABASES), help="What executes journals.  [default: sqlite]")
 @click.option("--base-port", type=click.IntRange(1, 65535), help="First of 2N ports to use.  [default: free ones]")
+@_split_options
 @output_option
-def up(nodes: int | None, directory: Path, database: str | None, base_port: int | None, output: str) -> None:
+def up(
+    nodes: int | None,
+    directory: Path,
+    database: str | None,
+    base_port: int | None,
+    index_only: int,
+    copies: int,
+    output: str,
+) -> None:
     """Start N nodes in the background and wait until they serve.
 
     In a directory that has a cluster already, starts the nodes of it that are down.
     """
     from chaplain.config import CLUSTER_FILE, load_cluster  # noqa: PLC0415
     from chaplain.errors import ConfigError  # noqa: PLC0415
-    from chaplain.runtime.founding import make_cluster  # noqa: PLC0415
+    from chaplain.runtime.founding import Split, make_cluster  # noqa: PLC0415
     from chaplain.runtime.local import bring_up  # noqa: PLC0415
 
     if not (directory / CLUSTER_FILE).exists():
-        make_cluster(directory, nodes or 3, database or "sqlite", base_port)
+        make_cluster(directory, nodes or 3, database or "sqlite", base_port, Split(index_only, copies))
     elif nodes is not None and nodes != (there := len(load_cluster(directory).nodes)):
         raise ConfigError(f"{directory} holds a cluster of {there} nodes, not {nodes}; choose another directory")
+    elif index_only or copies:
+        raise ConfigError(f"{directory} holds a cluster: who holds data in it was decided when it was founded")
     started = bring_up(directory.resolve(), progress)
     if output == "json":
         put_json({"started": started, **_status(directory)})
@@ -58,15 +77,24 @@ def up(nodes: int | None, directory: Path, database: str | None, base_port: int 
     "--database", type=click.Choice(DATABASES), default="sqlite", show_default=True, help="What executes journals."
 )
 @click.option("--http", default="127.0.0.1:7480", show_default=True, help="Where each node serves monitoring.")
+@_split_options
 @output_option
-def found(directory: Path, endpoints: tuple[str, ...], database: str, http: str, output: str) -> None:
+def found(
+    directory: Path,
+    endpoints: tuple[str, ...],
+    database: str,
+    http: str,
+    index_only: int,
+    copies: int,
+    output: str,
+) -> None:
     """Write the keys and settings of a cluster on several machines, and start nothing.
 
     Take DIR/node-I to machine I and run `chaplain node run` there; give cluster.toml and client.identity to clients.
     """
-    from chaplain.runtime.founding import found_cluster  # noqa: PLC0415
+    from chaplain.runtime.founding import Split, found_cluster  # noqa: PLC0415
 
-    found_cluster(directory, endpoints, database, http)
+    found_cluster(directory, endpoints, database, http, Split(index_only, copies))
     folders = [str(directory / f"node-{number}") for number in range(1, len(endpoints) + 1)]
     if output == "json":
         put_json({"cluster": str(directory), "nodes": folders})
@@ -89,8 +117,10 @@ def status(cluster: str, node: int | None, output: str) -> None:
         return
     nodes = found["nodes"]
     columns = ["id", "endpoint", "pid", "state", "roles", "master", "members", "standing"]
-    columns += [name for name in ("disk_full", "reserved") if any(node[name] for node in nodes)]  # windows are narrow
-    put_table(columns, nodes, f"regime {found['regime'] or '-'}")
+    told = ("disk_full", "reserved", "index_only")
+    columns += [name for name in told if any(node[name] for node in nodes)]  # windows are narrow
+    held = f", serializers are index-only: {found['copies']} copies of all that is ordered" if found["copies"] else ""
+    put_table(columns, nodes, f"regime {found['regime'] or '-'}{held}")
     for line in _how_to_start(Path(cluster), {node["id"]: node["pid"] for node in nodes if node["state"] == "down"}):
         click.echo(line)
     for line in _troubles(nodes):

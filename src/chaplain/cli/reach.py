@@ -46,9 +46,9 @@ def reach(cluster: str, node: int | None) -> Iterator[Client]:
 
 def check_presence(cluster: str, node: int | None) -> None:
     """Raise soon if every port is closed; whoever has an open one may take a client's whole patience."""
-    from chaplain.config import find_cluster, load_cluster  # noqa: PLC0415
+    from chaplain.config import endpoints_of, find_cluster, load_cluster  # noqa: PLC0415
 
-    endpoints = [listed.endpoint for listed in load_cluster(cluster).nodes if node in (None, listed.id)]
+    endpoints = endpoints_of(load_cluster(cluster).nodes, node)
     end_s = time.monotonic() + ABSENCE_S
     while endpoints and all(map(_is_closed, endpoints)):
         if time.monotonic() > end_s:

@@ -16,7 +16,7 @@ from chaplain.client.events import Settings
 from chaplain.client.identity_file import Passport, read_passport
 from chaplain.client.journal import ClientJournal
 from chaplain.client.requests import check_timeout
-from chaplain.config import ClusterNode, load_cluster
+from chaplain.config import ClusterNode, endpoints_of, load_cluster
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Malformed
 from chaplain.link.core import LinkCore
@@ -103,7 +103,7 @@ def prepare(
 
 
 def _endpoints_of(nodes: Sequence[ClusterNode], node: int | None) -> tuple[str, ...]:
-    found = tuple(listed.endpoint for listed in nodes if node in (None, listed.id))
+    found = endpoints_of(nodes, node)
     if nodes and not found:
         ids = ", ".join(str(listed.id) for listed in nodes)
         raise ConfigError(f"the cluster has no node {node}: choose one of {ids}")

@@ -233,9 +233,10 @@ class Outlets:
         outlet.leads = max(0, message.leads)
         outlet.ours = message.name in message.reserved
         if message.reserved and not outlet.ours:
-            for_whom = ", ".join(message.reserved)[:NAMES_MAX]
+            for_whom = ", ".join(filter(None, message.reserved))[:NAMES_MAX]
             self.barred |= {outlet.instance}
-            outlet.barred = f"node {message.node} is reserved for {for_whom}: connect to another node, too"
+            why = f"is reserved for {for_whom}" if for_whom else "holds no data"
+            outlet.barred = f"node {message.node} {why}: connect to another node, too"
         self._prefer(outlet)
 
     def woken(self, now_ns: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from chaplain.client.journal_results import Message
 from chaplain.client.opening import Secret
 from chaplain.client.sync import Client
-from chaplain.config import load_cluster
+from chaplain.config import endpoints_of, load_cluster
 from chaplain.drill.history import Attempt
 from chaplain.errors import ChaplainError, Unknown
 
@@ -43,7 +43,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         try:
-            endpoints = [node.endpoint for node in load_cluster(self._directory).nodes]
+            endpoints = [*endpoints_of(load_cluster(self._directory).nodes)]
             turn = self.number % len(endpoints)
             rotated = endpoints[turn:] + endpoints[:turn]
             where = Client.connect(self._directory, endpoints=rotated, identity=self._identity, timeout=self._timeout_s)

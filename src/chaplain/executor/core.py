@@ -65,6 +65,7 @@ READ_BYTES_MAX = 1024 * 1024
 ANNOUNCE_NS = 1_000_000_000
 """How often fingerprints are compared while messages are applied."""
 PAUSE_NS = 1_000_000_000
+NO_DATABASE = "this node has no databases: ask another"
 
 ExecutorInput: TypeAlias = (
     Woken
@@ -99,7 +100,9 @@ class ExecutorCore:
     follows_journal = True
     answers = (DatabaseOpened, Applied, Tried, Looked, Cleared, BackRead, DatabaseKept, KeptRead, CopyTaken)
 
-    def __init__(self, identifier: int, node: int) -> None:
+    def __init__(self, identifier: int, node: int, *, bare: bool = False) -> None:
+        """One that is bare has no databases: it only tells the others how far the order is."""
+        self._bare = bare
         self.counts: Counter[str] = Counter()
         self._identifier = identifier
         self._node = node
@@ -125,7 +128,7 @@ class ExecutorCore:
         self._journal = journal
         for lane, acl in journal.base.owners.items():
             self._owners.setdefault(lane, acl)
-        for stream, index in journal.base.databases.items():
+        for stream, index in () if self._bare else journal.base.databases.items():
             self._feeds.setdefault(stream, Feed(stream, self._executors)).begin(index)
 
     def first_needed(self) -> int:
@@ -136,6 +139,8 @@ class ExecutorCore:
 
     def executed(self, executed: Executed) -> None:
         self._settled = executed.moment.index
+        if self._bare:
+            return
         for entry in executed.verdict.entries:
             if isinstance(entry, ConfigVerdict) and entry.client_id:
                 self._owners[entry.client_id] = entry.acl
@@ -167,7 +172,10 @@ class ExecutorCore:
                 self._drained(now_ns)
             case Requested():
                 assert self._journal is not None
-                self._questions.requested(self._journal, event)
+                if self._bare:
+                    self._out.append(Settled(event.call, b"", "missing", NO_DATABASE))
+                else:
+                    self._questions.requested(self._journal, event)
             case Withdrawn():
                 self._questions.withdrawn(event.call)
             case DatabaseOpened():

@@ -177,7 +177,7 @@ class Clientele:
                 yield PackWritten(instance, client.acl, message.stream, payload, message.check)
             case Open():
                 names = (self._settings.node, self._execution.cluster, client.acl, client.name)
-                bound, reserved = self._settings.pack_bytes_max, self._settings.reserved
+                bound, reserved = self._settings.pack_bytes_max, self._seat.takes_from
                 yield Opened(message.call, *names, self._ingest.credit_of(instance), bound, self._leads, reserved)
             case SubmitPetition():
                 petition = PassPetition(message.entry_type, message.stage, payload)

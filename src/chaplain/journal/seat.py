@@ -14,6 +14,9 @@ from chaplain.journal.node_message import Stage
 SAY_AGAIN_NS = 200_000_000
 """A blocked ingest node says so often that nothing of it waits, until it is dropped."""
 
+NOBODY = ""
+"""A name that no client has."""
+
 
 class Seat:
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
@@ -30,6 +33,13 @@ class Seat:
         self._look()
         return self._ingest is Stage.LIVE
 
+    @property
+    def takes_from(self) -> tuple[str, ...]:
+        """Names of those whose packs are taken here; empty: everybody's. Who holds no data takes nobody's."""
+        assembly = self._execution.assembly
+        bare = self._execution.copies and not assembly.holds_data(self._node)
+        return (NOBODY,) if bare else self.reserved
+
     def serves(self, acl: bytes) -> bool:
         """Whether what this identity writes is taken here. A name that nobody has yet may be given later."""
         client = self._execution.state.clients.get(acl) if self.reserved else None
@@ -38,7 +48,7 @@ class Seat:
     @property
     def blocked(self) -> bool:
         self._look()
-        return self._ingest is Stage.BLOCK
+        return Stage.BLOCK in (self._ingest, self._config)
 
     @property
     def may_ship(self) -> bool:

@@ -76,6 +76,8 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
     return {
         "roles": roles_of(state.assembly, journal.settings.node),
         "serializers": list(state.assembly.serializers),
+        "index_only": journal.serializer.bench.log.index_only,
+        "copies": journal.execution.copies,
         "changes": [of_change(change) for change in state.assembly.changes],
         "reserved": list(journal.settings.reserved),
         "order": str(role.role),

@@ -19,10 +19,12 @@ NONE = "none"
 
 
 def make_executor(config: NodeConfig, identifier: int) -> ExecutorCore | None:
-    """None if this node executes nothing."""
-    if config.text("database") == NONE or not config.disks:
+    """None if this node executes nothing; but an index-only serializer tells executors how far the order is."""
+    serializers = config.texts("journal.index_only")
+    bare = str(config.number("id")) in serializers or config.text("database") == NONE
+    if not config.disks or (bare and not serializers):
         return None
-    return ExecutorCore(identifier, config.number("id"))
+    return ExecutorCore(identifier, config.number("id"), bare=bare)
 
 
 def make_databases(config: NodeConfig) -> Databases:

@@ -18,12 +18,13 @@ from pathlib import Path
 
 from chaplain.client.identity_file import write_passport
 from chaplain.config import CLUSTER_FILE, NODE_FILE, NODE_IDS_MAX, SEGMENTS
+from chaplain.core import Frozen
 from chaplain.errors import ConfigError
 from chaplain.journal.standing import DISK_BYTES
 from chaplain.link.identity import Identity, to_text
 from chaplain.link.keyring import CLUSTER_KEY_BYTES, KeyRing
 from chaplain.link.settings import GCM, split_endpoint
-from chaplain.runtime.journal import DISK_FILE, WRAPPING_FILE
+from chaplain.runtime.journal import DISK_FILE, WRAPPING_FILE, check_copies
 from chaplain.runtime.secrets import write_secret
 
 PORTS = range(12_000, 30_000)
@@ -33,17 +34,55 @@ PORTS_VARIABLE = "CHAPLAIN_PORTS"
 """Where to look instead, as `first-last`: for several that found clusters on one machine and must not meet."""
 
 
-def make_cluster(directory: Path, count: int, database: str, base_port: int | None) -> None:
+class Split(Frozen, frozen=True):
+    """How the nodes share the work: the first so many serialize and hold no data, if any are to be so."""
+
+    index_only: int = 0
+    copies: int = 0
+    """Nodes that hold a payload before it is ordered; 0: two, or the only one that holds data."""
+
+    def check(self, nodes: int) -> None:
+        check_copies(self.index_only, nodes, self._copies(nodes))
+
+    def _copies(self, nodes: int) -> int:
+        return self.copies or (min(2, nodes - self.index_only) if self.index_only else 0)
+
+    def listed(self, number: int) -> dict[str, object]:
+        """What clients are told of a node."""
+        return {"index_only": True} if number <= self.index_only else {}
+
+    def table(self, nodes: int) -> dict[str, Mapping[str, object]]:
+        """What every node's file says of it."""
+        if not self.index_only:
+            return {}
+        serializers = [str(number) for number in range(1, self.index_only + 1)]
+        return {"journal": {"index_only": serializers, "copies": self._copies(nodes)}}
+
+
+def make_cluster(
+    directory: Path,
+    count: int,
+    database: str,
+    base_port: int | None,
+    split: Split = Split(),  # noqa: B008 frozen
+) -> None:
     """Write everything that a cluster on this machine needs."""
     if not 1 <= count <= NODE_IDS_MAX:
         raise ConfigError(f"--nodes must be from 1 to {NODE_IDS_MAX}, not {count}")
+    split.check(count)
     check_empty(directory)
     ports = free_ports(2 * count) if base_port is None else check_ports(base_port, 2 * count)
     endpoints = [f"tcp://127.0.0.1:{port}" for port in ports[:count]]
-    _make(directory, endpoints, [f"127.0.0.1:{port}" for port in ports[count:]], database)
+    _make(directory, endpoints, [f"127.0.0.1:{port}" for port in ports[count:]], database, split=split)
 
 
-def found_cluster(directory: Path, endpoints: Sequence[str], database: str, http: str) -> None:
+def found_cluster(
+    directory: Path,
+    endpoints: Sequence[str],
+    database: str,
+    http: str,
+    split: Split = Split(),  # noqa: B008 frozen
+) -> None:
     """Write what a cluster on several machines needs: each machine's folder, to be taken there, and the clients' file.
 
     `http` is where each node serves monitoring, on its own machine.
@@ -55,8 +94,9 @@ def found_cluster(directory: Path, endpoints: Sequence[str], database: str, http
     check_http(http)
     if len({*endpoints}) < len(endpoints):
         raise ConfigError("two nodes cannot be reached at one endpoint; give each its own")
+    split.check(len(endpoints))
     check_empty(directory)
-    _make(directory, endpoints, [http] * len(endpoints), database, local=False)
+    _make(directory, endpoints, [http] * len(endpoints), database, local=False, split=split)
 
 
 def check_http(http: str) -> None:
@@ -72,20 +112,22 @@ def check_empty(directory: Path) -> None:
 
 
 def _make(
-    directory: Path, endpoints: Sequence[str], https: Sequence[str], database: str, *, local: bool = True
+    directory: Path, endpoints: Sequence[str], https: Sequence[str], database: str, *, split: Split, local: bool = True
 ) -> None:
     """The cluster's file comes last: without it there is no cluster."""
     made_directory = not directory.exists()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        _fill(directory.resolve(), endpoints, https, database, local)
+        _fill(directory.resolve(), endpoints, https, database, local=local, split=split)
     except BaseException:
         for inside in [directory] if made_directory else list(directory.iterdir()):
             shutil.rmtree(inside, ignore_errors=True)
         raise
 
 
-def _fill(directory: Path, endpoints: Sequence[str], https: Sequence[str], database: str, local: bool) -> None:
+def _fill(
+    directory: Path, endpoints: Sequence[str], https: Sequence[str], database: str, *, local: bool, split: Split
+) -> None:
     chance = random.SystemRandom()
     cluster = (
         f"{directory.name[:100]}-{chance.randbytes(4).hex()}".encode("ascii", "replace").decode().replace(" ", "-")
@@ -113,25 +155,26 @@ def _fill(directory: Path, endpoints: Sequence[str], https: Sequence[str], datab
             "neighbours": [endpoint for endpoint in endpoints if endpoint != endpoints[number - 1]],
         }
         nodes = {str(other): key for other, key in enumerate(keys, 1)}
-        tables = {
+        tables: dict[str, Mapping[str, object]] = {
             "clients": {"default": to_text(client.key)},
             "nodes": nodes,
             "uris": {str(other): endpoint for other, endpoint in enumerate(endpoints, 1)},
             "disks": {str(other): disk for other, disk in enumerate(disks, 1)},
+            **split.table(len(endpoints)),
         }
         _write(folder / NODE_FILE, to_toml(settings, tables))
     passport = write_passport(client, cluster, GCM, (identity.key for identity in identities))
     write_secret(directory / "client.identity", passport)
     top = {"cluster": cluster, "seal": GCM, "identity": "client.identity"}
     listed = [
-        {"id": number, "endpoint": endpoint, "key": key, **({"http": http} if local else {})}
+        {"id": number, "endpoint": endpoint, "key": key, **({"http": http} if local else {}), **split.listed(number)}
         for number, (endpoint, key, http) in enumerate(zip(endpoints, keys, https, strict=True), 1)
     ]
     _write(directory / CLUSTER_FILE, to_toml(top, {}) + "".join(f"\n[[nodes]]\n{to_toml(node, {})}" for node in listed))
 
 
-def to_toml(values: Mapping[str, object], tables: Mapping[str, Mapping[str, str]]) -> str:
-    """Numbers, texts and lists of texts without control characters, which is all our files hold."""
+def to_toml(values: Mapping[str, object], tables: Mapping[str, Mapping[str, object]]) -> str:
+    """Numbers, flags, texts and lists of texts without control characters, which is all our files hold."""
     lines = [f"{name} = {_toml_value(value)}\n" for name, value in values.items()]
     for table, rows in tables.items():
         lines.append(f"\n[{table}]\n")
@@ -142,6 +185,8 @@ def to_toml(values: Mapping[str, object], tables: Mapping[str, Mapping[str, str]
 def _toml_value(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_toml_value(part) for part in value) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, int):
         return str(value)
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'

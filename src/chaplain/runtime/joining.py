@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -43,8 +43,11 @@ class Newcomer(Frozen, frozen=True):
     disk: str
 
 
-def make_folder(directory: Path, number: int, endpoint: str, http: str) -> Newcomer:
-    """Write the folder of a new node, modelled on one of the cluster's that is here."""
+def make_folder(directory: Path, number: int, endpoint: str, http: str, *, holds_data: bool = True) -> Newcomer:
+    """Write the folder of a new node, modelled on one of the cluster's that is here.
+
+    One that shall hold no data, where serializers are index-only, has no database, either.
+    """
     cluster = load_cluster(directory)
     model = _model(directory, cluster)
     local = not endpoint
@@ -58,7 +61,8 @@ def make_folder(directory: Path, number: int, endpoint: str, http: str) -> Newco
     if folder.exists():
         raise ConfigError(f"{folder} exists already; move it away, or give another id")
     try:
-        made = _fill(folder, ClusterNode(number, endpoint, "", http), model, cluster)
+        bare = not holds_data and bool(model.texts("journal.index_only"))
+        made = _fill(folder, ClusterNode(number, endpoint, "", http, bare), model, cluster)
         # A node elsewhere is asked as clients ask it, not over its monitoring.
         return made if local else msgspec.structs.replace(made, node=msgspec.structs.replace(made.node, http=""))
     except BaseException:
@@ -91,11 +95,14 @@ def _fill(folder: Path, node: ClusterNode, model: NodeConfig, cluster: ClusterFi
         "id": node.id,
         "bind": node.endpoint,
         "http": node.http,
-        "database": model.text("database"),
+        "database": "none" if node.index_only else model.text("database"),
         "neighbours": [other.endpoint for other in cluster.nodes],
     }
     founding = {"nodes": model.nodes, "uris": model.uris, "disks": model.disks}
-    tables = {"clients": model.clients, "journal": {"disk": disk}}
+    journal: dict[str, object] = {"disk": disk}
+    if model.texts("journal.index_only"):
+        journal |= {"index_only": [*model.texts("journal.index_only")], "copies": model.number("journal.copies")}
+    tables: dict[str, Mapping[str, object]] = {"clients": model.clients, "journal": journal}
     tables |= {name: {str(node): value for node, value in table.items()} for name, table in founding.items()}
     (folder / NODE_FILE).write_text(to_toml(settings, tables))
     (folder / NODE_FILE).chmod(0o600)

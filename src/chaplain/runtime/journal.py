@@ -67,7 +67,32 @@ def make_founding(config: NodeConfig, wrapping: Wrapping | None) -> Founding:
     clients = tuple(
         FoundingClient(name, read_public_key(key, f"[clients] {name}")) for name, key in sorted(config.clients.items())
     )
-    return Founding(config.text("cluster"), members, clients, wrapping_id=b"" if wrapping is None else wrapping.id)
+    wrapping_id = b"" if wrapping is None else wrapping.id
+    serializers, copies = index_only_of(config)
+    return Founding(
+        config.text("cluster"), members, clients, wrapping_id=wrapping_id, serializers=serializers, copies=copies
+    )
+
+
+def index_only_of(config: NodeConfig) -> tuple[tuple[int, ...], int]:
+    """Which founding nodes are index-only serializers, and how many others hold a payload before it is ordered."""
+    texts, copies = config.texts("journal.index_only"), config.number("journal.copies")
+    unknown = [text for text in texts if not text.isdecimal() or int(text) not in config.nodes]
+    if unknown:
+        raise ConfigError(f"journal.index_only names {unknown[0]!r}, which is no node in [nodes]")
+    serializers = tuple(sorted({int(text) for text in texts}))
+    check_copies(len(serializers), len(config.nodes), copies)
+    return serializers, copies
+
+
+def check_copies(serializers: int, nodes: int, copies: int) -> None:
+    if not serializers and not copies:
+        return
+    if not serializers:
+        raise ConfigError("journal.copies is for index-only serializers alone; name them in journal.index_only")
+    if not 1 <= copies <= nodes - serializers:
+        held = f"{nodes - serializers} of {nodes} nodes hold data"
+        raise ConfigError(f"journal.copies must be at least 1 and no more than hold data, not {copies}: {held}")
 
 
 def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:

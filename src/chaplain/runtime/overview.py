@@ -19,7 +19,7 @@ from chaplain.runtime.local import POLL_S, pid_of
 COMPARE_S = 1.0
 """How long nodes are asked again until their fingerprints can be compared."""
 REMOTE_S = 3.0
-_OF_NODE = ("state", "roles", "master", "members", "standing", "disk_full", "reserved")
+_OF_NODE = ("state", "roles", "master", "members", "standing", "disk_full", "reserved", "index_only")
 _IF_TOLD = ("sequence", "log", "databases")
 """What a node has only if it has the layer."""
 
@@ -45,6 +45,7 @@ def describe(directory: Path, only: int | None = None) -> dict[str, object]:
         "fingerprints": {str(node_id): found for node_id, found in fingerprints.items()},
         "position": position,
         "serializers": furthest.get("serializers", []),
+        "copies": furthest.get("copies", 0),
         "changes": furthest.get("changes", []),
     }
 
