@@ -158,12 +158,23 @@ class Client:
 
 class Cluster:
     def __init__(
-        self, count: int = 3, policy: Policy | None = None, *, wrapping: Wrapping | None = None, **settings: int
+        self,
+        count: int = 3,
+        policy: Policy | None = None,
+        *,
+        wrapping: Wrapping | None = None,
+        copies: int = 0,
+        **settings: int,
     ) -> None:
+        """With copies, the first three serialize and are index-only."""
         self.now_ns = 1_000_000_000_000
         self.numbers = tuple(range(1, count + 1))
         self.wrapping = wrapping
-        self.founding = founding(policy, wrapping.id if wrapping else b"", self.numbers)
+        serializers = self.numbers[:3] if copies else self.numbers
+        wrapping_id = wrapping.id if wrapping else b""
+        self.founding = founding(policy, wrapping_id, serializers, count=max(3, count), copies=copies)
+        self.swapped: set[int] = set()
+        """Whose disk is another than the one it was founded with."""
         self._settings = settings
         self.disks: dict[int, dict[str, bytearray]] = {number: {} for number in NODES}
         self.nodes: dict[int, Node] = {}
@@ -181,7 +192,7 @@ class Cluster:
         order = OrderSettings(
             node=number,
             genesis=genesis(CLUSTER),
-            disk=bytes((number,)) * 16,
+            disk=bytes((number,)) * 16 if number not in self.swapped else bytes(16),
             founding_disk=bytes((number,)) * 16,
             boot=b"boot".ljust(16),
             segment_bytes=SEGMENT_BYTES,
@@ -201,6 +212,11 @@ class Cluster:
         dead = self.nodes.pop(number)
         for other in self.nodes.values():
             other.inbox.append(Exited(dead.peer, "gone"))
+
+    def wipe(self, number: int) -> None:
+        """Somebody puts an empty disk in; the node must not run."""
+        self.disks[number].clear()
+        self.swapped.add(number)
 
     def carry(self, sender: Node, effect: Whisper) -> None:
         said = parcel.decode(effect.content)

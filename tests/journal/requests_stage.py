@@ -32,18 +32,25 @@ CLUSTER = "stage"
 ADMIN = Identity(b"a" * 32)
 ADMIN_ACL = acl_id(0, 0, 1)
 BOB = Identity(b"b" * 32)
-NODES = {node: Identity(bytes((node,)) * 32) for node in (1, 2, 3, 4)}
+NODES = {node: Identity(bytes((node,)) * 32) for node in (1, 2, 3, 4, 5, 6)}
 WRAPPING = Wrapping(b"w" * 32, CLUSTER)
 SECOND = 10**9
 
 
-def founding(policy: Policy | None = None, wrapping_id: bytes = b"", serializers: tuple[int, ...] = ()) -> Founding:
+def founding(
+    policy: Policy | None = None,
+    wrapping_id: bytes = b"",
+    serializers: tuple[int, ...] = (),
+    *,
+    count: int = 3,
+    copies: int = 0,
+) -> Founding:
     members = tuple(
         Member(node, identity.key, f"tcp://127.0.0.1:{7000 + node}", bytes((node,)) * 16)
-        for node, identity in list(NODES.items())[:3]
+        for node, identity in list(NODES.items())[:count]
     )
     client = FoundingClient("default", ADMIN.key)
-    return Founding(CLUSTER, members, (client,), policy or Policy(), wrapping_id, serializers)
+    return Founding(CLUSTER, members, (client,), policy or Policy(), wrapping_id, serializers, copies)
 
 
 def pack(

@@ -17,6 +17,9 @@ from chaplain.journal.quorum import Quorum
 from chaplain.journal.shelf import Shelf
 from chaplain.journal.standing import Keeper
 
+REFERENCES_TOLD = 8
+"""Ingest messages that are named, as node/journal/index, when they are missing."""
+
 
 class Bench:
     def __init__(self, settings: OrderSettings, chance: random.Random, quill: Quill, keeper: Keeper, log: Log) -> None:
@@ -39,6 +42,10 @@ class Bench:
         self._peers: tuple[int, ...] = ()
         self._voters: tuple[int, ...] = ()
         self._holders: tuple[int, ...] = ()
+        self._lacks: list[DataEntry] = []
+        self._lack_ns: int | None = None
+        self.missing = ""
+        """What index-only serializers ordered and nobody who is here gives us, for people; after a while."""
         self.mark_due_ns: int | None = None
         """When the agreed mark is to be written, unless a message comes first."""
 
@@ -102,6 +109,7 @@ class Bench:
         missing = self.shelf.want(entry for entry in entries if entry not in held)
         for entry in missing:
             self.quill.say(NeedPayload(entry.reference, entry.digest, master))
+        self._lacks = missing
         if missing:
             return None
         return tuple(held[entry] if entry in held else self.shelf.get([entry])[0] for entry in entries)
@@ -123,10 +131,25 @@ class Bench:
         for message in messages:
             self.shelf.ordered(message.entries)
             self.quill.say(Agreed(message.body, message.ballot, message.hash, message.payloads))
+        self._lacks, self._lack_ns, self.missing = [], None, ""
         self.mark_due_ns = now_ns + self.settings.mark_ns
+
+    def _tell_missing(self, now_ns: int) -> None:
+        """Nothing is ever skipped: if what was ordered cannot be had, people must know what it is."""
+        if not self._lacks or not self.log.copies:
+            self._lack_ns = None
+        elif self._lack_ns is None:
+            self._lack_ns = now_ns
+        elif now_ns - self._lack_ns >= self.settings.patience_ns:
+            self._lack_ns = now_ns
+            found = [entry.reference for entry in self._lacks]
+            self.missing = ", ".join(f"{one.node}/{one.journal}/{one.index}" for one in found[:REFERENCES_TOLD])
+            more = f" and {len(found) - REFERENCES_TOLD} more" if len(found) > REFERENCES_TOLD else ""
+            self.report("payloads are missing", 0, index=self.log.agreed + 1, references=self.missing + more)
 
     def woken(self, now_ns: int) -> None:
         self.shelf.expire(now_ns)
+        self._tell_missing(now_ns)
         if self.mark_due_ns is not None and now_ns >= self.mark_due_ns:
             if self.quill.busy:
                 self.mark_due_ns = now_ns + self.settings.heartbeat_ns  # a slow disk has better things to do

@@ -37,6 +37,8 @@ class Office:
         self._regime = bench.keeper.regime
         self._flight: InFlight | None = None
         self._spreading: Spreading | None = None
+        self._few = False
+        """Payloads wait, and too few nodes that hold data are here."""
         self._opened = False
         """A message of this regime has been proposed."""
         self._closed = False
@@ -153,10 +155,13 @@ class Office:
     def _may_spread(self, now_ns: int) -> bool:
         """Whether so many nodes that hold data were heard lately as there must be copies."""
         bench, watch = self._bench, self._watch
-        near = (
-            watch.spoke(node) and now_ns - watch.heard_ns(node) < bench.settings.election_ns for node in bench.holders
-        )
-        return sum(near) >= bench.log.copies
+        lately_ns = now_ns - bench.settings.election_ns
+        near = sum(watch.spoke(node) and watch.heard_ns(node) > lately_ns for node in bench.holders)
+        few = near < bench.log.copies and bench.shelf.size_bytes > 0
+        if few and not self._few:
+            bench.report("too few nodes that hold data: nothing is ordered", 0, here=near, copies=bench.log.copies)
+        self._few = few
+        return near >= bench.log.copies
 
     def _mark(self) -> Mark:
         return Mark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)

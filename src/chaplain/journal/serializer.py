@@ -114,7 +114,8 @@ class SerializerCore:
     def standing(self) -> str:
         """What we may claim about our own past, and what is missing here."""
         state = self._bench.keeper.now.state.name.lower()
-        return state if self.whole else f"{state}, messages from {self._bench.log.agreed + 1} on are missing"
+        there = self.whole and not self._bench.missing
+        return state if there else f"{state}, messages from {self._bench.log.agreed + 1} on are missing"
 
     @property
     def regime(self) -> int:
@@ -142,9 +143,7 @@ class SerializerCore:
         return not self._bench.room
 
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
-        """Positions of the log that hold agreed messages from this index on; None if the first is not on disk, or not
-        whole.
-        """
+        """Positions of the log that hold agreed messages from this index on; None if the first is not there whole."""
         return None if self._bench.log.index_only else self._bench.log.span(index, bytes_max)
 
     def deadline(self) -> int | None:
