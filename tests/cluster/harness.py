@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from chaplain.config import NODE_FILE, ClusterFile, load_cluster
 from chaplain.errors import ConfigError
-from chaplain.runtime.founding import make_cluster
+from chaplain.runtime.founding import Split, make_cluster
 from chaplain.runtime.inquire import get_status, is_ready
 
 PATIENCE_S = 60.0
@@ -256,12 +256,13 @@ def founded(
     settings: str = "",
     prefixes: Mapping[int, Sequence[str]] | None = None,
     change: Callable[[Path], None] | None = None,
+    split: Split = Split(),  # noqa: B008 frozen
 ) -> Iterator[Cluster]:
     """A cluster that is not started yet. With `one_door` every node knows but node 1, and that one nobody.
 
     `settings` goes behind each node's file, so it must begin with a table, such as `[gossip]`.
     """
-    with found(directory, count):
+    with found(directory, count, split):
         _adjust(directory, count, one_door, settings)
         if change is not None:
             change(directory)
@@ -283,7 +284,7 @@ def _adjust(directory: Path, count: int, one_door: bool, settings: str) -> None:
 
 
 @contextlib.contextmanager
-def found(directory: Path, count: int) -> Iterator[None]:
+def found(directory: Path, count: int, split: Split = Split()) -> Iterator[None]:  # noqa: B008 frozen
     """Make a cluster on ports that no other test takes meanwhile: a port found free may be gone at the next restart."""
     folder = Path(tempfile.gettempdir()) / "chaplain-test-ports"
     folder.mkdir(exist_ok=True)
@@ -291,7 +292,7 @@ def found(directory: Path, count: int) -> Iterator[None]:
         with (folder / str(base)).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                make_cluster(directory, count, "sqlite", base)
+                make_cluster(directory, count, "sqlite", base, split)
             except (BlockingIOError, ConfigError):
                 continue
             yield

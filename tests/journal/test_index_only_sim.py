@@ -1,0 +1,40 @@
+"""Index-only serializers in the simulator: a few seeds, and a few of the bugs that the workload must catch."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from chaplain.sim import planted
+from chaplain.sim.runner import run_seed, total
+
+BUGS = {bug.name: bug for bug in planted.bugs("indexonly")}
+QUICK = (
+    "order before the copies are there",
+    "count a copy that is not synced",
+    "count the same node twice",
+    "be content with fewer copies",
+)
+
+
+def test_seeds():
+    runs = ((0, "safety"), (3, "safety"), (7, "liveness"))
+    outcomes = [run_seed("indexonly", seed, mode) for seed, mode in runs]
+    assert not [outcome.reason for outcome in outcomes if not outcome.ok]
+    assert total(outcomes)["rows"] > 100
+
+
+@pytest.mark.parametrize("name", sorted(BUGS))
+def test_bugs_can_still_be_planted(name):
+    spec = importlib.util.find_spec(BUGS[name].module)
+    assert spec is not None
+    assert planted.mutate(BUGS[name], Path(str(spec.origin)).read_text()) != Path(str(spec.origin)).read_text()
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_planted_bug_is_caught(name):
+    verdict = planted.judge("indexonly", dataclasses.replace(BUGS[name], seeds=20))
+    assert verdict.ok, verdict.detail
