@@ -14,8 +14,12 @@ from pathlib import Path
 import pytest
 from test_cli import chaplain, worked
 
+from chaplain.config import NODE_FILE, endpoints_of, load_cluster, load_node
 from chaplain.errors import ConfigError
-from chaplain.runtime.founding import PORTS_VARIABLE, free_ports
+from chaplain.runtime.executor import make_executor
+from chaplain.runtime.founding import PORTS_VARIABLE, Split, found_cluster, free_ports, make_cluster
+from chaplain.runtime.joining import list_node, make_folder
+from chaplain.runtime.journal import index_only_of, make_founding
 
 START_S = 60.0
 
@@ -78,3 +82,44 @@ def test_ports_are_looked_for_where_one_is_told_to(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(PORTS_VARIABLE, wrong)
         with pytest.raises(ConfigError, match="two ports, such as 12000-12999"):
             free_ports(1)
+
+
+def test_index_only_serializers_are_in_every_nodes_file_and_newcomers_too(tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    endpoints = [f"tcp://127.0.0.1:{7400 + number}" for number in range(5)]
+    found_cluster(ours, endpoints, "sqlite", "", Split(index_only=3))
+    listed = load_cluster(ours).nodes
+    assert [node.index_only for node in listed] == [True, True, True, False, False]
+    assert endpoints_of(listed) == tuple(endpoints[3:])
+    assert endpoints_of(listed, 1) == tuple(endpoints[:1])
+    joined = make_folder(ours, 6, "", ""), make_folder(ours, 7, "", "", holds_data=False)
+    list_node(ours, joined[1].node)
+    assert load_cluster(ours).nodes[-1].index_only
+    configs = [load_node(ours / f"node-{number}" / NODE_FILE, {}) for number in (1, 4, 6, 7)]
+    assert [index_only_of(config) for config in configs] == [((1, 2, 3), 2)] * 4
+    assert len({make_founding(config, None).digest() for config in configs}) == 1
+    executors = [make_executor(config, number) for number, config in enumerate(configs)]
+    assert [executor is not None and executor.bare for executor in executors] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("split", "wrong"),
+    [
+        (Split(copies=2), "index-only serializers alone"),
+        (Split(3, 3), "2 of 5 nodes hold data"),
+        (Split(5), "0 of 5 nodes hold data"),
+        (Split(6), "hold data"),
+    ],
+)
+def test_copies_must_be_possible(tmp_path: Path, split: Split, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        make_cluster(tmp_path / "ours", 5, "none", None, split)
+    assert not (tmp_path / "ours").exists()
+
+
+def test_a_file_that_names_serializers_nobody_knows_is_refused(tmp_path: Path) -> None:
+    found_cluster(tmp_path / "ours", ["tcp://127.0.0.1:7400"], "none", "")
+    file = tmp_path / "ours" / "node-1" / NODE_FILE
+    config = load_node(file, {}, {"journal.index_only": "9", "journal.copies": "1"})
+    with pytest.raises(ConfigError, match="'9', which is no node"):
+        make_founding(config, None)

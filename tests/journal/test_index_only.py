@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from journal_stage import Client, Cluster
-from requests_stage import NODES, founding, pack
+from requests_stage import NODES, founding, pack, petition
 
 from chaplain.journal.assembly import Assembly, open_change
 from chaplain.journal.client_messages import Ended, Open, Opened, Read
@@ -198,6 +198,30 @@ def test_what_another_proposal_took_the_place_of_is_still_to_be_had(cluster: Clu
         cluster.kill(number)
         cluster.start(number)
         assert cluster.nodes[number].core.execution.held(entry.reference, entry.digest)
+
+
+def test_another_takes_the_place_of_a_serializer(cluster: Cluster) -> None:
+    client, lane = writer(cluster)
+    write(client, lane, 1)
+    cluster.start(6)
+    admin = Client(cluster).connect(4)
+    master = cluster.master
+    left = [number for number in SERIALIZERS if number != master]
+    for nonce, message in ((b"a", added(EntryType.ADD_CONFIG_NODE, 6)), (b"s", NewSet((6, *left)))):
+        decided = admin.petition(petition(message, nonce=nonce * 16))
+        assert decided.kind == "applied", decided
+        cluster.until(lambda: not any(one.open for one in cluster.nodes[4].core.execution.assembly.changes))
+    cluster.until(lambda: cluster.master == 6)
+    cluster.kill(master)
+    write(client, lane, 2, b"written after it came")
+    cluster.agree()
+    assert not has_payload(cluster, 6, b"written after it came")
+    for number in (6, *left):
+        cluster.kill(number)
+    for number in (6, *left):
+        cluster.start(number)
+    write(client, lane, 3)
+    cluster.agree()
 
 
 # What clients are told, and what may be asked for.

@@ -55,6 +55,13 @@ def test_a_newcomer_is_nobody_until_it_is_added_and_then_takes_writes(cluster, a
     cluster.until(lambda: client.runs)
 
 
+def test_a_node_that_takes_configuration_alone_can_be_removed_while_it_is_up(cluster, admin):
+    cluster.start(4)
+    change(cluster, admin, AddNode(EntryType.ADD_CONFIG_NODE, 4, NEWCOMER.uri, NEWCOMER.key, NEWCOMER.disk))
+    change(cluster, admin, RemoveNode(EntryType.REMOVE_INGEST_NODE, 4), b"r" * 16)
+    assert 4 not in assembly(cluster).members
+
+
 def test_a_newcomer_serializes_and_the_others_may_leave_it_alone(cluster, admin):
     cluster.start(4)
     change(cluster, admin, NEWCOMER)

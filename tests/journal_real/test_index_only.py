@@ -1,4 +1,4 @@
-"""Three index-only serializers and two nodes that hold data, as real processes: kills, and everything is still there."""
+"""Three index-only serializers and two nodes that hold data, as real processes: kills, and everything is there."""
 
 from __future__ import annotations
 

@@ -128,6 +128,7 @@ CAMPAIGNS = [
     simulate("config", seeds=2_000),
     simulate("requests", seeds=2_000),
     simulate("retention", seeds=2_000),
+    simulate("indexonly", seeds=1_000),
     simulate("sequence", seeds=2_000),
     simulate("graph", seeds=2_000),
     fuzz_all(inputs=1_000_000),

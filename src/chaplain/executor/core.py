@@ -102,7 +102,7 @@ class ExecutorCore:
 
     def __init__(self, identifier: int, node: int, *, bare: bool = False) -> None:
         """One that is bare has no databases: it only tells the others how far the order is."""
-        self._bare = bare
+        self.bare = bare
         self.counts: Counter[str] = Counter()
         self._identifier = identifier
         self._node = node
@@ -128,7 +128,7 @@ class ExecutorCore:
         self._journal = journal
         for lane, acl in journal.base.owners.items():
             self._owners.setdefault(lane, acl)
-        for stream, index in () if self._bare else journal.base.databases.items():
+        for stream, index in () if self.bare else journal.base.databases.items():
             self._feeds.setdefault(stream, Feed(stream, self._executors)).begin(index)
 
     def first_needed(self) -> int:
@@ -139,7 +139,7 @@ class ExecutorCore:
 
     def executed(self, executed: Executed) -> None:
         self._settled = executed.moment.index
-        if self._bare:
+        if self.bare:
             return
         for entry in executed.verdict.entries:
             if isinstance(entry, ConfigVerdict) and entry.client_id:
@@ -172,7 +172,7 @@ class ExecutorCore:
                 self._drained(now_ns)
             case Requested():
                 assert self._journal is not None
-                if self._bare:
+                if self.bare:
                     self._out.append(Settled(event.call, b"", "missing", NO_DATABASE))
                 else:
                     self._questions.requested(self._journal, event)

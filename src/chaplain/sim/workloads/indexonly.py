@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 from chaplain.sim.copies_checks import CopiesChecker
 from chaplain.sim.faults import Fault
@@ -20,10 +20,9 @@ SERIALIZERS = 3
 
 
 class IndexOnly(Retention):
-    heals_all: ClassVar[bool] = True
-
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
+        self.heals_all = True
         self._copies = CopiesChecker(self)
 
     def draw_size(self, rng: Random) -> int:
@@ -62,7 +61,7 @@ class IndexOnly(Retention):
 
     def strike(self, world: World, fault: Fault) -> None:
         name = fault.nodes[0]
-        if fault.kind == "long absence" or name not in self.holders or self.copies > 1:
+        if fault.kind != "disk wiped" or name not in self.holders or self.copies > 1:
             super().strike(world, fault)
 
 
