@@ -217,14 +217,13 @@ PRESSED = 40
 
 
 class Rogue:
-    """Ingest node 6: no serializer, and no friend of order."""
-
-    NODE = 6
+    """One more ingest node: no serializer, and no friend of order."""
 
     def __init__(self, workload: Requests, identity: Identity) -> None:
         self._workload = workload
         self._rng = Random(f"{workload.rng.random()} rogue")
-        self.peer = Peer(b"rogue".ljust(16), self.NODE, identity.key, workload.endpoint_of(self.NODE))
+        self._node = max(workload.numbers) + 1
+        self.peer = Peer(b"rogue".ljust(16), self._node, identity.key, workload.endpoint_of(self._node))
         self._sent: dict[Reference, bytes] = {}
         self._forger = Forger(self._rng)
 
@@ -239,7 +238,7 @@ class Rogue:
     def _tick(self, world: World) -> None:
         world.after(self._rng.randrange(3 * SECOND), self._tick, world)
         self.enter(world)
-        reference = Reference(self.NODE, 1, len(self._sent) + 1)
+        reference = Reference(self._node, 1, len(self._sent) + 1)
         if self._rng.random() < 0.1:
             payload = ingest_message.encode(reference, ())[:8] + self._rng.randbytes(20)
         else:
@@ -316,5 +315,5 @@ class Rogue:
         body, payload = peer_messages.encode(message)
         if self._rng.random() < 0.9:
             host = world.hosts[name]
-            event = Told(self.peer, Parcel(self.NODE, Layer.JOURNAL, body, payload))
+            event = Told(self.peer, Parcel(self._node, Layer.JOURNAL, body, payload))
             world.deliver(self._rng.randrange(20 * MILLISECOND), host, host.life, event)

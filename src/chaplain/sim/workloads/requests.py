@@ -236,7 +236,8 @@ class Requests(Workload):
         """Whether somebody has a copy of the clients' keys."""
         self.made: list[IngestEntry] = []
         """Every pack that anybody signed."""
-        self._keys = {number: _identity(f"node {number}") for number in (*self.numbers, Rogue.NODE)}
+        rogue = self.numbers[-1] + 1
+        self._keys = {number: _identity(f"node {number}") for number in (*self.numbers, rogue)}
         people = (
             ("default", ALL_STREAMS, True),
             ("bob", ("bob-*",), False),
@@ -267,7 +268,7 @@ class Requests(Workload):
             (SimSink if name == "sink" else SimClient)(self, name, _seed(name), acl_id(0, 0, number), streams[name])
             for number, (name, _, _) in enumerate(people, 1)
         ]
-        self.rogue = Rogue(self, self._keys[Rogue.NODE])
+        self.rogue = Rogue(self, self._keys[rogue])
         self._checker = RequestChecker(self)
 
     def draw_size(self, rng: Random) -> int:
