@@ -99,8 +99,8 @@ BUGS = [
     _bug(
         "propose the next before the last is agreed",
         "office",
-        "        if self._flight is not None or self.over or self._leave_ns is not None:\n            return",
-        "        if self.over or self._leave_ns is not None:\n            return",
+        "        if self._flight is not None or self._spreading is not None or self.over",
+        "        if self._spreading is not None or self.over",
     ),
     _bug(
         "take over an inherited tail as agreed",
