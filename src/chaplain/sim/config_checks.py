@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Sets = tuple[tuple[int, ...], ...]
 LINGER_NS = 20 * 10**9
-"""A change may be open for so long while a quorum is well."""
+"""A change may be open for so long while all that were healed are well."""
 
 
 class ConfigChecker(OrderChecker):
@@ -166,7 +166,8 @@ class ConfigChecker(OrderChecker):
         assert self.world is not None
         demanded = self.world.counts["liveness demanded"]
         super().finish(healed)
-        overdue = self._nominated and self.world.now_ns - self._since_ns > LINGER_NS
+        well_ns = max(self._since_ns, *(host.disk_late_ns for host in healed)) if healed else 0
+        overdue = self._nominated and self.world.now_ns - well_ns > LINGER_NS
         if overdue and self.world.counts["liveness demanded"] > demanded:
             self.complain(f"the change to {self._nominated} has been under way since {self._since_ns / 1e9:.1f} s")
 

@@ -73,6 +73,7 @@ class Host:
         "disk",
         "disk_error",
         "disk_free_ns",
+        "disk_late_ns",
         "disk_slow_until_ns",
         "drain_due",
         "endpoint",
@@ -111,6 +112,8 @@ class Host:
         self.disk_error = ""
         """The reason with which the disk will fail the next sync."""
         self.disk_free_ns = 0
+        self.disk_late_ns = 0
+        """Until when syncs, as far as they are given, take over a second: a slow disk has a queue when it is mended."""
         self.disk_slow_until_ns = 0
         self.armed: Armed | None = None
 
@@ -134,3 +137,4 @@ class Host:
         self.wake_at_ns = -1
         self.wake_deadline_ns = None
         self.disk_free_ns = 0
+        self.disk_late_ns = 0

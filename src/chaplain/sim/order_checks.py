@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from chaplain.sim.world import World
 
 
+PROGRESS_NS = 10 * SECOND
+"""So long before the end all that is demanded must have been possible."""
+
+
 class OrderChecker(Watcher):
     name = "order"
 
@@ -246,8 +250,8 @@ class OrderChecker(Watcher):
         """Those of the healed that can serve, if they are a quorum; nobody, if they are none."""
         assert self.world is not None
         # A disk that was slow may have a queue of syncs longer than the time that was given for progress.
-        idle_ns = self.world.now_ns + SECOND
-        sound = [host for host in healed if _can_serve(host, self._workload) and host.disk_free_ns < idle_ns]
+        since_ns = self.world.now_ns - PROGRESS_NS
+        sound = [host for host in healed if _can_serve(host, self._workload) and host.disk_late_ns <= since_ns]
         return sound if self._enough([host.name for host in sound], len(self._agreed) + 1) else []
 
     def finish(self, healed: Sequence[Host], /) -> None:

@@ -32,6 +32,8 @@ class Storage:
         written_ns = max(self._world.now_ns, host.disk_free_ns) + rng.randrange(50 * MICROSECOND)
         synced_ns = written_ns + rng.randrange(100 * MICROSECOND, 2 * MILLISECOND) + slow_ns
         host.disk_free_ns = synced_ns
+        if synced_ns - self._world.now_ns > SECOND:
+            host.disk_late_ns = synced_ns
         self._world.at(written_ns, self._written, host, host.life, sprung)
         self._world.at(synced_ns, self._synced, host, host.life, sprung)
 
