@@ -180,6 +180,16 @@ def test_half_open_is_found_out_by_sending_once_the_other_is_back():
     assert stage.a.core.of(Disconnected) == [Disconnected(1, "reset")]
 
 
+def test_resent_frames_are_late_together_not_one_after_the_other():
+    stage = Stage("a", "b", climate=Climate(loss=0.3))
+    stage.connect(stage.a, stage.b)
+    frames = [b"%d" % number for number in range(200)]
+    stage.do(stage.a, *(Send(1, frame) for frame in frames), seconds=0.1)
+    assert len(stage.b.core.of(Arrived)) < len(frames)
+    stage.run(1)
+    assert [event.frame for event in stage.b.core.of(Arrived)] == frames
+
+
 def test_raw_loss_and_duplicates():
     stage = Stage("a", "b", climate=Climate(loss=0.3, duplicates=0.5, raw=True))
     stage.connect(stage.a, stage.b)

@@ -91,10 +91,6 @@ class Bench:
         for peer in self.peers:
             self.quill.tell(peer, message)
 
-    def tell_voters(self, message: OrderMessage) -> None:
-        for peer in self.voters:
-            self.quill.tell(peer, message)
-
     def report(self, event: str, node: int = 0, **detail: str | int) -> None:
         self.quill.say(Report(event, str(node) if node else "", detail))
 

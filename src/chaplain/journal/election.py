@@ -18,7 +18,7 @@ from __future__ import annotations
 from chaplain.journal.agreement import Tally
 from chaplain.journal.bench import Bench
 from chaplain.journal.order_events import Role, RoleChanged
-from chaplain.journal.order_message import AskVote, Canvass, Canvassed, Vote
+from chaplain.journal.order_message import KNOWN_AGREED, AskVote, Canvass, Canvassed, Heard, Vote
 from chaplain.journal.quill import Stood
 from chaplain.journal.quorum import Quorum
 from chaplain.journal.standing import NOBODY
@@ -114,7 +114,8 @@ class Election:
         self._asked = max(bench.keeper.regime, self.seen) + 1
         self._canvass = Tally(bench.quorum)
         index, ballot = bench.log.last()
-        bench.tell_voters(Canvass(self._asked, index, ballot))
+        # Those without a vote are asked as well: they may know that more is agreed, and so who has the vote now.
+        bench.tell_all(Canvass(self._asked, index, ballot))
         self._count_canvass(bench.settings.node)
 
     def asked_canvass(self, now_ns: int, node: int, message: Canvass) -> None:
@@ -129,6 +130,9 @@ class Election:
             # Whoever asks first goes first: two who stand at once would split the votes.
             self.due_ns = max(self.due_ns, now_ns + bench.settings.heartbeat_ns)
         bench.quill.tell(node, Canvassed(message.regime, granted, bench.keeper.regime))
+        known = message.index if message.ballot == KNOWN_AGREED else message.index - 1
+        if bench.log.agreed > known:
+            bench.quill.tell(node, Heard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
 
     def canvassed(self, node: int, message: Canvassed) -> None:
         self.seen = max(self.seen, message.promised)

@@ -355,6 +355,8 @@ class SerializerCore:
                 self._election.seen = max(self._election.seen, message.regime)
                 if self._office is not None:
                     self._office.heard(now_ns, node, message)
+                else:
+                    self._following.behind = max(self._following.behind, message.agreed)
             case Canvass():
                 self._election.asked_canvass(now_ns, node, message)
             case Canvassed():

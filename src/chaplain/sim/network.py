@@ -155,13 +155,15 @@ class Network:
             frame = end.wire.popleft()
             if self.captures is not None:
                 self.captures.frame(end, frame)
-            end.scheduled_ns = max(end.scheduled_ns, free_ns + weather.delay())
+            arrival_ns = free_ns + weather.delay()
             if weather.lost():
                 world.counts["lost frame" if weather.climate.raw else "late frame"] += 1
                 if weather.climate.raw:
                     end.under_way -= len(frame)
                     continue
-                end.scheduled_ns += weather.retransmission()
+                # Late by its own resending only: what is lost together is sent again together.
+                arrival_ns += weather.retransmission()
+            end.scheduled_ns = max(end.scheduled_ns, arrival_ns)
             world.at(end.scheduled_ns, self._arrive, end, frame, len(frame))
             if weather.climate.raw and weather.doubled():
                 world.counts["duplicate"] += 1

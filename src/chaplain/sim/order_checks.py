@@ -252,7 +252,9 @@ class OrderChecker(Watcher):
         # A disk that was slow may have a queue of syncs longer than the time that was given for progress.
         since_ns = self.world.now_ns - PROGRESS_NS
         sound = [host for host in healed if _can_serve(host, self._workload) and host.disk_late_ns <= since_ns]
-        return sound if self._enough([host.name for host in sound], len(self._agreed) + 1) else []
+        # Whom they need follows from what one of them knows to be agreed: more may be, and only others know.
+        known = max((self._position[host.name] for host in sound), default=0)
+        return sound if self._enough([host.name for host in sound], known + 1) else []
 
     def finish(self, healed: Sequence[Host], /) -> None:
         assert self.world is not None
