@@ -252,6 +252,26 @@ def test_a_killed_master_is_replaced_within_a_fraction_of_a_second(cluster: Clus
     assert cluster.master().agreed[-1].payloads
 
 
+def test_who_hears_of_the_death_first_asks_again_soon(cluster: Cluster) -> None:
+    """The only one who may win asks before the other has noticed, and is refused."""
+    master = cluster.master()
+    a, b = followers(cluster)
+    cluster.arrive()
+    master.step(Drained())
+    cluster.wires[master.node, b].clear()
+    cluster[a].hear(master.node, master.said(a)[-1])
+    cluster[a].write()
+    assert cluster[a].core.reach == cluster[b].core.reach + 1  # type: ignore[operator]
+    cluster[b].hear(master.node, Mark(1, *cluster[b].core.agreed))
+    cluster.kill(master.node, told=False)
+    cluster[a].step(PeerDown(master.node))
+    cluster.run(0.02)
+    assert cluster[a].core.role is Role.CANDIDATE
+    cluster[b].step(PeerDown(master.node))
+    cluster.run(0.4)
+    assert cluster.master().node == a
+
+
 def test_a_silent_master_is_replaced_after_the_election_timeout(cluster: Cluster) -> None:
     old = cluster.master().node
     cluster.kill(old, told=False)

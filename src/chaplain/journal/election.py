@@ -34,6 +34,8 @@ class Election:
         self.due_ns = 0
         """When to campaign, if nothing happens before."""
         self._heard_ns = 0
+        self._lost_ns = 0
+        """When a connection to our master was closed last."""
         self._asked = 0
         self._canvass: Tally | None = None
         self._votes: Tally | None = None
@@ -90,6 +92,7 @@ class Election:
     def lost(self, now_ns: int, node: int) -> None:
         """A connection was closed. If it was the master's, that is news."""
         if node == self.master and self.role is Role.FOLLOWER:
+            self._lost_ns = now_ns
             self.due_ns = min(self.due_ns, now_ns + self._bench.chance.randrange(self._bench.settings.news_ns))
 
     def fit(self) -> bool:
@@ -134,10 +137,15 @@ class Election:
         if bench.log.agreed > known:
             bench.quill.tell(node, Heard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
 
-    def canvassed(self, node: int, message: Canvassed) -> None:
+    def canvassed(self, now_ns: int, node: int, message: Canvassed) -> None:
         self.seen = max(self.seen, message.promised)
-        if message.granted and message.regime == self._asked:
+        if message.regime != self._asked:
+            return
+        if message.granted:
             self._count_canvass(node)
+        elif self._canvass is not None and now_ns - self._lost_ns < self._bench.settings.election_ns:
+            # We saw the master's connection close; whoever refuses may see it in a moment.
+            self._try_soon(now_ns)
 
     def _count_canvass(self, node: int) -> None:
         if self._canvass is None:
@@ -203,9 +211,13 @@ class Election:
         if message.granted:
             self._votes.add(node, message.life, message.lives)
         elif message.promised >= message.regime:
-            # Somebody else stood at the same time, and the votes may be split: try again soon, at another moment.
-            beat_ns = self._bench.settings.heartbeat_ns
-            self.due_ns = min(self.due_ns, now_ns + beat_ns // 4 + self._bench.chance.randrange(beat_ns))
+            # Somebody else stood at the same time, and the votes may be split.
+            self._try_soon(now_ns)
+
+    def _try_soon(self, now_ns: int) -> None:
+        """Campaign again, at another moment than others."""
+        beat_ns = self._bench.settings.heartbeat_ns
+        self.due_ns = min(self.due_ns, now_ns + beat_ns // 4 + self._bench.chance.randrange(beat_ns))
 
     def won(self) -> bool:
         """A quorum has voted for us in the regime that we are in."""

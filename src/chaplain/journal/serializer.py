@@ -360,7 +360,7 @@ class SerializerCore:
             case Canvass():
                 self._election.asked_canvass(now_ns, node, message)
             case Canvassed():
-                self._election.canvassed(node, message)
+                self._election.canvassed(now_ns, node, message)
             case AskVote():
                 self._election.asked_vote(now_ns, node, message)
                 self._unseat()
