@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from journal_stage import Client, Cluster
 from requests_stage import NODES, founding, pack, petition
 
+from chaplain.journal.adoption import Adoption
 from chaplain.journal.assembly import Assembly, open_change
 from chaplain.journal.client_messages import Ended, Open, Opened, Read
+from chaplain.journal.execution import JournalExecution
 from chaplain.journal.node_message import AddNode, EntryType, NewSet, RemoveNode
 from chaplain.journal.order_message import Acknowledge, Propose, Supply, decode
-from chaplain.journal.peer_messages import Order
+from chaplain.journal.peer_messages import AskState, Covered, Order
 from chaplain.journal.peer_messages import decode as decode_peer
 from chaplain.journal.reason import Reason
 
@@ -198,6 +203,39 @@ def test_what_another_proposal_took_the_place_of_is_still_to_be_had(cluster: Clu
         cluster.kill(number)
         cluster.start(number)
         assert cluster.nodes[number].core.execution.held(entry.reference, entry.digest)
+
+
+def asked_for_a_checkpoint(said: dict[int, Covered]) -> bool:
+    """Whether node 5, which has nothing, wants a checkpoint when it hears this, then or after a while."""
+    execution = JournalExecution(founding(None, b"", SERIALIZERS, count=5, copies=2))
+    settings: Any = SimpleNamespace(node=5, order=SimpleNamespace(retry_ns=10, patience_ns=100))
+    archive: Any = SimpleNamespace(said=said)
+    log: Any = SimpleNamespace(agreed=0)
+    adoption = Adoption(settings, execution, archive)
+    adoption.attach(log)
+    adoption.look(0)
+    adoption.woken(50)
+    adoption.look(1000)
+    return any(isinstance(effect.message, AskState) for effect in adoption.effects)  # type: ignore[union-attr]
+
+
+def covered(first: int) -> Covered:
+    """Somebody has a checkpoint behind message 25, and its log from there on."""
+    return Covered(25, bytes(32), 5, first, 30, confirmed=True)
+
+
+def test_what_only_nodes_that_hold_data_have_is_not_skipped() -> None:
+    """Serializers have dropped the beginning; a copy of it is still to be had."""
+    gone = dict.fromkeys(SERIALIZERS, covered(26))
+    assert not asked_for_a_checkpoint({**gone, 4: covered(1)})
+    assert not asked_for_a_checkpoint(gone), "who may have it is not here"
+    assert asked_for_a_checkpoint({**gone, 4: covered(26)})
+
+
+def test_an_order_without_payloads_does_not_keep_anybody_waiting() -> None:
+    bare = dict.fromkeys(SERIALIZERS, covered(1))
+    assert asked_for_a_checkpoint({**bare, 4: covered(26)})
+    assert not asked_for_a_checkpoint({**bare, 4: covered(1)})
 
 
 def test_another_takes_the_place_of_a_serializer(cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ def synced(*operations, seed=1):
     disk = Disk(Random(seed))
     disk.begin(Persist(1, operations))
     disk.write()
-    assert disk.sync() == 1
+    assert disk.sync() == [1]
     return disk
 
 
@@ -63,6 +63,31 @@ def test_power_cut_tears_unsynced_writes_at_sectors():
     assert found == {a + b + c for a in parts for b in parts for c in parts}
 
 
+def test_what_is_written_together_is_kept_in_any_combination_but_names_change_in_order():
+    kept = set()
+    for seed in range(200):
+        disk = Disk(Random(seed))
+        for ticket, name in ((1, "a"), (2, "b")):
+            disk.begin(Persist(ticket, (WriteAt(f"{name}.log", 0, b"x"), Replace(name, b"x"))))
+            disk.write()
+        disk.begin(Persist(3, (WriteAt("c.log", 0, b"x"),)))
+        disk.power_cut()
+        kept.add(tuple(sorted(disk.contents())))
+    logs = ((), ("a.log",), ("b.log",), ("a.log", "b.log"))
+    assert kept == {tuple(sorted((*log, *names))) for log in logs for names in ((), ("a",), ("a", "b"))}
+
+
+def test_one_sync_makes_durable_what_is_written_and_nothing_else():
+    disk = Disk(Random(1))
+    for ticket in (1, 2, 3):
+        disk.begin(Persist(ticket, (Replace(str(ticket), b"x"),)))
+    disk.write()
+    disk.write()
+    assert disk.sync() == [1, 2]
+    disk.power_cut()
+    assert sorted(disk.contents()) == ["1", "2"]
+
+
 def test_replace_is_whole_or_not_at_all():
     old, new = b"o" * 2000, b"n" * 2000
     assert torn_outcomes(Replace("f", new), old) == {old, new}
@@ -73,7 +98,7 @@ def test_failure_sticks_until_restart():
     for ticket in (1, 2):
         disk.begin(Persist(ticket, (Replace("f", b"x"),)))
         disk.write()
-    assert disk.fail("EIO") == 1
+    assert disk.fail("EIO") == [1, 2]
     assert disk.failed == "EIO"
     with pytest.raises(AssertionError):
         disk.sync()
@@ -93,7 +118,7 @@ def test_misdirected_write_goes_elsewhere_and_says_nothing():
     disk.misdirect_next = True
     disk.begin(Persist(1, (WriteAt("f", 10_000, b"here"),)))
     disk.write()
-    assert disk.sync() == 1
+    assert disk.sync() == [1]
     assert disk.contents()["f"].find(b"here") not in {-1, 10_000}
 
 
@@ -139,4 +164,4 @@ def test_a_lazy_write_is_durable_with_the_next_sync_of_its_file() -> None:
 def _persist(disk: Disk, ticket: int, *operations: WriteAt) -> None:
     disk.begin(Persist(ticket, operations))
     disk.write()
-    assert disk.sync() == ticket
+    assert disk.sync() == [ticket]

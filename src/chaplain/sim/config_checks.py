@@ -166,8 +166,7 @@ class ConfigChecker(OrderChecker):
         assert self.world is not None
         demanded = self.world.counts["liveness demanded"]
         super().finish(healed)
-        well_ns = max(self._since_ns, *(host.disk_late_ns for host in healed)) if healed else 0
-        overdue = self._nominated and self.world.now_ns - well_ns > LINGER_NS
+        overdue = self._nominated and self.world.now_ns - self._since_ns > LINGER_NS
         if overdue and self.world.counts["liveness demanded"] > demanded:
             self.complain(f"the change to {self._nominated} has been under way since {self._since_ns / 1e9:.1f} s")
 

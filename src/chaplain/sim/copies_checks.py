@@ -16,11 +16,13 @@ from chaplain.journal.cluster_message import Body, chain_hash, decode_body
 from chaplain.journal.order_message import Propose
 from chaplain.sim.checkers import Watcher
 from chaplain.sim.host import Host
-from chaplain.sim.journal_checks import Settling, segments_of
+from chaplain.sim.journal_checks import Settling
 from chaplain.wire import parcel
 
 if TYPE_CHECKING:
     from chaplain.sim.workloads.indexonly import IndexOnly
+
+_ORDER_BODY, _ = peer_messages.encode(peer_messages.Order(b""))
 
 
 class CopiesChecker(Watcher):
@@ -52,8 +54,7 @@ class CopiesChecker(Watcher):
     def _shown(self, host: Host, frame: bytes) -> None:
         try:
             said = parcel.decode(frame[1:])
-            message = peer_messages.decode(said.body, said.payload)
-            proposed = order_message.decode(message.message) if isinstance(message, peer_messages.Order) else None
+            proposed = order_message.decode(said.payload) if said.body == _ORDER_BODY else None
             if isinstance(proposed, Propose):
                 self._check(host, proposed, decode_body(proposed.body))
         except Malformed:
@@ -71,8 +72,7 @@ class CopiesChecker(Watcher):
         """Whether it is there if the power goes out now; whose disk was wiped may have had it."""
         if name == self._workload.wiped:
             return True
-        contents = self._hosts[name].disk.contents()
-        return any(digest in data for _, data in segments_of(contents))
+        return self._hosts[name].disk.holds(digest, ".segment")
 
     def _written(self, host: Host, persist: Persist) -> None:
         for operation in persist.operations:

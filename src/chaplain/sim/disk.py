@@ -1,9 +1,10 @@
 """One node's disk: what is written, what is synced, and what is left of it after a crash.
 
 A `Persist` goes through three named moments: it is *begun*, *written* (the operating system has it, a power cut may
-take any part) and *synced* (durable); then the host tells the core. A power cut keeps, of what was written and not
-synced, any subset of 512-octet sectors of each `WriteAt`, and the first few of the other operations (a file system
-keeps changes of names in their order; `Replace` happens whole or not at all). A killed process loses nothing written.
+take any part) and *synced* (durable, with all else that is written); then the host tells the core. A power cut keeps,
+of what was written and not synced, any subset of 512-octet sectors of each `WriteAt`, whatever ticket it is of, and
+the first few of the other operations (a file system keeps changes of names in their order; `Replace` happens whole or
+not at all). A killed process loses nothing written.
 
 A lazy write is durable with the next sync of its file; until then a power cut may take it.
 
@@ -53,18 +54,25 @@ class Disk:
             ticket.operations = tuple(self._misdirected(operation) for operation in ticket.operations)
         ticket.written = True
 
-    def sync(self) -> int:
-        """The oldest ticket becomes durable. Returns its number."""
-        ticket = self._pending.popleft()
-        assert ticket.written
+    def sync(self) -> list[int]:
+        """All that is written becomes durable. Returns the numbers of its tickets."""
         assert not self.failed
-        for operation in ticket.operations:
-            if isinstance(operation, WriteAt) and operation.lazy:
-                self._lazy.append(operation)
-                continue
-            self._sync_lazy(operation)
-            apply(self._durable, operation)
-        return ticket.number
+        tickets = self._take_written()
+        for ticket in tickets:
+            for operation in ticket.operations:
+                if isinstance(operation, WriteAt) and operation.lazy:
+                    self._lazy.append(operation)
+                    continue
+                self._sync_lazy(operation)
+                apply(self._durable, operation)
+        return [ticket.number for ticket in tickets]
+
+    def _take_written(self) -> list[_Ticket]:
+        """Tickets are written in their order, so what is written stands in front."""
+        tickets: list[_Ticket] = []
+        while self._pending and self._pending[0].written:
+            tickets.append(self._pending.popleft())
+        return tickets
 
     def _sync_lazy(self, operation: Operation) -> None:
         """A file is synced as a whole."""
@@ -72,12 +80,12 @@ class Disk:
             self._lazy.remove(lazy)
             apply(self._durable, lazy)
 
-    def fail(self, reason: str) -> int:
-        """The oldest ticket fails; any part of it may have reached the disk. Returns its number."""
-        ticket = self._pending.popleft()
-        self._tear(ticket.operations)
+    def fail(self, reason: str) -> list[int]:
+        """All that is written fails; any part of it may have reached the disk. Returns the numbers of its tickets."""
+        tickets = self._take_written()
+        self._tear(_operations(tickets))
         self.failed = reason
-        return ticket.number
+        return [ticket.number for ticket in tickets]
 
     # Crashes and what they leave.
 
@@ -85,17 +93,13 @@ class Disk:
         """The process died, the machine did not: what was written will be synced by the system."""
         for lazy in self._lazy:
             apply(self._durable, lazy)
-        for ticket in self._pending:
-            if ticket.written:
-                for operation in ticket.operations:
-                    apply(self._durable, operation)
+        for operation in _operations(self._take_written()):
+            apply(self._durable, operation)
         self._restart()
 
     def power_cut(self) -> None:
         self._tear(tuple(self._lazy))
-        for ticket in self._pending:
-            if ticket.written:
-                self._tear(ticket.operations)
+        self._tear(_operations(self._take_written()))
         self._restart()
 
     def wipe(self) -> None:
@@ -118,6 +122,11 @@ class Disk:
         """What a process that starts now finds under a name."""
         data = self._durable.get(name)
         return None if data is None else bytes(data)
+
+    def holds(self, octets: bytes, suffix: str) -> bool:
+        """Whether they are in a synced file of such a name. The latest come first, and none is copied."""
+        files = self._durable
+        return any(octets in files[name] for name in sorted(files, reverse=True) if name.endswith(suffix))
 
     def contents(self) -> dict[str, bytes]:
         """What a process that starts now finds."""
@@ -156,6 +165,10 @@ class _Ticket:
         self.number = persist.ticket
         self.operations = persist.operations
         self.written = False
+
+
+def _operations(tickets: list[_Ticket]) -> tuple[Operation, ...]:
+    return tuple(operation for ticket in tickets for operation in ticket.operations)
 
 
 def apply(files: Files, operation: Operation) -> None:

@@ -71,9 +71,9 @@ class Host:
         "clock",
         "core",
         "disk",
+        "disk_busy",
         "disk_error",
-        "disk_free_ns",
-        "disk_late_ns",
+        "disk_queue",
         "disk_slow_until_ns",
         "drain_due",
         "endpoint",
@@ -111,9 +111,10 @@ class Host:
         self.spun_at_ns = -1
         self.disk_error = ""
         """The reason with which the disk will fail the next sync."""
-        self.disk_free_ns = 0
-        self.disk_late_ns = 0
-        """Until when syncs, as far as they are given, take over a second: a slow disk has a queue when it is mended."""
+        self.disk_busy = False
+        """Whether something is being written or synced; what comes meanwhile waits in `disk_queue`."""
+        self.disk_queue: list[Armed | None] = []
+        """For each ticket that waits, the crash point that it sets off."""
         self.disk_slow_until_ns = 0
         self.armed: Armed | None = None
 
@@ -136,5 +137,5 @@ class Host:
         self.drain_due = False
         self.wake_at_ns = -1
         self.wake_deadline_ns = None
-        self.disk_free_ns = 0
-        self.disk_late_ns = 0
+        self.disk_busy = False
+        self.disk_queue = []

@@ -1,8 +1,9 @@
 """Clients of a simulated journal, honest and not, and an ingest node that brings whatever it finds.
 
-An honest client keeps a request until it is answered and sends the same octets again, to any node. A thief has a copy
-of an honest client's key. The rogue ingest node is a member of the cluster whose messages hold packs of everybody in
-any order, doubled, broken, or none at all: execution must make the same of it everywhere.
+An honest client keeps a request until it is answered and sends the same octets again, to any node: when it hears of a
+gap or of a node that is busy, after a short pause, as the real client does, and when it hears nothing. A thief has a
+copy of an honest client's key. The rogue ingest node is a member of the cluster whose messages hold packs of
+everybody in any order, doubled, broken, or none at all: execution must make the same of it everywhere.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ if TYPE_CHECKING:
 
 _TICK_NS = 100 * MILLISECOND
 _PATIENCE_NS = 2 * SECOND
-_GO_BACK_NS = 100 * MILLISECOND
+_PAUSE_FIRST_NS = 5 * MILLISECOND
+_PAUSE_MOST_NS = 500 * MILLISECOND
 _OUTBOX_MAX = 5
+_LATER = ("busy", "stopping", "disk_full", "not_ingest")
+"""Refusals that pass."""
 
 
 class SimClient:
@@ -68,7 +72,9 @@ class SimClient:
         """Unanswered packs by first id: last id, the pack, and when it was made."""
         self.runs: list[Run] = []
         self._progress_ns = 0
-        self._resent_ns = 0
+        self._back_to = 0
+        """The first id to be sent again when the pause is over; 0 if there is none."""
+        self._pause_ns = _PAUSE_FIRST_NS
         self._calls = 0
         self.over = False
 
@@ -95,7 +101,8 @@ class SimClient:
         old = world.hosts.get(self._at[0])
         if old is not None and old.life == self._at[1]:
             world.tell(old, Exited(self._peer(), "elsewhere"))
-        host = world.hosts[self.rng.choice(self._workload.doors)]
+        others = [name for name in self._workload.doors if name != self._at[0]]
+        host = world.hosts[self.rng.choice(others or self._workload.doors)]
         self._progress_ns = world.now_ns
         if host.up:
             self.instance = self.rng.randbytes(16)
@@ -145,10 +152,23 @@ class SimClient:
         self._say(world, Write(entry.stream), bytes(entry.raw))
 
     def _resend(self, world: World, first_id: int) -> None:
-        self._resent_ns = world.now_ns
+        self._back_to = 0
         for known, (_, entry, _) in self.outbox.items():
             if known >= first_id and self.lane:
                 self._say(world, Write(entry.stream), bytes(entry.raw))
+
+    def _go_back(self, world: World, first_id: int) -> None:
+        """Send again from here on, but do not ask at once what was just answered with not yet."""
+        if self._back_to:
+            self._back_to = min(self._back_to, first_id)
+            return
+        self._back_to = first_id
+        world.after(self._pause_ns, self._paused, world)
+        self._pause_ns = min(2 * self._pause_ns, _PAUSE_MOST_NS)
+
+    def _paused(self, world: World) -> None:
+        if self._back_to:  # unless all was sent again meanwhile
+            self._resend(world, self._back_to)
 
     # Answers.
 
@@ -157,17 +177,18 @@ class SimClient:
             case Receipts():
                 for run in message.runs:
                     if run.client_id == self.lane:
-                        self._progress_ns = world.now_ns
-                        self._settle(run.first_id + run.requests - 1)
+                        self._settle(world, run.first_id + run.requests - 1)
                     self.runs.append(run)
             case AlreadyWritten():
                 if message.client_id == self.lane:
-                    self._settle(message.last_id)
+                    self._settle(world, message.last_id)
             case GoBack():
                 # Each pack sent too early is answered so: going back for each would never end.
-                if message.client_id == self.lane and world.now_ns - self._resent_ns > _GO_BACK_NS:
-                    self._resend(world, message.expected_id)
+                if message.client_id == self.lane:
+                    self._go_back(world, message.expected_id)
             case NotWritten():
+                if message.client_id == self.lane and message.kind in _LATER:
+                    self._go_back(world, message.first_id)
                 if message.kind in ("unknown_lane", "fenced", "compromised", "removed", "not_staged"):
                     self._lane_over(message)
             case Decided():
@@ -175,7 +196,9 @@ class SimClient:
             case _:
                 pass
 
-    def _settle(self, last_id: int) -> None:
+    def _settle(self, world: World, last_id: int) -> None:
+        self._progress_ns = world.now_ns
+        self._pause_ns = _PAUSE_FIRST_NS
         for first_id in [first for first, (last, _, _) in self.outbox.items() if last <= last_id]:
             del self.outbox[first_id]
 

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from chaplain.sim.world import World
 
 
-PROGRESS_NS = 10 * SECOND
-"""So long before the end all that is demanded must have been possible."""
-
-
 class OrderChecker(Watcher):
     name = "order"
 
@@ -248,10 +244,7 @@ class OrderChecker(Watcher):
 
     def _sound(self, healed: Sequence[Host]) -> list[Host]:
         """Those of the healed that can serve, if they are a quorum; nobody, if they are none."""
-        assert self.world is not None
-        # A disk that was slow may have a queue of syncs longer than the time that was given for progress.
-        since_ns = self.world.now_ns - PROGRESS_NS
-        sound = [host for host in healed if _can_serve(host, self._workload) and host.disk_late_ns <= since_ns]
+        sound = [host for host in healed if _can_serve(host, self._workload)]
         # Whom they need follows from what one of them knows to be agreed: more may be, and only others know.
         known = max((self._position[host.name] for host in sound), default=0)
         return sound if self._enough([host.name for host in sound], known + 1) else []
@@ -274,18 +267,12 @@ class OrderChecker(Watcher):
                 self.complain(f"{host.name} has {through} payloads after the heal, {late} were sent long ago")
 
 
-def _synced(host: Host) -> dict[str, bytearray]:
-    """What is durable there, without the copy that `contents` makes: this is asked with every acknowledgement."""
-    return host.disk._durable
-
-
 def _holds(host: Host, digest: bytes) -> bool:
-    files = _synced(host)
-    return any(digest in files[name] for name in sorted(files, reverse=True) if name.endswith(".segment"))
+    return host.disk.holds(digest, ".segment")
 
 
 def _standing(host: Host, workload: Order) -> Standing:
-    return decode_standing(bytes(_synced(host).get(standing_name(workload.settings(host.name)), b"")))
+    return decode_standing(host.disk.file(standing_name(workload.settings(host.name))) or b"")
 
 
 def _can_serve(host: Host, workload: Order) -> bool:

@@ -130,9 +130,7 @@ class RetentionChecker(Watcher):
         return not self._behind(healed, _LATELY_NS)
 
     def finish(self, healed: Sequence[Host], /) -> None:
-        assert self.world is not None
-        busy = any(host.disk_free_ns > self.world.now_ns for host in healed)
-        if healed and not busy and self._workload.demands([host.name for host in healed]):
+        if healed and self._workload.demands([host.name for host in healed]):
             late = self._behind(healed, _PROGRESS_NS)
             if late:
                 self.complain(f"{late[0]} is at message {self._settled.get(late[0], 0)}, others at {self.reached}")

@@ -1,7 +1,10 @@
 """When things happen on a disk: carries a `Persist` through its moments, and tells the core how it ended.
 
+As in the runtime, one sync serves all that was queued when it was begun: what is asked for while it runs waits, and is
+written together and served by the next one. So a slow disk makes a node wait for two syncs, however much it asks for.
+
 What is left of it after a crash is decided in `disk.py`; how long each moment takes and which tickets fail, here.
-Invariant: tickets of one life are written and synced in the order in which they were asked for.
+Invariant: tickets of one life are written, synced and told in the order in which they were asked for.
 """
 
 from __future__ import annotations
@@ -25,17 +28,31 @@ class Storage:
 
     def persist(self, host: Host, persist: Persist) -> None:
         host.disk.begin(persist)
-        rng, armed = self._rng, host.armed
-        sprung = armed if armed is not None and armed.left == 0 else None
+        armed = host.armed
+        host.disk_queue.append(armed if armed is not None and armed.left == 0 else None)
+        if host.disk_busy:
+            return
+        host.disk_busy = True
+        if self._rng.random() < 0.5:  # whether the next ticket of this moment is just in time, or just too late
+            self._world.after(0, self._take_up, host, host.life)
+        else:
+            self._take_up(host, host.life)
+
+    def _take_up(self, host: Host, life: int) -> None:
+        """Write everything that is queued, one ticket after the other, and sync it together."""
+        if host.life != life:
+            return
+        rng, group = self._rng, host.disk_queue
+        host.disk_queue = []
+        moment_ns = self._world.now_ns
+        for sprung in group:
+            moment_ns += rng.randrange(50 * MICROSECOND)
+            self._world.at(moment_ns, self._written, host, life, sprung)
         slow_ns = rng.randrange(5 * SECOND) if self._world.now_ns < host.disk_slow_until_ns else 0
         self._world.counts["slow disk"] += 1 if slow_ns else 0
-        written_ns = max(self._world.now_ns, host.disk_free_ns) + rng.randrange(50 * MICROSECOND)
-        synced_ns = written_ns + rng.randrange(100 * MICROSECOND, 2 * MILLISECOND) + slow_ns
-        host.disk_free_ns = synced_ns
-        if synced_ns - self._world.now_ns > SECOND:
-            host.disk_late_ns = synced_ns
-        self._world.at(written_ns, self._written, host, host.life, sprung)
-        self._world.at(synced_ns, self._synced, host, host.life, sprung)
+        self._world.counts["syncs shared"] += 1 if len(group) > 1 else 0
+        synced_ns = moment_ns + rng.randrange(100 * MICROSECOND, 2 * MILLISECOND) + slow_ns
+        self._world.at(synced_ns, self._synced, host, life, group)
 
     def _written(self, host: Host, life: int, sprung: Armed | None) -> None:
         if host.life != life:
@@ -44,17 +61,25 @@ class Storage:
         if sprung is not None and sprung.point.moment == "written":
             self._world.die_at(host, sprung)
 
-    def _synced(self, host: Host, life: int, sprung: Armed | None) -> None:
+    def _synced(self, host: Host, life: int, group: list[Armed | None]) -> None:
         if host.life != life:
             return
         failure = host.disk.failed or host.disk_error
         if failure:
-            self._world.counts[failure] += 1
-            ticket = host.disk.fail(failure)
-            self._world.deliver(0, host, life, PersistFailed(ticket, failure))
-            return
-        ticket = host.disk.sync()
-        if sprung is not None and sprung.point.moment == "synced":
-            self._world.die_at(host, sprung)
+            self._failed(host, life, failure)
         else:
-            self._world.deliver(50 * MICROSECOND, host, life, Persisted(ticket))
+            tickets = host.disk.sync()
+            sprung = next((armed for armed in group if armed is not None and armed.point.moment == "synced"), None)
+            if sprung is not None:
+                self._world.die_at(host, sprung)
+                return
+            for ticket in tickets:
+                self._world.deliver(50 * MICROSECOND, host, life, Persisted(ticket))
+        host.disk_busy = bool(host.disk_queue)
+        if host.disk_busy:
+            self._take_up(host, life)
+
+    def _failed(self, host: Host, life: int, failure: str) -> None:
+        for ticket in host.disk.fail(failure):
+            self._world.counts[failure] += 1
+            self._world.deliver(0, host, life, PersistFailed(ticket, failure))

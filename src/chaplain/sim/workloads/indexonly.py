@@ -1,8 +1,8 @@
 """Serializers that are index-only: three that keep orders, two or three nodes that hold data, as in `retention`.
 
 What must hold is what `retention` demands, and: before a serializer is shown a message, as many nodes as there must be
-copies have it on disk, with what it refers to. Of all disks one is wiped in a run: that of a node that holds data, if
-there are copies elsewhere; or that of a serializer, if nothing is dropped.
+copies have it on disk, with what it refers to. Of all disks one is wiped in a run: that of a serializer, or that of a
+node that holds data, if there are copies elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from chaplain.journal.retention import Rules
 from chaplain.sim.copies_checks import CopiesChecker
 from chaplain.sim.faults import Fault
 from chaplain.sim.workloads.retention import Retention
@@ -24,10 +23,6 @@ class IndexOnly(Retention):
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self.heals_all = True
-        self._keeps = rng.random() < 0.4
-        """Whether all of the log is kept, and the one whose disk is wiped may be a serializer."""
-        if self._keeps:
-            self.rules, self._asks = Rules(), False
         self._copies = CopiesChecker(self)
 
     def draw_size(self, rng: Random) -> int:
@@ -65,8 +60,7 @@ class IndexOnly(Retention):
         return [*super().checkers(), self._copies]
 
     def strike(self, world: World, fault: Fault) -> None:
-        held = fault.nodes[0] in self.holders
-        if fault.kind != "disk wiped" or (self.copies > 1 if held else self._keeps):
+        if fault.kind != "disk wiped" or fault.nodes[0] not in self.holders or self.copies > 1:
             super().strike(world, fault)
 
 
