@@ -109,6 +109,7 @@ class OrderChecker(Watcher):
         former = self._masters.setdefault(regime, f"{host.name}.{host.life}")
         if former != f"{host.name}.{host.life}":
             self.complain(f"regime {regime} has two masters: {former} and {host.name}.{host.life}")
+        self._demand_standing(host, "is master", regime)  # its own vote is one that counts
 
     # What is agreed.
 
