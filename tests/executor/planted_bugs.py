@@ -60,6 +60,14 @@ BUGS = [
         "takes_nobody_along",
     ),
     _bug(
+        "leave a statement under way",
+        "sqlite_requests",
+        "            cursor.close(True)\n",
+        "",
+        ENGINE,
+        "half_way",
+    ),
+    _bug(
         "owe a foreign key",
         "sqlite_requests",
         "return self._ledger.refers and bool(",

@@ -9,16 +9,18 @@ from pathlib import Path
 
 import apsw
 import pytest
-from tests.executor.executor_stage import ACL, START_NS, Database, Order, Pair
+from tests.executor.executor_stage import ACL, START_NS, Database, Order, Pair, told
 
 from chaplain.executor.events import Apply, OpenDatabase, TakeResults
 from chaplain.executor.messages import decode_runs
 from chaplain.executor.statement import Outcome, decode_run
-from chaplain.runtime.databases import sqlite_store
-from chaplain.runtime.databases.changes import CHANGES, ChangeLog
+from chaplain.runtime.databases import changes, sqlite_store
+from chaplain.runtime.databases.changes import CHANGES, LOG, ChangeLog
 from chaplain.runtime.databases.engine import EngineFailed, QueryFailed
 from chaplain.runtime.databases.errands import Databases
 from chaplain.runtime.databases.sqlite_store import Store
+from chaplain.segment.files import list_segments, scan_file
+from chaplain.segment.record import Kind
 
 OTHER = b"B" * 15
 
@@ -61,6 +63,17 @@ def test_a_failing_statement_takes_nobody_along(pair: Pair, conflict: str) -> No
         requests += [["insert into t values (60)", f"insert or {conflict} into t values (70), (0)"]]
     assert errors(pair.run(*requests)) == [None, "constraint", "constraint"] * 5
     assert pair.steady.rows("select a from t") == [(number,) for number in range(5)]
+
+
+def test_a_statement_that_is_stopped_half_way_stops_nobody_else(pair: Pair) -> None:
+    pair.run("create table t(a integer primary key)")
+    numbers = "with recursive n(i) as (select ? union all select i + 1 from n where i < 3000) select i from n"
+    giving = f"insert into t {numbers} returning a"
+    requests = [("insert into t values (?)", (-1,)), (giving, (1,)), [(giving, (1,)), "select 1"], (numbers, (1,))]
+    outcomes = pair.run(*requests, (giving, (2999,)))
+    assert errors(outcomes) == [None, "refused", "refused", "refused", None]
+    assert outcomes[-1].answers[0].rows == ((2999,), (3000,))
+    assert pair.steady.rows("select a from t") == [(-1,), (2999,), (3000,)]
 
 
 def test_schema_and_rows_in_one_request(pair: Pair) -> None:
@@ -202,6 +215,20 @@ def test_who_dies_before_a_commit_writes_no_change_twice(tmp_path: Path, monkeyp
         database.apply(work)
     assert database.folded() == database.engine.fingerprint
     database.engine.close()
+
+
+def test_changes_are_cut_into_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "RECORD_BYTES_MAX", 100)
+    monkeypatch.setattr(changes, "RECORD_ROWS_MAX", 4)
+    log = ChangeLog(tmp_path / CHANGES / "main", "main")
+    sizes = [10, 82, 200, 83, 1, 1, 1, 1, 1]
+    pairs = [(b"%d" % number, b"x" * (size - 1)) for number, size in enumerate(sizes)]
+    log.write(0, pairs, START_NS)
+    log.close()
+    (segment,) = list_segments(tmp_path / CHANGES / "main", LOG)
+    records = [record for _, record in scan_file(segment.path).records if record.kind == Kind.BATCH]
+    assert [record.count for record in records] == [1, 1, 1, 2, 4]
+    assert told(tmp_path) == pairs
 
 
 def test_a_database_that_is_ahead_of_its_changes_is_made_anew(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ Invariants: equal rows give equal tallies, whatever happened before; a table's s
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
@@ -52,8 +53,12 @@ def by_key(changes: Iterable[Change]) -> list[Change]:
     return sorted(changes, key=lambda change: change.key)
 
 
-def row_hash(key: bytes, row: bytes) -> int:
-    return int.from_bytes(sha256(len(key).to_bytes(4, "big") + key + row).digest(), "big")
+def row_hash(key: bytes, row: bytes) -> bytes:
+    return sha256(len(key).to_bytes(4, "big") + key + row).digest()
+
+
+def _total(hashes: Iterable[bytes]) -> int:
+    return sum(map(int.from_bytes, hashes))  # each as a number, its first octet the highest
 
 
 class Tallies:
@@ -72,18 +77,21 @@ class Tallies:
         return self._counts.get(table, 0)
 
     def add(self, changes: Iterable[Change]) -> None:
-        counts, sums = self._counts, self._sums
+        come: defaultdict[str, list[bytes]] = defaultdict(list)
+        gone: defaultdict[str, list[bytes]] = defaultdict(list)
         for change in changes:
-            table = change.table
-            delta = count = 0
             if change.before:
-                delta -= row_hash(change.key, change.before)
-                count -= 1
+                gone[change.table].append(row_hash(change.key, change.before))
             if change.after:
-                delta += row_hash(change.key, change.after)
-                count += 1
-            sums[table] = sums.get(table, 0) + delta
-            counts[table] = counts.get(table, 0) + count
+                come[change.table].append(row_hash(change.key, change.after))
+        for table, hashes in come.items():
+            self._add(table, len(hashes), _total(hashes))
+        for table, hashes in gone.items():
+            self._add(table, -len(hashes), -_total(hashes))
+
+    def _add(self, table: str, count: int, total: int) -> None:
+        self._counts[table] = self.count(table) + count
+        self._sums[table] = self._sums.get(table, 0) + total
 
     def forget(self, table: str) -> None:
         """The table is gone; its rows went before it."""

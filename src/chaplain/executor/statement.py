@@ -97,7 +97,7 @@ def encode_statement(statement: Statement) -> bytes:
 
 
 def decode_statement(value: bytes) -> Statement:
-    if value[:1] != _HEAD or len(value) > STATEMENT_BYTES_MAX:
+    if not value.startswith(_HEAD) or len(value) > STATEMENT_BYTES_MAX:
         raise Malformed(f"statement: protocol {PROTOCOL} and at most {STATEMENT_BYTES_MAX} octets")
     try:
         statement = _statement.decode(value[1:])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import cast
 
 import numpy as np
@@ -238,6 +239,9 @@ def decode_pack(raw: Bytes) -> Pack:
 def _cells(view: npt.NDArray[np.uint8], sizes: list[int], position: int) -> tuple[tuple[bytes | None, ...], int]:
     cells: list[bytes | None] = []
     octets = view.tobytes()  # many small pieces are cut from octets much faster than from an array
+    if NOTHING not in sizes and position + sum(sizes) <= len(octets):
+        ends = list(accumulate(sizes, initial=position))
+        return tuple([octets[start:end] for start, end in pairwise(ends)]), ends[-1]
     for size in sizes:
         if size == NOTHING:
             cells.append(None)

@@ -11,7 +11,9 @@ Invariant: offset n of the stream is the database's change n, whatever happened.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from random import SystemRandom
 from urllib.parse import quote
@@ -103,9 +105,8 @@ def begin_at(folder: Path, count: int) -> None:
 
 def _fitting(pairs: Sequence[Pair], start: int) -> int:
     """Up to which place pairs fit in one record."""
-    size = 0
-    for place in range(start, min(len(pairs), start + RECORD_ROWS_MAX)):
-        size += len(pairs[place][0]) + len(pairs[place][1]) + 8
-        if size > RECORD_BYTES_MAX and place > start:
-            return place
-    return min(len(pairs), start + RECORD_ROWS_MAX)
+    stop = min(len(pairs), start + RECORD_ROWS_MAX)
+    sizes = [len(key) + len(row) + 8 for key, row in pairs[start:stop]]
+    if sum(sizes) <= RECORD_BYTES_MAX:
+        return stop
+    return start + max(1, bisect_right(list(accumulate(sizes)), RECORD_BYTES_MAX))

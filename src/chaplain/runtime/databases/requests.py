@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice, repeat
 
 import msgspec
 
 from chaplain.executor.events import Work
 from chaplain.executor.statement import SQL_TYPE, Outcome, Run, encode_any
-from chaplain.segment.pack import decode_pack, heads_of
+from chaplain.segment.pack import Pack, decode_pack, heads_of
 
 RUN_BYTES_MAX = 128 * 1024
 """Outcomes that are stored, and given to clients, as one piece."""
 
 
-class Request(msgspec.Struct):
+class Request(msgspec.Struct, gc=False):
     client_id: int
     id: int
     offset: int
@@ -32,24 +33,36 @@ def requests_of(work: Work) -> Iterator[Request]:
             if head.message_type == SQL_TYPE:
                 pack = decode_pack(view[head.start : head.end])
                 acl = owners.get(head.client_id, b"")
-                place = 0
-                for number, count in enumerate(pack.request_counts or (1,) * head.count):
-                    values = pack.values[place : place + count]
-                    yield Request(head.client_id, head.first_id + number, offset + place, values, acl)
-                    place += count
+                yield from map(
+                    Request,
+                    repeat(head.client_id),
+                    range(head.first_id, head.first_id + head.requests),
+                    accumulate(pack.request_counts or repeat(1), initial=offset),
+                    _cut(pack),
+                    repeat(acl),
+                )
             offset += head.count
+
+
+def _cut(pack: Pack) -> Iterator[Sequence[bytes]]:
+    """The values of each request."""
+    if pack.request_counts is None:
+        return zip(pack.values, strict=True)
+    values = iter(pack.values)
+    return (tuple(islice(values, messages)) for messages in pack.request_counts)
 
 
 def runs_of(work: Work, requests: list[Request], outcomes: list[Outcome]) -> Iterator[tuple[bytes, Run]]:
     """Neighbours of one lane together, as many as fit in a run."""
-    start = size = 0
+    start = size = lane = next_id = 0
     for place, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
-        first = requests[start]
-        goes_on = (request.client_id, request.id) == (first.client_id, first.id + place - start)
-        size += _size(outcome)
-        if place > start and (not goes_on or size > RUN_BYTES_MAX):
-            yield first.acl, _run(work, first, outcomes[start:place])
-            start, size = place, _size(outcome)
+        own = _size(outcome)
+        size += own
+        if request.id != next_id or request.client_id != lane or size > RUN_BYTES_MAX:
+            if place > start:
+                yield requests[start].acl, _run(work, requests[start], outcomes[start:place])
+            start, size, lane, next_id = place, own, request.client_id, request.id
+        next_id += 1
     if requests:
         yield requests[start].acl, _run(work, requests[start], outcomes[start:])
 

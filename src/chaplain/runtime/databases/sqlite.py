@@ -105,9 +105,11 @@ class SqliteDatabase:
         self._budget = dict(self._store.state.budget) if done else {}
         self._begin()
         outcomes: list[Outcome] = []
+        run_quickly = self._runner.run_quickly
         for request in requests[done:]:
             try:
-                outcomes.append(self._quickly(work, request))
+                self._around.set(work.timestamp_ns, work.hash, request.offset)
+                outcomes.append(run_quickly(request))
             except NeedsCare:
                 done = self._isolate(work, requests, done, request, outcomes)
                 outcomes = []

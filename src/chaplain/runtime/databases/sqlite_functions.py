@@ -49,7 +49,7 @@ class Surroundings:
             if not _clock:
                 _clock.append(_Clock())
         self._clerk = apsw.Connection(":memory:", vfs=_CLOCK)
-        self._now_ms = 0
+        self._now_ns = 0
         self._seed = (b"", 0)
         self._count = 0
         for name in _TIMES:
@@ -60,7 +60,7 @@ class Surroundings:
         self._register(connection, "randomblob", self._randomblob, 1)
 
     def set(self, timestamp_ns: int, message_hash: bytes, offset: int) -> None:
-        self._now_ms = timestamp_ns // 1_000_000
+        self._now_ns = timestamp_ns
         self._seed = (message_hash, offset)
         self._count = 0
 
@@ -90,7 +90,7 @@ class Surroundings:
         return lambda: self._ask(name, ())
 
     def _ask(self, name: str, arguments: tuple[object, ...]) -> object:
-        _local.now_ms = self._now_ms
+        _local.now_ms = self._now_ns // 1_000_000
         marks = ",".join("?" * len(arguments))
         (row,) = self._clerk.execute(f"select {name}({marks})", arguments)
         return row[0]

@@ -99,6 +99,8 @@ class Guard:
         self._names = names
         self._writes = writes
         self._making = ""
+        self.asked = True
+        """Whether anything was asked since `begin`: not for a statement that was compiled before."""
         self.free = False
         """Whether it is the executor itself who asks."""
         self.denied = ""
@@ -125,12 +127,14 @@ class Guard:
 
     def begin(self) -> None:
         """Another statement."""
+        self.asked = False
         self.denied = ""
         self.reshaped = []
         self._dropping = False
         self._making = ""
 
     def _decide(self, action: int, one: Any, two: Any, database: Any, inside: Any) -> int:
+        self.asked = True
         if self.free or self._allows(action, one, two, database):
             return int(apsw.SQLITE_OK)
         if not self.denied:

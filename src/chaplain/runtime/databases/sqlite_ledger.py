@@ -75,8 +75,10 @@ class Ledger:
     # While statements run.
 
     def begin_request(self) -> None:
-        self._end_request()
-        self._start = len(self.changes)
+        count = len(self.changes)
+        if count - self._start > 1:
+            self._end_request()
+        self._start = count
         self._size_bytes = 0
         self.fault = ""
 
@@ -96,9 +98,10 @@ class Ledger:
         shape = self._shapes.get(table)
         if shape is None:
             return  # one of the executor's own, or SQLite's
-        old, new = update.old, update.new
         before = after = old_key = new_key = GONE
-        if old is not None:
+        new = update.new
+        if update.op != "INSERT":
+            old = update.old
             before = _encode(old)
             old_key = self._key_of(shape, old) if shape.key else _encode((table, update.rowid))
         if new is not None:

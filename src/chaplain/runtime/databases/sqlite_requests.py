@@ -11,7 +11,7 @@ Invariant: whichever way it is run, a request has the same outcome and leaves th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeAlias, TypeVar
 
 import apsw
 
@@ -24,6 +24,8 @@ from chaplain.runtime.databases.sqlite_guard import QUICK, SLOW, Guard, first_wo
 from chaplain.runtime.databases.sqlite_ledger import Beyond, Ledger
 
 T = TypeVar("T")
+Table: TypeAlias = tuple[tuple[str, ...], tuple[tuple[Value, ...], ...]]
+"""The names of the columns, and the rows; neither, if there are no rows."""
 
 STEPS_A_CALL = 1000
 QUICK_CALLS_MAX = 100
@@ -33,6 +35,8 @@ STEPS_MAX = 10_000_000
 ANSWER_ROWS_MAX = 1000
 ANSWER_BYTES_MAX = 64 * 1024
 MESSAGE_MAX = 500
+ONE_ROW = (Answer(1),)
+"""The answers of most requests: one statement that changed one row. Made once."""
 _UNBOUNDED = 1 << 62
 
 STOPS = (
@@ -66,6 +70,8 @@ class Runner:
         self._guard = guard
         self._ledger = ledger
         self._around = around
+        self._quick = connection.cursor()
+        """For statements that are run as they are: a cursor for each would cost more than most of them."""
         self._calls = 0
         self._calls_max = self._limit = QUICK_CALLS_MAX
         self._spent = 0
@@ -81,15 +87,16 @@ class Runner:
         """Its outcome; the transaction goes on, with what the request did or as it was."""
         self._ledger.begin_request()
         try:
-            statements = [decode_statement(value) for value in request.values]
+            if len(request.values) == 1:
+                return self._run_single(request, decode_statement(request.values[0]))
+            return self._run_several(request, [decode_statement(value) for value in request.values])
         except Malformed as wrong:
             return _failed(request, wrong, 0, "")
-        if any(first_word(statement.sql) not in QUICK for statement in statements):
-            raise NeedsCare
-        return self._run_several(request, statements) if len(statements) > 1 else self._run_single(request, *statements)
 
     def _run_single(self, request: Request, statement: Statement) -> Outcome:
         """SQLite takes back a statement that fails by itself, but for those that ask to be left half done."""
+        if first_word(statement.sql) not in QUICK:
+            raise NeedsCare
         before = self._connection.total_changes()
         self._begin_statement(cached=True)
         try:
@@ -101,11 +108,14 @@ class Runner:
                 raise NeedsCare from None
             self._ledger.undo_request()
             return _failed(request, error, 0, self._guard.denied)
-        if self._ledger.fault or self._owes():
+        ledger = self._ledger
+        if ledger.fault or (ledger.refers and self._owes()):
             raise NeedsCare
-        return Outcome(request.offset, (answer,))
+        return Outcome(request.offset, ONE_ROW if answer is ONE_ROW[0] else (answer,))
 
     def _run_several(self, request: Request, statements: list[Statement]) -> Outcome:
+        if any(first_word(statement.sql) not in QUICK for statement in statements):
+            raise NeedsCare
         self.own("savepoint request")
         outcome = self._run_all(request, statements, cached=True)
         if self._spoiled() or self._ledger.fault or self._owes():
@@ -168,22 +178,27 @@ class Runner:
 
     def _execute(self, statement: Statement, before: int, *, cached: bool) -> Answer:
         """`before`: how many rows were changed on this connection until now."""
-        self._guard.begin()
+        if self._guard.asked:
+            self._guard.begin()
+        if cached and ";" not in statement.sql:
+            columns, rows = self._rows(self._quick, statement, can_cache=True)
+        else:
+            columns, rows = self._look_and_run(statement, cached=cached)
+        connection = self._connection
+        changed = connection.changes() if connection.total_changes() != before else 0
+        return ONE_ROW[0] if changed == 1 and not columns else Answer(changed, columns, rows)
+
+    def _look_and_run(self, statement: Statement, *, cached: bool) -> Table:
         word = first_word(statement.sql)
         if word not in QUICK and word not in SLOW:
             raise Beyond(f"a statement begins with one of {', '.join(sorted(QUICK | SLOW))}, not {word[:20]!r}")
-        if cached and ";" not in statement.sql:
-            cursor = self._connection.execute(statement.sql, statement.parameters)
-        else:
-            cursor = self._compile(statement, word, cached=cached)
-        columns, rows = self._rows(cursor)
+        found = self._rows(self._watched(word), statement, can_cache=cached)
         if word in SLOW:
             self.free(self._ledger.look)
-        changed = self._connection.changes() if self._connection.total_changes() != before else 0
-        return Answer(changed, columns, rows)
+        return found
 
-    def _compile(self, statement: Statement, word: str, *, cached: bool) -> apsw.Cursor:
-        """Run one that is looked at before it runs: there may be another behind it, or rows that will go."""
+    def _watched(self, word: str) -> apsw.Cursor:
+        """For one that is looked at before it runs: there may be another behind it, or rows that will go."""
         cursor = self._connection.cursor()
         begun = 0
 
@@ -201,12 +216,20 @@ class Runner:
 
         cursor.exec_trace = trace
         self._calls_max = _UNBOUNDED  # what compiling takes depends on what was compiled before
-        return cursor.execute(statement.sql, statement.parameters, can_cache=cached)
+        return cursor
 
-    def _rows(self, cursor: apsw.Cursor) -> tuple[tuple[str, ...], tuple[tuple[Value, ...], ...]]:
-        first = cursor.fetchone()
-        if first is None:
-            return (), ()
+    def _rows(self, cursor: apsw.Cursor, statement: Statement, *, can_cache: bool) -> Table:
+        try:
+            cursor.execute(statement.sql, statement.parameters, can_cache=can_cache)
+            first = cursor.fetchone()
+            return ((), ()) if first is None else self._all_rows(cursor, first)
+        except BaseException:
+            # At once, not when it is collected: a statement that is under way would keep the transaction from ending.
+            cursor.close(True)
+            self._quick = self._connection.cursor()
+            raise
+
+    def _all_rows(self, cursor: apsw.Cursor, first: tuple[Value, ...]) -> Table:
         columns = tuple(column[0] for column in cursor.description)
         rows = [first]
         size = _size(first)
