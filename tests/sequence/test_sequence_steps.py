@@ -8,6 +8,7 @@ from sequence_stage import Stage
 from chaplain.sequence.entry import EntryKind
 from chaplain.sequence.events import Became, Published, Unpublished
 from chaplain.sequence.messages import (
+    Beat,
     DscReq,
     DscRes,
     Events,
@@ -134,6 +135,37 @@ def test_an_uncontended_holder_keeps_the_lock() -> None:
     assert stage.holder() == 1
     assert not said(stage, Lock)
     assert len(said(stage, Events)) == 10
+
+
+def test_of_three_only_the_author_is_told_who_holds_its_entry() -> None:
+    stage = Stage(3).start().run(1)
+    stage.said.clear()
+    token = stage.publish(1, b"x")
+    stage.deliver()
+    assert [(sender, to) for sender, to, _ in stage.said] == [(1, 2), (1, 3), (2, 1), (3, 1)]
+    assert stage.outcome(token) == Published(token, 1)
+    assert stage.delivered(1) == stage.delivered(2) == stage.delivered(3) == {1: b"x"}
+
+
+def test_of_five_everybody_is_told_who_holds_an_entry() -> None:
+    stage = Stage(5).start().run(1)
+    stage.said.clear()
+    stage.publish(1, b"x")
+    stage.deliver()
+    assert sorted((sender, to) for sender, to in said(stage, Beat)) == [
+        (sender, to) for sender in (2, 3, 4, 5) for to in (1, 2, 3, 4, 5) if sender != to
+    ]
+
+
+def test_who_waits_for_the_lock_tells_everybody_and_when_it_waits_no_longer() -> None:
+    stage = Stage(3).start().run(1)
+    stage.publish(1, b"a")
+    stage.publish(2, b"b")
+    stage.deliver()
+    stage.publish(1, b"c")
+    stage.deliver()
+    assert len(stage.delivered(3)) == 3
+    assert not stage.cores[3].bench.company.fellows[2].bearing.wants
 
 
 def test_contending_publishers_take_turns() -> None:

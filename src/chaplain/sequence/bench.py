@@ -17,12 +17,15 @@ from chaplain.sequence.company import Company, Fellow
 from chaplain.sequence.entry import NO_BALLOT, Ballot, Member
 from chaplain.sequence.events import Became, SequenceEffect
 from chaplain.sequence.log import NOTHING, Base, Log
-from chaplain.sequence.messages import Bearing, Events, Message, State, encode
+from chaplain.sequence.messages import Bearing, Beat, Events, Message, State, encode
 from chaplain.sequence.publishing import Publishing
 from chaplain.sequence.settings import SequenceSettings
 from chaplain.sequence.work_set import WorkSet
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
+
+_TWO_SUFFICE = 3
+"""In a work set of so many two are more than half: who has an entry from one that holds it knows that it is decided."""
 
 
 class Bench:
@@ -58,6 +61,8 @@ class Bench:
         """Founded with an empty list."""
         self.ack_due = False
         """Something was accepted that the others do not know of yet."""
+        self._wish_told = False
+        """What all others last heard of `wants`: who gets its turn from us may have heard it from nobody else."""
 
     def new_seat(self) -> None:
         self.tenure = min(self.tenure + 1, 0xFFFF)
@@ -131,9 +136,21 @@ class Bench:
         fellows = self.company.fellows
         return [fellows[who] for who in sorted(known) if who in fellows and fellows[who].connected]
 
+    def acknowledge(self) -> None:
+        """Say that we hold our last entry to its author, or to all if they need it to count (0072)."""
+        log, others = self.log, self.members()
+        self.ack_due = False
+        two_suffice = len(log.members) <= _TWO_SUFFICE and not log.is_changing()
+        if two_suffice and log.author is not None and not (self.wants or self._wish_told):
+            others = [one for one in others if one.identifier == log.author]
+        else:
+            self._wish_told = self.wants
+        self.tell_all(others, Beat(self.bearing()))
+
     def spread(self, after: int) -> None:
         """Say what is held behind this index to everybody it concerns; that acknowledges all before it."""
         self.ack_due = False
+        self._wish_told = self.wants
         self.tell_all(self.members(), self.entries_after(after))
 
     def entries_after(self, index: int) -> Events:

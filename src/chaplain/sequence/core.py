@@ -136,8 +136,7 @@ class SequenceCore:
             self._writing.write()
         self._writing.wait()
         if bench.ack_due:
-            bench.ack_due = False
-            bench.tell_all(bench.members(), Beat(bench.bearing()))
+            bench.acknowledge()
         self._assess()
 
     # States.

@@ -75,6 +75,11 @@ class Log:
         return self._held[-1].entry.next if self._held else self._base.next
 
     @property
+    def author(self) -> int | None:
+        """Who wrote the last entry, as far as it is held."""
+        return self._held[-1].entry.author if self._held else None
+
+    @property
     def decided_hash(self) -> bytes:
         found = self.hash_at(self.decided)
         assert found is not None, "the last decided entry is always known"
