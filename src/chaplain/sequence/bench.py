@@ -45,6 +45,7 @@ class Bench:
         self.remembers = False
         self.wants = False
         self.seat = self._draw()
+        self.me = Member(settings.identifier, self.seat)
         self.clear()
 
     def _draw(self) -> int:
@@ -67,6 +68,7 @@ class Bench:
     def new_seat(self) -> None:
         self.tenure = min(self.tenure + 1, 0xFFFF)
         self.seat = self._draw()
+        self.me = Member(self.settings.identifier, self.seat)
         self.clear()
         self.company.forget()
 
@@ -76,10 +78,6 @@ class Bench:
         self.log = Log(base, members)
 
     # Who I am.
-
-    @property
-    def me(self) -> Member:
-        return Member(self.settings.identifier, self.seat)
 
     @property
     def is_member(self) -> bool:

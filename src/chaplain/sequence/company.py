@@ -47,12 +47,15 @@ class Company:
     def __init__(self) -> None:
         self.fellows: dict[int, Fellow] = {}
         self.dead: set[int] = set()
+        self.changes = 0
+        """Counts whatever may have changed beside how far the others are: who is connected, seats, states, wishes."""
         self._expected: dict[int, int] = {}
         """Members that never spoke: since when they are waited for, by seat."""
 
     # Sessions.
 
     def enter(self, peer: Peer) -> Fellow:
+        self.changes += 1
         known = self.fellows.get(peer.identifier)
         if known is None:
             known = self.fellows[peer.identifier] = Fellow(peer)
@@ -62,6 +65,7 @@ class Company:
         return known
 
     def exit(self, peer: Peer) -> None:
+        self.changes += 1
         known = self.fellows.get(peer.identifier)
         if known is not None and known.instance == peer.instance:
             known.connected = False
@@ -76,11 +80,19 @@ class Company:
             return None
         if before.seat and before.seat != bearing.seat:
             self.dead.add(before.seat)
-        if (before.seat, before.history) != (bearing.seat, bearing.history):
+        if before.seat != bearing.seat or before.history != bearing.history:
             known.acked = bearing.head
+            self.changes += 1
+        if before.state is not bearing.state:
+            self.changes += 1
         known.acked = max(known.acked, bearing.head)
         known.bearing, known.heard_ns, known.tenure = bearing, now_ns, bearing.tenure
         return known
+
+    def asks(self, now_ns: int, fellow: Fellow) -> None:
+        """It wants to join."""
+        fellow.asked_ns = now_ns
+        self.changes += 1
 
     # Questions.
 
@@ -91,6 +103,9 @@ class Company:
         """Who is connected and spoke lately, in order of identifiers."""
         found = [one for one in self.connected() if one.heard_ns is not None and now_ns - one.heard_ns <= within_ns]
         return sorted(found, key=lambda fellow: fellow.identifier)
+
+    def anybody_wants(self) -> bool:
+        return any(fellow.bearing.wants for fellow in self.fellows.values())
 
     def of_seat(self, members: WorkSet, seat: int) -> Fellow | None:
         """The node that has this seat in the work set, if it is connected and still has it."""

@@ -19,6 +19,7 @@ from chaplain.errors import Malformed
 from chaplain.gossip.events import MemberChanged, Told
 from chaplain.mesh.events import Entered, Exited
 from chaplain.sequence.bench import Bench, history_name
+from chaplain.sequence.calm import Calm
 from chaplain.sequence.changes import awaited, lacking
 from chaplain.sequence.company import Fellow
 from chaplain.sequence.deciding import Deciding
@@ -62,6 +63,8 @@ class SequenceCore:
         self._deciding = Deciding(self.bench)
         self._writing = Writing(self.bench, self.locking, self._decide)
         self._intake = Intake(self.bench, self.locking, self.discovery, self._advance)
+        self._parts = (self.locking, self.discovery, self._writing, self._intake)
+        self._calm = Calm(self.bench)
         self._clock_ns = now_ns
         self._beat_ns = 0
         self._stirred = True
@@ -72,9 +75,12 @@ class SequenceCore:
     # Time.
 
     def deadline(self) -> int | None:
-        parts = (self.locking, self.discovery, self._writing, self._intake)
-        due = [self._beat_ns, *(part.due_ns() for part in parts)]
-        return self._clock_ns + max(0, min(when for when in due if when is not None) - self.bench.now_ns)
+        due_ns = self._beat_ns
+        for part in self._parts:
+            when = part.due_ns()
+            if when is not None and when < due_ns:
+                due_ns = when
+        return self._clock_ns + max(0, due_ns - self.bench.now_ns)
 
     def _pass_time(self, now_ns: int) -> None:
         self.bench.now_ns += min(max(0, now_ns - self._clock_ns), _STEP_NS_MAX)
@@ -114,6 +120,7 @@ class SequenceCore:
 
     def _tick(self) -> None:
         bench = self.bench
+        self._calm.end()
         self.discovery.look()
         if bench.now_ns >= self._beat_ns:
             self._beat_ns = bench.now_ns + self.settings.heartbeat_ns
@@ -128,6 +135,8 @@ class SequenceCore:
         if not bench.history:
             self.discovery.look()
         self._decide()
+        if not self._calm.lasts():
+            self._writing.look_for_chores()
         self._writing.watch()
         ballot = self.locking.complete()
         if ballot is not None:
@@ -137,7 +146,10 @@ class SequenceCore:
         self._writing.wait()
         if bench.ack_due:
             bench.acknowledge()
-        self._assess()
+        if not self._calm.lasts():
+            self._assess()
+            if not self._writing.has_chore and self._rival is None:
+                self._calm.begin()
 
     # States.
 
@@ -255,6 +267,7 @@ class SequenceCore:
         mine, theirs = bench.events, bearing.events
         if mine and theirs:
             self._rival = (bearing.history, bench.now_ns)
+            self._calm.end()
         elif not mine and bearing.decided and (theirs or not bench.log.decided or bench.history > bearing.history):
             self._leave(f"history {bench.name} holds no events and gives way to {history_name(bearing.history)}")
 
@@ -267,7 +280,7 @@ class SequenceCore:
             case DscRes():
                 self.discovery.learn(dict(message.neighbours))
             case SeqRes():
-                fellow.asked_ns = bench.now_ns
+                bench.company.asks(bench.now_ns, fellow)
                 self._let_in(fellow)
             case Seq():
                 self._enter(message)

@@ -49,6 +49,8 @@ class Log:
         self._base = base
         self._held: deque[Held] = deque()
         self._bytes = 0
+        self.head = Place(base.ballot, base.index)
+        """How long the log is; it only changes with its last entry."""
         self.decided = base.index
         self.members: WorkSet = members
         """The work set behind the last decided entry."""
@@ -57,13 +59,6 @@ class Log:
         """Undecided entries that change the work set."""
 
     # Reading.
-
-    @property
-    def head(self) -> Place:
-        if self._held:
-            last = self._held[-1]
-            return Place(last.entry.ballot, last.index)
-        return Place(self._base.ballot, self._base.index)
 
     @property
     def head_hash(self) -> bytes:
@@ -151,6 +146,7 @@ class Log:
 
     def _hold(self, held: Held) -> None:
         self._held.append(held)
+        self.head = Place(held.entry.ballot, held.index)
         self._bytes += len(held.entry.encoded)
         self.undecided_bytes += len(held.entry.encoded)
         self._changing += _changes(held)
@@ -165,6 +161,9 @@ class Log:
             self.undecided_bytes -= len(held.entry.encoded)
             self._changing -= _changes(held)
             dropped.append(held)
+        if dropped:
+            last = self.base_at(index)
+            self.head = Place(last.ballot, last.index)
         return dropped[::-1]
 
     def fit(self, previous: int, previous_hash: bytes, entries: list[Entry]) -> tuple[int, list[Entry]] | None:

@@ -18,6 +18,9 @@ from chaplain.sequence.locking import Locking
 from chaplain.sequence.messages import Beat, State
 from chaplain.sequence.work_set import successor
 
+_ALONE_SUFFICES = 2
+"""In a work set of so many one member may be enough, the other being dead: then nobody's word is waited for."""
+
 
 class Writing:
     def __init__(self, bench: Bench, locking: Locking, decide: Callable[[], None]) -> None:
@@ -38,11 +41,18 @@ class Writing:
         waits = self._chore_ns is not None or self._stuck_ns is not None
         return self._bench.now_ns + self._bench.settings.chore_ns // 4 if waits else None
 
-    def watch(self) -> None:
+    @property
+    def has_chore(self) -> bool:
+        return self._chore_ns is not None
+
+    def look_for_chores(self) -> None:
         """See whether there is something to do that nobody asked for."""
         bench = self._bench
         due = bench.is_member and due_change(bench) is not None
         self._chore_ns = (self._chore_ns if self._chore_ns is not None else bench.now_ns) if due else None
+
+    def watch(self) -> None:
+        bench = self._bench
         if not bench.history or not bench.log.undecided:
             self._stuck_ns = None
         elif self._stuck_ns is None:
@@ -68,7 +78,8 @@ class Writing:
             if not self._write_one():
                 return
             self._bench.spread(self._bench.log.head.index - 1)
-            self._decide()
+            if len(self._bench.log.members) <= _ALONE_SUFFICES:
+                self._decide()
 
     def _write_one(self) -> bool:
         bench = self._bench
@@ -105,6 +116,8 @@ class Writing:
     def _next(self) -> int:
         """Whose turn is next: going round, the first member that waits for the lock; else it stays ours."""
         bench = self._bench
+        if not bench.company.anybody_wants():
+            return bench.seat
         fresh = bench.company.fresh(bench.now_ns, bench.settings.silence_ns)
         wanting = {one.bearing.seat for one in fresh if one.bearing.wants and one.bearing.history == bench.history}
         return successor(bench.log.members, bench.seat, wanting) or bench.seat
@@ -118,9 +131,11 @@ class Writing:
         bench = self._bench
         if not bench.is_member or self._locking.holds:
             return False
+        due = [since for since in (self._chore_ns, self._stuck_ns) if since is not None]
+        if bench.publishing or not due:
+            return bool(bench.publishing)
         staggered_ns = bench.settings.chore_ns * (3 + bench.rank()) // 3
-        due = (since for since in (self._chore_ns, self._stuck_ns) if since is not None)
-        return bool(bench.publishing) or any(bench.now_ns - since > staggered_ns for since in due)
+        return any(bench.now_ns - since > staggered_ns for since in due)
 
     def wait(self) -> None:
         """Say at once that we wait, to whoever has the lock; everybody else hears it with the next word."""
