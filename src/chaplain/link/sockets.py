@@ -37,7 +37,7 @@ from chaplain.core import (
     Send,
 )
 from chaplain.link.door import STRANGERS_MAX, Door
-from chaplain.link.fragments import Joiner
+from chaplain.link.fragments import PIECE_BYTES_MAX, Joiner, is_piece
 from chaplain.link.identity import DIAL_BYTES, route_of
 from chaplain.link.lines import DIAL_TIMEOUT_NS, UP, Line, make_socket
 from chaplain.link.outbox import OUTBOX_BYTES_MAX, Outbox
@@ -104,14 +104,17 @@ class Sockets:
     def wait(self, timeout_ns: int | None = None) -> list[SocketInput]:
         """What has happened; waits for something to happen for so long at most."""
         unfinished, self._unfinished = self._unfinished, {}
-        unfinished.update((self._drain_of(channel), None) for channel in self._outboxes)
+        if self._outboxes:
+            unfinished.update((self._drain_of(channel), None) for channel in self._outboxes)
         for drain in unfinished:
             drain()
         self._poll.run(self._timeout_s(timeout_ns))
-        self._give_up()
-        flushed, self._flushed = self._flushed, {}
-        self._inputs.extend(Flushed(channel, size) for channel, size in flushed.items())
+        if self._dialling:
+            self._give_up()
         inputs, self._inputs = self._inputs, []
+        if self._flushed:
+            inputs += [Flushed(channel, size) for channel, size in self._flushed.items()]
+            self._flushed = {}
         return inputs
 
     @property
@@ -119,8 +122,10 @@ class Sockets:
         return sum(outbox.size for outbox in self._outboxes.values())
 
     def _timeout_s(self, timeout_ns: int | None) -> float:
-        if self._inputs or self._unfinished or any(size >= EAGER_FLUSH_BYTES for size in self._flushed.values()):
+        if self._inputs or self._unfinished or (self._flushed and max(self._flushed.values()) >= EAGER_FLUSH_BYTES):
             return 0
+        if timeout_ns is not None and not self._outboxes and not self._dialling:
+            return max(0, timeout_ns) / 1e9
         bounds_ns = [] if timeout_ns is None else [timeout_ns]
         if self._outboxes:
             bounds_ns.append(BLOCKED_RETRY_NS)
@@ -166,6 +171,8 @@ class Sockets:
         if line is None:
             return
         try:
+            # Not asked whether there is something, cheaper as that is: asking takes in the news of the connection's
+            # end, and with it what arrived before.
             for _ in range(DRAIN_MESSAGES_MAX):
                 self._take(line.dealer, dial, line.dealer.recv(zmq.NOBLOCK, copy=False))
             self._unfinished[line.drain] = None
@@ -208,7 +215,7 @@ class Sockets:
     def perform(self, effect: SocketEffect) -> None:
         match effect:
             case Send():
-                self._send(effect.channel, effect.frame)
+                self.send(effect.channel, effect.frame)
             case Dial():
                 self._dial(effect)
             case HangUp():
@@ -234,16 +241,37 @@ class Sockets:
         except zmq.ZMQError as error:
             self._lose(dial, f"cannot dial {effect.endpoint}: {error.strerror}")
 
-    def _send(self, channel: Channel, frame: bytes) -> None:
+    def send(self, channel: Channel, frame: bytes) -> None:
         if isinstance(channel, int) and channel not in self._lines:
             return  # its `Disconnected` is on the way to the core
         outbox = self._outboxes.get(channel)
         if outbox is None:
+            if len(frame) <= PIECE_BYTES_MAX and self._send_at_once(channel, frame):
+                return
             outbox = self._outboxes[channel] = Outbox()
         outbox.put(frame)
         self._flush(channel)
         if outbox.size > OUTBOX_BYTES_MAX and channel in self._outboxes:
             self._lose(channel, "it does not keep up")
+
+    def _send_at_once(self, channel: Channel, frame: bytes) -> bool:
+        """Whether ZeroMQ took the frame, or the channel is lost: nothing waits on it, and nothing is to be cut."""
+        assert not is_piece(frame), "no frame begins like a piece"
+        try:
+            if isinstance(channel, int):
+                line = self._lines[channel]
+                line.dealer.send(frame, zmq.NOBLOCK)
+                self._unfinished[line.drain] = None
+            else:
+                self._route(channel)(frame)
+                self._unfinished[self._drain_router] = None
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            self._lose(channel, error.strerror or "unreachable")
+            return True
+        self._flushed[channel] = self._flushed.get(channel, 0) + len(frame)
+        return True
 
     def _flush(self, channel: Channel) -> None:
         """Give ZeroMQ what it takes. It signals when it can take more."""

@@ -89,7 +89,9 @@ class MeshCore:
 
     def deadline(self) -> int | None:
         due = self._vigil.deadline()
-        beacon = self._discovery.deadline() if self._discovery is not None else None
+        if self._discovery is None:
+            return due
+        beacon = self._discovery.deadline()
         return min((each for each in (due, beacon) if each is not None), default=None)
 
     def step(self, now_ns: int, event: MeshInput, /) -> list[MeshEffect]:

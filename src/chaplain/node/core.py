@@ -154,8 +154,12 @@ class NodeCore:
     def deadline(self) -> int | None:
         if not self._begun:
             return self.started_ns
-        deadlines = [place.deadline() for place in self._layers]
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        due_ns: int | None = None
+        for place in self._layers:
+            deadline = place.due_ns if place.timed else place.deadline()
+            if deadline is not None and (due_ns is None or deadline < due_ns):
+                due_ns = deadline
+        return due_ns
 
     def step(self, now_ns: int, event: NodeInput) -> list[HostEffect]:
         self.now_ns = now_ns

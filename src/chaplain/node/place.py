@@ -13,7 +13,7 @@ class Place:
     which it had no step does not end for it.
     """
 
-    __slots__ = ("_deadline", "_due_ns", "follows", "routes", "step", "stirred", "timed")
+    __slots__ = ("_deadline", "due_ns", "follows", "routes", "step", "stirred", "timed")
 
     def __init__(
         self, step: Callable[[int, Any], list[Any]], deadline: Callable[[], int | None], *, follows: bool = False
@@ -27,13 +27,14 @@ class Place:
         self.timed = False
         """Its deadline is known."""
         self._deadline = deadline
-        self._due_ns: int | None = None
+        self.due_ns: int | None = None
+        """Its deadline, while it is known."""
 
     def send(self, hand: Callable[[Any], None], *kinds: type) -> None:
         self.routes.update(dict.fromkeys(kinds, hand))
 
     def deadline(self) -> int | None:
         if not self.timed:
-            self._due_ns = self._deadline()
+            self.due_ns = self._deadline()
             self.timed = True
-        return self._due_ns
+        return self.due_ns

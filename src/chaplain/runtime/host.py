@@ -245,8 +245,12 @@ class Host:
             effects += step(now_ns, event)
         effects += step(now_ns, Drained())
         persists = [effect for effect in effects if isinstance(effect, Persist)]
+        send = self._sockets.send
         for effect in effects:
-            self._perform(effect)
+            if type(effect) is Send:
+                send(effect.channel, effect.frame)
+            else:
+                self._perform(effect)
         self._unwritten += len(persists)
         written = bool(persists) and self._storage.submit(persists)
         self._counts["host_inputs"] += len(inputs)
@@ -255,7 +259,7 @@ class Host:
 
     def _perform(self, effect: Any) -> None:
         match effect:
-            case Send() | Dial() | HangUp() | Admit() | Refuse():
+            case Dial() | HangUp() | Admit() | Refuse():
                 self._sockets.perform(effect)
             case Persist():
                 pass  # goes to the storage thread with the others of this wake-up

@@ -63,6 +63,8 @@ class SequenceLayer:
         self._publishing: set[int] = set()
 
     def deadline(self) -> int | None:
+        if not self._waiting:
+            return self.core.deadline()
         due = [self.core.deadline(), *(one.until_ns for one in self._waiting.values())]
         return min((when for when in due if when is not None), default=None)
 
