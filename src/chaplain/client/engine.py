@@ -102,9 +102,9 @@ class Engine:
 
     def _turn(self, receiver: Receiver) -> bool:
         """One wake-up: take everything in, then do and tell everything. False when it was the last."""
-        events: list[ClientInput] = [*self._sockets.wait(self._timeout_ns()), *self._submitted()]
+        due_ns = self._core.deadline()  # holds until the core is stepped
+        events: list[ClientInput] = [*self._sockets.wait(self._timeout_ns(due_ns)), *self._submitted()]
         now_ns = self._now_ns()
-        due_ns = self._core.deadline()
         if due_ns is not None and due_ns <= now_ns:
             events.append(Woken())
         outcomes: list[Outcome] = []
@@ -118,8 +118,7 @@ class Engine:
         """Unix time that never goes back: nodes compare it with theirs, and timers must not see a clock being set."""
         return self._epoch_ns + _elapsed_ns()
 
-    def _timeout_ns(self) -> int | None:
-        due_ns = self._core.deadline()
+    def _timeout_ns(self, due_ns: int | None) -> int | None:
         return None if due_ns is None else max(0, due_ns - self._now_ns())
 
     def _submitted(self) -> list[ClientInput]:

@@ -111,15 +111,16 @@ class LinkCore:
         return 0 if self._waiting else self._book.next_ns()
 
     def step(self, now_ns: int, event: LinkInput) -> list[LinkEffect]:
-        # The two that come with every command go first.
+        # Those that come with every command go first.
         if isinstance(event, Say):
             return self._say(event)
         if isinstance(event, Arrived):
             return self._arrived(now_ns, event)
+        if isinstance(event, Flushed):
+            self._flushed(event)
+            return []
         out = self._book.begin_step()
         match event:
-            case Flushed():
-                self._flushed(event)
             case Drained():
                 self._seal_all(out)
             case Woken():
