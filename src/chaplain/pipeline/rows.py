@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from chaplain.core import Frozen
 from chaplain.errors import ChaplainError, Missing
@@ -86,9 +85,7 @@ def rows_of(records: Iterable[Record], wanted: Span, columns: Sequence[str], fai
     needed = [name for name in arrow.COLUMNS if name in columns or name == "offset"]
     rows = 0
     for batch in arrow.to_record_batches(records, needed):
-        offsets = batch.column(needed.index("offset"))
-        inside = pc.and_(pc.greater_equal(offsets, wanted.start), pc.less(offsets, wanted.end))
-        kept = batch if pc.all(inside).as_py() else batch.filter(inside)
+        kept = _kept(batch, batch.column(needed.index("offset")), wanted)
         rows += kept.num_rows
         yield _shaped(kept, columns)
     if fail_on_loss and rows != wanted.end - wanted.start:
@@ -96,6 +93,15 @@ def rows_of(records: Iterable[Record], wanted: Span, columns: Sequence[str], fai
             f"{wanted.stream!r}: {rows} messages stand where offsets {wanted.start} to {wanted.end - 1} should: "
             "verify the log, read another node, or set failOnDataLoss to false"
         )
+
+
+def _kept(batch: Any, column: Any, wanted: Span) -> Any:
+    """The rows whose offsets are wanted. Counted by numpy, for the reason that `numbers` has."""
+    offsets = arrow.values_of(column)
+    inside = (offsets >= wanted.start) & (offsets < wanted.end)
+    if column.null_count:
+        inside &= np.asarray(column.is_valid())
+    return batch if inside.all() else batch.filter(arrow.flags(inside))
 
 
 def _records(wanted: Range, fail_on_loss: bool) -> Iterator[Record]:
@@ -122,7 +128,7 @@ def _shaped(batch: Any, columns: Sequence[str]) -> Any:
 
 def _column(batch: Any, name: str) -> Any:
     if name in _CONSTANTS:
-        return pa.array(np.full(batch.num_rows, _CONSTANTS[name], np.int32))
+        return arrow.numbers(np.full(batch.num_rows, _CONSTANTS[name], np.int32), pa.int32())
     if name == "headers":
         return header_lists(batch.column("headers"))
     return batch.column(name)
@@ -146,7 +152,7 @@ def header_lists(cells: Any) -> Any:
         ],
         ["key", "value"],
     )
-    return pa.ListArray.from_arrays(pa.array(ends), pairs, mask=cells.is_null())
+    return pa.ListArray.from_arrays(arrow.numbers(ends, pa.int32()), pairs, mask=cells.is_null())
 
 
 def _gathered(data: Any, starts: Any, sizes: Any) -> Any:

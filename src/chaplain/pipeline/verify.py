@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -30,6 +31,7 @@ from chaplain.pipeline.parts import check
 from chaplain.pipeline.plan import Asked, Plan, keys_of, make_plan
 from chaplain.pipeline.runs import Run, State, stitch
 from chaplain.pipeline.table_proof import find_table_breaks
+from chaplain.segment.arrow import cell_of
 
 BREAKS = "stream string, offset bigint, kind string, expected string, found string"
 
@@ -80,9 +82,15 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         part = cast("_Part", partition)
         if part.plan is not None:
-            yield ("plan", msgspec.msgpack.encode(part.plan))
+            yield _row("plan", part.plan)
         else:
-            yield ("run", msgspec.msgpack.encode(check(part.messages, part.keys)))
+            yield _row("run", check(part.messages, part.keys))
+
+
+def _row(kind: str, what: Plan | Run) -> Any:
+    """As Arrow, at once: Spark would import pandas to make it of a tuple."""
+    cells = [cell_of(kind.encode(), pa.string()), cell_of(msgspec.msgpack.encode(what), pa.binary())]
+    return pa.RecordBatch.from_arrays(cells, names=["kind", "data"])
 
 
 def joined(plan: Plan, runs: list[Run]) -> Proof:

@@ -124,44 +124,45 @@ class _Chunk:
         unknown = np.array([first == NO_OFFSET for first in firsts], bool)
         known = np.array([0 if first == NO_OFFSET else first for first in firsts], np.int64)
         offsets = np.arange(self._rows, dtype=np.int64) + np.repeat(known - starts, self._record_counts)
-        return pa.array(offsets, mask=np.repeat(unknown, self._record_counts) if unknown.any() else None)
+        return numbers(offsets, pa.int64(), np.repeat(unknown, self._record_counts) if unknown.any() else None)
 
     def _timestamp(self) -> Any:
         times = self._per_record([record.timestamp_ns // 1000 for record in self._records])
-        return pa.array(times.view("datetime64[us]"), type=SCHEMA.field("timestamp").type)
+        return numbers(times, SCHEMA.field("timestamp").type)
 
     def _kind(self) -> Any:
-        return pa.array(self._per_pack([head.message_type for _, head in self._packs], np.int32))
+        return numbers(self._per_pack([head.message_type for _, head in self._packs], np.int32), pa.int32())
 
     def _client_id(self) -> Any:
-        return pa.array(self._per_pack([head.client_id for _, head in self._packs]))
+        return numbers(self._per_pack([head.client_id for _, head in self._packs]), pa.int64())
 
     def _client_message_id(self) -> Any:
         firsts = np.array([head.first_id for _, head in self._packs], np.int64)
         if not self._tabled():
-            return pa.array(np.arange(self._rows) + np.repeat(firsts - self._row_starts, self._counts))
+            return numbers(np.arange(self._rows) + np.repeat(firsts - self._row_starts, self._counts), pa.int64())
         requests = np.array([head.requests for _, head in self._packs], np.int64)
         ids = np.arange(int(requests.sum())) + np.repeat(firsts - (np.cumsum(requests) - requests), requests)
-        return pa.array(np.repeat(ids, self._cells.request_counts()))
+        return numbers(np.repeat(ids, self._cells.request_counts()), pa.int64())
 
     def _message_no(self) -> Any:
         """Which message of its request the row is, from 0."""
         if not self._tabled():
-            return pa.array(np.zeros(self._rows, np.int32))
+            return numbers(np.zeros(self._rows, np.int32), pa.int32())
         counts = self._cells.request_counts()
-        return pa.array((np.arange(self._rows) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.int32))
+        places = np.arange(self._rows) - np.repeat(np.cumsum(counts) - counts, counts)
+        return numbers(places.astype(np.int32), pa.int32())
 
     def _tabled(self) -> bool:
         return any(head.tabled_requests for _, head in self._packs)
 
     def _regime(self) -> Any:
-        return pa.array(self._per_record([record.regime for record in self._records]))
+        return numbers(self._per_record([record.regime for record in self._records]), pa.int64())
 
     def _message_index(self) -> Any:
-        return pa.array(self._per_record([record.index for record in self._records]))
+        return numbers(self._per_record([record.index for record in self._records]), pa.int64())
 
     def _ingest_node(self) -> Any:
-        return pa.array(self._per_record([record.origin_node for record in self._records], np.int32))
+        return numbers(self._per_record([record.origin_node for record in self._records], np.int32), pa.int32())
 
     def _pack_digest(self) -> Any:
         digests = b"".join([view[head.digest_at : head.digest_at + HASH_BYTES].data for view, head in self._packs])
@@ -240,10 +241,36 @@ def _tables(view: Octets, head: PackHead) -> tuple[npt.NDArray[np.uint32], ...]:
     return words[:first], words[first : first + count], words[first + count : keys], words[keys:headers]
 
 
+def numbers(values: npt.NDArray[Any], kind: Any, missing: npt.NDArray[np.bool_] | None = None) -> Any:
+    """A column of numbers, from the octets they have in memory.
+
+    Not by `pa.array`: that imports pandas first, to see whether it was given something of pandas. A process of Spark's
+    that reads a few rows would do little else.
+    """
+    return pa.Array.from_buffers(kind, len(values), [_valid(missing), pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def cell_of(data: bytes, kind: Any) -> Any:
+    """A column with one cell."""
+    return _binary(np.array([len(data)], np.int64), data, None, kind)
+
+
+def flags(values: npt.NDArray[np.bool_]) -> Any:
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
+
+
+def values_of(column: Any) -> Ints:
+    """The numbers of a column of 64 bits; anything where there is none."""
+    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
+
+
+def _valid(missing: npt.NDArray[np.bool_] | None) -> Any:
+    if missing is None or not missing.any():
+        return None
+    return pa.py_buffer(np.packbits(~missing, bitorder="little"))
+
+
 def _binary(sizes: Ints, data: bytes, missing: npt.NDArray[np.bool_] | None, kind: Any) -> Any:
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
-    valid = None
-    if missing is not None and missing.any():
-        valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(sizes), [valid, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.Array.from_buffers(kind, len(sizes), [_valid(missing), pa.py_buffer(offsets), pa.py_buffer(data)])
