@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from itertools import count
 
 from chaplain.core import Woken
 from chaplain.errors import Malformed
@@ -12,6 +14,7 @@ from chaplain.gossip.codec import Accuse, Acknowledge, Action, Cards, Compare, E
 from chaplain.gossip.contents import Health, Key, Query, Response, Status, User
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import EventId, KeyStep, RegisterQuestion, Told
+from chaplain.gossip.seen import Seen
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.link.events import Peer
 from chaplain.link.identity import Identity
@@ -32,12 +35,10 @@ _CONTENTS = {
     Type.QUERY: contents.put_query(Query("load", b"")),
     Type.ANSWER: contents.put_response(Response(EventId(OWN.identifier, 1, 1), 1, True, b"x")),
     Type.USER: contents.put_user(User("x", b"y")),
-    Type.KEY: contents.put_key(Key(KeyStep.INSTALL, b"id", b"k" * 32)),
-    Type.KEY_CONFIRMED: contents.put_key(Key(KeyStep.USE, b"id")),
 }
-_MESSAGES = [
-    codec.sign_message(PEER, _ID, kind, content, action=Action.NONE, target=0) for kind, content in _CONTENTS.items()
-]
+_KEYS = [contents.put_key(Key(step, b"id", b"k" * 32)) for step in KeyStep]
+_TYPED = [*_CONTENTS.items(), *((kind, key) for key in _KEYS for kind in (Type.KEY, Type.KEY_CONFIRMED))]
+_MESSAGES = [codec.sign_message(PEER, _ID, kind, content, action=Action.NONE, target=0) for kind, content in _TYPED]
 _LEAVES = [codec.sign_leave(PEER, _ID, subject, 1) for subject in (PEER.identifier, OWN.identifier)]
 _OTHERS = [
     Acknowledge(_ID, _CARD),
@@ -50,41 +51,65 @@ _OTHERS = [
 
 SEEDS = {
     "target_told": [codec.encode(body) for body in (*_MESSAGES, *_LEAVES, *_OTHERS)],
-    "target_told_signed": [bytes((kind,)) + content for kind, content in _CONTENTS.items()],
+    "target_decode": [codec.encode(body) for body in (*_MESSAGES, *_LEAVES, *_OTHERS)],
+    "target_told_signed": [bytes((kind,)) + content for kind, content in _TYPED],
 }
 
 
-def _core() -> GossipCore:
-    """Every signature passes, so that what lies behind it is reached."""
-    settings = GossipSettings(members_max=32, hearsay_max=8, left_max=4)
-    core = GossipCore(OWN, b"o" * 16, "tcp://127.0.0.1:7000", settings, random.Random(1), NOW_NS, check=_any)
-    core.step(NOW_NS, RegisterQuestion("load"))
-    core.step(NOW_NS, Entered(_PEER, {}))
-    core.step(NOW_NS, Told(_PEER, Parcel(PEER.identifier, Layer.GOSSIP, codec.encode(Cards((_CARD,))))))
-    return core
+class _Hasty(Identity):
+    """Signs nothing: every signature passes, so that what lies behind it is reached."""
+
+    def sign(self, label: bytes, message: bytes) -> bytes:
+        return bytes(64)
+
+
+_HASTY_OWN, _HASTY_PEER = _Hasty(b"o" * 32), _Hasty(b"p" * 32)
 
 
 def _any(key: bytes, label: bytes, message: bytes, signature: bytes) -> bool:
     return True
 
 
-def target_told(data: bytes) -> None:
-    """A whole body, and the ticks after it."""
+def _core() -> GossipCore:
+    settings = GossipSettings(members_max=32, hearsay_max=8, left_max=4)
+    core = GossipCore(_HASTY_OWN, b"o" * 16, "tcp://127.0.0.1:7000", settings, random.Random(1), NOW_NS, check=_any)
+    core.step(NOW_NS, RegisterQuestion("load"))
+    core.step(NOW_NS, Entered(_PEER, {}))
+    core.step(NOW_NS, Told(_PEER, Parcel(PEER.identifier, Layer.GOSSIP, codec.encode(Cards((_CARD,))))))
+    return core
+
+
+def make_target_told() -> Callable[[bytes], None]:
+    """A whole body, and a tick after it; now and then more of them, until a silent peer is suspected."""
     core = _core()
-    core.step(NOW_NS, Told(_PEER, Parcel(PEER.identifier, Layer.GOSSIP, data)))
-    for second in (2, 4, 6):
-        core.step(NOW_NS + second * SECOND_NS, Woken())
-    assert len(core.members()) <= 36
+    now_ns, turns = NOW_NS, count(1)
+
+    def target(data: bytes) -> None:
+        nonlocal now_ns
+        core._voice.seen = Seen(core._settings, core._members.is_present)  # or a message would be news but once
+        if PEER.identifier not in core._voice.sessions:
+            core.step(now_ns, Entered(_PEER, {}))
+        core.step(now_ns, Told(_PEER, Parcel(PEER.identifier, Layer.GOSSIP, data)))
+        for _ in range(1 if next(turns) % 5 else 3):
+            now_ns += 2 * SECOND_NS
+            core.step(now_ns, Woken())
+        assert len(core.members()) <= 36
+
+    return target
 
 
-def target_told_signed(data: bytes) -> None:
+def make_target_told_signed() -> Callable[[bytes], None]:
     """Content of any type, well signed: first octet the type, then the content."""
-    if not data:
-        return
-    signed = codec.sign_message(PEER, _ID, Type.USER, data[1:], action=Action.NONE, target=0)
-    body = bytearray(codec.encode(signed))
-    body[62] = data[0]
-    target_told(bytes(body))
+    told = make_target_told()
+
+    def target(data: bytes) -> None:
+        if data:
+            signed = codec.sign_message(_HASTY_PEER, _ID, Type.USER, data[1:], action=Action.NONE, target=0)
+            body = bytearray(codec.encode(signed))
+            body[62] = data[0]
+            told(bytes(body))
+
+    return target
 
 
 def target_decode(data: bytes) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 import random
+from collections.abc import Callable
+from itertools import count
 
 from chaplain.core import Heard, Woken
 from chaplain.errors import Malformed
-from chaplain.link.events import Met, Peer, Said, Say
+from chaplain.link.events import Meet, Met, Peer, Said, Say
 from chaplain.mesh import beacon, notes
 from chaplain.mesh.beacon import Beacon, BeaconKeys
 from chaplain.mesh.core import MeshCore
-from chaplain.mesh.events import JoinPool, Shouted
+from chaplain.mesh.events import JoinPool, MeshEffect, Shouted
 from chaplain.mesh.settings import MeshSettings
 from chaplain.wire import command
 from chaplain.wire.command import Alive, Broadcast, DecenAck, Hello, Join, Leave, Ping
@@ -60,21 +62,38 @@ def _core() -> MeshCore:
     return core
 
 
-def target_said(data: bytes) -> None:
+def make_target_said() -> Callable[[bytes], None]:
     """Whatever a peer says, what we say remains readable and nobody hears what was not for its pool."""
     core = _core()
-    for peer in (NODE, CLIENT):
-        said = Said(peer.instance, (data, data))
-        effects = core.step(NOW_NS, said) + core.step(NOW_NS + 10**9, said)
-        for effect in effects:
-            if isinstance(effect, Say):
-                command.decode(effect.command)
-            if isinstance(effect, Shouted):
-                assert (effect.peer, effect.pool) == (NODE, "red")
-    core.step(NOW_NS + 60 * 10**9, Woken())
-    deadline = core.deadline()
-    assert deadline is not None
-    assert deadline > NOW_NS
+    clock = count(NOW_NS, 60 * 10**9)
+
+    def target(data: bytes) -> None:
+        now_ns = next(clock)
+        for peer in (NODE, CLIENT):
+            session = core._roster.session(peer.instance)
+            assert session is not None
+            told = _numbered(data, session.numbering.heard)
+            _check(core.step(now_ns, Said(peer.instance, (told, told))))
+        core.step(now_ns + 60 * 10**9, Woken())
+        deadline = core.deadline()
+        assert deadline is not None
+        assert deadline > now_ns
+
+    return target
+
+
+def _numbered(data: bytes, heard: int) -> bytes:
+    """With the sequence as it would be had only the greeting been heard: else a kept core takes each number once."""
+    sequence = int.from_bytes(data[3:5], "big") + heard - 1
+    return data[:3] + (sequence & 0xFFFF).to_bytes(2, "big") + data[5:] if len(data) >= 5 else data
+
+
+def _check(effects: list[MeshEffect]) -> None:
+    for effect in effects:
+        if isinstance(effect, Say):
+            command.decode(effect.command)
+        if isinstance(effect, Shouted):
+            assert (effect.peer, effect.pool) == (NODE, "red")
 
 
 def target_note(data: bytes) -> None:
@@ -85,11 +104,17 @@ def target_note(data: bytes) -> None:
     assert notes.decode(notes.encode(1, note), 1) == note
 
 
-def target_beacon(data: bytes) -> None:
+def make_target_beacon() -> Callable[[bytes], None]:
     """A beacon makes us dial at most one endpoint."""
-    assert len(_core().step(NOW_NS, Heard("127.0.0.1", data))) <= 1
-    try:
-        found = beacon.decode(data, _verify_any)
-    except Malformed:
-        return
-    assert beacon.encode(found, lambda _: data[-beacon.MAC_BYTES :]) == data
+    core = _core()
+
+    def target(data: bytes) -> None:
+        effects = core.step(NOW_NS, Heard("127.0.0.1", data))
+        assert sum(isinstance(effect, Meet) for effect in effects) <= 1
+        try:
+            found = beacon.decode(data, _verify_any)
+        except Malformed:
+            return
+        assert beacon.encode(found, lambda _: data[-beacon.MAC_BYTES :]) == data
+
+    return target

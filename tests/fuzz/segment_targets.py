@@ -96,25 +96,19 @@ def target_pack(data: bytes) -> None:
 
 def target_batch(data: bytes) -> None:
     """The decoder by columns and the decoder by messages find the same, or both find fault."""
+    values, count = None, 1
     try:
         heads = heads_of(data)
+        count = sum(head.count for head in heads) & 0xFFFFFFFF
         values = [value for head in heads for value in decode_pack(data[head.start : head.end]).values]
     except Malformed:
-        values = None
-    count = len(values) if values is not None else _count(data)
+        pass
     record = Record(Kind.BATCH, data, first_offset=0, count=count)
     try:
         columns = [value for made in to_record_batches([record]) for value in made.column("value").to_pylist()]
     except Malformed:
         columns = None
     assert columns == values
-
-
-def _count(data: bytes) -> int:
-    try:
-        return sum(head.count for head in heads_of(data)) & 0xFFFFFFFF
-    except Malformed:
-        return 1
 
 
 def target_scan(data: bytes) -> None:

@@ -1,7 +1,7 @@
 """A slice of the fuzzing that `make prove` does at length."""
 
 import pytest
-from runner import Finding, feed, inputs, targets
+from runner import KEPT_FOR, Finding, feed, inputs, targets
 
 TARGETS = targets()
 INPUTS = 20_000
@@ -9,8 +9,8 @@ INPUTS = 20_000
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_hostile_bytes(name):
-    target, seeds = TARGETS[name]
-    assert feed(name, target, seeds, INPUTS) == INPUTS
+    make, seeds = TARGETS[name]
+    assert feed(name, make, seeds, INPUTS) == INPUTS
 
 
 def test_inputs_are_the_same_again_and_hold_seeds_beginnings_and_more():
@@ -28,5 +28,37 @@ def test_a_finding_says_how_to_see_it_again():
         if data.startswith(b"ab"):
             raise ValueError("no")
 
-    with pytest.raises(Finding, match=r"toy input 1 of seed 0: ValueError\('no'\) for bytes.fromhex\('616263'\)"):
-        feed("toy", target, [b"abc"], 100)
+    said = r"toy input 1 of seed 0, first 0: ValueError\('no'\) for bytes.fromhex\('616263'\)"
+    with pytest.raises(Finding, match=said):
+        feed("toy", lambda: target, [b"abc"], 100)
+
+
+def test_a_target_is_made_anew_for_every_few_inputs_and_from_any_of_them():
+    kept = []
+
+    def make():
+        kept.append([])
+        return kept[-1].append
+
+    assert feed("toy", make, [b"abc"], 5 * KEPT_FOR + 1) == 5 * KEPT_FOR + 1
+    assert [len(one) for one in kept] == [KEPT_FOR] * 5 + [1]
+    third = kept[2]
+    kept.clear()
+    assert feed("toy", make, [b"abc"], 3 * KEPT_FOR, first=2 * KEPT_FOR) == KEPT_FOR
+    assert kept == [third]
+
+
+def test_a_finding_in_what_is_kept_says_with_which_input_it_began():
+    def make():
+        given = []
+
+        def target(data):
+            given.append(data)
+            assert len(given) < 4
+
+        return target
+
+    with pytest.raises(Finding, match="toy input 3 of seed 7, first 0:"):
+        feed("toy", make, [], 100, seed=7)
+    with pytest.raises(Finding, match=f"toy input {KEPT_FOR + 3} of seed 7, first {KEPT_FOR}:"):
+        feed("toy", make, [], 100, seed=7, first=KEPT_FOR)

@@ -58,9 +58,9 @@ def fuzz_all(inputs: int) -> Campaign:
 
     def run(piece: str) -> Report:
         name, seed, count = piece.split()
-        target, seeds = fuzz.targets()[name]
+        make, seeds = fuzz.targets()[name]
         try:
-            fed = fuzz.feed(name, target, seeds, int(count), seed=int(seed))
+            fed = fuzz.feed(name, make, seeds, int(count), seed=int(seed))
         except fuzz.Finding as finding:
             return Report({}, [str(finding)])
         return Report({"inputs": fed, f"inputs: {name}": fed})
