@@ -22,11 +22,16 @@ from chaplain.runtime.founding import PORTS, PORTS_VARIABLE
 SIZE = 200
 _held: list[IO[str]] = []
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Sessions of tests last seconds: optimizing what Java runs would cost more than all they do."""
+
 LONG = ("pipeline", "product", "journal_real", "cluster", "executor", "drill", "sequence_real", "fuzz", "console")
 """Folders whose tests take long, the longest first."""
 
 
 def pytest_configure() -> None:
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
+    os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", QUICK_JAVA)
     if PORTS_VARIABLE not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
         os.environ[PORTS_VARIABLE] = _take()
 
