@@ -6,6 +6,7 @@ callback, which gets its number; at most `window` calls are open. A window of 1 
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import resource
@@ -210,6 +211,7 @@ def run_node(index: int, ports: list[int], control: Connection, profile: str) ->
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
         host = Host(node, sockets, Storage(Disk(folder)), Log(str(index), nowhere), clock=clock)
         threading.Thread(target=serve_node, args=(host, node, control), daemon=True).start()
+        gc.freeze()  # as the program of a node does
         if profile:
             import cProfile  # noqa: PLC0415  only when asked for
 
@@ -255,6 +257,7 @@ def run_pysyncobj(index: int, ports: list[int], control: Connection, profile: st
     numbering = Numbering(addresses[index], addresses[:index] + addresses[index + 1 :], **options)
     load = Load()
     seen = 0
+    gc.freeze()
 
     def publish(value: bytes, callback: Callable[[int], None]) -> None:
         def settled(number: int | None, failure: int) -> None:

@@ -18,7 +18,7 @@ WorkSet = tuple[Member, ...]
 
 def is_enough(members: WorkSet, seats: Collection[int], dead: Collection[int]) -> bool:
     """Whether these seats decide for the work set. `dead` are seats whose memory is known to be gone."""
-    present = sum(1 for member in members if member.seat in seats)
+    present = len([member for member in members if member.seat in seats])
     if 2 * present > len(members):
         return True
     alive = [member.seat for member in members if member.seat not in dead]
