@@ -12,7 +12,8 @@ import multiprocessing as mp
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -113,7 +114,8 @@ class Cluster:
 
     def stop(self) -> None:
         for control in self._controls:
-            control.send(("stop",))
+            with suppress(OSError):  # one that died hears nothing
+                control.send(("stop",))
         for process in self._processes:
             process.join(10)
             if process.is_alive():
@@ -127,18 +129,26 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     for _ in range(options.rounds):
         for name, run in systems.items():
             cluster = Cluster(run, options.profile if name == "chaplain" else "")
-            for publishers in (1, NODES):
-                each = cluster.round(list(range(publishers)), options.size, options.seconds, WINDOW)
-                found.setdefault(f"rate, {publishers} publishing", {}).setdefault(name, []).append(each.rate)
-                found.setdefault(f"per CPU s, {publishers} publishing", {}).setdefault(name, []).append(each.per_cpu_s)
-            latency_ms = cluster.latency(options.size, options.seconds / 3)
-            found.setdefault("latency ms", {}).setdefault(name, []).append(latency_ms)
+            try:
+                for what, figure in one_round(cluster, options):
+                    found.setdefault(what, {}).setdefault(name, []).append(figure)
+            except (EOFError, OSError):
+                print(f"{name}: a process died; what is left of this round does not count")
+                cluster.unanswered += 1
             cluster.stop()
             if cluster.unanswered:
                 print(f"{name}: some calls were never answered in {cluster.unanswered} rounds")
                 if name == "chaplain":
                     raise SystemExit(1)
     return found
+
+
+def one_round(cluster: Cluster, options: argparse.Namespace) -> Iterator[tuple[str, float]]:
+    for publishers in (1, NODES):
+        each = cluster.round(list(range(publishers)), options.size, options.seconds, WINDOW)
+        yield f"rate, {publishers} publishing", each.rate
+        yield f"per CPU s, {publishers} publishing", each.per_cpu_s
+    yield "latency ms", cluster.latency(options.size, options.seconds / 3)
 
 
 def main() -> None:
