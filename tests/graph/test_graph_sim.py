@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-from pathlib import Path
 
 import pytest
 
@@ -27,10 +25,7 @@ def test_there_are_enough_bugs():
 
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_bugs_can_still_be_planted(name):
-    spec = importlib.util.find_spec(BUGS[name].module)
-    assert spec is not None
-    text = Path(str(spec.origin)).read_text()
-    assert planted.mutate(BUGS[name], text) != text
+    planted.mutated(BUGS[name])
 
 
 @pytest.mark.parametrize("name", QUICK)

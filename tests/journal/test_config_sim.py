@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-from pathlib import Path
 
 import pytest
 
@@ -26,10 +24,7 @@ def test_seeds():
 
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_bugs_can_still_be_planted(name):
-    spec = importlib.util.find_spec(BUGS[name].module)
-    assert spec is not None
-    source = Path(str(spec.origin)).read_text()
-    assert planted.mutate(BUGS[name], source) != source
+    planted.mutated(BUGS[name])
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from chaplain.sim import planted
@@ -25,6 +22,4 @@ def test_seeds():
 
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_bugs_can_still_be_planted(name):
-    spec = importlib.util.find_spec(BUGS[name].module)
-    assert spec is not None
-    assert planted.mutate(BUGS[name], Path(str(spec.origin)).read_text()) != Path(str(spec.origin)).read_text()
+    planted.mutated(BUGS[name])

@@ -1,8 +1,5 @@
 """Nodes that greet under all faults, and the list of bugs planted in them."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from chaplain.sim import planted
@@ -23,10 +20,7 @@ def test_seeds_of_greet_hold_and_meet_every_fault():
 
 @pytest.mark.parametrize(("layer", "bug"), PLANTED, ids=[f"{layer}/{bug.name}" for layer, bug in PLANTED])
 def test_a_planted_bug_still_fits_the_code(layer, bug):
-    spec = importlib.util.find_spec(bug.module)
-    source = Path(spec.origin).read_text()
-    assert planted.mutate(bug, source) != source
-    compile(planted.mutate(bug, source), spec.origin, "exec")
+    planted.mutated(bug)
 
 
 def test_a_bug_planted_in_the_link_is_caught():

@@ -74,31 +74,43 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._bug = bug
 
     def get_code(self, fullname: str) -> CodeType | None:
-        """Compile the changed text; a cache of the real one must be neither used nor written."""
-        code: CodeType = compile(mutate(self._bug, _read(self.path)), self.path, "exec", dont_inherit=True)
-        return code
+        """The changed text's: a cache of the real one must be neither used nor written."""
+        return _compiled(self._bug, self.path)
 
 
-def _read(path: str) -> str:
+def mutated(bug: Bug) -> CodeType:
+    """The code of the bug's module with the bug in it."""
+    return _compiled(bug, _path(bug))
+
+
+def _compiled(bug: Bug, path: str) -> CodeType:
     with open(path, encoding="utf-8") as source:
-        return source.read()
+        code: CodeType = compile(_mutate(bug, source.read()), path, "exec", dont_inherit=True)
+    return code
 
 
-def mutate(bug: Bug, source: str) -> str:
+def _path(bug: Bug) -> str:
+    spec = importlib.util.find_spec(bug.module)
+    if spec is None or spec.origin is None:
+        raise LookupError(f"stale: there is no module {bug.module}")
+    return spec.origin
+
+
+def _mutate(bug: Bug, source: str) -> str:
     count = source.count(bug.old)
     if count != 1:
         raise LookupError(f"stale: the text of {bug.name!r} is {count} times in {bug.module}, not once")
+    if bug.old == bug.new:
+        raise LookupError(f"stale: {bug.name!r} changes nothing")
     return source.replace(bug.old, bug.new)
 
 
 def install(bug: Bug) -> None:
     """Plant the bug in this process."""
     assert bug.module not in sys.modules, f"{bug.module} is loaded already"
-    spec = importlib.util.find_spec(bug.module)
-    if spec is None or spec.origin is None:
-        raise LookupError(f"stale: there is no module {bug.module}")
-    mutate(bug, _read(spec.origin))
-    sys.meta_path.insert(0, _Finder(bug, spec.origin))
+    path = _path(bug)
+    _compiled(bug, path)  # a stale one is told here, not when the module is loaded
+    sys.meta_path.insert(0, _Finder(bug, path))
 
 
 def layers() -> list[str]:
