@@ -15,16 +15,15 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from beside_parquet import COLUMNS, read_beside_parquet
 from chaplain import Client
 from chaplain.pipeline import local_session
 from journal_clusters import ChaplainCluster, until
 
 STREAM = "orders"
-COLUMNS = "key binary, value binary, topic string, offset bigint, timestamp timestamp, client_id bigint, regime bigint, message_index bigint"  # noqa: E501
 MESSAGE_BYTES = 100
 KEY_BYTES = 8
 SETTLE_S = 3.0
@@ -38,36 +37,12 @@ def write(cluster: str, count: int) -> None:
             writer.write(value, key=number.to_bytes(KEY_BYTES, "big"))
 
 
-def timed(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
 def read_ratio(spark: Any, cluster: str, scratch: Path, rows: int, runs: int) -> dict[str, Any]:
-    """Both read the same rows and columns, in turns."""
-
     def live() -> Any:
         reader = spark.read.format("chaplain").schema(COLUMNS).option("cluster", cluster)
         return reader.option("subscribe", STREAM).load()
 
-    def parquet() -> Any:
-        return spark.read.parquet(str(scratch / "parquet"))
-
-    live().write.parquet(str(scratch / "parquet"))
-    assert parquet().count() == rows, "not all of it was read"
-    times: dict[str, list[float]] = {"live": [], "parquet": []}
-    for _ in range(runs):
-        for name, frame in (("live", live), ("parquet", parquet)):
-            times[name].append(timed(lambda frame=frame: frame().write.format("noop").mode("overwrite").save()))
-    best = {name: min(found) for name, found in times.items()}
-    return {
-        "rows": rows,
-        "live_per_second": round(rows / best["live"]),
-        "parquet_per_second": round(rows / best["parquet"]),
-        "ratio": round(best["parquet"] / best["live"], 2),
-        "ratio_of_each_run": [round(p / n, 2) for n, p in zip(times["live"], times["parquet"], strict=True)],
-    }
+    return read_beside_parquet(spark, "live", live, scratch, rows=rows, runs=runs)
 
 
 def cpu_seconds(pid: int) -> float:

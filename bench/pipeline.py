@@ -17,13 +17,12 @@ import random
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from beside_parquet import COLUMNS, read_beside_parquet, timed
 from chaplain.core import Rename, WriteAt
 from chaplain.journal import config_message, ingest_message
 from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
@@ -41,7 +40,6 @@ from chaplain.segment.write import LogSettings, Writer
 
 CLUSTER = "bench"
 STREAM = "orders"
-COLUMNS = "key binary, value binary, topic string, offset bigint, timestamp timestamp, client_id bigint, regime bigint, message_index bigint"  # noqa: E501
 MESSAGE_BYTES = 100
 ROWS_A_PACK = 250
 PACKS_A_MESSAGE = 16
@@ -124,35 +122,12 @@ class Author:
                 stream.write(operation.data)
 
 
-def timed(work: Callable[[], Any]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
 def read_ratio(spark: Any, segments: Path, scratch: Path, rows: int, runs: int) -> dict[str, Any]:
-    """Both read the same rows and columns, in turns."""
-
     def journal() -> Any:
         reader = spark.read.format("chaplain").schema(COLUMNS).option("path", str(segments))
         return reader.option("subscribe", STREAM).load()
 
-    def parquet() -> Any:
-        return spark.read.parquet(str(scratch / "parquet"))
-
-    journal().write.parquet(str(scratch / "parquet"))
-    times: dict[str, list[float]] = {"segments": [], "parquet": []}
-    for _ in range(runs):
-        for name, frame in (("segments", journal), ("parquet", parquet)):
-            times[name].append(timed(lambda frame=frame: frame().write.format("noop").mode("overwrite").save()))
-    best = {name: min(found) for name, found in times.items()}
-    return {
-        "rows": rows,
-        "segments_per_second": round(rows / best["segments"]),
-        "parquet_per_second": round(rows / best["parquet"]),
-        "ratio": round(best["parquet"] / best["segments"], 2),
-        "ratio_of_each_run": [round(p / s, 2) for s, p in zip(times["segments"], times["parquet"], strict=True)],
-    }
+    return read_beside_parquet(spark, "segments", journal, scratch, rows=rows, runs=runs)
 
 
 def proofs(spark: Any, scratch: Path, rows: int, runs: int) -> dict[str, Any]:
