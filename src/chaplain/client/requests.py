@@ -29,6 +29,7 @@ from chaplain.desk.messages import (
 )
 from chaplain.errors import Malformed
 from chaplain.wire.limits import FRAME_BYTES_MAX
+from chaplain.wire.packed import UNREADABLE
 
 T = TypeVar("T")
 
@@ -145,7 +146,7 @@ def reader(kind: type[T]) -> Callable[[bytes], T]:
     def read(payload: bytes) -> T:
         try:
             return decoder.decode(payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise Malformed(f"the node's answer: {error}; are client and node of the same version?") from None
 
     return read

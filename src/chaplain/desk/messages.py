@@ -14,6 +14,7 @@ import msgspec
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.wire import parcel
+from chaplain.wire.packed import unpack
 from chaplain.wire.parcel import Layer, Parcel
 
 CALL_MAX = 2**32 - 1
@@ -172,17 +173,11 @@ def encode(node: int, message: ClientRequest | NodeReply, payload: bytes = b"") 
 
 
 def decode_request(body: bytes) -> ClientRequest:
-    try:
-        request = _requests.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"request: {error}") from None
+    request = unpack(_requests, body, "request")
     if not 0 <= request.call <= CALL_MAX:
         raise Malformed(f"request: call {request.call} is not a 32-bit number")
     return request
 
 
 def decode_reply(body: bytes) -> NodeReply:
-    try:
-        return _replies.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"reply: {error}") from None
+    return unpack(_replies, body, "reply")

@@ -12,6 +12,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.wire.packed import unpack
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """What databases can count to."""
@@ -112,7 +113,6 @@ _of_client: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(Cli
 _of_peer: msgspec.msgpack.Decoder[PeerMessage] = msgspec.msgpack.Decoder(PeerMessage)
 _runs = msgspec.msgpack.Decoder(list[bytes])
 _encoder = msgspec.msgpack.Encoder()
-_WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def encode(message: ClientMessage | PeerMessage) -> bytes:
@@ -120,20 +120,14 @@ def encode(message: ClientMessage | PeerMessage) -> bytes:
 
 
 def decode_client(body: bytes) -> ClientMessage:
-    try:
-        message = _of_client.decode(body)
-    except _WRONG as error:
-        raise Malformed(f"executor: {error}") from None
+    message = unpack(_of_client, body, "executor")
     if isinstance(message, ReadThrough) and len(message.through) > LANES_MAX:
         raise Malformed(f"executor: more than {LANES_MAX} lanes")
     return message
 
 
 def decode_peer(body: bytes) -> PeerMessage:
-    try:
-        return _of_peer.decode(body)
-    except _WRONG as error:
-        raise Malformed(f"executor: {error}") from None
+    return unpack(_of_peer, body, "executor")
 
 
 def encode_runs(runs: list[bytes]) -> bytes:
@@ -141,7 +135,4 @@ def encode_runs(runs: list[bytes]) -> bytes:
 
 
 def decode_runs(payload: bytes) -> list[bytes]:
-    try:
-        return _runs.decode(payload)
-    except _WRONG as error:
-        raise Malformed(f"executor: {error}") from None
+    return unpack(_runs, payload, "executor")

@@ -16,6 +16,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.wire.packed import unpack
 
 SQL_TYPE = 1
 """The message type of a pack whose messages are statements. 0 is data."""
@@ -89,7 +90,6 @@ encode_any = _encoder.encode
 _statement = msgspec.msgpack.Decoder(Statement)
 _run = msgspec.msgpack.Decoder(Run)
 _rows = msgspec.msgpack.Decoder(Rows)
-_WRONG = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def encode_statement(statement: Statement) -> bytes:
@@ -99,10 +99,7 @@ def encode_statement(statement: Statement) -> bytes:
 def decode_statement(value: bytes) -> Statement:
     if not value.startswith(_HEAD) or len(value) > STATEMENT_BYTES_MAX:
         raise Malformed(f"statement: protocol {PROTOCOL} and at most {STATEMENT_BYTES_MAX} octets")
-    try:
-        statement = _statement.decode(value[1:])
-    except _WRONG as error:
-        raise Malformed(f"statement: {error}") from None
+    statement = unpack(_statement, value[1:], "statement")
     parameters = statement.parameters
     if not _KINDS.issuperset(map(type, parameters.values() if isinstance(parameters, dict) else parameters)):
         raise Malformed("statement: a parameter is null, a number, text or octets")
@@ -114,14 +111,8 @@ def encode_run(run: Run) -> bytes:
 
 
 def decode_run(data: bytes) -> Run:
-    try:
-        return _run.decode(data)
-    except _WRONG as error:
-        raise Malformed(f"run of outcomes: {error}") from None
+    return unpack(_run, data, "run of outcomes")
 
 
 def decode_rows(data: bytes) -> Rows:
-    try:
-        return _rows.decode(data)
-    except _WRONG as error:
-        raise Malformed(f"rows: {error}") from None
+    return unpack(_rows, data, "rows")

@@ -17,6 +17,7 @@ import msgspec
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.rights import Right, Want
+from chaplain.wire.packed import UNREADABLE, unpack
 
 FRONTIER_MAX = 4096
 
@@ -95,10 +96,7 @@ def encode(message: GraphRequest | Appended | Page) -> bytes:
 
 
 def decode_request(body: bytes) -> GraphRequest:
-    try:
-        request = _requests.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"graph request: {error}") from None
+    request = unpack(_requests, body, "graph request")
     if not isinstance(request, Append) and len(request.leaves) > FRONTIER_MAX:
         raise Malformed(f"graph request: {len(request.leaves)} leaves")
     return request
@@ -116,5 +114,5 @@ def wanted(body: bytes) -> Want | None:
 def decode_answer(payload: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(payload, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Malformed(f"the node's answer: {error}; are client and node of the same version?") from None

@@ -14,6 +14,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.wire.packed import unpack
 
 CALL_MAX = 2**32 - 1
 LATEST = (1 << 64) - 1
@@ -320,10 +321,7 @@ def encode(message: ClientMessage | NodeMessage) -> bytes:
 
 
 def decode_client(body: bytes) -> ClientMessage:
-    try:
-        message = _of_client.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"client message: {error}") from None
+    message = unpack(_of_client, body, "client message")
     if not isinstance(message, Write) and not 0 <= message.call <= CALL_MAX:
         raise Malformed(f"client message: call {message.call} is not a 32-bit number")
     if isinstance(message, Read) and (message.offset < 0 or (message.end_offset or 0) < 0):
@@ -332,7 +330,4 @@ def decode_client(body: bytes) -> ClientMessage:
 
 
 def decode_node(body: bytes) -> NodeMessage:
-    try:
-        return _of_node.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"node message: {error}") from None
+    return unpack(_of_node, body, "node message")

@@ -27,6 +27,7 @@ from chaplain.journal.assembly import Assembly
 from chaplain.journal.config_message import acl_id
 from chaplain.journal.founding import Founding
 from chaplain.journal.holding import Held, Holding, HoldingDraft
+from chaplain.wire.packed import unpack
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
 STATE_VERSION = 3
@@ -146,6 +147,9 @@ class _Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     past: Past
 
 
+_exports = msgspec.msgpack.Decoder(_Export)
+
+
 def stream_genesis(cluster: str, stream: str) -> bytes:
     return sha256(b"%bgenesis\0%b\0%b" % (_STREAM_CHAIN, cluster.encode(), stream.encode())).digest()
 
@@ -216,10 +220,7 @@ class State:
 
 
 def _decode(data: bytes) -> _Export:
-    try:
-        return msgspec.msgpack.decode(data, type=_Export)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"state: {error}") from None
+    return unpack(_exports, data, "state")
 
 
 def read_export(

@@ -24,6 +24,7 @@ from chaplain.link.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, from_te
 from chaplain.pipeline.keys import Signers
 from chaplain.pipeline.runs import State
 from chaplain.pipeline.walk import Start
+from chaplain.wire.packed import unpack
 
 FORMAT = 1
 LABEL = b"chaplain manifest 1"
@@ -41,6 +42,9 @@ class Proven(Frozen, frozen=True):
     """Messages of streams that were proven in all."""
     signers: Signers | None = None
     """Who may sign what follows; None if signatures were not checked."""
+
+
+_proven = msgspec.msgpack.Decoder(Proven)
 
 
 def encode(proven: Proven, identity: Identity) -> str:
@@ -71,10 +75,7 @@ def decode(text: str, signer: bytes) -> Proven:
         raise Malformed("manifest: signed by somebody else")
     if not verify(key, LABEL, body, signature):
         raise Malformed("manifest: the signature does not hold")
-    try:
-        return msgspec.msgpack.decode(body, type=Proven)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
-        raise Malformed(f"manifest: {wrong}") from None
+    return unpack(_proven, body, "manifest")
 
 
 def read(path: Path, identity: Identity) -> Proven | None:

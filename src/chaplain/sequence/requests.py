@@ -16,6 +16,7 @@ from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.rights import Right, Want
 from chaplain.wire.limits import STRING_BYTES_MAX
+from chaplain.wire.packed import unpack
 from chaplain.wire.primitives import VCHAR
 
 
@@ -71,10 +72,7 @@ def encode(message: SequenceRequest | Page | Numbered) -> bytes:
 
 
 def decode_request(body: bytes) -> SequenceRequest:
-    try:
-        request = _requests.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"sequence request: {error}") from None
+    request = unpack(_requests, body, "sequence request")
     name = request.stream.encode(errors="replace")
     if not name or len(name) > STRING_BYTES_MAX or name.translate(None, VCHAR):
         raise Malformed(f"a stream's name has 1 to {STRING_BYTES_MAX} visible ASCII characters")
@@ -91,17 +89,11 @@ def wanted(body: bytes) -> Want | None:
 
 
 def decode_page(payload: bytes) -> Page:
-    try:
-        return _pages.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"sequence page: {error}") from None
+    return unpack(_pages, payload, "sequence page")
 
 
 def decode_numbered(payload: bytes) -> Numbered:
-    try:
-        return _numbers.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Malformed(f"sequence number: {error}") from None
+    return unpack(_numbers, payload, "sequence number")
 
 
 def split(lengths: Sequence[int], payload: bytes) -> tuple[bytes, ...]:
