@@ -37,7 +37,7 @@ BUGS = [
     _bug(
         "begin a message again that was begun",
         "sqlite",
-        "state.requests if work.index == state.index else 0",
+        "self._store.state.done(work.index)",
         "0",
         ENGINE,
         "dies_between",

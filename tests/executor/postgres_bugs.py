@@ -24,7 +24,7 @@ POSTGRES_BUGS = [
     _bug(
         "begin a message again that was begun",
         "postgres",
-        "state.requests if work.index == state.index else 0",
+        "self._store.state.done(work.index)",
         "0",
         ENGINE,
         "dies_between",

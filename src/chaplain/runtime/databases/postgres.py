@@ -58,8 +58,7 @@ class PostgresDatabase:
     @property
     def index(self) -> int:
         """The last message that is wholly applied."""
-        state = self._store.state
-        return state.index if state.whole else state.index - 1
+        return self._store.state.applied
 
     @property
     def fingerprint(self) -> bytes:
@@ -68,13 +67,12 @@ class PostgresDatabase:
     # Applying.
 
     def apply(self, work: Work) -> Step:
-        state = self._store.state
-        if work.index < state.index or (work.index == state.index and state.whole):
+        if work.index <= self.index:
             return Step(work.index, self.fingerprint)
         if self._failed:
             raise EngineFailed(self._failed)
         try:
-            return self._apply(work, state.requests if work.index == state.index else 0)
+            return self._apply(work, self._store.state.done(work.index))
         except psycopg.Error as error:
             self._failed = "the database failed before"
             stop(error)

@@ -16,6 +16,7 @@ import psycopg
 from chaplain.executor.fingerprint import Tally, fingerprint_of
 from chaplain.executor.statement import Run, encode_run
 from chaplain.runtime.databases.engine import EngineFailed
+from chaplain.runtime.databases.position import Position
 from chaplain.runtime.databases.postgres_layout import OWN, TABLES, Layout, drop_stream, literal, make_stream
 from chaplain.runtime.databases.postgres_ledger import Made
 from chaplain.runtime.databases.postgres_server import Connection
@@ -37,14 +38,7 @@ _READ = f"""
 select version, idx, requests, whole, tallies, fingerprint, changes, shape from {OWN}.state where stream = $1::text"""
 
 
-class State(msgspec.Struct, frozen=True):
-    index: int
-    requests: int
-    """Of message `index` that are done."""
-    whole: bool
-    """Whether all of them are."""
-    tallies: dict[str, Tally]
-    fingerprint: bytes
+class State(Position, frozen=True):
     changes: int
     """Row changes so far."""
     made: list[Made]

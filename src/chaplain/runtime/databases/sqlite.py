@@ -82,8 +82,7 @@ class SqliteDatabase:
     @property
     def index(self) -> int:
         """The last message that is wholly applied."""
-        state = self._store.state
-        return state.index if state.whole else state.index - 1
+        return self._store.state.applied
 
     @property
     def fingerprint(self) -> bytes:
@@ -92,11 +91,10 @@ class SqliteDatabase:
     # Applying.
 
     def apply(self, work: Work) -> Step:
-        state = self._store.state
-        if work.index < state.index or (work.index == state.index and state.whole):
+        if work.index <= self.index:
             return Step(work.index, self.fingerprint)
         try:
-            return self._apply(work, state.requests if work.index == state.index else 0)
+            return self._apply(work, self._store.state.done(work.index))
         except STOPS as error:
             raise EngineFailed(f"SQLite cannot go on: {type(error).__name__}: {error}") from error
 

@@ -14,6 +14,7 @@ import msgspec
 from chaplain.executor.fingerprint import Tally, fingerprint_of
 from chaplain.executor.statement import Run, encode_run
 from chaplain.runtime.databases.engine import EngineFailed
+from chaplain.runtime.databases.position import Position
 from chaplain.runtime.databases.sqlite_guard import OWN
 
 VERSION = 1
@@ -31,14 +32,7 @@ _WRITE = f"update {OWN}state set idx=?, requests=?, whole=?, tallies=?, fingerpr
 _KEEP = f"insert into {OWN}results(acl, client_id, first_id, last_id, body) values (?,?,?,?,?)"
 
 
-class State(msgspec.Struct, frozen=True):
-    index: int
-    requests: int
-    """Of message `index` that are done."""
-    whole: bool
-    """Whether all of them are."""
-    tallies: dict[str, Tally]
-    fingerprint: bytes
+class State(Position, frozen=True):
     budget: dict[bytes, int]
     """Steps that identities have left in a message that is not whole."""
     changes: int
