@@ -26,9 +26,10 @@ from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents,
 from chaplain.graph.store import events_at
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sim.disk import apply
+from chaplain.sim.later import Later
 from chaplain.sim.order_node import segments_of
 from chaplain.sim.ways import Ways
-from chaplain.sim.weather import MILLISECOND, SECOND
+from chaplain.sim.weather import SECOND
 from chaplain.wire import parcel
 
 if TYPE_CHECKING:
@@ -60,12 +61,11 @@ class GraphNode:
         peers = (peer for peer in workload.numbers if peer != self.number)
         self._ways = Ways(peers, workload.endpoint_of, rng, now_ns)
         self._left_ns: dict[int, int] = {}
-        self._later: list[tuple[int, Any]] = []
-        """Answers of checkers, and when they come."""
+        self._later = Later(rng)
 
     def deadline(self) -> int | None:
         own = self.graph.deadline()
-        timed = [*self._ways.due(), *self._left_ns.values(), *(when for when, _ in self._later)]
+        timed = [*self._ways.due(), *self._left_ns.values(), *self._later.due()]
         return min([*timed, *([own] if own is not None else [])], default=None)
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
@@ -113,9 +113,7 @@ class GraphNode:
         for peer in [peer for peer, when in self._left_ns.items() if when <= now_ns]:
             del self._left_ns[peer]
             self._feed(now_ns, self._member(peer, State.LEFT), effects)
-        due = [answer for when, answer in self._later if when <= now_ns]
-        self._later = [later for later in self._later if later[0] > now_ns]
-        for answer in due:
+        for answer in self._later.take(now_ns):
             self._feed(now_ns, answer, effects)
         own = self.graph.deadline()
         if own is not None and own <= now_ns:
@@ -129,10 +127,10 @@ class GraphNode:
                     self._whisper(effect, effects)
                 case ReadEvents():
                     raws = events_at([data for _, data in segments_of(self._files)], effect.places)
-                    self._later.append((now_ns + self._rng.randrange(5 * MILLISECOND), EventsRead(effect.token, raws)))
+                    self._later.add(now_ns, EventsRead(effect.token, raws))
                 case CheckSignatures():
                     answer = SignaturesChecked(effect.ticket, tuple(map(self._workload.holds, effect.checks)))
-                    self._later.append((now_ns + self._rng.randrange(5 * MILLISECOND), answer))
+                    self._later.add(now_ns, answer)
                 case Persist():
                     for operation in effect.operations:
                         apply(self._files, operation)

@@ -47,8 +47,9 @@ from chaplain.sim.host import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SY
 from chaplain.sim.journal_checks import RequestChecker, Settling, Spoke, segments_of
 from chaplain.sim.journal_clients import Rogue, SimClient
 from chaplain.sim.journal_sink import SimSink
+from chaplain.sim.later import Later
 from chaplain.sim.ways import Ways
-from chaplain.sim.weather import MILLISECOND, SECOND
+from chaplain.sim.weather import SECOND
 from chaplain.sim.workloads import Workload
 from chaplain.sim.world import World
 from chaplain.wire import parcel
@@ -100,8 +101,7 @@ class JournalNode:
         self._started = False
         peers = (peer for peer in workload.numbers if peer != self.number)
         self._ways = Ways(peers, workload.endpoint_of, rng, now_ns)
-        self._later: list[tuple[int, Any]] = []
-        """Answers of checkers, and when they come."""
+        self._later = Later(rng)
 
     def _listen(self) -> None:
         """Show the checker what execution makes of each message."""
@@ -134,7 +134,7 @@ class JournalNode:
 
     def deadline(self) -> int | None:
         own = self.journal.deadline()
-        due = [*self._ways.due(), *(when for when, _ in self._later), *([own] if own is not None else [])]
+        due = [*self._ways.due(), *self._later.due(), *([own] if own is not None else [])]
         return min(due, default=None)
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
@@ -171,9 +171,7 @@ class JournalNode:
 
     def _wake(self, now_ns: int, effects: list[Any]) -> None:
         self._ways.dial(now_ns, effects)
-        due = [answer for when, answer in self._later if when <= now_ns]
-        self._later = [later for later in self._later if later[0] > now_ns]
-        for answer in due:
+        for answer in self._later.take(now_ns):
             self._feed(now_ns, answer, effects)
         own = self.journal.deadline()
         if own is not None and own <= now_ns:
@@ -191,7 +189,7 @@ class JournalNode:
                     self._feed(now_ns, read, effects)
                 case Verify():
                     answer = Verified(effect.ticket, tuple(map(holds, effect.items)))
-                    self._later.append((now_ns + self._rng.randrange(5 * MILLISECOND), answer))
+                    self._later.add(now_ns, answer)
                 case Persist():
                     for operation in effect.operations:
                         apply(self._files, operation)
