@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 
 from chaplain import Client
 from chaplain.client.journal_events import Portion
+from chaplain.client.tables import record_of
 from chaplain.errors import Busy, ChaplainError, Closed, Dropped, Missing, Unknown, Unreachable
 from chaplain.pipeline.options import Stretch, Target
 from chaplain.pipeline.rows import Span, cuts, rows_of
 from chaplain.segment.pack import heads_of
-from chaplain.segment.record import Kind, Record
+from chaplain.segment.record import Record
 
 T = TypeVar("T")
 
@@ -136,7 +137,7 @@ def _records(wanted: LiveSpan, fail_on_loss: bool) -> Iterator[Record]:
     while reached < wanted.end:
         try:
             for portion in _portions(wanted.target, wanted.stream, reached, wanted.end):
-                yield _record(wanted.stream, portion)
+                yield record_of(wanted.stream, portion)
                 reached, until_s = portion.stop, time.monotonic() + PATIENCE_S
             if reached < wanted.end:
                 raise Unreachable(f"nothing came for {ANSWER_S:g} s")
@@ -184,17 +185,3 @@ def _look(target: Target, stream: str, offset: int) -> Portion:
 
 def _messages(portion: Portion) -> int:
     return sum(head.count for head in heads_of(portion.packs))
-
-
-def _record(stream: str, portion: Portion) -> Record:
-    return Record(
-        Kind.BATCH,
-        portion.packs,
-        index=portion.index,
-        first_offset=portion.first_offset,
-        timestamp_ns=portion.timestamp_ns,
-        count=_messages(portion),
-        regime=portion.regime,
-        stream=stream,
-        origin_node=portion.ingest_node,
-    )
