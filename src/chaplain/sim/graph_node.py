@@ -6,25 +6,21 @@ has signatures checked a little later. Whoever was away for long is said to have
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from chaplain.core import (
-    Admit,
     Arrived,
-    Connected,
-    Disconnected,
-    Knocked,
     Persist,
     Send,
-    Woken,
 )
 from chaplain.gossip.events import Member, MemberChanged, State, Told
 from chaplain.graph.core import GraphCore
 from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked
 from chaplain.graph.store import events_at
 from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.sim.coat import Coat
 from chaplain.sim.disk import apply
 from chaplain.sim.later import Later
 from chaplain.sim.order_node import segments_of
@@ -38,10 +34,8 @@ if TYPE_CHECKING:
 _LEFT_NS = 6 * SECOND
 
 
-class GraphNode:
+class GraphNode(Coat):
     """A graph that can be run by a host."""
-
-    wants_flushed = False
 
     def __init__(self, workload: Graph, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
         self._workload = workload
@@ -59,38 +53,25 @@ class GraphNode:
         )
         self._begun = False
         peers = (peer for peer in workload.numbers if peer != self.number)
-        self._ways = Ways(peers, workload.endpoint_of, rng, now_ns)
+        super().__init__(self.graph, Ways(peers, workload.endpoint_of, rng, now_ns))
         self._left_ns: dict[int, int] = {}
         self._later = Later(rng)
-
-    def deadline(self) -> int | None:
-        own = self.graph.deadline()
-        timed = [*self._ways.due(), *self._left_ns.values(), *self._later.due()]
-        return min([*timed, *([own] if own is not None else [])], default=None)
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
         effects: list[Any] = []
         if not self._begun:
             self._begun = True
             self._feed(now_ns, Entered(self._workload.rogue.peer, {}), effects)
-        match event:
-            case Knocked():
-                effects.append(Admit(event.request, "node"))
-            case Connected():
-                self._connected(now_ns, event.dial, effects)
-            case Disconnected():
-                self._lost(now_ns, event, effects)
-            case Arrived():
-                number = self._ways.arrived(event)
-                self._feed(now_ns, Told(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
-            case Woken():
-                self._wake(now_ns, effects)
-            case _:
-                self._feed(now_ns, event, effects)
-        return effects
+        return effects + super().step(now_ns, event)
 
-    def _connected(self, now_ns: int, dial: int, effects: list[Any]) -> None:
-        peer = self._ways.connected(dial)
+    def _due(self) -> Iterable[int]:
+        return (*self._left_ns.values(), *self._later.due())
+
+    def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
+        number = self._ways.arrived(event)
+        self._feed(now_ns, Told(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
+
+    def _up(self, now_ns: int, peer: int, effects: list[Any]) -> None:
         self._left_ns.pop(peer, None)
         if self._workload.leaving:
             self._feed(now_ns, self._member(peer, State.ALIVE), effects)
@@ -100,24 +81,16 @@ class GraphNode:
         peer = self._workload.peer(number)
         return MemberChanged(Member(peer.identifier, peer.endpoint, peer.key, 1, state), None)
 
-    def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
-        peer = self._ways.lost(now_ns, event, effects)
-        if peer is None:
-            return
+    def _down(self, now_ns: int, peer: int, reason: str, effects: list[Any]) -> None:
         if self._workload.leaving:
             self._left_ns.setdefault(peer, now_ns + _LEFT_NS)
-        self._feed(now_ns, Exited(self._workload.peer(peer), event.reason), effects)
+        self._feed(now_ns, Exited(self._workload.peer(peer), reason), effects)
 
-    def _wake(self, now_ns: int, effects: list[Any]) -> None:
-        self._ways.dial(now_ns, effects)
+    def _late(self, now_ns: int) -> Iterator[Any]:
         for peer in [peer for peer, when in self._left_ns.items() if when <= now_ns]:
             del self._left_ns[peer]
-            self._feed(now_ns, self._member(peer, State.LEFT), effects)
-        for answer in self._later.take(now_ns):
-            self._feed(now_ns, answer, effects)
-        own = self.graph.deadline()
-        if own is not None and own <= now_ns:
-            self._feed(now_ns, Woken(), effects)
+            yield self._member(peer, State.LEFT)
+        yield from self._later.take(now_ns)
 
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
         """Step the graph, and do for it what a host does not."""

@@ -6,21 +6,16 @@ It dials every peer, says its number in the first octet of each frame, and reads
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from chaplain.core import (
-    Admit,
     Arrived,
-    Connected,
-    Disconnected,
-    Knocked,
     Persist,
     Send,
-    Woken,
 )
 from chaplain.errors import Malformed
 from chaplain.journal.assembly import Placed, founded, open_change, take_step
@@ -45,6 +40,7 @@ from chaplain.journal.order_events import (
 from chaplain.journal.serializer import SerializerCore
 from chaplain.segment.layout import parse_name
 from chaplain.segment.record import Kind, Record
+from chaplain.sim.coat import Coat
 from chaplain.sim.disk import apply
 from chaplain.sim.ways import Ways
 from chaplain.sim.weather import MILLISECOND
@@ -122,10 +118,8 @@ def segments_of(files: Mapping[str, bytes | bytearray]) -> Iterator[tuple[int, b
             yield sequence, bytes(files[name])
 
 
-class OrderNode:
+class OrderNode(Coat):
     """A serializer that can be run by a host."""
-
-    wants_flushed = False
 
     def __init__(self, workload: Order, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
         self._workload = workload
@@ -145,17 +139,12 @@ class OrderNode:
         )
         self._started = False
         peers = (peer for peer in workload.numbers if peer != self.number)
-        self._ways = Ways(peers, workload.endpoint_of, rng, now_ns)
+        super().__init__(self.serializer, Ways(peers, workload.endpoint_of, rng, now_ns))
         self._echoes: deque[bytes] = deque(maxlen=64)
         """Acknowledgements and votes heard before: a network may bring them once more, at the worst moment."""
         self._echo_due = False
         self._parcels: list[tuple[int, Reference]] = []
         """Payloads that were asked for, and when they come."""
-
-    def deadline(self) -> int | None:
-        due = [*self._ways.due(), *(when for when, _ in self._parcels[:1])]
-        own = self.serializer.deadline()
-        return min([*due, *([own] if own is not None else [])], default=None)
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
         effects: list[Any] = []
@@ -166,38 +155,26 @@ class OrderNode:
             self._echo_due = False
             for frame in list(self._echoes):
                 self._feed(now_ns, Received(frame[0], frame[1:]), effects)
-        match event:
-            case Knocked():
-                effects.append(Admit(event.request, "node"))
-            case Connected():
-                peer = self._ways.connected(event.dial)
-                self._feed(now_ns, PeerUp(peer), effects)
-            case Disconnected():
-                self._lost(now_ns, event, effects)
-            case Arrived():
-                number = self._ways.arrived(event)
-                if event.frame[2] in _ECHOED:
-                    self._echoes.append(event.frame)
-                self._feed(now_ns, Received(number, event.frame[1:]), effects)
-            case Woken():
-                self._wake(now_ns, effects)
-            case _:
-                self._feed(now_ns, event, effects)
-        return effects
+        return effects + super().step(now_ns, event)
 
-    def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
-        peer = self._ways.lost(now_ns, event, effects)
-        if peer is None:
-            return
+    def _due(self) -> Iterable[int]:
+        return [when for when, _ in self._parcels[:1]]
+
+    def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
+        number = self._ways.arrived(event)
+        if event.frame[2] in _ECHOED:
+            self._echoes.append(event.frame)
+        self._feed(now_ns, Received(number, event.frame[1:]), effects)
+
+    def _up(self, now_ns: int, peer: int, effects: list[Any]) -> None:
+        self._feed(now_ns, PeerUp(peer), effects)
+
+    def _down(self, now_ns: int, peer: int, reason: str, effects: list[Any]) -> None:
         self._feed(now_ns, PeerDown(peer), effects)
 
-    def _wake(self, now_ns: int, effects: list[Any]) -> None:
-        self._ways.dial(now_ns, effects)
+    def _late(self, now_ns: int) -> Iterator[Any]:
         while self._parcels and self._parcels[0][0] <= now_ns:
-            self._feed(now_ns, self._workload.arrival(self._parcels.pop(0)[1]), effects)
-        own = self.serializer.deadline()
-        if own is not None and own <= now_ns:
-            self._feed(now_ns, Woken(), effects)
+            yield self._workload.arrival(self._parcels.pop(0)[1])
 
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
         """Step the serializer, and do for it what a host does not."""

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from chaplain.core import Admit, Arrived, Connected, Disconnected, Knocked, Send, Woken
+from chaplain.core import Arrived, Send
 from chaplain.gossip.events import Told
 from chaplain.link.events import Meet, Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.settings import SequenceSettings
+from chaplain.sim.coat import Coat
 from chaplain.sim.ways import Ways
 from chaplain.wire import parcel
 
@@ -23,10 +24,8 @@ LEAD = 17
 """Octets of a frame before its content: number and instance."""
 
 
-class SequenceNode:
+class SequenceNode(Coat):
     """A sequence that can be run by a host."""
-
-    wants_flushed = False
 
     def __init__(self, settings: SequenceSettings, endpoint_of: Callable[[int], str], rng: Random, now_ns: int) -> None:
         self._rng = rng
@@ -36,35 +35,16 @@ class SequenceNode:
         self.routing_id = b"\x01" + self.instance
         self.sequence = SequenceCore(settings, rng, now_ns)
         self._lead = bytes((self.number,)) + self.instance
-        self._ways = Ways(settings.listed, endpoint_of, rng, now_ns)
+        super().__init__(self.sequence, Ways(settings.listed, endpoint_of, rng, now_ns))
         self._shown: dict[int, bytes] = {}
         """The instance that each peer has shown last."""
         self._present: dict[int, bytes] = {}
         """Peers that were told of as entered."""
         self._replaced: set[bytes] = set()
 
-    def deadline(self) -> int | None:
-        due = [*self._ways.due(), self.sequence.deadline()]
-        return min((when for when in due if when is not None), default=None)
-
-    def step(self, now_ns: int, event: Any, /) -> list[Any]:
-        effects: list[Any] = []
-        match event:
-            case Knocked():
-                effects.append(Admit(event.request, "node"))
-            case Connected():
-                peer = self._ways.connected(event.dial)
-                effects.append(Send(event.dial, self._lead))
-                self._see(now_ns, peer, effects)
-            case Disconnected():
-                self._lost(now_ns, event, effects)
-            case Arrived():
-                self._arrived(now_ns, event, effects)
-            case Woken():
-                self._wake(now_ns, effects)
-            case _:
-                self._feed(now_ns, event, effects)
-        return effects
+    def _up(self, now_ns: int, peer: int, effects: list[Any]) -> None:
+        effects.append(Send(self._ways.to[peer], self._lead))
+        self._see(now_ns, peer, effects)
 
     def _peer(self, number: int, instance: bytes) -> Peer:
         return Peer(instance, number, bytes(32), self._endpoint_of(number))
@@ -95,17 +75,8 @@ class SequenceNode:
         if instance is not None:
             self._feed(now_ns, Exited(self._peer(number, instance), "gone"), effects)
 
-    def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
-        peer = self._ways.lost(now_ns, event, effects)
-        if peer is None:
-            return
+    def _down(self, now_ns: int, peer: int, reason: str, effects: list[Any]) -> None:
         self._exit(now_ns, peer, effects)
-
-    def _wake(self, now_ns: int, effects: list[Any]) -> None:
-        self._ways.dial(now_ns, effects)
-        own = self.sequence.deadline()
-        if own is not None and own <= now_ns:
-            self._feed(now_ns, Woken(), effects)
 
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
         for effect in self.sequence.step(now_ns, event):

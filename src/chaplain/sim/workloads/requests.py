@@ -7,21 +7,16 @@ octet of each frame. Clients are no processes of the world; what they say reache
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from random import Random
 from typing import Any, ClassVar
 
 from chaplain.core import (
-    Admit,
     Arrived,
-    Connected,
-    Disconnected,
-    Knocked,
     Persist,
     Send,
-    Woken,
 )
 from chaplain.journal import config_message, signing
 from chaplain.journal.checkpoint import checkpoint_name
@@ -41,6 +36,7 @@ from chaplain.journal.verdict import Executed
 from chaplain.link.events import Peer
 from chaplain.link.identity import Identity, verify
 from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.sim.coat import Coat
 from chaplain.sim.disk import apply
 from chaplain.sim.faults import CLOCK, NETWORK, PROCESS
 from chaplain.sim.host import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, CrashPoint
@@ -71,10 +67,8 @@ def _identity(name: str) -> Identity:
     return Identity(_seed(name))
 
 
-class JournalNode:
+class JournalNode(Coat):
     """A journal that can be run by a host."""
-
-    wants_flushed = False
 
     def __init__(self, workload: Requests, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
         self._workload = workload
@@ -100,7 +94,7 @@ class JournalNode:
         self._listen()
         self._started = False
         peers = (peer for peer in workload.numbers if peer != self.number)
-        self._ways = Ways(peers, workload.endpoint_of, rng, now_ns)
+        super().__init__(self.journal, Ways(peers, workload.endpoint_of, rng, now_ns))
         self._later = Later(rng)
 
     def _listen(self) -> None:
@@ -132,50 +126,30 @@ class JournalNode:
         if self._shadow is None or self._rng.random() < 0.05:
             self._shadow = JournalExecution(self._workload.founding, snapshot=execution.state.export())
 
-    def deadline(self) -> int | None:
-        own = self.journal.deadline()
-        due = [*self._ways.due(), *self._later.due(), *([own] if own is not None else [])]
-        return min(due, default=None)
-
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
         effects: list[Any] = []
         if not self._started:
             self._started = True
             self._feed(now_ns, Started(), effects)
-        match event:
-            case Knocked():
-                effects.append(Admit(event.request, "node"))
-            case Connected():
-                peer = self._ways.connected(event.dial)
-                self._feed(now_ns, Entered(self._workload.peer(peer), {}), effects)
-            case Disconnected():
-                self._lost(now_ns, event, effects)
-            case Arrived():
-                self._arrived(now_ns, event, effects)
-            case Woken():
-                self._wake(now_ns, effects)
-            case _:
-                self._feed(now_ns, event, effects)
+        effects += super().step(now_ns, event)
         told, self._told = self._told, []
         return [*told, *effects]
+
+    def _due(self) -> Iterable[int]:
+        return self._later.due()
+
+    def _up(self, now_ns: int, peer: int, effects: list[Any]) -> None:
+        self._feed(now_ns, Entered(self._workload.peer(peer), {}), effects)
 
     def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
         number = self._ways.arrived(event)
         self._feed(now_ns, Told(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
 
-    def _lost(self, now_ns: int, event: Disconnected, effects: list[Any]) -> None:
-        peer = self._ways.lost(now_ns, event, effects)
-        if peer is None:
-            return
-        self._feed(now_ns, Exited(self._workload.peer(peer), event.reason), effects)
+    def _down(self, now_ns: int, peer: int, reason: str, effects: list[Any]) -> None:
+        self._feed(now_ns, Exited(self._workload.peer(peer), reason), effects)
 
-    def _wake(self, now_ns: int, effects: list[Any]) -> None:
-        self._ways.dial(now_ns, effects)
-        for answer in self._later.take(now_ns):
-            self._feed(now_ns, answer, effects)
-        own = self.journal.deadline()
-        if own is not None and own <= now_ns:
-            self._feed(now_ns, Woken(), effects)
+    def _late(self, now_ns: int) -> Iterable[Any]:
+        return self._later.take(now_ns)
 
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
         """Step the journal, and do for it what a host does not."""
