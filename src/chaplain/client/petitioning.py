@@ -22,6 +22,8 @@ from chaplain.link.identity import Identity
 PETITIONS_MAX = 1024
 AGAIN_NS = 1_000_000_000
 PAUSE_NS = 100_000_000
+OTHERS_NS = 3_000_000_000
+"""How long another session is waited for, when the node at the only open one is not the one to ask."""
 APPLIED = "applied"
 TRANSIENT = ("busy", "unknown", FULL)
 """Kinds of failure after which the same petition may be sent again."""
@@ -30,7 +32,7 @@ Verdict: TypeAlias = Callable[[int, Decided], None]
 
 
 class Petition:
-    __slots__ = ("call", "data", "due_ns", "message", "nonce", "verdict")
+    __slots__ = ("call", "data", "due_ns", "message", "nonce", "refused_ns", "verdict")
 
     def __init__(self, message: ConfigMessage, nonce: bytes, verdict: Verdict) -> None:
         self.message = message
@@ -39,6 +41,8 @@ class Petition:
         self.data = b""
         self.call = 0
         self.due_ns = 0
+        self.refused_ns = 0
+        """When a node said first that it is not the one to ask, and no other was there."""
 
 
 class Petitioning:
@@ -106,7 +110,7 @@ class Petitioning:
         if isinstance(message, Failed):
             if message.kind == "not_config" and self._outlets.rotate():
                 return  # asked again because we moved
-            if message.kind in TRANSIENT:
+            if message.kind in TRANSIENT or (message.kind == "not_config" and _may_move(now_ns, petition)):
                 petition.due_ns = min(petition.due_ns, now_ns + PAUSE_NS)
                 if message.kind == FULL:
                     self._outlets.shun(now_ns, message.reason)
@@ -118,6 +122,12 @@ class Petitioning:
                 del self._waiting[number]
             self._outlets.full = ""
             petition.verdict(now_ns, message)
+
+
+def _may_move(now_ns: int, petition: Petition) -> bool:
+    """Whether another session may open yet: a client has one before it has two."""
+    petition.refused_ns = petition.refused_ns or now_ns
+    return now_ns - petition.refused_ns < OTHERS_NS
 
 
 def _sound(decided: Decided) -> bool:
