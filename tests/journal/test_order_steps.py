@@ -272,6 +272,19 @@ def test_who_hears_of_the_death_first_asks_again_soon(cluster: Cluster) -> None:
     assert cluster.master().node == a
 
 
+@pytest.mark.parametrize("regime", [0xFFFFFFFE, 0xFFFFFFFF])
+def test_one_word_does_not_use_the_regimes_up(cluster: Cluster, regime: int) -> None:
+    """Whoever is told of the last regime there is neither dies of it nor goes there."""
+    liar = cluster.master().node
+    for node in followers(cluster):
+        cluster[node].hear(liar, Heard(regime, 1, 1))
+        cluster[node].hear(liar, Canvassed(1, False, regime))
+        cluster[node].hear(liar, AskVote(regime, 0, 0, False))
+    cluster.kill(liar)
+    cluster.run(3)
+    assert cluster.master().core.regime < 10
+
+
 def test_a_silent_master_is_replaced_after_the_election_timeout(cluster: Cluster) -> None:
     old = cluster.master().node
     cluster.kill(old, told=False)

@@ -23,13 +23,16 @@ from chaplain.journal.quill import Stood
 from chaplain.journal.quorum import Quorum
 from chaplain.journal.standing import NOBODY
 
+LEAP_MAX = 1 << 20
+"""Regimes further off than this were not reached by elections: who names one is mistaken, or wants to use them up."""
+
 
 class Election:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self.role = Role.OUT
         self.master = 0
-        self.seen = 0
+        self._seen = 0
         """The highest regime that anybody has named: the next campaign goes beyond it."""
         self.due_ns = 0
         """When to campaign, if nothing happens before."""
@@ -95,6 +98,11 @@ class Election:
             self._lost_ns = now_ns
             self.due_ns = min(self.due_ns, now_ns + self._bench.chance.randrange(self._bench.settings.news_ns))
 
+    def hear_of(self, regime: int) -> None:
+        """Somebody is in this regime, or says so."""
+        if regime - self._bench.keeper.regime <= LEAP_MAX:
+            self._seen = max(self._seen, regime)
+
     def fit(self) -> bool:
         """Whether we could be master."""
         bench = self._bench
@@ -114,7 +122,7 @@ class Election:
         bench = self._bench
         self._be(Role.CANDIDATE, 0)
         self._postpone(now_ns)
-        self._asked = max(bench.keeper.regime, self.seen) + 1
+        self._asked = max(bench.keeper.regime, self._seen) + 1
         self._canvass = Tally(bench.quorum)
         index, ballot = bench.log.last()
         # Those without a vote are asked as well: they may know that more is agreed, and so who has the vote now.
@@ -138,7 +146,7 @@ class Election:
             bench.quill.tell(node, Heard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
 
     def canvassed(self, now_ns: int, node: int, message: Canvassed) -> None:
-        self.seen = max(self.seen, message.promised)
+        self.hear_of(message.promised)
         if message.regime != self._asked:
             return
         if message.granted:
@@ -186,7 +194,7 @@ class Election:
 
     def asked_vote(self, now_ns: int, node: int, message: AskVote) -> None:
         bench = self._bench
-        self.seen = max(self.seen, message.regime)
+        self.hear_of(message.regime)
         if self._grants(now_ns, node, message):
             if message.regime > bench.keeper.regime:
                 bench.keeper.enter(message.regime, node)
@@ -205,7 +213,7 @@ class Election:
         return message.regime > now.regime and (message.handover or not self.hears_master(now_ns))
 
     def voted(self, now_ns: int, node: int, message: Vote) -> None:
-        self.seen = max(self.seen, message.promised)
+        self.hear_of(message.promised)
         if self._votes is None or message.regime != self._bench.keeper.regime:
             return
         if message.granted:

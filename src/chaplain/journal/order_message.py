@@ -247,6 +247,8 @@ def decode(data: bytes) -> OrderMessage:
     cursor.number(1, "node")
     if flags > 1 or (flags and purpose not in _FLAGGED):
         raise Malformed("order message: unknown flags")
+    if regime == KNOWN_AGREED:
+        raise Malformed("order message: no regime has this number")
     message = _decode_fields(cursor, purpose, regime, index, bool(flags))
     cursor.end("order message")
     return message

@@ -352,7 +352,7 @@ class SerializerCore:
                 if self._office is not None:
                     self._office.acknowledged(now_ns, node, message)
             case Heard():
-                self._election.seen = max(self._election.seen, message.regime)
+                self._election.hear_of(message.regime)
                 if self._office is not None:
                     self._office.heard(now_ns, node, message)
                 else:
