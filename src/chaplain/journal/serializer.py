@@ -390,6 +390,8 @@ class SerializerCore:
             raise Diverged(f"node {node} and we are both master in regime {regime}")
         if bench.leaving:
             return False
+        if node != self._election.master:
+            self._fetcher.stop()  # whom we asked may be dead, or had nothing yet: the new master is asked
         self._election.follow(now_ns, node, regime)
         self._unseat()
         return True
