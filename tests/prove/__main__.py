@@ -1,7 +1,8 @@
 """`make prove`: the campaigns that take hours, resumable.
 
 What is done is noted in `.prove/` after every piece, so that an interrupted campaign goes on where it stopped; a change
-of the code starts it anew. Results are written to `docs/results/<campaign>.json`. Ends with 1 if anything was found.
+of the code that it runs starts it anew. Results are written to `docs/results/<campaign>.json`. Ends with 1 if anything
+was found.
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from hashlib import blake2b
-from pathlib import Path
 
 from tests.cluster.harness import MEASURED
 from tests.prove import results
 from tests.prove.campaign import Campaign, Report
 from tests.prove.campaigns import CAMPAIGNS
+from tests.prove.fingerprint import ROOT, fingerprint
 
-ROOT = Path(__file__).parents[2]
 STATE = ROOT / ".prove"
 RESULTS = ROOT / "docs" / "results"
 
@@ -49,7 +48,7 @@ def main() -> int:
 
 def prove(campaign: Campaign, *, quick: bool, jobs: int) -> int:
     pieces = campaign.pieces(quick)
-    notes = Notes(campaign.name + ("-quick" if quick else ""))
+    notes = Notes(campaign.name + ("-quick" if quick else ""), fingerprint(campaign.loads))
     left = [piece for piece in pieces if piece not in notes.done]
     print(f"{campaign.name}: {campaign.about}; {len(left)} of {len(pieces)} pieces to do", flush=True)
     with ProcessPoolExecutor(jobs) as pool:
@@ -79,11 +78,11 @@ def timed(name: str, piece: str) -> tuple[Report, float]:
 class Notes:
     """What is done of one campaign, for one state of the code."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, code: str) -> None:
         STATE.mkdir(exist_ok=True)
         (STATE / ".gitignore").write_text("*\n")
         self._path = STATE / f"{name}.json"
-        self._code = fingerprint()
+        self._code = code
         held = json.loads(self._path.read_text()) if self._path.exists() else {}
         if held.get("code") != self._code:
             held = {}
@@ -129,14 +128,6 @@ def spread(times_s: list[float]) -> dict[str, float]:
     rank = {"p50": 0.5, "p99": 0.99, "max": 1.0}
     found = {f"{name} seconds": round(ranked[math.ceil(share * len(ranked)) - 1], 3) for name, share in rank.items()}
     return {"count": len(ranked), **found}
-
-
-def fingerprint() -> str:
-    """The code that a result speaks of."""
-    digest = blake2b(digest_size=8)
-    for path in sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "tests" / "fuzz").glob("*.py")]):
-        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 if __name__ == "__main__":

@@ -23,3 +23,5 @@ class Campaign:
     pieces: Callable[[bool], list[str]]
     """The names of all pieces; of a quick slice if asked."""
     run: Callable[[str], Report]
+    loads: str = ""
+    """A statement that loads all code that it runs. None is needed if it starts nodes: they run anything."""

@@ -43,7 +43,8 @@ def simulate(workload: str, seeds: int) -> Campaign:
         return Report(dict(done), findings)
 
     about = f"{seeds:,} seeds of `{workload}` in both modes"
-    return Campaign(f"sim-{workload}", about, pieces, run)
+    loads = f"import chaplain.sim.runner, chaplain.sim.workloads.{workload}"
+    return Campaign(f"sim-{workload}", about, pieces, run, loads)
 
 
 # Hostile bytes.
@@ -65,7 +66,8 @@ def fuzz_all(inputs: int) -> Campaign:
             return Report({}, [str(finding)])
         return Report({"inputs": fed, f"inputs: {name}": fed})
 
-    return Campaign("fuzz", f"{inputs:,} hostile inputs for every decoder", pieces, run)
+    about = f"{inputs:,} hostile inputs for every decoder"
+    return Campaign("fuzz", about, pieces, run, "from tests.fuzz import runner; runner.targets()")
 
 
 # What gossip costs, and how often it is wrong.
@@ -85,7 +87,7 @@ def gossip_scale(node_hours: int) -> Campaign:
         return _silence(int(rest[0])) if what == "silence" else _spread(rest[0], int(rest[1]))
 
     about = f"{node_hours:,} node-hours at 5 % loss with pauses and kills, and one event in 10 to 10,000 nodes"
-    return Campaign("gossip-scale", about, pieces, run)
+    return Campaign("gossip-scale", about, pieces, run, "import chaplain.sim.gossip_scale")
 
 
 def _silence(seed: int) -> Report:
