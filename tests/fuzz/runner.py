@@ -34,10 +34,15 @@ class Finding(AssertionError):
     """A target raised. The message holds all that is needed to see it again."""
 
 
-def targets() -> dict[str, tuple[Make, list[bytes]]]:
-    """What makes every target, by `module.function`, with its seeds."""
+def layers() -> list[str]:
+    """What there are targets of."""
+    return sorted(path.stem.removesuffix("_targets") for path in HERE.glob("*_targets.py"))
+
+
+def targets(layer: str = "*") -> dict[str, tuple[Make, list[bytes]]]:
+    """What makes every target, of one layer or of all, by `layer.function`, with its seeds."""
     found: dict[str, tuple[Make, list[bytes]]] = {}
-    for path in sorted(HERE.glob("*_targets.py")):
+    for path in sorted(HERE.glob(f"{layer}_targets.py")):
         module = _load(path)
         seeds = getattr(module, "SEEDS", {})
         makes = dict(_makes(module))

@@ -50,24 +50,25 @@ def simulate(workload: str, seeds: int) -> Campaign:
 # Hostile bytes.
 
 
-def fuzz_all(inputs: int) -> Campaign:
+def fuzz_layer(layer: str, inputs: int) -> Campaign:
     def pieces(quick: bool) -> list[str]:
+        targets = fuzz.targets(layer)
         if quick:
-            return [f"{name} 1 2000" for name in fuzz.targets()]
+            return [f"{name} 1 2000" for name in targets]
         seeds = range(1, inputs // INPUTS_A_PIECE + 1)
-        return [f"{name} {seed} {INPUTS_A_PIECE}" for name in fuzz.targets() for seed in seeds]
+        return [f"{name} {seed} {INPUTS_A_PIECE}" for name in targets for seed in seeds]
 
     def run(piece: str) -> Report:
         name, seed, count = piece.split()
-        make, seeds = fuzz.targets()[name]
+        make, seeds = fuzz.targets(layer)[name]
         try:
             fed = fuzz.feed(name, make, seeds, int(count), seed=int(seed))
         except fuzz.Finding as finding:
             return Report({}, [str(finding)])
         return Report({"inputs": fed, f"inputs: {name}": fed})
 
-    about = f"{inputs:,} hostile inputs for every decoder"
-    return Campaign("fuzz", about, pieces, run, "from tests.fuzz import runner; runner.targets()")
+    about = f"{inputs:,} hostile inputs for every decoder of `{layer}`"
+    return Campaign(f"fuzz-{layer}", about, pieces, run, f"from tests.fuzz import runner; runner.targets({layer!r})")
 
 
 # What gossip costs, and how often it is wrong.
@@ -133,7 +134,7 @@ CAMPAIGNS = [
     simulate("indexonly", seeds=1_000),
     simulate("sequence", seeds=2_000),
     simulate("graph", seeds=2_000),
-    fuzz_all(inputs=1_000_000),
+    *[fuzz_layer(layer, inputs=1_000_000) for layer in fuzz.layers()],
     planted_all(),
     *ON_REAL_CLUSTERS,
     *ON_REAL_JOURNALS,
