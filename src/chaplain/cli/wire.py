@@ -9,6 +9,9 @@ import click
 
 from chaplain.cli.show import put_json
 
+LAYERS = ("mesh", "parcel", "order", "cluster", "ingest", "request", "event", "graph-request", "sequence-request")
+"""Here too, because what knows them is slow to load."""
+
 
 @click.group()
 def wire() -> None:
@@ -17,7 +20,7 @@ def wire() -> None:
 
 @wire.command(epilog="Example: chaplain wire decode aaa1060007")
 @click.argument("text", metavar="HEX")
-@click.option("--layer", type=click.Choice(["mesh", "parcel"]), help="What it is.  [default: told by its first octets]")
+@click.option("--layer", type=click.Choice(LAYERS), help="What it is.  [default: mesh or parcel, by its first octets]")
 def decode(text: str, layer: str | None) -> None:
     """Show an unsealed message, given in hexadecimal (or - for standard input), as JSON."""
     from chaplain.cli.wire_json import to_json  # noqa: PLC0415

@@ -1,13 +1,21 @@
-"""Mesh commands and parcels as the JSON objects that `chaplain wire` shows and takes. One object, one encoding."""
+"""Messages as the JSON objects that `chaplain wire` shows and takes. One object, one encoding.
+
+A parcel is shown with the message in it, if it is one of ours; octets inside of that are shown by their own layer.
+"""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import msgspec
 
+from chaplain.cli.wire_fields import make, octets, show
+from chaplain.cli.wire_layers import WHOLE, read_carried, read_config, write_carried
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.journal import order_message
+from chaplain.journal.cluster_message import Body, ConfigEntry
 from chaplain.wire import command as mesh
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Parcel
@@ -23,12 +31,16 @@ COMMANDS: dict[str, type[Frozen]] = {
 }
 _NAMES = {kind: name for name, kind in COMMANDS.items()}
 _CONTENT = "content"
+_ORDER_NODE_AT = 15
+"""The head's Master node id, which is nobody's field: whoever speaks is known otherwise."""
 
 
 def to_json(data: bytes, layer: str | None = None) -> dict[str, Any]:
     """The message these bytes are. Without a layer, a mesh command is known by its signature."""
     if layer == "mesh" or (layer is None and data.startswith(mesh.SIGNATURE)):
         return _command_to_json(mesh.decode(data))
+    if layer in WHOLE:
+        return _whole_to_json(data, layer)
     return _parcel_to_json(parcel.decode(data))
 
 
@@ -43,9 +55,11 @@ def from_json(value: object) -> bytes:
             return mesh.encode(_command_from_json(fields))
         if layer == "parcel":
             return parcel.encode(_parcel_from_json(fields))
-    except (msgspec.ValidationError, ValueError) as error:
+        if isinstance(layer, str) and layer in WHOLE:
+            return _whole_from_json(fields, layer)
+    except (msgspec.ValidationError, ValueError, OverflowError, struct.error) as error:
         raise Malformed(f"{layer}: {error}") from None
-    raise Malformed(f'"layer" must be "mesh" or "parcel", not {layer!r}')
+    raise Malformed(f'"layer" must be one of {", ".join(("mesh", "parcel", *WHOLE))}, not {layer!r}')
 
 
 def _command_to_json(command: mesh.Command) -> dict[str, Any]:
@@ -61,13 +75,37 @@ def _command_from_json(fields: dict[str, Any]) -> mesh.Command:
     if kind is None:
         raise Malformed(f'"command" must be one of {", ".join(COMMANDS)}, not {name!r}')
     if _CONTENT in kind.__struct_fields__:
-        fields[_CONTENT] = _octets(fields.get(_CONTENT, ""), _CONTENT)
+        fields[_CONTENT] = octets(fields.get(_CONTENT, ""), _CONTENT)
     _known(fields, kind.__struct_fields__)
     command: Any = msgspec.convert(fields, kind, builtin_types=(bytes,))
     return command  # type: ignore[no-any-return]
 
 
+def _whole_to_json(data: bytes, layer: str) -> dict[str, Any]:
+    message = WHOLE[layer].decode(data)
+    shown = {"layer": layer, **show(message)}
+    if layer == "order":
+        shown["node"] = data[_ORDER_NODE_AT]
+    if isinstance(message, Body):
+        for entry, entry_shown in zip(message.entries, shown["entries"], strict=True):
+            if isinstance(entry, ConfigEntry):
+                entry_shown["message"] = show(read_config(entry))
+    return shown
+
+
+def _whole_from_json(fields: dict[str, Any], layer: str) -> bytes:
+    if layer == "order":
+        node = fields.pop("node", 0)
+        return order_message.encode(make(fields, WHOLE[layer].kinds), node)
+    if layer == "cluster":
+        entries = fields.get("entries")
+        listed = entries if isinstance(entries, list) else []
+        fields["entries"] = [{k: v for k, v in dict(entry).items() if k != "message"} for entry in listed]
+    return WHOLE[layer].encode(make(fields, WHOLE[layer].kinds))
+
+
 def _parcel_to_json(opened: Parcel) -> dict[str, Any]:
+    message = read_carried(opened.layer, opened.body, opened.payload)
     return {
         "layer": "parcel",
         "node": opened.node,
@@ -77,6 +115,7 @@ def _parcel_to_json(opened: Parcel) -> dict[str, Any]:
         "size": len(opened.body),
         "body": opened.body.hex(),
         "payload": opened.payload.hex(),
+        **({} if message is None else {"message": show(message)}),
     }
 
 
@@ -86,13 +125,18 @@ class _ParcelFields(Frozen, frozen=True, forbid_unknown_fields=True):
     version: int = parcel.WIRE_VERSION
     flags: int = 0
     size: int | None = None
-    body: str = ""
+    body: str | None = None
+    """Without it, the message says what body and payload are."""
     payload: str = ""
+    message: dict[str, Any] | None = None
 
 
 def _parcel_from_json(fields: dict[str, Any]) -> Parcel:
     given = msgspec.convert(fields, _ParcelFields)
-    body = _octets(given.body, "body")
+    body, payload = octets(given.body or "", "body"), octets(given.payload, "payload")
+    if given.body is None and given.message is not None:
+        body, carried = write_carried(given.protocol, given.message)
+        payload = carried or payload
     if given.size not in (None, len(body)):
         raise Malformed(f"parcel: size is {given.size}, but body has {len(body)} octets")
     if not 0 <= given.node < 1 << 32:
@@ -101,17 +145,10 @@ def _parcel_from_json(fields: dict[str, Any]) -> Parcel:
         node=given.node,
         layer=given.protocol,
         body=body,
-        payload=_octets(given.payload, "payload"),
+        payload=payload,
         flags=given.flags,
         version=given.version,
     )
-
-
-def _octets(text: object, what: str) -> bytes:
-    try:
-        return bytes.fromhex(text if isinstance(text, str) else "?")
-    except ValueError:
-        raise Malformed(f'"{what}" must be a text of hexadecimal digits') from None
 
 
 def _known(fields: dict[str, Any], names: tuple[str, ...]) -> None:

@@ -1,0 +1,123 @@
+"""`chaplain wire` with the messages of every layer: bytes to JSON and back, whole and from their fields alone."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from chaplain.cli.main import cli
+from chaplain.cli.wire import LAYERS
+from chaplain.cli.wire_fields import COMMAND
+from chaplain.cli.wire_json import from_json, to_json
+from chaplain.cli.wire_layers import CARRIED, WHOLE
+from chaplain.desk.messages import Done
+from chaplain.errors import Malformed
+from chaplain.gossip import codec as gossip
+from chaplain.gossip.codec import EventId
+from chaplain.graph import messages as graph
+from chaplain.graph.event import Draft, Link, sign
+from chaplain.journal import cluster_message, ingest_message, order_message, peer_messages
+from chaplain.journal.client_messages import Open
+from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Reference
+from chaplain.journal.config_message import FenceLane
+from chaplain.journal.config_message import sign as sign_config
+from chaplain.journal.ingest_message import IngestEntry
+from chaplain.journal.node_message import EntryType
+from chaplain.link.identity import Identity
+from chaplain.mesh import notes
+from chaplain.sequence import messages as sequence
+from chaplain.sequence.entry import Ballot, Member
+from chaplain.sequence.messages import Bearing, State
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Layer, Parcel
+
+HASH, WHO = bytes(range(32)), Identity(b"s" * 32)
+BEARING = Bearing(State.WRK, 7, 3, promised=Ballot(2, 3))
+BODY = Body(
+    regime=2,
+    index=9,
+    master=1,
+    timestamp_ns=5,
+    previous=HASH,
+    entries=(
+        DataEntry(Reference(1, 2, 3), HASH),
+        ConfigEntry(EntryType.FENCE_CLIENT, 0, sign_config(FenceLane(7), "c", bytes(15), bytes(16), WHO)),
+    ),
+)
+CARRIED_MESSAGES = [
+    (Layer.MESH, notes.Roll(("chat", "ops"), 2)),
+    (Layer.GOSSIP, gossip.Have((EventId(1, 2, 3),))),
+    (Layer.GOSSIP, gossip.Compare(16, 3, True, (gossip.Entry(1, 2, gossip.Standing.LOST),))),
+    (Layer.GRAPH, graph.Inv("notes", (graph.Confirmation(HASH, HASH, bytes(64)),))),
+    (Layer.GRAPH, graph.Events((graph.Item(b"raw", ((HASH, bytes(64)),)),), graph.FIRST)),
+    (Layer.SEQUENCE, sequence.DscReq(BEARING, {4: "127.0.0.1:5"})),
+    (Layer.SEQUENCE, sequence.Seq(BEARING, 5, HASH, Ballot(1, 2), 6, (Member(4, 9),), {"ids": (3, HASH)})),
+    (Layer.JOURNAL, peer_messages.Ack((Reference(1, 2, 3),))),
+    (Layer.JOURNAL, peer_messages.Payload(b"octets")),
+    (Layer.JOURNAL, Open(5)),
+    (Layer.CLIENT, Done(3)),
+]
+WHOLE_MESSAGES = {
+    "order": order_message.encode(order_message.Vote(3, True, 3, 1, {1: 4}), 2),
+    "cluster": cluster_message.encode_body(BODY),
+    "ingest": ingest_message.encode(Reference(1, 2, 3), [IngestEntry("orders", b"pack"), IngestEntry("x", b"")]),
+    "event": sign(Draft("notes", b"hello", 5, parents=(Link(HASH, 4),)), WHO, "c").raw,
+}
+
+
+def carried(layer: Layer, message: msgspec.Struct) -> bytes:
+    codec = next(each for each in CARRIED[layer] if type(message) in get_args(each.kinds))
+    return parcel.encode(Parcel(9, layer, *codec.encode(message)))
+
+
+@pytest.mark.parametrize(("layer", "message"), CARRIED_MESSAGES, ids=lambda one: type(one).__name__)
+def test_a_parcel_is_shown_with_its_message_and_made_of_either(layer: Layer, message: msgspec.Struct) -> None:
+    data = carried(layer, message)
+    shown = json.loads(json.dumps(to_json(data)))
+    assert shown["message"][COMMAND] == type(message).__name__
+    assert from_json(shown) == data
+    fields = {name: value for name, value in shown.items() if name not in ("body", "payload", "size")}
+    assert from_json(fields) == data
+
+
+@pytest.mark.parametrize(("layer", "data"), WHOLE_MESSAGES.items())
+def test_what_is_inside_of_messages_is_shown_by_its_layer(layer: str, data: bytes) -> None:
+    shown = CliRunner().invoke(cli, ["wire", "decode", "--layer", layer, data.hex()], catch_exceptions=False)
+    made = CliRunner().invoke(cli, ["wire", "encode", shown.output], catch_exceptions=False)
+    assert made.output.strip() == data.hex()
+
+
+def test_what_a_configuration_entry_says_is_shown() -> None:
+    entries = to_json(WHOLE_MESSAGES["cluster"], "cluster")["entries"]
+    assert entries[0]["reference"] == {COMMAND: "Reference", "node": 1, "journal": 2, "index": 3}
+    assert entries[1]["message"]["message"] == {COMMAND: "FenceLane", "client_id": 7}
+
+
+def test_no_message_has_a_field_that_its_name_would_hide() -> None:
+    inside = [kind for sort in CARRIED.values() for each in sort for kind in get_args(each.kinds)]
+    whole = [kind for each in WHOLE.values() for kind in get_args(each.kinds) or (each.kinds,)]
+    assert len(inside + whole) > 60
+    assert not [kind for kind in inside + whole if COMMAND in kind.__struct_fields__]
+    assert not [kind for kind in whole if "layer" in kind.__struct_fields__]
+    assert set(LAYERS) == {"mesh", "parcel", *WHOLE}
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ({"command": "Ink"}, '"command" must be one of Events, Fetch, Fetched, GetData, Inv, SyncEvent'),
+        ({"command": "GetData", "stream": 5}, "stream: Expected `str`, got `int`"),
+        ({"command": "GetData", "stream": "s", "ids": "00"}, "ids: a list is needed"),
+        ({"command": "GetData", "stream": "s", "ids": ["0"]}, '"ids" must be a text of hexadecimal digits'),
+        ({"command": "GetData", "stream": "s", "other": 1}, "'other' is no field of GetData"),
+        ({"command": "GetData", "stream": "s"}, "Missing required argument 'ids'"),
+    ],
+)
+def test_what_is_wrong_is_said(value: dict, sentence: str) -> None:
+    with pytest.raises(Malformed) as wrong:
+        from_json({"layer": "parcel", "node": 1, "protocol": 3, "message": value})
+    assert sentence in str(wrong.value)
