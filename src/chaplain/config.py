@@ -105,7 +105,10 @@ SETTINGS: tuple[Setting, ...] = (
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _FLAGS = {"true": True, "false": False}
-_TABLES = ("clients", "nodes", "uris", "disks")
+_TABLES = ("clients", "nodes", "uris", "disks", "headers")
+_HEADERS_MAX = 100
+_HEADER_BYTES_MAX = 200
+_LINKS_OWN = "chaplain."
 _PATHS = ("data", "identity", "keyring", "log", "postgres.password_file")
 
 
@@ -123,6 +126,8 @@ class NodeConfig(Frozen, frozen=True):
     """Where each of them was founded."""
     disks: dict[int, str]
     """The disk id, in hex, that each of them was founded with. Without disks there is no journal."""
+    headers: dict[str, str]
+    """What this node tells of itself in its greeting, for people and programs."""
 
     def text(self, name: str) -> str:
         value = self.values[name]
@@ -163,6 +168,7 @@ def load_node(
         table: {_node_id(name, file): value for name, value in _keys(found.pop(table, {}), table, file).items()}
         for table in ("nodes", "uris", "disks")
     }
+    headers = _check_headers(_keys(found.pop("headers", {}), "headers", file, "value"), file)
     values: dict[str, Value] = {}
     origins: dict[str, str] = {}
     for setting in SETTINGS:
@@ -177,7 +183,7 @@ def load_node(
             values[name] = str((file.parent / str(values[name])).resolve())
     if by_node["disks"] and not by_node["disks"].keys() == by_node["uris"].keys() == by_node["nodes"].keys():
         raise ConfigError(f"{file}: [nodes], [uris] and [disks] must name the same nodes")
-    return NodeConfig(values, origins, clients, by_node["nodes"], by_node["uris"], by_node["disks"])
+    return NodeConfig(values, origins, clients, by_node["nodes"], by_node["uris"], by_node["disks"], headers)
 
 
 def variable_of(name: str) -> str:
@@ -207,10 +213,25 @@ def _flatten(tables: dict[str, object], file: Path) -> dict[str, object]:
     return flat
 
 
-def _keys(table: object, name: str, file: Path) -> dict[str, str]:
+def _keys(table: object, name: str, file: Path, what: str = "public key") -> dict[str, str]:
     if not isinstance(table, dict) or not all(isinstance(key, str) for key in table.values()):
-        raise ConfigError(f'{file}: [{name}] must hold lines of name = "public key"')
+        raise ConfigError(f'{file}: [{name}] must hold lines of name = "{what}"')
     return dict(table)
+
+
+def _check_headers(headers: dict[str, str], file: Path) -> dict[str, str]:
+    """What a greeting can carry."""
+    if len(headers) > _HEADERS_MAX:
+        raise ConfigError(f"{file}: [headers] holds at most {_HEADERS_MAX} lines, not {len(headers)}")
+    for name, value in headers.items():
+        line = f"{name}={value}"
+        if not line.isascii() or not line.isprintable() or " " in line or len(line) > _HEADER_BYTES_MAX:
+            raise ConfigError(f"{file}: [headers] {name!r}: {_HEADER_BYTES_MAX} visible ASCII characters at most")
+        if not name or "=" in name or name.startswith(_LINKS_OWN):
+            raise ConfigError(
+                f"{file}: [headers] {name!r}: a name holds no '=', and does not begin with {_LINKS_OWN!r}"
+            )
+    return headers
 
 
 def _node_id(name: str, file: Path) -> int:

@@ -54,7 +54,7 @@ class Cluster:
     def make(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> NodeCore:
         settings = NodeSettings(
             LinkSettings(cluster="home", endpoint=self.endpoint(name)),
-            MeshSettings(cluster="home"),
+            MeshSettings(cluster="home", headers={"rack": name} if name != NAMES[1] else {}),
             GossipSettings(),
             beacon=self.beacon,
             neighbours=() if self.beacon or name == NAMES[0] else (self.endpoint(NAMES[0]),),
@@ -101,6 +101,14 @@ def test_all_know_all_soon_after_joining_through_one() -> None:
     assert cluster.all_know_all()
     cluster.world.run(60 * SECOND)
     assert cluster.all_know_all(), "and it stays so while nothing happens"
+
+
+def test_what_a_node_says_of_itself_is_shown_by_those_who_met_it() -> None:
+    cluster = Cluster()
+    cluster.world.run(2 * SECOND, cluster.all_know_all)
+    for name in ("one", "three"):
+        members = {member["id"]: member.get("headers") for member in status.of_members(cluster.node(name))}
+        assert (members[1], members[2], members[3]) == ({"rack": "one"}, None, {"rack": "three"})
 
 
 def test_what_is_shouted_in_one_wake_up_leaves_in_one_frame_to_each_and_arrives_in_order() -> None:

@@ -47,6 +47,13 @@ def test_lists_come_from_files_and_from_text(tmp_path):
     assert load_node(file, {"CHAPLAIN_NODE_NEIGHBOURS": "tcp://c:3, "}).texts("neighbours") == ("tcp://c:3",)
 
 
+def test_headers_are_what_the_file_says(tmp_path):
+    assert load_node(node_file(tmp_path, '[headers]\nrack = "b2"\nzone = "eu=1"'), {}).headers == {
+        "rack": "b2",
+        "zone": "eu=1",
+    }
+
+
 def test_flags_come_from_files_and_from_text(tmp_path):
     file = node_file(tmp_path, "[journal]\nprevalidate = false")
     assert not load_node(file, {}).flag("journal.prevalidate")
@@ -73,6 +80,11 @@ def test_flags_come_from_files_and_from_text(tmp_path):
         ("[mesh.deep]\nx = 1", "mesh.deep is a table"),
         ("clients = 1", r"\[clients\] must hold lines"),
         ("[nodes]\nzero = 'k'", "'zero'; a node's id is a number from 1 to 255"),
+        ("headers = 1", r"\[headers\] must hold lines of name = \"value\""),
+        ("[headers]\nrack = 1", r"\[headers\] must hold lines"),
+        ("[headers]\nrack = 'b 2'", r"\[headers\] 'rack': 200 visible ASCII characters at most"),
+        ("[headers]\n'a=b' = 'c'", "'a=b': a name holds no '='"),
+        ("[headers]\n'chaplain.version' = '9'", "does not begin with 'chaplain.'"),
         ("id = ", "is not TOML"),
     ],
 )

@@ -25,8 +25,14 @@ def member() -> None:
 def list_(cluster: str, node: int | None, output: str) -> None:
     """Show the membership list of one node: its own view."""
     with reach(cluster, node) as client:
-        members = [
-            {"id": each.id, "uri": each.uri, "state": each.state, "incarnation": each.incarnation}
+        members: list[dict[str, object]] = [
+            {
+                "id": each.id,
+                "uri": each.uri,
+                "state": each.state,
+                "incarnation": each.incarnation,
+                **({"headers": each.headers} if each.headers else {}),
+            }
             for each in client.members()
         ]
     if output == "json":

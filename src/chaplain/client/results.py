@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+import msgspec
+
 from chaplain.core import Frozen
 
 
@@ -48,6 +50,8 @@ class Member(Record, frozen=True):
     incarnation: int
     identifier: int = 0
     """The node's 32-bit name in messages."""
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    """What the node says of itself: `[headers]` of its file, if the node that was asked has met it."""
 
 
 class Event(Record, frozen=True):

@@ -116,14 +116,20 @@ def of_log(journal: JournalCore) -> dict[str, object]:
 
 
 def of_members(node: NodeCore) -> list[dict[str, object]]:
-    """Everyone this node knows, itself included, by the name people know them by."""
-    listed = [
+    """Everyone this node knows, itself included, by the name people know them by.
+
+    What a member says of itself is in its greeting, so it is known of neighbours only.
+    """
+    headers = {view.peer.identifier: view.headers for view in node.mesh.roster() if not view.peer.client}
+    headers[node.identifier] = node.settings.mesh.headers
+    listed: list[dict[str, object]] = [
         {
             "id": node.node_id(member.identifier),
             "identifier": member.identifier,
             "uri": member.uri,
             "state": str(member.state),
             "incarnation": member.incarnation,
+            **({"headers": said} if (said := headers.get(member.identifier)) else {}),
         }
         for member in node.gossip.members()
     ]

@@ -205,6 +205,7 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
             ping_after_ns=config.span_ns("mesh.ping_after_seconds"),
             gone_after_ns=config.span_ns("mesh.gone_after_seconds"),
             beacon_ns=config.span_ns("beacon.every_seconds"),
+            headers=config.headers,
         ),
         gossip=GossipSettings(silence_ns=config.span_ns("gossip.silence_seconds"), always_met=frozenset(node_ids)),
         desk=DeskSettings(),
