@@ -1,8 +1,8 @@
 """`make prove`: the campaigns that take hours, resumable.
 
 What is done is noted in `.prove/` after every piece, so that an interrupted campaign goes on where it stopped; a change
-of the code that it runs starts it anew. Results are written to `docs/results/<campaign>.json`. Ends with 1 if anything
-was found.
+of the code that it runs starts it anew. Results are written to `docs/results/<campaign>.json`, from which one that is
+not complete can go on, too. Ends with 1 if anything was found.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
 
 from tests.cluster.harness import MEASURED
 from tests.prove import results
@@ -83,14 +85,17 @@ class Notes:
         (STATE / ".gitignore").write_text("*\n")
         self._path = STATE / f"{name}.json"
         self._code = code
-        held = json.loads(self._path.read_text()) if self._path.exists() else {}
-        if held.get("code") != self._code:
-            held = {}
+        held = self._held(self._path) or self._held(RESULTS / f"{name}.json")
         self.done: list[str] = held.get("done", [])
         self.totals: Counter[str] = Counter(held.get("totals", {}))
         self.findings: list[str] = held.get("findings", [])
         self.seconds: float = held.get("seconds", 0.0)
         self.times_s: dict[str, list[float]] = held.get("times_s", {})
+
+    def _held(self, path: Path) -> dict[str, Any]:
+        """What was noted here, or published elsewhere, of the same code."""
+        held = json.loads(path.read_text()) if path.exists() else {}
+        return held if held.get("code") == self._code and "done" in held else {}
 
     def add(self, piece: str, report: Report, seconds: float) -> None:
         self.done.append(piece)
@@ -106,7 +111,7 @@ class Notes:
 
     def publish(self, campaign: Campaign, pieces: int) -> None:
         RESULTS.mkdir(parents=True, exist_ok=True)
-        result = {
+        result: dict[str, Any] = {
             "campaign": campaign.name,
             "about": campaign.about,
             "code": self._code,
@@ -116,6 +121,8 @@ class Notes:
             "findings": self.findings,
             "totals": dict(sorted(self.totals.items())),
         }
+        if len(self.done) < pieces:  # so that it can go on wherever these files are taken
+            result |= {"done": self.done, "seconds": self.seconds, "times_s": self.times_s}
         if self.times_s:
             result["times"] = {name: spread(times_s) for name, times_s in sorted(self.times_s.items())}
         (RESULTS / f"{campaign.name}.json").write_text(json.dumps(result, indent=2) + "\n")
