@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     from chaplain.client.results import Question as Question
     from chaplain.client.sql_results import Result as Result
     from chaplain.client.sync import Client as Client
+    from chaplain.errors import Busy as Busy
+    from chaplain.errors import ChaplainError as ChaplainError
+    from chaplain.errors import Closed as Closed
+    from chaplain.errors import ConfigError as ConfigError
+    from chaplain.errors import DiskFull as DiskFull
+    from chaplain.errors import Dropped as Dropped
+    from chaplain.errors import Malformed as Malformed
+    from chaplain.errors import Missing as Missing
+    from chaplain.errors import Refused as Refused
+    from chaplain.errors import StatementFailed as StatementFailed
+    from chaplain.errors import StorageError as StorageError
+    from chaplain.errors import Unknown as Unknown
+    from chaplain.errors import Unreachable as Unreachable
 
 __version__ = "0.1.0"
 
@@ -33,20 +46,51 @@ _HOMES = {
     "Question": "chaplain.client.results",
     "Receipt": "chaplain.client.journal_results",
     "Result": "chaplain.client.sql_results",
+    **dict.fromkeys(
+        (
+            "Busy",
+            "ChaplainError",
+            "Closed",
+            "ConfigError",
+            "DiskFull",
+            "Dropped",
+            "Malformed",
+            "Missing",
+            "Refused",
+            "StatementFailed",
+            "StorageError",
+            "Unknown",
+            "Unreachable",
+        ),
+        "chaplain.errors",
+    ),
 }
 
 __all__ = [
     "Answer",
     "AsyncClient",
+    "Busy",
+    "ChaplainError",
     "Client",
+    "Closed",
+    "ConfigError",
+    "DiskFull",
+    "Dropped",
     "Event",
     "GraphEvent",
+    "Malformed",
     "Member",
     "Message",
+    "Missing",
     "PoolMessage",
     "Question",
     "Receipt",
+    "Refused",
     "Result",
+    "StatementFailed",
+    "StorageError",
+    "Unknown",
+    "Unreachable",
     "__version__",
 ]
 

@@ -315,6 +315,13 @@ def endpoints_of(nodes: Sequence[ClusterNode], node: int | None = None) -> tuple
     return tuple(one.endpoint for one in nodes if (not one.index_only if node is None else one.id == node))
 
 
+def choose_nodes(nodes: Sequence[ClusterNode], only: int | None) -> list[ClusterNode]:
+    """All of them, or the one of this number."""
+    if only is not None and all(node.id != only for node in nodes):
+        raise ConfigError(f"there is no node {only}: choose one of {', '.join(str(node.id) for node in nodes)}")
+    return [node for node in nodes if only in (None, node.id)]
+
+
 class ClusterFile(Frozen, frozen=True):
     """What a client needs to know of a cluster. It never holds the cluster key."""
 

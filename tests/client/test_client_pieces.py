@@ -10,15 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import chaplain
+from chaplain import errors
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.deadlines import Deadlines
 from chaplain.client.endpoints import Endpoints
 from chaplain.client.engine import Engine
 from chaplain.client.events import Cancelled, Failure, Raised, Returned, Settings
 from chaplain.client.inbox import Inbox
+from chaplain.client.opening import prepare
 from chaplain.client.requests import members
 from chaplain.client.results import Event, PoolMessage
 from chaplain.errors import ChaplainError, Closed, Malformed
+from chaplain.link.identity import Identity
 from chaplain.link.sockets import Sockets
 
 
@@ -183,3 +186,17 @@ def test_the_package_gives_its_names_when_asked() -> None:
 def test_a_client_that_was_not_connected_says_how(kind: type) -> None:
     with pytest.raises(TypeError, match=rf"{kind.__name__}\.connect\('my-cluster'\)"):
         kind("my-cluster")
+
+
+def test_endpoints_may_be_one_text() -> None:
+    me = Identity.generate(Random(1))
+    given = {"identity": me, "node_keys": [me.key], "name": None, "node": None, "timeout_s": 1.0}
+    opening = prepare(None, endpoints="tcp://127.0.0.1:1, tcp://127.0.0.1:2", **given)
+    assert opening.endpoints == ("tcp://127.0.0.1:1", "tcp://127.0.0.1:2")
+
+
+def test_every_error_is_to_be_had_from_the_package() -> None:
+    raised = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert raised <= set(chaplain.__all__)
+    assert chaplain.Unknown is errors.Unknown
+    assert {name for name in chaplain.__all__ if getattr(chaplain, name) is None} == set()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain import AsyncClient, Client
-from chaplain.client import journal_requests, packing
+from chaplain.client import journal_requests, packing, sql_requests
 from chaplain.client.identity_file import Passport, read_passport, write_passport
 from chaplain.client.journal_aio import AsyncJournal, AsyncReader, AsyncWriter
 from chaplain.client.journal_events import Batch, Place, Portion
@@ -124,6 +124,19 @@ def test_what_cannot_be_written_is_said_before_anything_is_sent() -> None:
         many("s", [])
     with pytest.raises(ValueError, match="names of 1 to"):
         single("s", b"", None, {"": b"x"})
+    for headers, sentence in (
+        ({"a": "1"}, "the value of header 'a' is bytes, not str"),
+        ({"a": None}, "the value of header 'a' is bytes, not NoneType"),
+        ({1: b"x"}, "a header's name is a str, not 1"),
+        ([("a", b"1")], "headers are a dictionary"),
+    ):
+        with pytest.raises(TypeError, match=sentence):
+            single("s", b"", None, headers)  # type: ignore[arg-type]
+    for request in ("bogus", (1,), None, (0, 1), (1, 2, 3), (1, "2")):
+        with pytest.raises(ValueError, match="a request's id is two numbers"):
+            journal_requests.resolve(request)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="parameters are a list or a mapping"):
+        sql_requests.statement("select ?", 1)  # type: ignore[arg-type]
     for name in ("", "a b", "_config", "é", "x" * 256):
         with pytest.raises(ValueError, match="stream"):
             journal_requests.check_stream_name(name)

@@ -78,7 +78,7 @@ def test_what_forgetful_nodes_lost_is_named(cluster: Path, monkeypatch: pytest.M
         drill._until_s = 0.0
 
     monkeypatch.setattr(Drill, "_strike", kill_all)
-    drill = Drill(cluster, 60, random.Random(1), lambda _: None, [JOURNAL])
+    drill = Drill(cluster, 60, random.Random(1), lambda _: None, kinds=[JOURNAL])
     verdict = drill.run()
     load = drill.loads[JOURNAL]
     assert isinstance(load, JournalLoad)

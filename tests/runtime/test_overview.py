@@ -76,3 +76,8 @@ def test_one_node_is_asked_alone(cluster: Path) -> None:
     assert found["master"] == 1, "whom it holds for the master"
     with pytest.raises(ConfigError, match="no node 9: choose one of 1, 2, 3"):
         overview.describe(cluster, 9)
+
+
+def test_of_a_node_that_is_down_programs_find_what_they_look_for(cluster: Path) -> None:
+    down = overview.describe(cluster)["nodes"][2]  # type: ignore[index]
+    assert (down["state"], down["roles"], down["master"], down["members"]) == ("down", [], False, 0)

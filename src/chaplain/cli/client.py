@@ -14,7 +14,7 @@ from chaplain.cli.show import put_json, put_table
 _COLUMNS = ["name", "status", "admin", "writes", "reads", "lanes", "signature", "key"]
 
 
-@click.group()
+@click.group(epilog="Example: chaplain client add alice --write orders --cluster demo")
 def client() -> None:
     """Signed clients, their streams and rights."""
 

@@ -24,14 +24,14 @@ def _split_options(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--index-only", type=click.IntRange(0, 254), default=0, help=first, metavar="N")(command)
 
 
-@click.group()
+@click.group(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
 def cluster() -> None:
     """Start, look at and stop a cluster on this machine."""
 
 
 @cluster.command(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
 @click.option("--nodes", type=click.IntRange(1, 255), help="How many nodes to make.  [default: 3]")
-@click.option("--dir", "directory", required=True, type=_FOLDER, help="The cluster's directory; made if need be.")
+@click.option("--dir", "--cluster", "directory", required=True, type=_FOLDER, help="Its directory; made if need be.")
 @click.option("--database", type=click.Choice(DATABASES), help="What executes journals.  [default: sqlite]")
 @click.option("--base-port", type=click.IntRange(1, 65535), help="First of 2N ports to use.  [default: free ones]")
 @_split_options
@@ -133,17 +133,18 @@ def status(cluster: str, node: int | None, output: str) -> None:
 
 @cluster.command(epilog="Example: chaplain cluster down --cluster demo")
 @cluster_option
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Stop node I, and no other.")
 @output_option
-def down(cluster: str, output: str) -> None:
+def down(cluster: str, node: int | None, output: str) -> None:
     """Stop the cluster's nodes. What they hold stays in the directory."""
     from chaplain.config import find_cluster  # noqa: PLC0415
     from chaplain.runtime.local import bring_down  # noqa: PLC0415
 
-    stopped = bring_down(find_cluster(cluster).parent.resolve())
+    stopped = bring_down(find_cluster(cluster).parent.resolve(), node)
     if output == "json":
         put_json({"stopped": stopped})
     else:
-        click.echo(f"{len(stopped)} nodes stopped.")
+        click.echo(f"{len(stopped)} node{'s' * (len(stopped) != 1)} stopped.")
 
 
 def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:

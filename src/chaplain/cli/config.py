@@ -9,7 +9,7 @@ import click
 from chaplain.cli.show import output_option, put_json, put_table
 
 
-@click.group()
+@click.group(epilog="Example: chaplain config show --config demo/node-1/node.toml")
 def config() -> None:
     """See what a node is configured with."""
 

@@ -13,6 +13,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @click.command(epilog="Example: chaplain console --cluster demo")
 @cluster_option
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Show node I, and no other.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to serve at.")
 @click.option("--port", type=click.IntRange(0, 65535), default=7480, show_default=True, help="Port; 0: any.")
 @click.option("--token-file", type=_FILE, help="File with the word that viewers must show.")
@@ -21,6 +22,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 @output_option
 def console(
     cluster: str,
+    node: int | None,
     host: str,
     port: int,
     token_file: Path | None,
@@ -32,16 +34,16 @@ def console(
 
     Serves this machine alone; for more, give a token and TLS. Ends with Ctrl-C.
     """
-    from chaplain.config import load_cluster  # noqa: PLC0415
+    from chaplain.config import choose_nodes, load_cluster  # noqa: PLC0415
     from chaplain.console.app import check_exposure, make_app  # noqa: PLC0415
     from chaplain.console.serve import serve  # noqa: PLC0415
     from chaplain.console.watch import Watcher  # noqa: PLC0415
 
-    load_cluster(cluster)
+    choose_nodes(load_cluster(cluster).nodes, node)
     token = token_file.read_text().strip() if token_file is not None else ""
     check_exposure(host, token=token, tls=tls_cert is not None and tls_key is not None)
     tls = (tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
-    serve(make_app(Watcher(cluster), token), host, port, tls, lambda url: _tell(url, output))
+    serve(make_app(Watcher(cluster, node), token), host, port, tls, lambda url: _tell(url, output))
 
 
 def _tell(url: str, output: str) -> None:

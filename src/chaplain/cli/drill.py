@@ -21,9 +21,10 @@ BREAKS_SHOWN = 50
 @cluster_option
 @click.option("--minutes", type=click.FloatRange(0.05, 1440), default=2.0, show_default=True, help="How long.")
 @click.option("--kinds", default="all", show_default=True, help="Which streams: journal,graph,sequence,pool.")
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Strike node I, and no other.")
 @click.option("--seed", type=int, help="The same blows in the same order.  [default: others each time]")
 @output_option
-def drill(cluster: str, minutes: float, kinds: str, seed: int | None, output: str) -> None:
+def drill(cluster: str, minutes: float, kinds: str, node: int | None, seed: int | None, output: str) -> None:
     """Kill, pause and cut off nodes of a cluster on this machine, under load, then check what clients saw.
 
     Writes to streams of its own, under an identity of its own. Whatever it breaks it restores. Exit code 3: a promise
@@ -33,7 +34,7 @@ def drill(cluster: str, minutes: float, kinds: str, seed: int | None, output: st
     from chaplain.drill.drill import Drill  # noqa: PLC0415
 
     directory = find_cluster(cluster).parent.resolve()
-    verdict = Drill(directory, minutes * 60, random.Random(seed), progress, _chosen(kinds)).run()
+    verdict = Drill(directory, minutes * 60, random.Random(seed), progress, kinds=_chosen(kinds), only=node).run()
     if output == "json":
         put_json(_shape(verdict))
     else:

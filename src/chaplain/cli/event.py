@@ -9,7 +9,7 @@ from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, shown_value, visible
 
 
-@click.group()
+@click.group(epilog="Example: chaplain event fire deployed v2 --cluster demo")
 def event() -> None:
     """Events that reach every node once."""
 

@@ -10,14 +10,16 @@ import click
 from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.journal import timestamp
 from chaplain.cli.reach import reach, talks, wait_for_news
-from chaplain.cli.show import put_json, shown_value
+from chaplain.cli.show import check_rows, put_json, put_rows, shown_value
 from chaplain.errors import Missing
 
 if TYPE_CHECKING:
     from chaplain.client.graph import GraphEvent
 
+_EVENT = ["id", "parents", "author", "timestamp", "value", "read", "confirms"]
 
-@click.group()
+
+@click.group(epilog="Example: chaplain graph append 'first note' --stream notes --cluster demo")
 def graph() -> None:
     """Signed events linked by hashes: writable in a partition, in the end the same on every node."""
 
@@ -53,12 +55,12 @@ def read(
     """
     if timeout is not None and not follow:
         raise click.UsageError("--timeout is for --follow")
+    check_rows(follow)
     with reach(cluster, node) as client, while_somebody_reads():
         found = client.graph(stream)
         if not follow and not wait_for_news(lambda: any(True for _ in found.read())):
             raise Missing(f"graph {stream!r} has no events here: write one with `chaplain graph append`")
-        for event in found.read(only_read, follow, timeout):
-            put_json(event_json(event))
+        put_rows((event_json(event) for event in found.read(only_read, follow, timeout)), _EVENT)
 
 
 def event_json(event: GraphEvent) -> dict[str, object]:

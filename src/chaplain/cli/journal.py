@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
-from click.core import ParameterSource
 
 from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.reach import reach, talks
-from chaplain.cli.show import progress, put_json, put_table, shown_value
+from chaplain.cli.show import asked_for_table, check_rows, progress, put_json, put_rows, put_table, shown_value
 
 if TYPE_CHECKING:
     from chaplain.client.journal_results import Message, Receipt
@@ -21,10 +20,11 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 _PROGRESS_EVERY = 50_000
+_MESSAGE = ["offset", "key", "value", "headers", "timestamp", "client_id"]
 _RECEIPT = ["stream", "offset", "regime", "index", "timestamp", "client_id", "client_message_id"]
 
 
-@click.group()
+@click.group(epilog="Example: chaplain journal write '12 apples' --stream orders --cluster demo")
 def journal() -> None:
     """Streams in one agreed order, on disk at a quorum before the receipt."""
 
@@ -78,15 +78,16 @@ def write(
 def read(
     stream: str, start: int | None, stop: int | None, follow: bool, cluster: str, node: int | None, output: str
 ) -> None:
-    """Show messages, one JSON object a line, up to where the stream ends now.
+    """Show messages, one JSON object a line, up to where the stream ends now; with --output table, a table of them.
 
     Octets that are not UTF-8 are shown as {"base64": "…"}; timestamps are UTC with nanoseconds.
     """
+    check_rows(follow)
     if stop is not None and start is not None and stop < start:
         raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
     with reach(cluster, node) as client, _usage(), while_somebody_reads():
-        for message in client.journal(stream).read("earliest" if start is None else start, stop, follow):
-            put_json(message_json(message))
+        found = client.journal(stream).read("earliest" if start is None else start, stop, follow)
+        put_rows((message_json(message) for message in found), _MESSAGE)
 
 
 def _write_lines(target: Journal, lines: Iterable[bytes], key: bytes | None, people: bool) -> None:
@@ -138,9 +139,7 @@ def timestamp(time_ns: int) -> str:
 
 def _for_people(output: str) -> bool:
     """A table if one was asked for, or if nobody said and a person looks."""
-    context = click.get_current_context()
-    said = context.get_parameter_source("output") is not ParameterSource.DEFAULT
-    return output == "table" and (said or sys.stdout.isatty())
+    return asked_for_table() or (output == "table" and sys.stdout.isatty())
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import output_option, put_json
 
 
-@click.group()
+@click.group(epilog="Example: chaplain key new --kind identity --out alice.identity")
 def key() -> None:
     """Make keys, and replace the cluster's."""
 

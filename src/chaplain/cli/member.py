@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ROLES = ("executor", "ingest", "config")
 
 
-@click.group()
+@click.group(epilog="Example: chaplain member list --cluster demo")
 def member() -> None:
     """Nodes of a cluster: who there is, who joins and leaves, and who serializes."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-@click.group()
+@click.group(epilog="Example: chaplain node run --config demo/node-1/node.toml")
 def node() -> None:
     """Run one node."""
 

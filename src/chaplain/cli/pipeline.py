@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BROKEN = 3
 
 
-@click.group()
+@click.group(epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once")
 def pipeline() -> None:
     """Land streams in tables, prove, fold and report them, with Spark."""
 

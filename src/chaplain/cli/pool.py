@@ -9,7 +9,7 @@ from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, shown_value, visible
 
 
-@click.group()
+@click.group(epilog="Example: chaplain pool listen --pool chat --cluster demo")
 def pool() -> None:
     """Broadcasts to whoever has joined a pool."""
 

@@ -16,7 +16,7 @@ UNDECIDED = {
 }
 
 
-@click.group()
+@click.group(epilog="Example: chaplain query ask version --cluster demo")
 def query() -> None:
     """Questions that are answered when half or more of the members agree."""
 

@@ -8,11 +8,13 @@ import click
 
 from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.reach import reach, talks, wait_for_news
-from chaplain.cli.show import put_json, shown_value
+from chaplain.cli.show import check_rows, put_json, put_rows, shown_value
 from chaplain.errors import Missing
 
+_EVENT = ["number", "value", "publisher", "hash"]
 
-@click.group()
+
+@click.group(epilog="Example: chaplain sequence publish hello --stream greetings --cluster demo")
 def sequence() -> None:
     """One agreed, gapless numbering of events, held in the memories of a work set."""
 
@@ -49,6 +51,7 @@ def read(
 
     if start is not None and stop is not None and stop <= start:
         raise click.UsageError(f"there is nothing from {start} to before {stop}: --to is the first one left out")
+    check_rows(follow)
     with reach(cluster, node) as client, while_somebody_reads():
         found = client.sequence(stream)
         # One that stands right behind the last event has seen everything, and is told nothing.
@@ -56,5 +59,4 @@ def read(
         if not follow and not wait_for_news(lambda: any(True for begin in behind for _ in found.read(begin))):
             where = "" if start is None else f" from number {start} on"
             raise Missing(f"sequence {stream!r} has no events{where}: publish one with `chaplain sequence publish`")
-        for event in found.read(start, stop, follow):
-            put_json(shape(event, shown_value(event.value)))
+        put_rows((shape(event, shown_value(event.value)) for event in found.read(start, stop, follow)), _EVENT)

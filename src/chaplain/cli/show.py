@@ -6,13 +6,17 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 PIPE_COLUMNS = 200
 """Where nobody watches, lines are not broken to fit a window."""
+
+TABLE_ROWS_MAX = 1000
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,6 +73,29 @@ def put_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], capt
     for row in rows:
         table.add_row(*(Text(visible(_cell(row.get(column)))) for column in columns))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
+
+
+def asked_for_table() -> bool:
+    """Whether somebody said so: what is read is shown in lines of JSON otherwise, to people and programs alike."""
+    context = click.get_current_context()
+    said = context.get_parameter_source("output") is not ParameterSource.DEFAULT
+    return said and context.params["output"] == "table"
+
+
+def check_rows(follow: bool) -> None:
+    if follow and asked_for_table():
+        raise click.UsageError("a table is shown once all of it is there: leave out --follow, or --output table")
+
+
+def put_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """One JSON object a line; or, if one was asked for, a table, anew after so many rows as one may hold."""
+    if not asked_for_table():
+        for row in rows:
+            put_json(row)
+        return
+    left = iter(rows)
+    while some := list(islice(left, TABLE_ROWS_MAX)):
+        put_table(columns, some)
 
 
 def visible(text: str) -> str:

@@ -26,7 +26,7 @@ def _parameters(command: F) -> F:
     return click.option("--param", "parameters", multiple=True, metavar="V", help=told)(command)
 
 
-@click.group()
+@click.group(epilog="Example: chaplain sql query 'select 1' --cluster demo")
 def sql() -> None:
     """Execute statements in one agreed order on every node's database, and query it."""
 

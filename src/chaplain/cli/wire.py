@@ -13,7 +13,7 @@ LAYERS = ("mesh", "parcel", "order", "cluster", "ingest", "request", "event", "g
 """Here too, because what knows them is slow to load."""
 
 
-@click.group()
+@click.group(epilog="Example: chaplain wire decode aaa1060007")
 def wire() -> None:
     """Messages as bytes and as JSON, for people who debug."""
 

@@ -209,7 +209,7 @@ class AsyncClient:
         cls,
         cluster: str | Path | None = None,
         *,
-        endpoints: Sequence[str] | None = None,
+        endpoints: str | Sequence[str] | None = None,
         identity: Secret | None = None,
         node_keys: Sequence[str | bytes] | None = None,
         name: str | None = None,

@@ -88,7 +88,7 @@ class ClientJournal:
         self._writing = Writing(
             self._effects, self._outlets, self._petitioning, Signer(identity, cluster, secret), ids_max
         )
-        self._resolving = Resolving(self._effects, self._petitioning, self._writing)
+        self._resolving = Resolving(self._effects, self._outlets, self._petitioning, self._writing)
         self._streaming = Streaming(self._effects, self._outlets)
         self._asks: dict[int, _Ask] = {}
         self._deadlines = Deadlines()

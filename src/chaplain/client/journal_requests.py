@@ -54,6 +54,17 @@ def check_stream_name(stream: str) -> str:
     return stream
 
 
+def check_headers(headers: Headers) -> Headers:
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers are a dictionary from names to bytes, not {type(headers).__name__}")
+    for name, value in headers.items():
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name is a str, not {name!r}")
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"the value of header {name!r} is bytes, not {type(value).__name__}: use .encode()")
+    return headers
+
+
 class Gathering:
     """Messages on their way to a batch; keys and headers are kept only once one was given."""
 
@@ -98,7 +109,7 @@ class Gathering:
         return len(taken or b"")
 
     def _add_headers(self, headers: Headers | None) -> int:
-        taken = encode_headers(headers) if headers else None
+        taken = encode_headers(check_headers(headers)) if headers else None
         if self._headers is None:
             self._headers = [None] * len(self._values)
         self._headers.append(taken)
@@ -160,9 +171,9 @@ def write(batch: Batch) -> Ask[list[Receipt]]:
 
 
 def resolve(request: Sequence[int]) -> Ask[Receipt | None]:
+    if not isinstance(request, tuple | list) or [type(part) for part in request] != [int, int] or min(request) < 1:
+        raise ValueError(f"a request's id is two numbers from 1 on, as the `id` of an `Unknown`, not {request!r}")
     client_id, message_id = request
-    if client_id < 1 or message_id < 1:
-        raise ValueError(f"a request's id is two numbers from 1 on, not {tuple(request)!r}")
     return Ask(
         lambda call, timeout_ns: ResolveWish(call, client_id, message_id, timeout_ns),
         lambda found: last_of(found) if isinstance(found, Place) else None,

@@ -68,7 +68,7 @@ class Opening(Frozen, frozen=True):
 def prepare(
     cluster: str | Path | None,
     *,
-    endpoints: Sequence[str] | None,
+    endpoints: str | Sequence[str] | None,
     identity: Secret | None,
     node_keys: Sequence[str | bytes] | None,
     name: str | None,
@@ -80,6 +80,8 @@ def prepare(
     where = cluster if cluster is not None else os.environ.get(CLUSTER_VARIABLE)
     known = None if not where else load_cluster(where)
     nodes = () if known is None else known.nodes
+    if isinstance(endpoints, str):
+        endpoints = [endpoint.strip() for endpoint in endpoints.split(",")]
     chosen = tuple(endpoints) if endpoints is not None else _endpoints_of(nodes, node)
     secret = identity or os.environ.get(IDENTITY_VARIABLE) or (known and known.identity)
     if not chosen or not secret:

@@ -39,7 +39,7 @@ def statement(sql: str, parameters: Parameters | None) -> bytes:
     taken: Any = ()
     if isinstance(parameters, Mapping):
         taken = {str(name): _value(value) for name, value in parameters.items()}
-    elif isinstance(parameters, str | bytes):
+    elif parameters is not None and (isinstance(parameters, str | bytes) or not isinstance(parameters, Iterable)):
         raise TypeError("parameters are a list or a mapping: write [value] for a single one")
     elif parameters is not None:
         taken = tuple(map(_value, parameters))

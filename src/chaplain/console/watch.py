@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from chaplain.client.aio import AsyncClient
-from chaplain.config import ClusterFile, ClusterNode, load_cluster
+from chaplain.config import ClusterFile, ClusterNode, choose_nodes, load_cluster
 from chaplain.console.happenings import changes
 from chaplain.errors import ChaplainError
 from chaplain.runtime.inquire import get_status
@@ -32,8 +34,9 @@ _OF_NODE = ("state", "roles", "order", "standing", "master", "members", "regime"
 class Watcher:
     """`picture` is what is known now; `turned` is set at each new one."""
 
-    def __init__(self, cluster: str | Path) -> None:
+    def __init__(self, cluster: str | Path, only: int | None = None) -> None:
         self._where = cluster
+        self._only = only
         self.picture: dict[str, Any] | None = None
         self.turned = asyncio.Condition()
         self._clients: list[dict[str, Any]] = []
@@ -49,6 +52,7 @@ class Watcher:
     async def _look_again_and_again(self) -> None:
         while True:
             known = load_cluster(self._where)
+            known = msgspec.structs.replace(known, nodes=tuple(choose_nodes(known.nodes, self._only)))
             statuses = await asyncio.gather(*(self._status(node) for node in known.nodes))
             await self._turn(paint(known, dict(zip(known.nodes, statuses, strict=True)), self._clients))
             await asyncio.sleep(LOOK_EVERY_S)

@@ -8,11 +8,13 @@ which is a break, too.
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from chaplain.config import choose_nodes
 from chaplain.core import Frozen
 from chaplain.drill import blows
 from chaplain.drill.access import Access
@@ -66,16 +68,24 @@ class Verdict(Frozen, frozen=True):
 
 class Drill:
     def __init__(
-        self, directory: Path, seconds: float, chance: random.Random, tell: Tell, kinds: Sequence[str] = KINDS
+        self,
+        directory: Path,
+        seconds: float,
+        chance: random.Random,
+        tell: Tell,
+        *,
+        kinds: Sequence[str] = KINDS,
+        only: int | None = None,
     ) -> None:
         self._directory = directory
         self._seconds = seconds
         self._until_s = 0.0
         self._chance = chance
         self._tell = tell
-        # A stream of its own: nobody else's messages are touched.
-        self._access = Access(directory, f"drill-{chance.randrange(16**8):08x}")
+        # Streams of its own: nobody else's messages are touched, nor those of a drill with the same blows before.
+        self._access = Access(directory, f"drill-{secrets.token_hex(4)}")
         self._nodes = self._access.nodes
+        self._struck = [node.id for node in choose_nodes(self._nodes, only)]
         self._left_out = [] if blows.can_cut() else [blows.CUT_MISSING]
         if SEQUENCE in kinds and len(self._nodes) < SEQUENCE_NODES_MIN:
             self._left_out.append(TOO_FEW)
@@ -119,8 +129,10 @@ class Drill:
         deeds = {"kill the master": 30, "kill one": 25, "kill all": 10, "pause one": 20}
         if blows.can_cut():
             deeds["cut one off"] = 15
+        if len(self._struck) < len(self._nodes):
+            del deeds["kill the master"], deeds["kill all"]
         (deed,) = self._chance.choices(list(deeds), list(deeds.values()))
-        victim = self._master() if deed == "kill the master" else self._chance.choice(self._nodes).id
+        victim = self._master() if deed == "kill the master" else self._chance.choice(self._struck)
         self._counts[deed] += 1
         self._tell(f"{deed}" + ("" if deed == "kill all" else f": node {victim}"))
         struck_s = time.monotonic()

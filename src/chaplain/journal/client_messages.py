@@ -56,6 +56,8 @@ class AskLane(_Message, frozen=True):
 
     call: int
     client_id: int
+    request: int = 0
+    """And where is this request of it? 0: none is meant."""
 
 
 class Read(_Message, frozen=True):
@@ -231,6 +233,8 @@ class LaneIs(_Message, frozen=True):
     last_id: int
     fenced: bool
     index: int
+    run: Run | None = None
+    """The receipt of what was asked for, if it is the asker's own and not too long ago."""
 
 
 class Chunk(_Message, frozen=True):

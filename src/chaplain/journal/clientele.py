@@ -184,7 +184,7 @@ class Clientele:
                 self.petitions.submit(now_ns, (instance, message.call), petition)
             case AskLane():
                 self._attend(instance, client, message.client_id)
-                self.service.lane(instance, message)
+                self.service.lane(instance, client, message)
             case Read():
                 if not self._seat.answers_reads:
                     yield Ended(message.call, NOT_EXECUTOR, "this node is no executor: go to another", message.offset)

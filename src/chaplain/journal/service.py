@@ -22,6 +22,7 @@ from chaplain.journal.client_messages import (
     Listed,
     PaidAre,
     ProofIs,
+    Run,
     Wrapped,
     WrapSecret,
 )
@@ -30,8 +31,9 @@ from chaplain.journal.execution import JournalExecution
 from chaplain.journal.journal_events import ToClient
 from chaplain.journal.order_events import Damaged, ReadLog
 from chaplain.journal.reading import Locate
+from chaplain.journal.receipts import run_of
 from chaplain.journal.signing import SECRET_BYTES, WRAP_NONCE_BYTES, SignatureType, Wrapping
-from chaplain.journal.state import Client, Place, Status
+from chaplain.journal.state import Client, Lane, Place, Status
 from chaplain.link.identity import KEY_BYTES
 from chaplain.rights import may_read
 from chaplain.segment.record import Record
@@ -69,13 +71,14 @@ class Service:
         self._token = 0
         self.effects: list[ServiceEffect] = []
 
-    def lane(self, instance: bytes, ask: AskLane) -> None:
+    def lane(self, instance: bytes, client: Client, ask: AskLane) -> None:
         lane = self._execution.state.lanes.get(ask.client_id)
         index = self._execution.settled
         if lane is None:
             answer = LaneIs(ask.call, ask.client_id, False, 0, False, index)
         else:
-            answer = LaneIs(ask.call, ask.client_id, True, lane.last_id, lane.fenced, index)
+            run = _receipt_in(lane, ask.request) if lane.acl == client.acl else None
+            answer = LaneIs(ask.call, ask.client_id, True, lane.last_id, lane.fenced, index, run)
         self.effects.append(ToClient(instance, answer))
 
     def paid(self, instance: bytes, call: int) -> None:
@@ -180,3 +183,9 @@ class Service:
 
     def _fail(self, instance: bytes, call: int, kind: str, reason: str) -> None:
         self.effects.append(ToClient(instance, Failed(call, kind, reason)))
+
+
+def _receipt_in(lane: Lane, request: int) -> Run | None:
+    """Of the pack with this request, if the lane still remembers it."""
+    found = (run_of(lane.client_id, one) for one in lane.recent if one.first_id <= request <= one.last_id)
+    return next(found, None)

@@ -21,6 +21,7 @@ from chaplain.config import (
     PID_FILE,
     ClusterFile,
     ClusterNode,
+    choose_nodes,
     load_cluster,
     load_node,
     variable_of,
@@ -153,9 +154,9 @@ def bring_up_one(directory: Path, node: ClusterNode, tell: Tell) -> None:
     process.returncode = 0  # it lives on without us: keep Python from warning about it
 
 
-def bring_down(directory: Path) -> list[int]:
-    """Stop the nodes that run; which they were."""
-    folders = {node.id: directory / f"node-{node.id}" for node in load_cluster(directory).nodes}
+def bring_down(directory: Path, only: int | None = None) -> list[int]:
+    """Stop the nodes that run, or one; which they were."""
+    folders = {node.id: directory / f"node-{node.id}" for node in choose_nodes(load_cluster(directory).nodes, only)}
     running = {node_id: folder for node_id, folder in folders.items() if pid_of(folder) is not None}
     stop_nodes(list(running.values()))
     return list(running)

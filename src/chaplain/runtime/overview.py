@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chaplain.config import ClusterNode, load_cluster
-from chaplain.errors import ConfigError, Refused, Unreachable
+from chaplain.config import ClusterNode, choose_nodes, load_cluster
+from chaplain.errors import Refused, Unreachable
 from chaplain.journal.milestones import common
 from chaplain.runtime.inquire import get_status
 from chaplain.runtime.local import POLL_S, pid_of
@@ -20,6 +20,8 @@ COMPARE_S = 1.0
 """How long nodes are asked again until their fingerprints can be compared."""
 REMOTE_S = 3.0
 _OF_NODE = ("state", "roles", "master", "members", "standing", "disk_full", "reserved", "index_only")
+_DOWN = {"state": "down", "roles": [], "master": False, "members": 0}
+"""A node that gives no answer; programs find what they look for in those that do."""
 _IF_TOLD = ("sequence", "log", "databases")
 """What a node has only if it has the layer."""
 
@@ -28,7 +30,7 @@ Status = Mapping[str, Any]
 
 def describe(directory: Path, only: int | None = None) -> dict[str, object]:
     """Everything about it, or what one node tells. A node that gives no answer is `down`."""
-    listed = _listed(directory, only)
+    listed = choose_nodes(load_cluster(directory).nodes, only)
     statuses, position, fingerprints = _compared(directory, listed)
     nodes = [_of_node(directory, node, statuses.get(node.id)) for node in listed]
     masters = [node["id"] for node in nodes if node["master"]]
@@ -50,15 +52,8 @@ def describe(directory: Path, only: int | None = None) -> dict[str, object]:
     }
 
 
-def _listed(directory: Path, only: int | None) -> list[ClusterNode]:
-    nodes = load_cluster(directory).nodes
-    if only is not None and all(node.id != only for node in nodes):
-        raise ConfigError(f"there is no node {only}: choose one of {', '.join(str(node.id) for node in nodes)}")
-    return [node for node in nodes if only in (None, node.id)]
-
-
 def _of_node(directory: Path, node: ClusterNode, status: Status | None) -> dict[str, object]:
-    told: Status = {"state": "down"} if status is None else status
+    told: Status = _DOWN if status is None else status
     pid = pid_of(directory / f"node-{node.id}")
     shown = {"id": node.id, "endpoint": node.endpoint, "pid": pid} | {name: told.get(name) for name in _OF_NODE}
     return shown | {name: told[name] for name in _IF_TOLD if name in told}
