@@ -35,7 +35,7 @@ def demo(out: Path, no_spark: bool, output: str) -> None:
     scenes = _programme(with_spark=not no_spark)
     directory = (out / CLUSTER).resolve()
     _clear(out, directory)
-    make_cluster(directory, 3, "none", None)
+    make_cluster(directory, 3, "sqlite", None)
     findings = Findings()
     try:
         _tell("starting three nodes")

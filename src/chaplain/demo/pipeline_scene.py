@@ -11,7 +11,10 @@ from chaplain.client.sync import Client
 from chaplain.demo.findings import Findings
 from chaplain.demo.journal_scene import KEYS, MESSAGES, STREAM
 from chaplain.demo.scenes import Tell
+from chaplain.demo.sql_scene import STREAM as ACCOUNTS
+from chaplain.demo.sql_scene import prints
 from chaplain.pipeline import find_breaks, fold, land, local_session, report, table, table_path
+from chaplain.pipeline.row_changes import fingerprint_at
 
 STREAMS = (STREAM, "probe")
 DOTS_MAX = 2000
@@ -68,3 +71,7 @@ def _fold(spark: SparkSession, cluster: Path, tables: Path, findings: Findings, 
         latest = {message.key: message.value for message in client.journal(STREAM).read()}
     same = sum(found.get(key) == value for key, value in latest.items() if key is not None)
     findings.equal("spark: keys whose latest value is the node's", KEYS, same)
+    tell("folding the row changes of a database, and comparing with the executors' own state")
+    summed = fingerprint_at(spark, cluster / "node-1" / "databases" / "rows" / ACCOUNTS, ACCOUNTS).hex()
+    same = sum(summed == one for one in prints(cluster))
+    findings.equal("spark: executors whose database is what its row changes fold to", 3, same)

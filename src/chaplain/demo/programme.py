@@ -17,6 +17,7 @@ from chaplain.demo.scenes import (
     pool_reaches_all,
 )
 from chaplain.demo.sequence_scene import sequence_numbers
+from chaplain.demo.sql_scene import accounts_add_up
 
 Scene = Callable[[Path, Findings, Tell], None]
 
@@ -27,6 +28,7 @@ SCENES: tuple[Scene, ...] = (
     graph_comes_together,
     sequence_numbers,
     journal_survives,
+    accounts_add_up,
     death_is_noticed,
     key_is_replaced,
 )
