@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline import source
-from chaplain.pipeline.options import Bound, Stretch, Target, duration_s, parse, resolve
+from chaplain.pipeline.options import Bound, Stretch, Target, check, check_named, duration_s, parse, resolve
 from chaplain.pipeline.rows import header_lists
 from chaplain.pipeline.session import java_version
 from chaplain.pipeline.source import limited
@@ -44,6 +44,37 @@ STRETCH = Stretch(10, 40, [(10, 1_000_000), (20, 2_000_000), (30, 3_000_000)])
 def test_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse(given, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"path": "s"}, "exactly one of the options subscribe"),
+        ({"subscribe": "orders"}, "exactly one of the options cluster"),
+        ({**BASE, "startingOffsets": "soon"}, "JSON object"),
+        ({**BASE, "endingOffsets": "soon"}, "JSON object"),
+        ({**BASE, "failOnDataLoss": "maybe"}, "true or false"),
+    ],
+)
+def test_what_is_wrong_in_any_query_is_known_before_it_is_one(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check(given)
+
+
+def test_what_is_right_in_some_query_is_not_refused_before_it_is_one() -> None:
+    check({**BASE, "startingOffsets": "latest"})
+    check({**BASE, "startingOffsets": "earliest", "endingOffsets": "latest", "endingTimestamp": "5"})
+
+
+@pytest.mark.parametrize("name", ["startingOffsets", "startingOffsetsByTimestamp", "endingOffsets"])
+def test_offsets_by_stream_are_for_each_stream_and_no_other(name: str) -> None:
+    options = parse({"path": "s", "subscribe": "orders,audit", name: '{"orders":{"0":5}}'}, streaming=False)
+    with pytest.raises(ConfigError, match="not for 'audit': name all of them"):
+        check_named(options, ["orders", "audit"])
+    check_named(options, ["orders"])  # the other is not there, and nobody minds
+    mistyped = parse({**BASE, name: '{"orders":{"0":5},"oders":{"0":5}}'}, streaming=False)
+    with pytest.raises(ConfigError, match="'oders', which is not subscribed to"):
+        check_named(mistyped, ["orders"])
 
 
 def test_defaults_differ_between_batch_and_stream() -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,6 +51,35 @@ def test_where_does_not_spoil_the_frame(spark: SparkSession, segments: Path) -> 
     assert frame.where("offset < 20").count() == 20
     assert frame.count() == 900
     assert frame.select("headers").first() == (None,)
+
+
+def test_wrong_options_are_told_when_it_is_loaded(spark: SparkSession, segments: Path) -> None:
+    with pytest.raises(PySparkException, match="exactly one of the options subscribe"):
+        spark.read.format("chaplain").option("path", str(segments)).load()
+    with pytest.raises(PySparkException, match="'oders', which is not subscribed to"):
+        _read(spark, segments, startingOffsets='{"orders":{"0":1},"oders":{"0":1}}').count()
+
+
+_PLAIN = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+from chaplain.pipeline import register
+register(spark)
+print(spark.read.format("chaplain").option("path", sys.argv[1]).option("subscribe", "orders").load().count())
+"""
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="a session of the user's own needs a Java of the user's own")
+def test_a_session_of_the_users_own_finds_the_source(segments: Path) -> None:
+    """Whatever `python3` is on the path: workers use the interpreter that registered it."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK")}
+    environment["PATH"] = os.pathsep.join(
+        folder for folder in os.environ["PATH"].split(os.pathsep) if folder != str(Path(sys.executable).parent)
+    )
+    command = [sys.executable, "-c", _PLAIN, str(segments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    assert done.stdout.split() == ["900"], done.stderr
 
 
 def test_unknown_stream_is_an_error(spark: SparkSession, segments: Path) -> None:
@@ -127,3 +160,26 @@ def test_verify_names_a_gap_and_is_silent_when_whole(spark: SparkSession, segmen
     found = [(one.stream, one.offset, one.kind) for one in find_breaks(spark, path=str(holed))]
     assert found == [("", 21, "missing"), ("audit", 25, "missing")]
     assert [one.offset for one in find_breaks(spark, path=str(holed), stream="orders")] == [21]
+
+
+def test_verify_takes_paths_and_names_what_is_not_there(spark: SparkSession, segments: Path, tmp_path: Path) -> None:
+    cluster = segments.parent.parent
+    (cluster / "cluster.toml").touch()
+    for given in ({"path": segments}, {"cluster": cluster}, {"cluster": cluster / "cluster.toml"}):
+        assert verify(spark, **given).count() == 0
+    with pytest.raises(Missing, match="there is no stream 'oders', so nothing is proven of it"):
+        verify(spark, path=segments, stream="oders")
+    land(spark, path=str(segments), stream="orders", tables=tmp_path, once=True)
+    with pytest.raises(Missing, match="there are no tables of 'oders' in"):
+        verify(spark, tables=tmp_path, stream="oders")
+    assert table(spark, tmp_path).count() == table(spark, tmp_path / "orders").count() == 900
+    with pytest.raises(Missing, match="there are tables of orders beside it"):
+        table(spark, tmp_path / "oders")
+    land(spark, path=str(segments), stream="audit", tables=tmp_path, once=True)
+    with pytest.raises(Missing, match="there are tables of audit, orders in it"):
+        table(spark, tmp_path)
+
+
+def test_fold_of_one_stream_needs_no_name_of_it(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(b"k", b"1", 0), (b"k", b"2", 1)], "key binary, value binary, offset bigint")
+    assert [bytes(row.value) for row in fold(rows).collect()] == [b"2"]

@@ -32,7 +32,7 @@ def _spark(command: F) -> F:
 
 def _source(command: F) -> F:
     """Where a log is read from."""
-    cluster = click.option("--cluster", "--dir", default="", metavar="DIR", help="Folder of a cluster.",
+    cluster = click.option("--cluster", "--dir", default="", metavar="DIR|FILE", help="A cluster's folder or file.",
                            envvar="CHAPLAIN_CLUSTER", show_envvar=True)  # fmt: skip
     path = click.option("--path", default="", metavar="SEGMENTS", help="Folder of a node's segments.")
     node = click.option("--node", type=click.IntRange(1), metavar="I", help="Read node I's files, and no other's.")

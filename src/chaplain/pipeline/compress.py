@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chaplain import Client
@@ -57,7 +58,7 @@ class Freed(Frozen, frozen=True):
 def compress(
     spark: SparkSession | None,
     *,
-    cluster: str,
+    cluster: str | Path,
     stream: str,
     through: int | None = None,
     wait: float = WAIT_S,
@@ -67,6 +68,7 @@ def compress(
 
     Everything in the log is proven first. `Broken` if something does not hold; `Refused` if it is not proven so far.
     """
+    cluster = str(cluster)
     with Client.connect(cluster, timeout=_ANSWER_S) as client:
         index = _index_of(client, stream, through)
     tell("proving")

@@ -95,6 +95,29 @@ def parse(given: Mapping[str, str], streaming: bool) -> Options:
     )
 
 
+def check(given: Mapping[str, str]) -> None:
+    """Whatever is wrong in batch queries and streaming ones alike."""
+    ends = ("ending", "startingoffsets")
+    shared = {key: value for key, value in given.items() if not key.lower().startswith(ends)}
+    parse(shared, streaming=True)
+    found = {key.lower(): value for key, value in given.items()}
+    _bound(found, "starting", LATEST)
+    _bound(found, "ending", LATEST)
+
+
+def check_named(options: Options, streams: Sequence[str]) -> None:
+    """Offsets or times that are given by stream are given for each, as with Kafka: a name may be mistyped."""
+    for side, bound in (("starting", options.starting), ("ending", options.ending)):
+        named = bound.offsets if bound.offsets is not None else bound.times_ms
+        if named is None:
+            continue
+        if missing := [stream for stream in streams if stream not in named]:
+            use = "" if bound.offsets is None else f" (-2: {side} with the earliest, -1: with the latest)"
+            raise ConfigError(f"{side} offsets are given by stream, but not for {missing[0]!r}: name all of them{use}")
+        if extra := [stream for stream in named if stream not in streams and not options.wants(stream)]:
+            raise ConfigError(f"{side} offsets are given for {extra[0]!r}, which is not subscribed to")
+
+
 def parse_target(given: Mapping[str, str]) -> Target:
     """Where to read from, or write to."""
     found = {key.lower(): value for key, value in given.items()}

@@ -111,7 +111,9 @@ def keys_of(plan: Plan, run: Sequence[Held]) -> Keys | None:
 def _folders(asked: Asked) -> list[Path]:
     if bool(asked.path) == bool(asked.cluster):
         raise ConfigError("give either the cluster's folder or a path to segments")
-    folders = [Path(asked.path)] if asked.path else sorted(Path(asked.cluster).glob("node-*/segments"))
+    cluster = Path(asked.cluster)
+    folder = cluster.parent if cluster.is_file() else cluster  # its cluster.toml is as good
+    folders = [Path(asked.path)] if asked.path else sorted(folder.glob("node-*/segments"))
     there = [folder for folder in folders if folder.is_dir() and list_segments(folder, LOG)]
     if not there:
         raise Missing(f"there are no segments in {asked.path or asked.cluster}: give a node's segments as path")

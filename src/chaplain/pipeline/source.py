@@ -6,10 +6,13 @@ was agreed when it was planned. Filters are not pushed down: Spark would reuse a
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -23,7 +26,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from chaplain.errors import ConfigError, Missing
-from chaplain.pipeline.options import LATEST, PARTITION, Bound, Options, parse, resolve
+from chaplain.pipeline.options import LATEST, PARTITION, Bound, Options, check, check_named, parse, resolve
 from chaplain.pipeline.origin import Origin, open_origin, read_span, stretch
 from chaplain.pipeline.rows import Range, Span, fields, schema_text
 from chaplain.pipeline.sink import StreamWriter, Writer, parse_sink
@@ -46,6 +49,7 @@ class ChaplainSource(DataSource):
         return "chaplain"
 
     def schema(self) -> str:
+        check(self.options)  # so that `load` says what is wrong, not only the first action
         return schema_text(self.options.get("includeHeaders", "false").lower() == "true")
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -62,8 +66,20 @@ class ChaplainSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("chaplain")` known to this session."""
+    """Make `format("chaplain")` known to this session, and let its workers on this machine find it."""
+    _use_this_python(spark)
     spark.dataSource.register(ChaplainSource)
+
+
+def _use_this_python(spark: SparkSession) -> None:
+    """Workers take the `python3` of the path, unless somebody says otherwise: that one need not know chaplain."""
+    try:
+        context = spark.sparkContext
+    except PySparkException:  # over Connect, workers are the server's affair
+        return
+    said = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if not said and (context.master or "").startswith("local"):
+        context.pythonExec = sys.executable
 
 
 def _columns(schema: StructType, options: Options) -> tuple[str, ...]:
@@ -88,7 +104,9 @@ class _Reader(DataSourceReader):
         options = self._options
         origin = open_origin(options.target)
         wanted: list[Span] = []
-        for stream in _chosen(options, origin):
+        chosen = _chosen(options, origin)
+        check_named(options, chosen)
+        for stream in chosen:
             known = origin.stretch(stream)
             start = resolve(options.starting, stream, known, options.fail_on_loss)
             end = resolve(options.ending, stream, known, options.fail_on_loss)
@@ -105,6 +123,9 @@ def _chosen(options: Options, origin: Origin) -> list[str]:
         return [stream for stream in there if options.wants(stream)]
     absent = [stream for stream in options.names if stream not in there]
     if absent and options.fail_on_loss:
+        folder = options.target.folder
+        if folder and not there:
+            raise Missing(f"there are no streams in {folder}: give a node's segments, such as {folder}/node-1/segments")
         raise Missing(f"there is no stream {absent[0]!r}: streams here are {', '.join(there) or 'none'}")
     return [stream for stream in options.names if stream in there]
 
@@ -134,7 +155,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: {PARTITION: resolve(bound, name, origin.stretch(name), loss)} for name in named}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's name
-        return self._ends(self._options.starting)
+        begun = self._ends(self._options.starting)
+        check_named(self._options, list(begun))
+        return begun
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 Spark's name
         most = self._options.max_offsets

@@ -83,9 +83,13 @@ def find_table_breaks(
     spark: SparkSession | None, tables: str | Path, stream: str = "", proven: Proven | None = None
 ) -> list[Break]:
     """All breaks of one landed stream, or of all that are there."""
-    streams = [stream] if stream else landed_streams(tables)
+    there = landed_streams(tables)
+    streams = [one for one in there if stream in ("", one)]
     if not streams:
-        raise Missing(f"there are no tables in {tables}: land a stream first")
+        found = f"; there are tables of {', '.join(there)}" if there else ""
+        raise Missing(
+            f"there are no tables {f'of {stream!r} ' if stream else ''}in {tables}: land a stream first{found}"
+        )
     breaks: list[Break] = []
     for name in streams:
         runs = _runs(spark, str(tables), name, proven is not None)

@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
 
 from chaplain.core import Frozen
-from chaplain.errors import StorageError
+from chaplain.errors import Missing, StorageError
 from chaplain.pipeline.rows import HEADERS_TYPE, fields, schema_text
 from chaplain.segment.arrow import SCHEMA
 
@@ -147,11 +147,25 @@ def move_in(table: str, files: Sequence[Written]) -> None:
 
 def table(spark: SparkSession, path: str | Path, storage_options: Storage = None) -> DataFrame:
     """A landed table as it is now. Never read the folder of a Delta table as plain Parquet: it may hold more."""
-    tables, _, name = str(path).rstrip("/").rpartition("/")
+    place = str(path).rstrip("/")
+    if "://" not in place and kind_of(place) is None:
+        place = _meant(place)
+    tables, _, name = place.rpartition("/")
     files = landed_files(tables or ".", unquote(name), storage_options)
     if not files:
         return spark.createDataFrame([], schema_text(headers=True))
     return spark.read.parquet(*files)
+
+
+def _meant(place: str) -> str:
+    """A folder with one table in it is taken for that table; nothing landed yet is no mistake, a wrong name is."""
+    inside, beside = landed_streams(place), landed_streams(Path(place).parent)
+    if len(inside) == 1:
+        return table_path(place, inside[0])
+    if inside or beside:
+        names = ", ".join(inside or beside)
+        raise Missing(f"there is no table at {place}: there are tables of {names} {'in' if inside else 'beside'} it")
+    return place
 
 
 def arrow_schema() -> Any:

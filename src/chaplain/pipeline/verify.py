@@ -120,14 +120,15 @@ def _prove(spark: SparkSession, asked: Asked) -> tuple[Proof, Plan]:
 def prove(
     spark: SparkSession | None,
     *,
-    cluster: str = "",
-    path: str = "",
+    cluster: str | Path = "",
+    path: str | Path = "",
     manifest: str | Path | None = None,
     identity: str = "",
     signatures: bool = False,
     founding: str = "",
 ) -> Proof:
     """Prove a log: from its beginning, or from where the manifest says. A proof without breaks writes the manifest."""
+    path, cluster = str(path), str(cluster)
     if manifest is None:
         asked = Asked(path, cluster, founding, signatures)
         return (_prove(spark, asked) if spark is not None else prove_here(asked))[0]
@@ -161,8 +162,8 @@ def _proven(manifest: str | Path | None, identity: str) -> Proven | None:
 def find_breaks(
     spark: SparkSession,
     *,
-    cluster: str = "",
-    path: str = "",
+    cluster: str | Path = "",
+    path: str | Path = "",
     tables: str | Path = "",
     stream: str = "",
     manifest: str | Path | None = None,
@@ -173,15 +174,18 @@ def find_breaks(
         raise ConfigError("give the cluster's folder, a path to segments, or tables")
     if tables:
         return find_table_breaks(spark, tables, stream, _proven(manifest, str(more.get("identity", ""))))
-    breaks = prove(spark, cluster=cluster, path=path, manifest=manifest, **more).breaks
-    return [one for one in breaks if not stream or one.stream in ("", stream)]
+    proof = prove(spark, cluster=cluster, path=path, manifest=manifest, **more)
+    if stream and stream not in proof.state.tails and not proof.breaks:
+        there = ", ".join(sorted(proof.state.tails)) or "none"
+        raise Missing(f"there is no stream {stream!r}, so nothing is proven of it: streams here are {there}")
+    return [one for one in proof.breaks if not stream or one.stream in ("", stream)]
 
 
 def verify(
     spark: SparkSession,
     *,
-    cluster: str = "",
-    path: str = "",
+    cluster: str | Path = "",
+    path: str | Path = "",
     tables: str | Path = "",
     stream: str = "",
     manifest: str | Path | None = None,
