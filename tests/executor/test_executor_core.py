@@ -357,6 +357,17 @@ def test_numbers_that_no_database_counts_to_are_refused(number: int) -> None:
     assert isinstance(report, Report)
 
 
+@pytest.mark.parametrize("name", ["", "x" * 256])
+def test_names_that_no_stream_has_are_not_remembered(name: str) -> None:
+    """Of what was read a node remembers 4,096: with names as long as a body they would be 256 MiB."""
+    stage = ready(3)
+    (refusal,) = stage.ask(ReadThrough(name, ((1, 5),)))
+    assert isinstance(refusal, Settled)
+    assert refusal.kind == "invalid"
+    (report,) = stage.hears(2, WereRead(name, ACL, ((1, 5),)))
+    assert isinstance(report, Report)
+
+
 def test_results_that_were_read_are_cleared_everywhere() -> None:
     stage = ready(3)
     effects = stage.ask(ReadThrough("main", ((1, 5),)))

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from itertools import count
+
+from chaplain.core import Drained, Persist, Persisted, Requested, Settled
 from chaplain.errors import Malformed
 from chaplain.graph import messages, requests
+from chaplain.graph.core import GraphCore
 from chaplain.graph.event import Draft, Link, decode, sign
+from chaplain.graph.graph_events import EventsRead, ReadEvents
 from chaplain.graph.messages import Confirmation, Events, Fetch, Fetched, GetData, Inv, Item, Leaves, SyncEvent
 from chaplain.graph.requests import Append, Page, ReadArrivals, ReadSnapshot, Row
+from chaplain.graph.settings import GraphSettings
 from chaplain.link.identity import Identity
 
 _WHO = Identity(bytes(32))
@@ -32,6 +40,9 @@ SEEDS = {
     "target_message": [_joined(message) for message in _MESSAGES],
     "target_request": [
         requests.encode(one) for one in (Append("s"), ReadSnapshot("s", True, (_NEXT.id,)), ReadArrivals("s"))
+    ],
+    "target_client": [
+        bytes((kind,)) + b"".join(number.to_bytes(8, "big") for number in (1, 2, 3)) for kind in range(4)
     ],
     "target_page": [requests.encode(Page((Row(_FIRST.raw, 1, True, 2, False),), b"log", 1, 2, (), True))],
 }
@@ -70,3 +81,50 @@ def target_page(data: bytes) -> None:
     except Malformed:
         return
     assert requests.decode_answer(requests.encode(page), Page) == page
+
+
+def make_target_client() -> Callable[[bytes], None]:
+    """A reader that goes on in the node's own order, with any numbers: an octet for what it reads, then 8 for each."""
+    core, calls = _core(), count(100)
+
+    def target(data: bytes) -> None:
+        numbers = [int.from_bytes(data[at : at + 8], "big", signed=True) for at in (1, 9, 17)]
+        kind, log = int.from_bytes(data[:1], "big"), core.common.log
+        only_read = bool(kind & 2)
+        if kind & 1:
+            position, wait_ns, _ = numbers
+            request: requests.GraphRequest = ReadArrivals("notes", only_read, (), log, position, wait_ns)
+        else:
+            limit, height, wait_ns = numbers
+            request = ReadSnapshot("notes", only_read, (_FIRST.id,), log, limit, height, data[:32], wait_ns)
+        call = next(calls)
+        settled = _settled(core, Requested(call, "ann", requests.encode(request), b""))
+        assert [one.call for one in settled] in ([], [call])
+        for one in settled:
+            assert one.kind in ("", "refused")
+            assert one.kind or len(requests.decode_answer(one.payload, Page).rows) <= 3
+
+    return target
+
+
+def _core() -> GraphCore:
+    """One that has three events on its disk."""
+    core = GraphCore(GraphSettings("demo"), _WHO, random.Random(1), now_ns=0, founders=[_WHO.key])
+    for call in range(3):
+        _settled(core, Requested(call, "ann", requests.encode(Append("notes")), b"hello"))
+    return core
+
+
+def _settled(core: GraphCore, event: Requested) -> list[Settled]:
+    """What clients are told, on a disk that writes and reads at once."""
+    found: list[Settled] = []
+    inbox: list[Requested | Drained | Persisted | EventsRead] = [event, Drained()]
+    while inbox:
+        for effect in core.step(0, inbox.pop(0)):
+            if isinstance(effect, Persist):
+                inbox += [Persisted(effect.ticket), Drained()]
+            elif isinstance(effect, ReadEvents):
+                inbox.append(EventsRead(effect.token, tuple(_FIRST.raw for _ in effect.places)))
+            elif isinstance(effect, Settled):
+                found.append(effect)
+    return found

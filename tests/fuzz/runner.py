@@ -1,8 +1,9 @@
 """Feeds hostile bytes to every decoder: `python tests/fuzz/runner.py [--inputs N] [--seed S] [target …]`.
 
 Each `*_targets.py` beside this file has functions `target_*(data: bytes)`, and may have `SEEDS`, a dictionary from such
-a name to valid inputs. A target returns quietly for anything; whatever it raises is a finding. Inputs depend on nothing
-but the target's name, its seeds and the number given, so a finding can be made again.
+a name to valid inputs. A target returns quietly for anything; whatever it raises is a finding, and so is an input that
+keeps it busy for `BUSY_S`. Inputs depend on nothing but the target's name, its seeds and the number given, so a finding
+can be made again.
 
 A target that needs a whole core is made by a function `make_target_*()`, which is called anew every `KEPT_FOR` inputs:
 what one input did to the core is still there for the next ones. A finding says with which input such a core began;
@@ -13,18 +14,21 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
-from types import ModuleType
+from types import FrameType, ModuleType
 
 HERE = Path(__file__).parent
 EXTREMES = (b"\0", b"\xff", b"\x7f", b"\x80", b"\0\0", b"\xff\xff", b"\xff" * 4, b"\x80" + b"\0" * 7, b"\xff" * 8)
 SIZE_MAX = 600
 KEPT_FOR = 20
+BUSY_S = 5.0
+"""Of processor time, for one input: a node would stand still for so long. What else the machine does is no matter."""
 
 Target = Callable[[bytes], object]
 Make = Callable[[], Target]
@@ -32,6 +36,10 @@ Make = Callable[[], Target]
 
 class Finding(AssertionError):
     """A target raised. The message holds all that is needed to see it again."""
+
+
+class Busy(Exception):
+    """One input kept a target busy for too long."""
 
 
 def layers() -> list[str]:
@@ -79,18 +87,26 @@ def _load(path: Path) -> ModuleType:
 def feed(name: str, make: Make, seeds: list[bytes], count: int, *, seed: int = 0, first: int = 0) -> int:
     """Give the target so many inputs, less those before the first; returns how many it took."""
     fed = 0
+    signal.signal(signal.SIGVTALRM, _interrupt)
     for number, data in enumerate(inputs(f"{name}/{seed}", seeds, count)):
         if number < first:
             continue
         if number % KEPT_FOR == 0 or number == first:
             began, target = number, make()
+        signal.setitimer(signal.ITIMER_VIRTUAL, BUSY_S)
         try:
             target(data)
         except Exception as error:
             shown = f"bytes.fromhex('{data.hex()}')"
             raise Finding(f"{name} input {number} of seed {seed}, first {began}: {error!r} for {shown}") from error
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         fed += 1
     return fed
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise Busy(f"busy for {BUSY_S:g} s")
 
 
 def inputs(root: str, seeds: list[bytes], count: int) -> Iterator[bytes]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from itertools import count
+
+from chaplain.core import Drained, Requested, Settled
 from chaplain.errors import Malformed
 from chaplain.sequence import messages, requests
+from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.entry import (
     Ballot,
     Change,
@@ -15,9 +21,12 @@ from chaplain.sequence.entry import (
     encode_run,
     make_entry,
 )
+from chaplain.sequence.layer import SequenceLayer
 from chaplain.sequence.messages import Bearing, DscReq, Events, Grant, Lock, Refuse, Seq, Why
 from chaplain.sequence.requests import Page, PageRun, PublishRequest, ReadRequest
+from chaplain.sequence.settings import SequenceSettings
 
+NOW_NS = 10**12
 _BEARING = Bearing(seat=7, history=9)
 _BALLOT = Ballot(3, 7)
 _ENTRIES = [
@@ -46,6 +55,9 @@ SEEDS = {
     "target_request": [
         requests.encode(PublishRequest("ticks", [1, 2])),
         requests.encode(ReadRequest("ticks", 1, 0, 0)),
+    ],
+    "target_client": [
+        bytes((kind,)) + b"".join(number.to_bytes(8, "big") for number in (1, 2, 3)) for kind in range(2)
     ],
     "target_page": [requests.encode(Page(1, 1, 2, [PageRun(1, "ann", bytes(32), [b"a", b"b"])]))],
 }
@@ -86,3 +98,32 @@ def target_page(data: bytes) -> None:
     except Malformed:
         return
     assert requests.decode_page(requests.encode(page)) == page
+
+
+def make_target_client() -> Callable[[bytes], None]:
+    """Any numbers: an octet says whether they are what a reader asks for or lengths of events, then 8 octets each."""
+    layer, calls = _layer(), count(100)
+
+    def target(data: bytes) -> None:
+        numbers = [int.from_bytes(data[at : at + 8], "big", signed=True) for at in (1, 9, 17)]
+        request = ReadRequest("ticks", *numbers) if data[:1] < b"\x01" else PublishRequest("ticks", numbers)
+        call = next(calls)
+        effects = layer.step(NOW_NS, Requested(call, "ann", requests.encode(request), b"abcdef"))
+        effects += layer.step(NOW_NS, Drained())
+        settled = [one for one in effects if isinstance(one, Settled) and one.call == call]
+        assert len(settled) <= 1
+        for one in settled:
+            assert one.kind or isinstance(request, PublishRequest) or requests.decode_page(one.payload).history
+
+    return target
+
+
+def _layer() -> SequenceLayer:
+    """Of a node that is alone and has numbered three events."""
+    core = SequenceCore(SequenceSettings(7, lonely_ns=0), random.Random(1), NOW_NS)
+    layer = SequenceLayer(core)
+    layer.step(NOW_NS, Drained())
+    layer.step(NOW_NS, Requested(1, "ann", requests.encode(PublishRequest("ticks", [1, 1, 1])), b"abc"))
+    layer.step(NOW_NS, Drained())
+    assert layer.core.bench.events == 3
+    return layer

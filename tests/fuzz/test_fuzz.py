@@ -1,6 +1,7 @@
 """A slice of the fuzzing that `make prove` does at length."""
 
 import pytest
+import runner
 from runner import KEPT_FOR, Finding, feed, inputs, targets
 
 TARGETS = targets()
@@ -62,3 +63,14 @@ def test_a_finding_in_what_is_kept_says_with_which_input_it_began():
         feed("toy", make, [], 100, seed=7)
     with pytest.raises(Finding, match=f"toy input {KEPT_FOR + 3} of seed 7, first {KEPT_FOR}:"):
         feed("toy", make, [], 100, seed=7, first=KEPT_FOR)
+
+
+def test_an_input_that_keeps_a_target_busy_is_a_finding(monkeypatch):
+    monkeypatch.setattr(runner, "BUSY_S", 0.05)
+
+    def target(data):
+        while data.startswith(b"ab"):
+            pass
+
+    with pytest.raises(Finding, match=r"toy input 1 of seed 0, first 0: Busy\('busy for 0.05 s'\)"):
+        feed("toy", lambda: target, [b"abc"], 100)

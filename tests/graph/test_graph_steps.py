@@ -313,6 +313,26 @@ def test_a_bad_name_is_refused(stream):
     assert stage.ask(1, Append(stream), b"x").kind == "refused"
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({name: number} for name in ("position", "wait_ns") for number in (-1, -(1 << 62), 1 << 63)),
+        {"leaves": (b"short",)},
+        {"leaves": (bytes(32),) * (requests.FRONTIER_MAX + 1)},
+        {"log": bytes(17)},
+    ],
+)
+def test_what_no_reader_was_told_is_refused(wrong):
+    """A node would step up from the lowest number to 0, and do nothing else until then."""
+    stage = Stage(1)
+    stage.append(1, b"1")
+    log = stage.nodes[1].core.common.log
+    assert stage.ask(1, ReadArrivals("notes", **{"log": log, **wrong})).kind == "refused"
+    for name, value in wrong.items():
+        fields = {"limit": value, "after_height": value} if name == "position" else {name: value}
+        assert all(stage.ask(1, ReadSnapshot("notes", **{one: fields[one]})).kind == "refused" for one in fields)
+
+
 def test_too_many_streams_are_refused():
     stage = Stage(1, streams_max=2)
     stage.append(1, b"x", "a")

@@ -180,6 +180,10 @@ def test_a_reader_of_another_history_is_told() -> None:
         (requests.encode(PublishRequest("s", [])), b""),
         (requests.encode(PublishRequest("s s", [1])), b"a"),
         (requests.encode(PublishRequest("", [1])), b"a"),
+        (requests.encode(PublishRequest("s", [2, -1])), b"a"),
+        (requests.encode(ReadRequest("s", -1, 0, 0)), b""),
+        (requests.encode(ReadRequest("s", 0, -1, 0)), b""),
+        (requests.encode(ReadRequest("s", 0, 0, -1)), b""),
     ],
 )
 def test_bad_requests_are_refused(body: bytes, payload: bytes) -> None:

@@ -60,7 +60,7 @@ def publish(stream: str, values: list[bytes]) -> Ask[int]:
 
 
 def look(stream: str, start: int, wait_s: float, history: int) -> Ask[Page]:
-    body = requests.encode(ReadRequest(stream, start, int(wait_s * _NS), history))
+    body = requests.encode(ReadRequest(stream, start, max(0, int(wait_s * _NS)), history))
 
     def build(call: int, timeout_ns: int) -> Call:
         return Call(LookUp(call, Layer.SEQUENCE, body), b"", timeout_ns)

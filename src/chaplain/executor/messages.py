@@ -11,13 +11,17 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from chaplain.core import Frozen
-from chaplain.errors import Malformed
+from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.packed import unpack
 
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """What databases can count to."""
 LANES_MAX = 4096
 """Lanes in one `ReadThrough`."""
+Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=STRING_BYTES_MAX)]
+"""Of a stream: executors remember some of those that they were told."""
+Lanes: TypeAlias = Annotated[tuple[tuple[Number, Number], ...], msgspec.Meta(max_length=LANES_MAX)]
+"""Of each the last id whose result was read."""
 
 
 class _Message(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -30,7 +34,7 @@ class _Message(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fi
 class AskResults(_Message, frozen=True):
     """What became of requests, once this executor has applied message `index`. Answered with runs of outcomes."""
 
-    stream: str
+    stream: Name
     client_id: Number
     """The lane; 0: all of the identity's, whatever their ids."""
     first_id: Number
@@ -41,14 +45,14 @@ class AskResults(_Message, frozen=True):
 class ReadThrough(_Message, frozen=True):
     """Results of these lanes, up to an id each, need not be kept. Saying it again, or less, does no harm."""
 
-    stream: str
-    through: tuple[tuple[Number, Number], ...]
+    stream: Name
+    through: Lanes
 
 
 class Query(_Message, frozen=True):
     """The payload is a statement that changes nothing. Answered with rows."""
 
-    stream: str
+    stream: Name
     index: Number
     """After this message at least."""
     fresh: bool
@@ -75,7 +79,7 @@ class Reach(_Message, frozen=True):
 class Print(_Message, frozen=True):
     """My database of the stream has this fingerprint after that message."""
 
-    stream: str
+    stream: Name
     index: Number
     fingerprint: bytes
 
@@ -83,22 +87,22 @@ class Print(_Message, frozen=True):
 class WereRead(_Message, frozen=True):
     """A client of mine has read its results."""
 
-    stream: str
+    stream: Name
     acl: bytes
-    through: tuple[tuple[Number, Number], ...]
+    through: Lanes
 
 
 class AskCopy(_Message, frozen=True):
     """The messages that my database lacks are dropped: give me yours, from this octet on."""
 
-    stream: str
+    stream: Name
     position: Number
 
 
 class CopyPiece(_Message, frozen=True):
     """The payload is a piece of my copy of a database."""
 
-    stream: str
+    stream: Name
     index: Number
     """The last message in it."""
     position: Number
@@ -120,10 +124,7 @@ def encode(message: ClientMessage | PeerMessage) -> bytes:
 
 
 def decode_client(body: bytes) -> ClientMessage:
-    message = unpack(_of_client, body, "executor")
-    if isinstance(message, ReadThrough) and len(message.through) > LANES_MAX:
-        raise Malformed(f"executor: more than {LANES_MAX} lanes")
-    return message
+    return unpack(_of_client, body, "executor")
 
 
 def decode_peer(body: bytes) -> PeerMessage:

@@ -18,6 +18,7 @@ from chaplain.graph.conduct import Conduct
 from chaplain.graph.event import confirm_label, event_label
 from chaplain.graph.graph_events import Check, CheckSignatures, GraphEffect, ReadEvents, holds
 from chaplain.graph.messages import GraphMessage
+from chaplain.graph.requests import LOG_BYTES
 from chaplain.graph.settings import GraphSettings
 from chaplain.graph.stream import Stream
 from chaplain.link.events import Peer
@@ -45,7 +46,7 @@ class Common:
         """Keys of everybody who ever was a member, as far as we heard."""
         self.counts: Counter[str] = Counter()
         self.out: list[GraphEffect] = []
-        self.log = rng.randbytes(16)
+        self.log = rng.randbytes(LOG_BYTES)
         """Names our order of arrival; another process has another."""
         self._bits: dict[bytes, int] = {}
         self._accounts: OrderedDict[bytes, Conduct] = OrderedDict()

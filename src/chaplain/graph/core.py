@@ -57,7 +57,6 @@ from chaplain.graph.syncing import Syncing
 from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited
 from chaplain.segment.layout import Bytes
-from chaplain.wire.primitives import put_string
 
 
 class _Written(Frozen, frozen=True):
@@ -246,8 +245,7 @@ class GraphCore:
     def _requested(self, now_ns: int, event: Requested) -> None:
         try:
             request = requests.decode_request(event.body)
-            put_string(request.stream)
-        except (Malformed, ValueError) as wrong:
+        except Malformed as wrong:
             self.common.out.append(Settled(event.call, kind="refused", reason=str(wrong)))
             return
         if isinstance(request, Append):

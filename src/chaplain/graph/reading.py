@@ -50,8 +50,7 @@ class Reading:
         return min((one.due_ns for one in self._waiting.values()), default=None)
 
     def requested(self, now_ns: int, call: int, request: ReadSnapshot | ReadArrivals) -> None:
-        wait_ns = min(max(request.wait_ns, 0), WAIT_NS_MAX)
-        self._answer(Waiting(call, request, now_ns + wait_ns), now_ns)
+        self._answer(Waiting(call, request, now_ns + min(request.wait_ns, WAIT_NS_MAX)), now_ns)
 
     def withdrawn(self, call: int) -> None:
         self._waiting.pop(call, None)

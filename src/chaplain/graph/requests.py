@@ -10,16 +10,26 @@ short cut for the node that gave them.
 
 from __future__ import annotations
 
-from typing import TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.graph.event import ID_BYTES
 from chaplain.rights import Right, Want
 from chaplain.wire.packed import UNREADABLE, unpack
+from chaplain.wire.primitives import put_string
 
 FRONTIER_MAX = 4096
+LOG_BYTES = 16
+
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""Places, heights and spans of time are never below 0: a node would walk up from there."""
+Id: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
+Frontier: TypeAlias = Annotated[tuple[Id, ...], msgspec.Meta(max_length=FRONTIER_MAX)]
+LogId: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=LOG_BYTES)]
+"""Names a node's order of arrival; empty if the reader has none."""
 
 
 class _Body(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -37,12 +47,12 @@ class ReadSnapshot(_Body, frozen=True):
 
     stream: str
     only_read: bool = False
-    leaves: tuple[bytes, ...] = ()
-    log: bytes = b""
-    limit: int = 0
-    after_height: int = 0
-    after_id: bytes = b""
-    wait_ns: int = 0
+    leaves: Frontier = ()
+    log: LogId = b""
+    limit: Number = 0
+    after_height: Number = 0
+    after_id: Annotated[bytes, msgspec.Meta(max_length=ID_BYTES)] = b""
+    wait_ns: Number = 0
     """How long to wait until the node has all of the snapshot."""
 
 
@@ -51,11 +61,11 @@ class ReadArrivals(_Body, frozen=True):
 
     stream: str
     only_read: bool = False
-    leaves: tuple[bytes, ...] = ()
+    leaves: Frontier = ()
     """Of what the reader has."""
-    log: bytes = b""
-    position: int = 0
-    wait_ns: int = 0
+    log: LogId = b""
+    position: Number = 0
+    wait_ns: Number = 0
     """How long to wait for news."""
 
 
@@ -97,8 +107,10 @@ def encode(message: GraphRequest | Appended | Page) -> bytes:
 
 def decode_request(body: bytes) -> GraphRequest:
     request = unpack(_requests, body, "graph request")
-    if not isinstance(request, Append) and len(request.leaves) > FRONTIER_MAX:
-        raise Malformed(f"graph request: {len(request.leaves)} leaves")
+    try:
+        put_string(request.stream)
+    except ValueError as wrong:
+        raise Malformed(f"graph request: {wrong}") from None
     return request
 
 

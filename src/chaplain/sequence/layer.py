@@ -137,7 +137,7 @@ class SequenceLayer:
         elif len(self._waiting) >= self.core.settings.readers_max:
             out.append(Settled(asked.call, kind="busy", reason="too many readers wait here already: read later"))
         else:
-            wait_ns = min(max(0, request.wait_ns), self.core.settings.read_wait_ns_max)
+            wait_ns = min(request.wait_ns, self.core.settings.read_wait_ns_max)
             if not self.core.bench.history:
                 wait_ns = max(wait_ns, _DSC_WAIT_NS)
             waiting = _Waiting(asked.call, request, now_ns + wait_ns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -19,19 +19,22 @@ from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.packed import unpack
 from chaplain.wire.primitives import VCHAR
 
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+"""MessagePack's numbers end where 64 bits do, as a history's name does."""
+
 
 class PublishRequest(Frozen, frozen=True, array_like=True, tag="publish", forbid_unknown_fields=True):
     stream: str
-    lengths: list[int]
+    lengths: list[Number]
 
 
 class ReadRequest(Frozen, frozen=True, array_like=True, tag="read", forbid_unknown_fields=True):
     stream: str
-    start: int
+    start: Number
     """The number of the first event wanted; 0: the oldest that the node remembers."""
-    wait_ns: int
+    wait_ns: Number
     """How long to wait for an event if there is none yet."""
-    history: int
+    history: Number
     """The history that the reader read before, 0 for any: numbers of another mean something else."""
 
 
@@ -98,6 +101,6 @@ def decode_numbered(payload: bytes) -> Numbered:
 
 def split(lengths: Sequence[int], payload: bytes) -> tuple[bytes, ...]:
     """The values of a publish."""
-    if not lengths or min(lengths) < 0 or sum(lengths) != len(payload):
+    if not lengths or sum(lengths) != len(payload):
         raise Malformed("sequence request: the lengths do not add up to the values")
     return tuple(payload[end - size : end] for size, end in zip(lengths, accumulate(lengths), strict=True))
