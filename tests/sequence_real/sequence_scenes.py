@@ -208,12 +208,10 @@ def batter(cluster: Cluster, kills: int) -> tuple[dict[str, int], list[float]]:
 
 
 def first_node_forgets_everybody(cluster: Cluster) -> None:
-    """Node 1 dies and starts with an empty list: it must find its way back, and begin nothing that stays."""
+    """Node 1 dies and starts without neighbours: it must find its way back, and begin nothing that stays."""
     history = wait_until_working(cluster)
     cluster[1].kill()
-    file = cluster[1].folder / NODE_FILE
-    lines = ["neighbours = []" if line.startswith("neighbours") else line for line in file.read_text().splitlines()]
-    file.write_text("\n".join(lines) + "\n")
+    forget_neighbours(cluster[1])
     cluster[1].start()
     assert wait_until_working(cluster) == history
     with Client.connect(cluster.directory, node=1, timeout=PATIENCE_S) as client:
@@ -221,6 +219,26 @@ def first_node_forgets_everybody(cluster: Cluster) -> None:
         assert number == 1
     with Client.connect(cluster.directory, node=2, timeout=PATIENCE_S) as client:
         assert [event.value for event in client.sequence("back").read(follow=True, stop=2)] == [b"here"]
+
+
+def forget_neighbours(node: Node) -> None:
+    file = node.folder / NODE_FILE
+    lines = ["neighbours = []" if line.startswith("neighbours") else line for line in file.read_text().splitlines()]
+    file.write_text("\n".join(lines) + "\n")
+
+
+@contextlib.contextmanager
+def three_by_beacons(directory: Path) -> Iterator[Cluster]:
+    """They know each other's keys, and find each other by datagrams alone."""
+    with founded(directory, 3, settings="[sequence]\npatience_seconds = 2\n") as cluster:
+        port = cluster.endpoint(1).rsplit(":", 1)[1]  # ours by TCP, so no other test's by UDP
+        for node in cluster:
+            forget_neighbours(node)
+            with (node.folder / NODE_FILE).open("a") as file:
+                file.write(f'[beacon]\naddress = "127.255.255.255"\nport = {port}\nevery_seconds = 0.2\n')
+        cluster.start()
+        wait_until_working(cluster)
+        yield cluster
 
 
 def when_in(node: Node, state: str, since_s: float) -> float | None:

@@ -1,14 +1,15 @@
-"""Five real nodes: publishers that contend while the holder of the lock is killed, and a partition that heals."""
+"""Real nodes: publishers that contend while the holder of the lock is killed, a partition that heals, and beacons."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from pathlib import Path
 
 import pytest
 from tests.cluster import namespaces
-from tests.cluster.harness import PATIENCE_S, promised, shell, until
+from tests.cluster.harness import PATIENCE_S, promised, shell, throughout, until
 from tests.sequence_real.sequence_scenes import (
     STREAM,
     batter,
@@ -17,6 +18,7 @@ from tests.sequence_real.sequence_scenes import (
     refusal,
     sequence_of,
     shown,
+    three_by_beacons,
     wait_until_working,
     when_in,
 )
@@ -68,6 +70,25 @@ def _recorded(segments: Path) -> bool:
     index = Index(segments, "sequence")
     index.refresh()
     return sum(place.count for place in index.streams.get("cli", ())) == 1
+
+
+def test_one_of_three_that_find_each_other_by_beacons_numbers_nothing_alone(tmp_path: Path) -> None:
+    with three_by_beacons(tmp_path / "three") as cluster:
+        history = wait_until_working(cluster)
+        with Client.connect(cluster.directory, node=1, timeout=PATIENCE_S) as client:
+            assert client.sequence(STREAM).publish_many([b"1", b"2"]) == 1
+        for number in (1, 2):
+            cluster[number].signal(signal.SIGSTOP)
+        cluster[3].kill()
+        cluster[3].start()
+        until(lambda: bool(sequence_of(cluster[3])), "node 3 is back")
+        throughout(6, lambda: sequence_of(cluster[3]).get("state", "DSC") == "DSC", "node 3 works alone")
+        assert "DSC" in refusal(cluster.directory, 3)
+        for number in (1, 2):
+            cluster[number].signal(signal.SIGCONT)
+        assert wait_until_working(cluster) == history
+        with Client.connect(cluster.directory, node=3, timeout=PATIENCE_S) as client:
+            assert client.sequence(STREAM).publish(b"3") == 3
 
 
 @pytest.mark.root

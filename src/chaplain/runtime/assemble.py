@@ -141,12 +141,12 @@ def make_recorder(config: NodeConfig) -> Recorder | None:
 def make_sequence(
     config: NodeConfig, identifier: int, nodes: dict[int, bytes], endpoint: str, now_ns: int
 ) -> SequenceLayer:
-    """The list of a node is its neighbours; with an empty one it does not wait for the other nodes it knows."""
+    """The list of a node is all whom its configuration names, however it finds them (decision 0135)."""
     neighbours = tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint)
     names = {identifier_of(key): node_id for node_id, key in nodes.items()}
     settings = SequenceSettings(
         identifier,
-        listed=tuple(sorted(names.keys() - {identifier})) if neighbours else (),
+        listed=tuple(sorted(names.keys() - {identifier})),
         neighbours=neighbours,
         silence_ns=config.span_ns("sequence.silence_seconds"),
         patience_ns=config.span_ns("sequence.patience_seconds"),
