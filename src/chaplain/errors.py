@@ -19,6 +19,10 @@ class Refused(ChaplainError):
     """The other side would not talk to us, and said why."""
 
 
+class NotExecutor(Refused):
+    """No node that this client may ask executes statements."""
+
+
 class Unreachable(ChaplainError):
     """Nobody who could answer was reached in time."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client_stage import SECOND_NS, Stage
+from client_stage import SECOND_NS, PlainNode, Stage
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +20,7 @@ from chaplain.core import Drained, Stopping
 from chaplain.desk.messages import (
     AskQuestion,
     Cancel,
+    ClientRequest,
     Done,
     EventItem,
     Failed,
@@ -28,6 +29,7 @@ from chaplain.desk.messages import (
     GetStatus,
     JoinAPool,
     ListenEvents,
+    LookUp,
     PoolItem,
     RotateKeys,
     ShoutToPool,
@@ -35,6 +37,7 @@ from chaplain.desk.messages import (
 )
 from chaplain.wire import command
 from chaplain.wire.command import Alive, Ping
+from chaplain.wire.parcel import Layer
 
 
 def up(count: int = 3, settings: Settings | None = None) -> Stage:
@@ -86,6 +89,73 @@ def test_a_refusal_says_why() -> None:
     assert first == Raised(1, Failure.REFUSED, "fire 'a b': a name has no blanks")
     assert isinstance(second, Raised)
     assert second.failure is Failure.REFUSED
+
+
+SQL = LookUp(1, Layer.EXECUTOR, b"")
+NO_ROLE = Failed(1, "not_executor", "this node is no executor: go to another")
+
+
+def asked(stage: Stage, request: ClientRequest) -> PlainNode:
+    """The node that was asked last."""
+    [node] = [node for node in stage.nodes.values() if node.requests and node.requests[-1][0] == request]
+    return node
+
+
+def test_a_node_that_is_no_executor_is_left_for_another() -> None:
+    stage = up()
+    stage.call(SQL)
+    first = asked(stage, SQL)
+    stage.reply(first, NO_ROLE)
+    first.requests.clear()
+    second = asked(stage, SQL)
+    assert second is not first
+    stage.reply(second, Done(1), b"rows")
+    stage.call(LookUp(2, Layer.EXECUTOR, b""))
+    assert not first.requests  # it is known by now
+    stage.call(LookUp(3, Layer.GRAPH, b""))
+    assert first.requests  # which has nothing to do with other layers
+    assert stage.outcomes == [Returned(1, b"rows")]
+
+
+def test_who_finds_no_executor_is_told_when_all_were_asked() -> None:
+    stage = up()
+    stage.call(SQL)
+    for left in (2, 1, 0):
+        node = asked(stage, SQL)
+        assert len(stage.outcomes) == 0
+        stage.reply(node, NO_ROLE)
+        node.requests.clear()
+        assert len(stage.outcomes) == (left == 0)
+    assert stage.outcomes == [Raised(1, Failure.NOT_EXECUTOR, f"executor read: {NO_ROLE.reason}")]
+    stage.call(LookUp(2, Layer.EXECUTOR, b""))
+    assert asked(stage, LookUp(2, Layer.EXECUTOR, b""))  # one of them may have become one meanwhile
+
+
+def test_who_waits_for_another_executor_asks_it_when_it_is_there() -> None:
+    stage = Stage()
+    one, two, three = stage.nodes.values()
+    two.up = three.up = False
+    stage.run(1)
+    stage.call(SQL)
+    stage.reply(one, NO_ROLE)
+    assert not stage.outcomes
+    two.up = True
+    stage.run(5)
+    assert [request for request, _ in two.requests] == [SQL]
+
+
+def test_who_waits_for_another_executor_in_vain_is_told_why() -> None:
+    stage = Stage()
+    one, two, three = stage.nodes.values()
+    two.up = three.up = False
+    stage.run(1)
+    stage.call(SQL)
+    stage.reply(one, NO_ROLE)
+    stage.run(11)
+    [raised] = stage.outcomes
+    assert isinstance(raised, Raised)
+    assert raised.failure is Failure.NOT_EXECUTOR
+    assert raised.reason == f"executor read: waited 10 s for another node; {one.endpoint}: {NO_ROLE.reason}"
 
 
 def test_commands_are_numbered_from_two_and_wrap() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 from tests.executor.executor_stage import statement
 
 from chaplain.core import Drained, Report, Requested, Settled, Withdrawn, Woken
@@ -34,6 +35,7 @@ from chaplain.journal.cluster_message import Body, chain_hash, encode_body
 from chaplain.journal.config_message import NO_ACL
 from chaplain.journal.covering import Base
 from chaplain.journal.log_records import message_records
+from chaplain.journal.node_message import Stage as Role
 from chaplain.journal.order_events import Message, Preview
 from chaplain.journal.state import Client, Moment
 from chaplain.journal.verdict import ConfigVerdict, Executed, Verdict
@@ -389,6 +391,45 @@ def test_results_that_were_read_are_not_given_again() -> None:
     assert look == TakeResults(1, "main", ACL, 0, 0, 0, ((1, 5), (4, 9)))
     (look,) = stage.ask(AskResults("main", 1, 5, 5, 1), call=8)
     assert look == TakeResults(2, "main", ACL, 1, 5, 5)
+
+
+# Who has not the role.
+
+
+def demoted(journal: Journal, stage: Role = Role.NONE) -> None:
+    nodes = (replace(one, executor=stage) if one.node == 1 else one for one in journal.assembly.nodes)
+    journal.assembly = replace(journal.assembly, nodes=tuple(nodes))
+
+
+@pytest.mark.parametrize("role", [Role.NONE, Role.CATCHUP])
+@pytest.mark.parametrize(
+    "message",
+    [Query("main", 0, False), Query("main", 0, True), AskResults("main", 1, 1, 1, 0), ReadThrough("main", ())],
+)
+def test_a_node_without_the_role_answers_no_question(message: object, role: Role) -> None:
+    stage = ready(3)
+    demoted(stage.journal, role)
+    assert stage.ask(message, payload=statement("select 1")) == [
+        Settled(7, b"", "not_executor", "this node is no executor: go to another")
+    ]
+
+
+def test_who_waits_at_a_node_that_loses_the_role_is_sent_away() -> None:
+    stage = ready(3)
+    assert not [one for one in stage.ask(Query("main", 99, False), 7) if isinstance(one, Settled)]
+    assert not [one for one in stage.ask(Query("main", 99, True), 8) if isinstance(one, Settled)]
+    demoted(stage.journal)
+    refusals = [one for one in stage.step(Drained()) if isinstance(one, Settled)]
+    assert [(one.call, one.kind) for one in refusals] == [(7, "not_executor"), (8, "not_executor")]
+    assert not [one for one in stage.step(Drained()) if isinstance(one, Settled)]
+
+
+def test_a_node_without_databases_sends_clients_elsewhere() -> None:
+    core = ExecutorCore(1, 1, bare=True)
+    core.attach(Journal(3))
+    (refusal,) = core.step(0, Requested(7, "alice", messages.encode(Query("main", 0, False)), b""))
+    assert isinstance(refusal, Settled)
+    assert (refusal.kind, refusal.reason) == ("not_executor", "this node has no databases: ask another")
 
 
 # Comparing.

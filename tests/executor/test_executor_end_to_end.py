@@ -12,12 +12,12 @@ import apsw
 import pytest
 from tests.cluster.harness import Cluster, Node, until
 from tests.executor.scenes import fingerprints, kill_executors
-from tests.journal_real.scenes import status, three
+from tests.journal_real.scenes import find_master, status, three
 
 from chaplain import AsyncClient, Client
 from chaplain.cli.main import main
 from chaplain.config import load_cluster
-from chaplain.errors import Missing, Refused, StatementFailed
+from chaplain.errors import Missing, Refused, StatementFailed, Unknown
 from chaplain.link.identity import Identity
 from chaplain.runtime.founding import make_cluster
 from chaplain.runtime.local import bring_down, bring_up
@@ -58,6 +58,42 @@ def test_a_fresh_query_sees_what_was_agreed_anywhere(cluster: Cluster) -> None:
         for number in range(30):
             one.sql("fresh").execute("insert into n values (?)", [number])
             assert two.sql("fresh").query("select count(*) c from n")[0]["c"] == number + 1
+
+
+def test_a_node_without_the_role_sends_clients_to_another(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    number = find_master(cluster).number % 3 + 1  # one that is not the master
+    here = ["--cluster", str(cluster.directory), "--stream", "roles", "--node", str(number)]
+    with (
+        Client.connect(cluster.directory, node=number % 3 + 1) as admin,
+        Client.connect(cluster.directory, node=number) as pinned,
+    ):
+        admin.sql("roles").execute("create table t(a)")
+        assert pinned.sql("roles").query("select * from t") == []
+        admin.remove_node(number, "executor")
+        try:
+            until(lambda: _is_refused(pinned), "the node answers no query")
+            for words in (["query", "select * from t"], ["results"]):
+                with pytest.raises(SystemExit, match="1"):
+                    main(["sql", *words, *here])
+                assert "this node is no executor" in capsys.readouterr().err
+            with pytest.raises(Unknown, match=r"this node is no executor.* is written") as unknown:
+                pinned.sql("roles").execute("insert into t values (1)")
+            told = admin.sql("roles").execute("insert into t values (1)", id=unknown.value.id)
+            assert (told.changes, tuple(told.id)) == (1, unknown.value.id)
+            for _ in range(5):  # whichever of the nodes it goes to first
+                with Client.connect(cluster.directory) as anywhere:
+                    assert anywhere.sql("roles").query("select a from t") == [{"a": 1}]
+        finally:
+            admin.add_node(number, "executor")
+            until(lambda: not _is_refused(pinned), "the node has its role back")
+
+
+def _is_refused(client: Client) -> bool:
+    try:
+        client.sql("roles").query("select * from t")
+    except Refused:
+        return True
+    return False
 
 
 def test_thousands_at_once(cluster: Cluster) -> None:

@@ -23,6 +23,7 @@ from chaplain.errors import (
     DiskFull,
     Dropped,
     Missing,
+    NotExecutor,
     Refused,
     StatementFailed,
     Unknown,
@@ -40,6 +41,7 @@ _ERRORS: dict[Failure, type[ChaplainError]] = {
     Failure.DISK_FULL: DiskFull,
     Failure.STATEMENT: StatementFailed,
     Failure.DROPPED: Dropped,
+    Failure.NOT_EXECUTOR: NotExecutor,
 }
 
 

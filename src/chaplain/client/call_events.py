@@ -20,6 +20,7 @@ class Failure(Enum):
     DISK_FULL = "disk_full"
     STATEMENT = "statement"
     DROPPED = "dropped"
+    NOT_EXECUTOR = "not_executor"
 
 
 class Cancelled(Frozen, frozen=True):

@@ -107,6 +107,8 @@ class ClientCore:
         self._deadlines = Deadlines()
         self._effects: list[ClientEffect] = []
         self._stopped = False
+        self._idle: frozenset[bytes] = frozenset()
+        """Sessions with nodes that said that they are no executors."""
 
     def step(self, now_ns: int, event: ClientInput) -> list[ClientEffect]:
         match event:
@@ -178,11 +180,17 @@ class ClientCore:
 
     def _place(self, now_ns: int, pending: Pending) -> None:
         """Send the call on the session that serves, or leave it waiting for one."""
-        session = self._keeper.serving()
+        session = self._session_for(pending)
         if session is not None:
             self._send(now_ns, pending, session)
         elif self._endpoints.all_refused():
             self._fail(pending, Failure.REFUSED, self._nobody())
+
+    def _session_for(self, pending: Pending) -> Session | None:
+        """The one that serves. Executors are asked first where one is wanted: the others may have become one since."""
+        found = [one for one in self._keeper.sessions.values() if one.endpoint not in pending.declined]
+        executors = [one for one in found if one.instance not in self._idle] if pending.for_executors else []
+        return next(iter(executors or found), None)
 
     def _send(self, now_ns: int, pending: Pending, session: Session) -> None:
         pending.instance = session.instance
@@ -242,7 +250,10 @@ class ClientCore:
             pending = self._calls[call]
             waited = f"{pending.wish.timeout_ns / 1e9:g} s"
             session = self._keeper.sessions.get(pending.instance or b"")
-            if session is None:
+            if session is None and pending.declined:
+                said = "; ".join(f"{endpoint}: {reason}" for endpoint, reason in pending.declined.items())
+                self._fail(pending, Failure.NOT_EXECUTOR, f"{pending.name}: waited {waited} for another node; {said}")
+            elif session is None:
                 failure = Failure.REFUSED if self._endpoints.any_refused() else Failure.UNREACHABLE
                 self._fail(pending, failure, f"{pending.name}: waited {waited}; {self._nobody()}")
             elif pending.repeatable:
@@ -266,8 +277,7 @@ class ClientCore:
         news, journal = self._keeper.news, self._journal
         while news:
             self._hear(now_ns, news.popleft())
-        if journal is not None:
-            self._keeper.set_aside(now_ns, journal.barred)
+        self._keeper.set_aside(now_ns, self._idle if journal is None else self._idle | journal.barred)
         if self._keeper.serving() is None and self._endpoints.all_refused():
             for pending in list(self._calls.values()):
                 self._fail(pending, Failure.REFUSED, self._nobody())
@@ -281,6 +291,7 @@ class ClientCore:
                 for pending in [pending for pending in self._calls.values() if pending.instance is None]:
                     self._place(now_ns, pending)
             case Lost():
+                self._idle -= {news.instance}
                 self._to_journal(now_ns, SessionDown(news.instance, news.reason))
                 for pending in [pending for pending in self._calls.values() if pending.instance == news.instance]:
                     self._displaced(now_ns, pending, f"the connection to {news.endpoint} was lost ({news.reason})")
@@ -353,12 +364,14 @@ class ClientCore:
         reply = messages.decode_reply(carried.body)
         pending = self._calls.get(reply.call)
         if pending is not None and pending.instance == instance:
-            self._replied(pending, reply, carried.payload)
+            self._replied(now_ns, pending, reply, carried.payload)
 
-    def _replied(self, pending: Pending, reply: NodeReply, payload: bytes) -> None:
+    def _replied(self, now_ns: int, pending: Pending, reply: NodeReply, payload: bytes) -> None:
         match reply:
             case Done():
                 self._finish(pending, Returned(pending.call, payload))
+            case Failed() if _failure_of(reply.kind) is Failure.NOT_EXECUTOR and pending.repeatable:
+                self._declined(now_ns, pending, reply.reason)
             case Failed():
                 self._fail(pending, _failure_of(reply.kind), f"{pending.name}: {reply.reason}")
             case Started():
@@ -367,6 +380,17 @@ class ClientCore:
                 self._yielded(pending, reply, payload)
             case _:
                 assert_never(reply)
+
+    def _declined(self, now_ns: int, pending: Pending, reason: str) -> None:
+        """Another node is to be asked. It need not be there yet: a client has one session before it has two."""
+        instance = pending.instance or b""
+        pending.instance = None
+        pending.declined[self._keeper.sessions[instance].endpoint] = reason
+        self._idle |= {instance}
+        if self._endpoints.has_others(pending.declined):
+            self._place(now_ns, pending)
+        else:
+            self._fail(pending, Failure.NOT_EXECUTOR, f"{pending.name}: {reason}")
 
     def _started(self, pending: Pending) -> None:
         if not pending.listens:

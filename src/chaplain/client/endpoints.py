@@ -10,7 +10,7 @@ twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 
 from chaplain.client.events import Settings
@@ -39,7 +39,9 @@ class Endpoints:
         self.wanted: dict[str, int] = {}
         """Endpoints to keep a session with, and since when."""
         self.aside: frozenset[str] = frozenset()
-        """Those whose nodes are reserved for others: kept, for there may be no better, but others are wanted, too."""
+        """Of nodes that are reserved for others, or no executors: kept, for there may be no better, but others are
+        wanted, too.
+        """
 
     def choose(self, now_ns: int) -> list[str]:
         """Want as many endpoints as there is room for, and say which are new."""
@@ -82,6 +84,10 @@ class Endpoints:
         record.ready_ns = now_ns + self._random.randint(longest_ns // 2, longest_ns)
         record.note, record.reason = "", reason
         record.refusals = record.refusals + 1 if refused else 0
+
+    def has_others(self, asked: Collection[str]) -> bool:
+        """Whether there is one beside these, reached or not."""
+        return any(name not in asked for name in self._records)
 
     def all_refused(self) -> bool:
         """Whether every endpoint said no often enough to be believed."""

@@ -39,7 +39,7 @@ _RECENT_MAX = 1024
 class Pending:
     """One call. `instance` is the session it was sent on, or None while it waits for one."""
 
-    __slots__ = ("instance", "missed", "moved", "recent", "started", "wish")
+    __slots__ = ("declined", "instance", "missed", "moved", "recent", "started", "wish")
 
     def __init__(self, wish: Wish) -> None:
         self.wish = wish
@@ -48,6 +48,8 @@ class Pending:
         self.moved = False
         self.missed = 0
         self.recent: dict[str, None] = {}
+        self.declined: dict[str, str] = {}
+        """Endpoints of nodes that are not the ones to ask, and what they said."""
 
     @property
     def call(self) -> int:
@@ -66,6 +68,10 @@ class Pending:
     def open_at_node(self) -> bool:
         """Whether a node keeps something for this call until it is told that nobody waits."""
         return self.listens or (isinstance(self.wish, Call) and isinstance(self.wish.request, LookUp | Instruct))
+
+    @property
+    def for_executors(self) -> bool:
+        return isinstance(self.wish, Call) and getattr(self.wish.request, "layer", None) == Layer.EXECUTOR
 
     @property
     def repeatable(self) -> bool:

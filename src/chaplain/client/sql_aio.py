@@ -10,7 +10,7 @@ from chaplain.client.journal_aio import AsyncWriter, Line
 from chaplain.client.journal_results import Receipt, RequestId
 from chaplain.client.sql_requests import Item, Parameters
 from chaplain.client.sql_results import Result, Row, checked
-from chaplain.errors import ChaplainError, Closed
+from chaplain.errors import ChaplainError, Closed, NotExecutor
 from chaplain.executor.statement import SQL_TYPE
 
 
@@ -55,7 +55,11 @@ class AsyncSql:
         if receipt is None:
             receipt = (await self._line.run(journal_requests.write(batch)))[0]
         self._index = max(self._index, receipt.index)
-        return checked(await self._collector.result(receipt))
+        try:
+            result = await self._collector.result(receipt)
+        except NotExecutor as why:
+            raise sql_requests.untold(receipt, why) from None
+        return checked(result)
 
     def writer(self) -> AsyncSqlWriter:
         """The fast way for many: packs and pipelines; use it in an `async with` statement."""

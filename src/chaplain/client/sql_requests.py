@@ -14,7 +14,7 @@ from chaplain.client.journal_results import Receipt
 from chaplain.client.requests import Ask
 from chaplain.client.sql_results import Result, Row, results_of, rows_of
 from chaplain.desk.messages import LookUp
-from chaplain.errors import Missing
+from chaplain.errors import Missing, NotExecutor, Unknown
 from chaplain.executor.messages import AskResults, ClientMessage, Query, ReadThrough, decode_runs, encode
 from chaplain.executor.statement import (
     SQL_TYPE,
@@ -94,6 +94,12 @@ def results_of_lane(stream: str, receipts: Sequence[Receipt]) -> Ask[dict[int, R
 
 def lost() -> Missing:
     return Missing("the result was read before, or is not kept any more; the request itself is written")
+
+
+def untold(receipt: Receipt, why: NotExecutor) -> Unknown:
+    """Nobody who may be asked tells the result of what is written; to write it again would be to execute it twice."""
+    said = f"{why}; request {tuple(receipt.id)} is written: execute it with this id at another node for its result"
+    return Unknown(said, receipt.id)
 
 
 def result(stream: str, receipt: Receipt) -> Ask[Result]:

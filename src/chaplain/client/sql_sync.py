@@ -9,6 +9,7 @@ from chaplain.client.journal_results import Receipt, RequestId
 from chaplain.client.journal_sync import Line, Writer
 from chaplain.client.sql_requests import Item, Parameters
 from chaplain.client.sql_results import Result, Row, checked
+from chaplain.errors import NotExecutor
 from chaplain.executor.statement import SQL_TYPE
 
 
@@ -52,7 +53,11 @@ class Sql:
         if receipt is None:
             receipt = self._line.run(journal_requests.write(batch))[0]
         self._index = max(self._index, receipt.index)
-        return checked(self._line.run(sql_requests.result(self.stream, receipt)))
+        try:
+            result = self._line.run(sql_requests.result(self.stream, receipt))
+        except NotExecutor as why:
+            raise sql_requests.untold(receipt, why) from None
+        return checked(result)
 
     def writer(self) -> SqlWriter:
         """The fast way for many: packs and pipelines; use it in a `with` statement."""

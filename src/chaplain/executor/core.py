@@ -4,7 +4,7 @@ Decides which database gets which message and when a question may be answered. T
 that was agreed (`executed`); databases are the host's, reached by errands. Refuses to know SQL.
 
 Invariants: only agreed messages are applied, in order, each once; one `Apply` at a time is under way for a database; an
-executor that has stopped applies nothing more and answers no question.
+executor that has stopped applies nothing more and answers no question; who has not the role answers none either.
 """
 
 from __future__ import annotations
@@ -65,6 +65,9 @@ READ_BYTES_MAX = 1024 * 1024
 ANNOUNCE_NS = 1_000_000_000
 """How often fingerprints are compared while messages are applied."""
 PAUSE_NS = 1_000_000_000
+NOT_EXECUTOR = "not_executor"
+"""The kind of a refusal by a node that is none, for programs: they ask another."""
+NO_ROLE = "this node is no executor: go to another"
 NO_DATABASE = "this node has no databases: ask another"
 
 ExecutorInput: TypeAlias = (
@@ -171,11 +174,7 @@ class ExecutorCore:
             case Drained():
                 self._drained(now_ns)
             case Requested():
-                assert self._journal is not None
-                if self.bare:
-                    self._out.append(Settled(event.call, b"", "missing", NO_DATABASE))
-                else:
-                    self._questions.requested(self._journal, event)
+                self._requested(event)
             case Withdrawn():
                 self._questions.withdrawn(event.call)
             case DatabaseOpened():
@@ -216,6 +215,19 @@ class ExecutorCore:
         effects, self._out = self._out, []
         return effects
 
+    def _requested(self, event: Requested) -> None:
+        assert self._journal is not None
+        if self.bare or not self._serves(self._journal):
+            reason = NO_DATABASE if self.bare else NO_ROLE
+            self._out.append(Settled(event.call, b"", NOT_EXECUTOR, reason))
+        else:
+            self._questions.requested(self._journal, event)
+
+    def _serves(self, journal: JournalView) -> bool:
+        """Whether this node has the role, and has caught up: as for those who read the journal here."""
+        placed = journal.assembly.node(self._node)
+        return placed is not None and placed.executor == Stage.LIVE
+
     def _drained(self, now_ns: int) -> None:
         if self._journal is None:
             return
@@ -224,6 +236,8 @@ class ExecutorCore:
             self._pump(now_ns, feed)
             if through:
                 self._copying.keep(feed, through)
+        if not self.bare and not self._serves(self._journal):
+            self._questions.dismiss(NOT_EXECUTOR, NO_ROLE)
         self._questions.resolve(self._journal, self._settled)
 
     # Feeding databases.

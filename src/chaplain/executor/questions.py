@@ -167,6 +167,13 @@ class Questions:
             if stream:
                 self.effects.append(StopQuery(token, stream))
 
+    def dismiss(self, kind: str, reason: str) -> None:
+        """Nothing more is answered here: whoever waits is told so, rather than kept for what may never come."""
+        for call in [*self._waits, *(asked.wait.call for asked in self._rounds.values())]:
+            self._refuse(call, kind, reason)
+        self._waits.clear()
+        self._rounds.clear()
+
     # Answering.
 
     def resolve(self, journal: JournalView, settled: int) -> None:
