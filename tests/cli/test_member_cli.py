@@ -41,6 +41,11 @@ def test_a_node_joins_takes_over_and_the_first_one_leaves(cluster):
     assert {node["id"]: len(node["roles"]) for node in now["nodes"]} == {1: 4, 2: 4}
     assert {change["stage"] for change in now["changes"]} == {"live", "confirm"}
 
+    lines("graph", "append", "hello", "--stream", "g", "--node", "2", "--cluster", cluster)
+    [event] = lines("graph", "read", "--stream", "g", "--node", "1", "--cluster", cluster)
+    assert event["author"] == 2
+    assert {tuple(node["sequence"]["work_set"]) for node in now["nodes"]} == {(1, 2)}
+
     refused = failure("member", "serializers", "1", "2", "--cluster", cluster)
     assert "the new set is the same as the old one" in refused
     assert "there is no such node" in failure("member", "serializers", "2", "9", "--cluster", cluster)

@@ -68,7 +68,6 @@ class Node:
             random.Random(self.number),
             now_ns=now_ns,
             founders=[identity(number).key for number in range(1, self.members + 1)],
-            name_of=lambda identifier: identifier,
             segments=[(parse_name(name)[1], bytes(data)) for name, data in found.items()],
         )
         self.settled: dict[int, Settled] = {}

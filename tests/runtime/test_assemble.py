@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from chaplain.config import NODE_FILE, load_node
-from chaplain.core import Drained, Woken
+from chaplain.core import Drained, Persist, Persisted, Requested, Settled, Woken
+from chaplain.graph import requests
+from chaplain.graph.core import GraphCore
+from chaplain.graph.graph_events import EventsRead, ReadEvents
+from chaplain.graph.requests import Append, Page, ReadSnapshot, decode_answer
 from chaplain.node.core import NodeCore
 from chaplain.runtime.assemble import make_node
 from chaplain.runtime.founding import make_cluster
@@ -16,6 +21,7 @@ from chaplain.sequence.messages import State
 from chaplain.wire.parcel import Layer
 
 SECOND = 10**9
+CHANGED = 9
 
 
 def made(directory: Path, count: int, number: int) -> NodeCore:
@@ -35,3 +41,43 @@ def test_only_who_is_configured_alone_begins_a_history_alone(tmp_path: Path, cou
         sequence.step(second * SECOND, Woken())
         sequence.step(second * SECOND, Drained())
     assert sequence.core.bench.state is state
+
+
+def test_layers_name_nodes_as_the_configuration_stream_does(tmp_path: Path) -> None:
+    """It gives ids to nodes that no file knew when this one started."""
+    node = made(tmp_path / "cluster", 1, 1)
+    sequence, graph = node.uppers[Layer.SEQUENCE], node.uppers[Layer.GRAPH]
+    assert isinstance(graph, GraphCore)
+    raw = _written(graph)
+    sequence.step(2 * SECOND, Drained())
+    assert (_work_set(node), _author(graph, raw)) == ([1], 1)
+    assert node.journal is not None
+    state = node.journal.execution.state
+    [placed] = state.assembly.nodes
+    state.assembly = replace(state.assembly, nodes=(replace(placed, node=CHANGED),))
+    assert (_work_set(node), _author(graph, raw)) == ([CHANGED], CHANGED)
+    assert node.node_id(node.identifier) == CHANGED
+
+
+def _work_set(node: NodeCore) -> object:
+    told = node.uppers[Layer.SEQUENCE].status()["sequence"]
+    assert isinstance(told, dict)
+    return told["work_set"]
+
+
+def _written(graph: GraphCore) -> bytes:
+    """An event of the node's own."""
+    graph.step(2 * SECOND, Requested(1, "ann", requests.encode(Append("notes")), b"hello"))
+    [persist] = [one for one in graph.step(2 * SECOND, Drained()) if isinstance(one, Persist)]
+    graph.step(2 * SECOND, Persisted(persist.ticket))
+    raw = graph.common.recent(graph.streams["notes"].model.id_of(0))
+    assert raw is not None
+    return raw
+
+
+def _author(graph: GraphCore, raw: bytes) -> int:
+    effects = graph.step(2 * SECOND, Requested(2, "ann", requests.encode(ReadSnapshot("notes")), b""))
+    for read in [one for one in effects if isinstance(one, ReadEvents)]:
+        effects += graph.step(2 * SECOND, EventsRead(read.token, (raw,)))
+    [settled] = [one for one in effects if isinstance(one, Settled)]
+    return decode_answer(settled.payload, Page).rows[0].author

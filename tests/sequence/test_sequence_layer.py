@@ -29,7 +29,7 @@ class Alone:
         values: dict[str, int] = {"lonely_ns": 0, **settings}
         core = SequenceCore(SequenceSettings(1, listed=() if started else (2, 3), **values), Random(1), 0)  # type: ignore[arg-type]
         self.layer = SequenceLayer(core, tap, ("*",))
-        self.layer.name_nodes({1: 7})
+        self.layer.name_nodes({1: 7}.__getitem__)
         self.effects: list[LayerEffect] = []
         self._call = 0
         self.step(Drained())

@@ -81,7 +81,6 @@ class GraphCore:
         *,
         now_ns: int,
         founders: Iterable[bytes] = (),
-        name_of: Callable[[int], int] = lambda identifier: identifier,
         segments: Iterable[tuple[int, Bytes]] = (),
     ) -> None:
         """Begin from what the disk holds. `founders` are members until gossip says that they left."""
@@ -91,7 +90,7 @@ class GraphCore:
         self.intake = Intake(common, self._added, self._again, self._deep)
         self.spreading = Spreading(common, self.intake.ask)
         self.syncing = Syncing(common, self.spreading, now_ns, came=self.intake.came, heard_floor=self._heard_floor)
-        self.reading = Reading(common, name_of)
+        self.reading = Reading(common)
         self._tickets: deque[tuple[int, int, list[_Written]]] = deque()
         self._ticket = 0
         self._prune_ns = now_ns
@@ -106,6 +105,10 @@ class GraphCore:
     @property
     def streams(self) -> dict[str, Stream]:
         return self.common.streams
+
+    def name_nodes(self, name_of: Callable[[int], int]) -> None:
+        """The names people know nodes by, from their identifiers."""
+        self.reading.name_of = name_of
 
     def status(self) -> dict[str, object]:
         return {"graph": {name: _summary(stream) for name, stream in sorted(self.streams.items())}}

@@ -38,9 +38,9 @@ class Waiting:
 
 
 class Reading:
-    def __init__(self, common: Common, name_of: Callable[[int], int]) -> None:
+    def __init__(self, common: Common) -> None:
         self._common = common
-        self._name_of = name_of
+        self.name_of: Callable[[int], int] = lambda identifier: identifier
         self._waiting: dict[int, Waiting] = {}
         self._reading: dict[int, None] = {}
         self._outside: dict[tuple[str, tuple[bytes, ...]], tuple[int, frozenset[int]]] = {}
@@ -198,5 +198,5 @@ class Reading:
 
     def _row(self, stream: Stream, number: int, raw: bytes) -> Row:
         model = stream.model
-        author = self._name_of(identifier_of(model.author_of(number)))
+        author = self.name_of(identifier_of(model.author_of(number)))
         return Row(raw, author, model.is_read(number), stream.unread.counts[number], number in model.forks)

@@ -108,6 +108,8 @@ class NodeCore:
         self.journal = journal
         self._names = Names(settings.node_ids, journal)
         self.uppers: Mapping[Layer, UpperCore] = uppers or {}
+        for upper in self.uppers.values():
+            getattr(upper, "name_nodes", _ignore)(self._names.id)
         self.recorder = recorder
         asked = (lambda: status.of_node(self), lambda: status.of_members(self))
         clearance = Clearance(journal, self.uppers)
@@ -415,4 +417,4 @@ class NodeCore:
 
 
 def _ignore(effect: object) -> None:
-    """Nobody above the mesh asks for this yet."""
+    """Nobody asks for this yet."""

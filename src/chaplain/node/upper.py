@@ -43,7 +43,8 @@ class UpperCore(Protocol):
     """One that wants more of its host than others do has the types of it in `errands`, and of the answers in
     `answers`. One whose requests are about streams says in `wants` which right each takes; it is given none that its
     client has no right to. One that looks at what the journal has agreed says so by `follows_journal`; it gets
-    `Drained` whenever the journal had something to do, the others only when they had.
+    `Drained` whenever the journal had something to do, the others only when they had. One that names nodes to people
+    has `name_nodes`, and is given what tells a node's id, which the configuration stream may change, by identifier.
     """
 
     counts: Counter[str]

@@ -113,7 +113,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         journal.covering.archive.needs.append(executor.first_needed)
     sequence = make_sequence(config, identity.identifier, nodes, endpoint, now_ns)
     node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
-    graph = make_graph(config, identity, node_ids, now_ns)
+    graph = make_graph(config, identity, now_ns)
     uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence, Layer.GRAPH: graph}
     if executor is not None:
         uppers[Layer.EXECUTOR] = executor
@@ -143,10 +143,9 @@ def make_sequence(
 ) -> SequenceLayer:
     """The list of a node is all whom its configuration names, however it finds them (decision 0135)."""
     neighbours = tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint)
-    names = {identifier_of(key): node_id for node_id, key in nodes.items()}
     settings = SequenceSettings(
         identifier,
-        listed=tuple(sorted(names.keys() - {identifier})),
+        listed=tuple(sorted({identifier_of(key) for key in nodes.values()} - {identifier})),
         neighbours=neighbours,
         silence_ns=config.span_ns("sequence.silence_seconds"),
         patience_ns=config.span_ns("sequence.patience_seconds"),
@@ -154,9 +153,7 @@ def make_sequence(
     )
     tapped = config.texts("record.sequence")
     tap = make_tap(config, "sequence", StreamKind.SEQUENCE) if tapped else None
-    layer = SequenceLayer(SequenceCore(settings, SystemRandom(), now_ns), tap, tapped)
-    layer.name_nodes(names)
-    return layer
+    return SequenceLayer(SequenceCore(settings, SystemRandom(), now_ns), tap, tapped)
 
 
 def make_tap(config: NodeConfig, log: str, kind: StreamKind) -> Tap:

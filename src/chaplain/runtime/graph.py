@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
 from typing import Any
@@ -19,7 +19,7 @@ from chaplain.runtime.secrets import read_public_key
 LOG = "graph"
 
 
-def make_graph(config: NodeConfig, identity: Identity, node_ids: Mapping[int, int], now_ns: int) -> GraphCore:
+def make_graph(config: NodeConfig, identity: Identity, now_ns: int) -> GraphCore:
     settings = GraphSettings(
         config.text("cluster"),
         log=LOG,
@@ -34,7 +34,6 @@ def make_graph(config: NodeConfig, identity: Identity, node_ids: Mapping[int, in
         SystemRandom(),
         now_ns=now_ns,
         founders=[read_public_key(key, f"[nodes] {node}") for node, key in sorted(config.nodes.items())],
-        name_of=lambda identifier: node_ids.get(identifier, identifier),
         segments=segments_of(config.path("data") / SEGMENTS, LOG),
     )
 

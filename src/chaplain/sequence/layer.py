@@ -9,7 +9,7 @@ Invariants: every call is settled once or withdrawn; a page shows delivered even
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import assert_never
 
 from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Requested, Settled, Withdrawn, Woken
@@ -54,7 +54,7 @@ class SequenceLayer:
     def __init__(self, core: SequenceCore, tap: Tap | None = None, tapped: tuple[str, ...] = ()) -> None:
         self.core = core
         self.counts: Counter[str] = core.bench.counts
-        self._node_names: Mapping[int, int] = {}
+        self._name_of: Callable[[int], int] = lambda identifier: identifier
         self._shelf = Shelf(core.settings.window_bytes)
         self._tapping = None if tap is None else Tapping(tap, tapped)
         self._waiting: dict[int, _Waiting] = {}
@@ -173,20 +173,19 @@ class SequenceLayer:
 
     # For people.
 
-    def name_nodes(self, names: Mapping[int, int]) -> None:
+    def name_nodes(self, name_of: Callable[[int], int]) -> None:
         """The names people know nodes by, from their identifiers."""
-        self._node_names = names
+        self._name_of = name_of
 
     def status(self) -> dict[str, object]:
         bench = self.core.bench
-        names = self._node_names
         return {
             "state": bench.state.name,
             "sequence": {
                 "state": bench.state.name,
                 "reason": bench.reason,
                 "history": bench.name,
-                "work_set": sorted(names.get(member.identifier, member.identifier) for member in bench.log.members),
+                "work_set": sorted(self._name_of(member.identifier) for member in bench.log.members),
                 "number": bench.log.decided,
                 "hash": bench.log.decided_hash.hex(),
                 "lock": self._holder(),
@@ -199,7 +198,7 @@ class SequenceLayer:
         bench = self.core.bench
         found = (member.identifier for member in bench.log.members if member.seat == bench.log.turn)
         identifier = next(found, None)
-        return None if identifier is None else self._node_names.get(identifier, identifier)
+        return None if identifier is None else self._name_of(identifier)
 
     def gauges(self) -> dict[str, float]:
         bench = self.core.bench
