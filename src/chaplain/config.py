@@ -79,7 +79,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "graph.keep_events", 0, "Events older than so many may go once every member has them; 0: none.", 0, 1 << 40
     ),
-    Setting("graph.valid_seconds", 300.0, "A first broadcast with a timestamp further from now is refused.", 1, 86400),
+    Setting(
+        "graph.valid_seconds",
+        300.0,
+        "An event with a timestamp further in the future waits; a first broadcast further in the past is refused.",
+        1,
+        86400,
+    ),
     Setting("postgres.host", "", "This node's server: a name, or the folder of its socket; empty: the local socket."),
     Setting("postgres.port", 5432, "Port of the server.", 1, 65535),
     Setting("postgres.database", "", "Database for this node alone; empty: chaplain_ and the node's id."),

@@ -57,6 +57,8 @@ class Node:
         self.settings = GraphSettings(CLUSTER, segment_bytes=settings.pop("segment_bytes", 1 << 20), **settings)
         self.stalled = False
         """Whether the disk keeps its answers back."""
+        self.skew_ns = 0
+        """How far its clock is ahead of the stage's."""
         self.start()
 
     def start(self, now_ns: int = START_NS) -> None:
@@ -66,7 +68,7 @@ class Node:
             self.settings,
             identity(self.number),
             random.Random(self.number),
-            now_ns=now_ns,
+            now_ns=now_ns + self.skew_ns,
             founders=[identity(number).key for number in range(1, self.members + 1)],
             segments=[(parse_name(name)[1], bytes(data)) for name, data in found.items()],
         )
@@ -82,7 +84,7 @@ class Node:
     def step(self, now_ns: int, event: Any) -> None:
         inbox = deque([event, Drained()])
         while inbox:
-            for effect in self.core.step(now_ns, inbox.popleft()):
+            for effect in self.core.step(now_ns + self.skew_ns, inbox.popleft()):
                 match effect:
                     case Whisper():
                         self.sent.append(effect)
@@ -100,6 +102,10 @@ class Node:
                             inbox.extend([self.synced(), Drained()])
                     case _:
                         self.others.append(effect)
+
+    def deadline(self) -> int | None:
+        due_ns = self.core.deadline()
+        return None if due_ns is None else due_ns - self.skew_ns
 
     def synced(self) -> Persisted:
         """The oldest write is on disk."""
@@ -170,13 +176,13 @@ class Stage:
         """Let time pass, in steps of the nodes' own deadlines. Returns the octets that travelled."""
         end_ns, size = self.now_ns + span_ns, self.settle()
         while True:
-            due = min(deadline for node in self.nodes.values() if (deadline := node.core.deadline()) is not None)
+            due = min(deadline for node in self.nodes.values() if (deadline := node.deadline()) is not None)
             if due > end_ns:
                 self.now_ns = end_ns
                 return size
             self.now_ns = max(self.now_ns, due)
             for node in self.nodes.values():
-                deadline = node.core.deadline()
+                deadline = node.deadline()
                 if deadline is not None and deadline <= self.now_ns:
                     node.step(self.now_ns, Woken())
             size += self.settle()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import pytest
 
+from chaplain.graph.intake import Intake
+from chaplain.graph.settings import SECOND, GraphSettings
 from chaplain.sim import planted
 from chaplain.sim.runner import run_seed, total
+from chaplain.sim.workloads import graph
 
 BUGS = {bug.name: bug for bug in planted.bugs("graph")}
 QUICK = ("order by arrival within a height", "forget what was read")
@@ -17,6 +21,18 @@ def test_seeds():
     outcomes = [run_seed("graph", seed, mode) for seed, mode in ((110, "safety"), (150, "liveness"), (109, "liveness"))]
     assert not [outcome.reason for outcome in outcomes if not outcome.ok]
     assert total(outcomes)["events"] > 50
+
+
+def test_clocks_that_are_ahead_of_each_other_harm_nobody(monkeypatch):
+    """With the hour that a clock may jump nobody could be equal in time: this is about safety."""
+    narrow = partial(GraphSettings, ahead_ns=4 * SECOND)
+    monkeypatch.setattr(graph, "GraphSettings", narrow)
+    held = []
+    hold = Intake._hold
+    monkeypatch.setattr(Intake, "_hold", lambda self, *args: [held.append(args), hold(self, *args)])
+    outcomes = [run_seed("graph", seed, "safety") for seed in (0, 10)]
+    assert not [outcome.reason for outcome in outcomes if not outcome.ok]
+    assert len(held) > 50
 
 
 def test_there_are_enough_bugs():

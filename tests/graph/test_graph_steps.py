@@ -208,6 +208,56 @@ def test_old_events_come_with_a_sync_though_a_first_broadcast_is_refused():
     assert node.model.find(old.id) == 0
 
 
+@pytest.mark.parametrize("flags", [FIRST, AGAIN, 0])
+def test_what_is_too_far_in_the_future_is_not_taken_however_often_it_is_sent(flags):
+    node, event = Node(1, 3, ahead_ns=8 * SECOND), make(2, b"early", time_ns=START_NS + 60 * SECOND)
+    child = make(2, b"child", event)
+    node.enter(2)
+    node.hear(START_NS, 2, Events((Item(child.raw),), flags))  # waits for its parent, then with it
+    node.hear(START_NS, 2, Events((Item(event.raw),), flags))
+    node.hear(START_NS, 2, Events((Item(event.raw), Item(child.raw)), flags))
+    node.heard()
+    word = Confirmation(identity(2).key, event.id, identity(2).sign(confirm_label("demo"), event.id))
+    node.hear(START_NS + SECOND, 2, Inv("notes", (word,)))
+    node.hear(START_NS + 2 * SECOND, 2, SyncEvent((Leaves("notes", 0, 2, (child.id,)),)))
+    assert not node.heard()  # neither asked for nor fetched
+    assert not any(len(stream.model) for stream in node.core.streams.values())
+    assert (len(node.core.intake.orphans), len(node.core.intake.ahead)) == (0, 2)
+    node.hear(START_NS + 52 * SECOND, 2, SyncEvent((Leaves("notes", 0, 2, (child.id,)),)))
+    [fetch] = node.heard()
+    assert isinstance(fetch, Fetch)
+    node.hear(START_NS + 52 * SECOND, 2, Fetched("notes", fetch.token, 2, True, 0, (Item(event.raw), Item(child.raw))))
+    assert [node.model.find(one.id) for one in (event, child)] == [0, 1]
+    assert not len(node.core.intake.ahead)
+
+
+@pytest.mark.parametrize("ahead_max", [1000, 3])
+def test_a_clock_that_is_ahead_delays_its_nodes_events_and_loses_none(ahead_max):
+    stage = Stage(4, valid_ns=8 * SECOND, ahead_ns=8 * SECOND, ahead_max=ahead_max)
+    stage.nodes[2].skew_ns = 60 * SECOND
+    early = [stage.append(2, b"early %d" % number) for number in range(20)]
+    stage.run(SECOND)
+    others = [stage.append(number, b"in time") for number in (1, 3, 4)]
+    size = stage.run(20 * SECOND)
+    for number in (1, 3, 4):
+        model = stage.nodes[number].model
+        assert all(model.find(one) >= 0 for one in others)
+        assert all(model.find(one) < 0 for one in early)
+        assert stage.nodes[number].core.counts["fetches"] <= (3 if ahead_max > 20 else 40)
+    assert size < (200_000 if ahead_max > 20 else 2_000_000)
+    stage.nodes[2].skew_ns = 0  # it is set right; what it signed stays as it is
+    stage.nodes[2].start(stage.now_ns)
+    stage.connect(2)
+    late = stage.append(2, b"late")
+    stage.run(5 * SECOND)
+    assert all(stage.nodes[number].model.find(late) < 0 for number in (1, 3, 4))
+    stage.run(40 * SECOND)
+    assert {node.model.fingerprint for node in stage.nodes.values()} == {stage.nodes[2].model.fingerprint}
+    assert all(node.model.find(one) >= 0 for node in stage.nodes.values() for one in [*early, *others, late])
+    assert all(len(node.model.read_order) == 24 for node in stage.nodes.values())
+    assert not sum(node.core.counts["peers_banned"] for node in stage.nodes.values())
+
+
 def test_a_restart_keeps_events_and_what_was_read():
     stage = Stage(3, segment_bytes=16 * 1024)
     ids = [stage.append(1 + number % 3, bytes(500)) for number in range(60)]

@@ -89,7 +89,14 @@ class GraphCore:
         self._store = Store(settings, rng)
         self.intake = Intake(common, self._added, self._again, self._deep)
         self.spreading = Spreading(common, self.intake.ask)
-        self.syncing = Syncing(common, self.spreading, now_ns, came=self.intake.came, heard_floor=self._heard_floor)
+        self.syncing = Syncing(
+            common,
+            self.spreading,
+            now_ns,
+            came=self.intake.came,
+            is_ahead=self.intake.ahead.has,
+            heard_floor=self._heard_floor,
+        )
         self.reading = Reading(common)
         self._tickets: deque[tuple[int, int, list[_Written]]] = deque()
         self._ticket = 0
@@ -121,6 +128,7 @@ class GraphCore:
             "graph_unread_events": sum(len(stream.model) - len(stream.model.read_order) for stream in streams),
             "graph_leaves": sum(len(stream.leaves) for stream in streams),
             "graph_waiting_orphans": len(self.intake.orphans),
+            "graph_events_ahead": len(self.intake.ahead),
         }
 
     def deadline(self) -> int | None:

@@ -3,8 +3,8 @@
 Decides which bytes become events of a Model, what is asked for when a parent is missing, and whom to blame for what
 cannot be right. Refuses to know the disk and when to tell others.
 
-Invariants: nothing is added before its signature was found right and its parents were added; an id is computed from
-the bytes that came; what waits is bounded.
+Invariants: nothing is added before its signature was found right and its parents were added, nor from others before its
+time has come; an id is computed from the bytes that came; what waits is bounded.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from chaplain.errors import Malformed
+from chaplain.graph.ahead import Ahead
 from chaplain.graph.common import Common
 from chaplain.graph.event import Event, decode, signed_part
 from chaplain.graph.graph_events import Check
@@ -45,6 +46,7 @@ class Intake:
         self._deep = deep
         """Told when so much is missing that it had better be fetched."""
         self.orphans = Orphans(settings.orphans_max, settings.orphans_per_author, settings.orphan_bytes_max)
+        self.ahead = Ahead(settings.ahead_max)
         self._checking: dict[bytes, None] = {}
         self._asked: dict[bytes, dict[bytes, int]] = {}
         """By peer: what it was asked for, and when."""
@@ -93,6 +95,9 @@ class Intake:
         event_id = hashlib.sha256(item.raw).digest()
         if event_id in self._checking or event_id in self.orphans:
             return None
+        if self.ahead.has(now_ns, event_id):
+            self._answer(sender, event_id)
+            return None
         try:
             event = decode(item.raw)
         except Malformed:
@@ -104,7 +109,13 @@ class Intake:
             self._answer(sender, event_id)
             self._again(now_ns, sender, Here(stream, number), item.confirmations, bool(flags & AGAIN))
             return None
-        refusal = self._refusal(now_ns, event, bool(flags & FIRST))
+        due_ns = self._due_ns(event)
+        if now_ns < due_ns:
+            self._answer(sender, event_id)
+            self._hold(event_id, due_ns)
+            refusal = "timestamp too far in the future"
+        else:
+            refusal = self._refusal(now_ns, event, bool(flags & FIRST))
         if refusal:
             common.refuse(refusal)
             return None
@@ -121,6 +132,19 @@ class Intake:
         if first and event.author not in common.known:
             return "unknown author"
         return ""
+
+    def _due_ns(self, event: Event) -> int:
+        """When it may be taken: when its own time has come, and that of all behind which it was written."""
+        own_ns = event.timestamp_ns - self._common.settings.ahead_ns
+        return max(own_ns, *(self.ahead.due_ns(link.id) for link in event.links), 0)
+
+    def _hold(self, event_id: bytes, due_ns: int) -> None:
+        """Not before this time; nor what waits for it as an orphan."""
+        held = [event_id]
+        while held:
+            one = held.pop()
+            self.ahead.put(one, due_ns)
+            held += [orphan.event.id for orphan in self.orphans.arrived(one)]
 
     def _checked(
         self,
@@ -199,7 +223,7 @@ class Intake:
             self._common.tell(instance, GetData(stream, tuple(wanted)))
 
     def _may_ask(self, now_ns: int, event_id: bytes) -> bool:
-        if event_id in self._checking or event_id in self.orphans:
+        if event_id in self._checking or event_id in self.orphans or self.ahead.has(now_ns, event_id):
             return False
         return all(now_ns - of_peer.get(event_id, -_ASK_AGAIN_NS) >= _ASK_AGAIN_NS for of_peer in self._asked.values())
 

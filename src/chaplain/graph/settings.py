@@ -30,6 +30,10 @@ class GraphSettings(Frozen, frozen=True):
     """Confirmations wait so long for each other: one signature covers all ancestors."""
     valid_ns: int = 300 * SECOND
     """A first broadcast whose timestamp is further from now is refused; it may still come with a sync."""
+    ahead_ns: int = 24 * 3600 * SECOND
+    """An event whose timestamp is further in the future is not taken before it is not, whichever way it comes."""
+    ahead_max: int = 1 << 16
+    """Ids of such events, remembered so that they are not fetched again and again; at the bound the oldest goes."""
     fetch_timeout_ns: int = 3 * SECOND
 
     content_bytes_max: int = MIB

@@ -51,11 +51,14 @@ class Syncing:
         now_ns: int,
         *,
         came: Callable[..., None],
+        is_ahead: Callable[[int, bytes], bool],
         heard_floor: Callable[[int, Stream], None],
     ) -> None:
         self._common = common
         self._spreading = spreading
         self._came = came
+        self._is_ahead = is_ahead
+        """Whether an event's time has not come: then there is no use in fetching it."""
         self._heard_floor = heard_floor
         self._sync_ns = now_ns + common.rng.randrange(common.settings.sync_ns)
         self._pulls: dict[str, Pull] = {}
@@ -123,8 +126,7 @@ class Syncing:
         for leaves in message.streams:
             stream = self._common.streams.get(leaves.stream)
             if stream is None:
-                if leaves.ids:  # a stream is made by its first event, not by its name
-                    self.fetch(now_ns, instance, leaves.stream)
+                self._fetch_lacking(now_ns, instance, leaves.stream, leaves.ids)  # an event makes it, not its name
             else:
                 if key in self._common.members:
                     self.frontiers.setdefault(key, {})[leaves.stream] = leaves
@@ -133,14 +135,19 @@ class Syncing:
 
     def _compare(self, now_ns: int, instance: bytes, stream: Stream, leaves: Leaves) -> None:
         numbers = [stream.model.find(one) for one in leaves.ids]
-        if any(number < 0 for number in numbers):
-            self.fetch(now_ns, instance, stream.name)
+        lacking = [one for one, number in zip(leaves.ids, numbers, strict=True) if number < 0]
+        if lacking:
+            self._fetch_lacking(now_ns, instance, stream.name, lacking)
             if any(leaf not in numbers for leaf in stream.leaves):
                 self._tell_one(now_ns, instance, stream)
         elif len(leaves.ids) == LEAVES_MAX and leaves.events == stream.durable:
             return  # a sample, all of it known, of as many events as we have
         elif set(numbers) != stream.leaves.keys():
             self._send_children(now_ns, instance, stream, numbers)
+
+    def _fetch_lacking(self, now_ns: int, instance: bytes, name: str, leaves: Sequence[bytes]) -> None:
+        if any(not self._is_ahead(now_ns, leaf) for leaf in leaves):
+            self.fetch(now_ns, instance, name)
 
     def _send_children(self, now_ns: int, instance: bytes, stream: Stream, numbers: Sequence[int]) -> None:
         lacking = self._givable(stream, stream.model.beyond(numbers))

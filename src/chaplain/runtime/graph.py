@@ -27,6 +27,7 @@ def make_graph(config: NodeConfig, identity: Identity, now_ns: int) -> GraphCore
         segment_bytes=config.number("graph.segment_bytes"),
         keep_events=config.number("graph.keep_events"),
         valid_ns=config.span_ns("graph.valid_seconds"),
+        ahead_ns=config.span_ns("graph.valid_seconds"),
     )
     return GraphCore(
         settings,
