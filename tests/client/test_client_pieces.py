@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import chaplain
 from chaplain import errors
+from chaplain.client import requests
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.deadlines import Deadlines
 from chaplain.client.endpoints import Endpoints
@@ -19,7 +20,7 @@ from chaplain.client.events import Cancelled, Failure, Raised, Returned, Setting
 from chaplain.client.inbox import Inbox
 from chaplain.client.opening import prepare
 from chaplain.client.requests import members
-from chaplain.client.results import Event, PoolMessage
+from chaplain.client.results import Event, PoolMessage, Question
 from chaplain.errors import ChaplainError, Closed, Malformed
 from chaplain.link.identity import Identity
 from chaplain.link.sockets import Sockets
@@ -169,6 +170,25 @@ def test_a_listening_that_fails_after_it_began_tells_the_one_who_takes() -> None
     board.fail_all(Malformed("x"))
     assert isinstance(sink.error, Malformed)
     assert knocks == [None]
+
+
+@pytest.mark.parametrize("size", [16_385, 1 << 20])
+def test_what_gossip_does_not_carry_is_refused_before_it_is_sent(size: int) -> None:
+    asked = Question("00000009-1-2", "load", b"", 1)
+    for build in (
+        lambda: requests.fire("deployed", bytes(size), None),
+        lambda: requests.ask("load", None, bytes(size)),
+        lambda: requests.reply(asked, bytes(size)),
+    ):
+        with pytest.raises(ValueError, match=f"at most 16384 bytes, not {size}"):
+            build()
+    requests.fire("deployed", bytes(16_384), 2**32 - 1)
+
+
+@pytest.mark.parametrize("target", [-1, 2**32, 2**40, "2", 1.5])
+def test_a_target_is_a_node(target: object) -> None:
+    with pytest.raises(ValueError, match="a node's id or its 32-bit identifier"):
+        requests.fire("deployed", b"", target)  # type: ignore[arg-type]
 
 
 def test_an_answer_of_another_version_is_malformed() -> None:

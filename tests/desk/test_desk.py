@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from chaplain.core import Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages
 from chaplain.desk.core import DeskCore, DeskEffect, DeskSettings, ForLayer, RotationWanted, Views
+from chaplain.desk.limits import Limits
 from chaplain.desk.messages import (
     AnswerQuestions,
     AskQuestion,
@@ -67,7 +68,12 @@ NODE = Peer(b"n" * 16, 300, b"N" * 32, endpoint="tcp://127.0.0.1:1")
 class Desk:
     """A desk with two guests; replies come back decoded, by guest."""
 
-    def __init__(self, settings: DeskSettings | None = None, may: Callable[[bytes, Want], bool] | None = None) -> None:
+    def __init__(
+        self,
+        settings: DeskSettings | None = None,
+        may: Callable[[bytes, Want], bool] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         views = Views(
             status=lambda: {"id": 1},
             members=lambda: [{"id": 1}],
@@ -77,6 +83,7 @@ class Desk:
             wants=lambda layer, body: Want(Right.WRITE, body.decode()) if body.startswith(b"to-") else None,
             may=may or (lambda key, want: True),
             is_admin=lambda key: key == ANN.key,
+            limits=limits or Limits(),
         )
         self.core = DeskCore(OWN, settings or DeskSettings(), views)
         self.step(Entered(ANN, {}))
@@ -277,9 +284,48 @@ def test_a_call_that_nobody_waits_for_is_withdrawn() -> None:
 @pytest.mark.parametrize("name", ["", "two words", "ä", "x" * 256, "tab\t"])
 def test_names_that_cannot_travel_are_refused(name: str) -> None:
     desk = Desk()
-    for request in (JoinAPool(1, name), ShoutToPool(2, name), FireEvent(3, name), AnswerQuestions(4, name)):
+    named = (JoinAPool(1, name), ShoutToPool(2, name), FireEvent(3, name), AnswerQuestions(4, name))
+    for request in (*named, AskQuestion(5, name, 10)):
         (only,) = desk.ask(ANN, request)
         assert isinstance(reply(only)[1], Failed), request
+
+
+@pytest.mark.parametrize("target", [-1, 2**32, 2**40, -(2**63), 2**64 - 1])
+def test_a_target_that_no_node_can_have_is_refused(target: int) -> None:
+    (only,) = Desk().ask(ANN, FireEvent(3, "deployed", target))
+    assert reply(only)[1] == Failed(3, "refused", f"a target is a node's id or its 32-bit identifier, not {target}")
+
+
+def test_what_gossip_does_not_take_is_refused_in_words() -> None:
+    desk = Desk(limits=Limits(content_bytes_max=4))
+    query = "00000009-1-2"
+    for request in (FireEvent(1, "deployed"), AskQuestion(1, "load", 10), GiveAnAnswer(1, query)):
+        (only,) = desk.ask(ANN, request, b"12345")
+        reason = "an event, a question or an answer holds at most 4 bytes, not 5"
+        assert reply(only)[1] == Failed(1, "refused", reason)
+    assert desk.ask(ANN, FireEvent(1, "deployed"), b"1234")[0] == Fire("deployed", b"1234", ALL)
+
+
+def test_a_broadcast_that_the_mesh_does_not_take_is_refused() -> None:
+    desk = Desk(limits=Limits(broadcast_bytes_max=4))
+    desk.ask(ANN, JoinAPool(1, "chat"))
+    (only,) = desk.ask(ANN, ShoutToPool(2, "chat"), b"12345")
+    assert reply(only)[1] == Failed(2, "refused", "a broadcast holds at most 4 bytes, not 5")
+
+
+def test_a_layer_that_repeats_what_the_client_said_still_gets_its_refusal_through() -> None:
+    desk = Desk()
+    desk.ask(ANN, LookUp(5, LAYER, b""))
+    (only,) = desk.step(Settled(1, kind="refused", reason="x" * 100_000))
+    assert reply(only)[1] == Failed(5, "refused", "x" * 1000)
+
+
+@pytest.mark.parametrize("name", [b"\xff", bytes(256), bytes(65535)])
+def test_a_broadcast_by_nobody_who_could_be_named_is_reported(name: bytes) -> None:
+    desk = Desk()
+    desk.ask(ANN, JoinAPool(1, "chat"))
+    (report,) = desk.step(Shouted(NODE, "chat", parcel.encode(Parcel(300, Layer.CLIENT, name, b"hi"))))
+    assert isinstance(report, Report)
 
 
 def test_listeners_are_bounded_per_client() -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from chaplain.client.events import Call, ClientInput, Connect, Measure
 from chaplain.client.results import Answer, Member, Question
+from chaplain.desk.limits import IDENTIFIER_END
 from chaplain.desk.messages import (
     NAME_BYTES_MAX,
     AnswerQuestions,
@@ -28,6 +29,7 @@ from chaplain.desk.messages import (
     ShoutToPool,
 )
 from chaplain.errors import Malformed
+from chaplain.gossip.settings import CONTENT_BYTES_MAX
 from chaplain.wire.limits import FRAME_BYTES_MAX
 from chaplain.wire.packed import UNREADABLE
 
@@ -73,13 +75,15 @@ def members() -> Ask[list[Member]]:
 def ask(question: str, timeout_s: float | None, content: bytes) -> Ask[Answer]:
     check_name("a question", question)
     wait_s = ANSWER_TIMEOUT_S if timeout_s is None else check_timeout(timeout_s)
-    sent = check_payload(content)
+    sent = check_content("a question", content)
     return _request(lambda call: AskQuestion(call, question, int(wait_s * _NS)), reader(Answer), sent, wait_s + GRACE_S)
 
 
 def fire(event: str, content: bytes, target: int | None) -> Ask[None]:
     check_name("an event's type", event)
-    return _request(lambda call: FireEvent(call, event, target), _nothing, check_payload(content))
+    sent = check_content("an event", content)
+    check_target(target)
+    return _request(lambda call: FireEvent(call, event, target), _nothing, sent)
 
 
 def broadcast(pool: str, value: bytes) -> Ask[None]:
@@ -104,7 +108,7 @@ def answer(question: str) -> Ask[None]:
 
 
 def reply(question: Question, value: bytes) -> Ask[None]:
-    return _request(lambda call: GiveAnAnswer(call, question.id), _nothing, check_payload(value))
+    return _request(lambda call: GiveAnAnswer(call, question.id), _nothing, check_content("an answer", value))
 
 
 def check_name(what: str, name: str) -> str:
@@ -123,6 +127,19 @@ def check_payload(payload: bytes) -> bytes:
     if len(taken) > PAYLOAD_BYTES_MAX:
         raise ValueError(f"at most {PAYLOAD_BYTES_MAX} bytes go in one message, not {len(taken)}: send it in parts")
     return taken
+
+
+def check_content(what: str, content: bytes) -> bytes:
+    """What gossip carries is small: every node passes it on."""
+    taken = check_payload(content)
+    if len(taken) > CONTENT_BYTES_MAX:
+        raise ValueError(f"{what} holds at most {CONTENT_BYTES_MAX} bytes, not {len(taken)}: write it to a stream")
+    return taken
+
+
+def check_target(target: int | None) -> None:
+    if target is not None and not (isinstance(target, int) and 0 <= target < IDENTIFIER_END):
+        raise ValueError(f"a target is a node's id or its 32-bit identifier, not {target!r}")
 
 
 def check_timeout(timeout_s: float) -> float:

@@ -24,6 +24,7 @@ from chaplain.core import Frozen, Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages, shapes
 from chaplain.desk.calls import OpenCalls
 from chaplain.desk.guests import Guest, Listeners, Topic
+from chaplain.desk.limits import REASON_LENGTH_MAX, Limits, bad_target
 from chaplain.desk.messages import (
     AnswerQuestions,
     AskQuestion,
@@ -124,6 +125,7 @@ class Views(Frozen, frozen=True):
     """Whether the client of this key has a right."""
     is_admin: Callable[[bytes], bool] = lambda key: True
     """Whether the client of this key may change the cluster itself."""
+    limits: Limits = Limits()
 
 
 class DeskCore:
@@ -132,6 +134,7 @@ class DeskCore:
         self._identifier = identifier
         self._settings = settings
         self._views = views
+        self._limits = views.limits
         self._guests: dict[bytes, Guest] = {}
         self._listeners = Listeners()
         self._calls = OpenCalls()
@@ -213,11 +216,10 @@ class DeskCore:
             case GetMembers():
                 return [self._done(guest, call, self._views.members())]
             case AskQuestion():
-                timeout_ns = min(max(request.timeout_ns, 0), self._settings.question_timeout_ns_max)
-                return self._hand_on(guest, call, lambda number: Ask(number, request.question, timeout_ns, payload))
+                return self._ask(guest, request, payload)
             case RotateKeys() if not self._views.is_admin(guest.key):
                 self.counts["requests_forbidden"] += 1
-                return [self._reply(guest, Failed(call, NOT_ALLOWED, "only an admin may replace the cluster's key"))]
+                return [self._fail(guest, call, NOT_ALLOWED, "only an admin may replace the cluster's key")]
             case RotateKeys():
                 return self._hand_on(guest, call, RotationWanted)
             case LookUp() | Instruct():
@@ -276,7 +278,7 @@ class DeskCore:
         if entry is None:
             return []
         if settled.kind:
-            return [self._reply(entry.guest, Failed(entry.call, settled.kind, settled.reason))]
+            return [self._fail(entry.guest, entry.call, settled.kind, settled.reason)]
         return [self._reply(entry.guest, Done(entry.call), settled.payload)]
 
     def _finish_rotation(self, event: Rotated) -> list[DeskEffect]:
@@ -289,14 +291,21 @@ class DeskCore:
         reason = event.reason or f"step {event.step} not confirmed by node {missing}; both keys stay in use: ask again"
         return [self._refuse(entry.guest, entry.call, reason)]
 
+    def _ask(self, guest: Guest, request: AskQuestion, payload: bytes) -> list[DeskEffect]:
+        if problem := shapes.bad_name(request.question) or self._limits.bad_content(len(payload)):
+            return [self._refuse(guest, request.call, problem)]
+        timeout_ns = min(max(request.timeout_ns, 0), self._settings.question_timeout_ns_max)
+        return self._hand_on(guest, request.call, lambda number: Ask(number, request.question, timeout_ns, payload))
+
     def _fire(self, guest: Guest, request: FireEvent, payload: bytes) -> list[DeskEffect]:
-        if problem := shapes.bad_name(request.event):
+        problem = shapes.bad_name(request.event) or bad_target(request.target) or self._limits.bad_content(len(payload))
+        if problem:
             return [self._refuse(guest, request.call, problem)]
         target = ALL if request.target is None else self._views.identifier(request.target)
         return [Fire(request.event, payload, target), self._done(guest, request.call)]
 
     def _shout(self, guest: Guest, request: ShoutToPool, payload: bytes) -> list[DeskEffect]:
-        if problem := shapes.bad_name(request.pool):
+        if problem := shapes.bad_name(request.pool) or self._limits.bad_broadcast(len(payload)):
             return [self._refuse(guest, request.call, problem)]
         want = Want(Right.WRITE, request.pool)
         if not self._views.may(guest.key, want):
@@ -310,6 +319,8 @@ class DeskCore:
             query = shapes.query_id(request.query)
         except Malformed as error:
             return [self._refuse(guest, request.call, str(error))]
+        if problem := self._limits.bad_content(len(payload)):
+            return [self._refuse(guest, request.call, problem)]
         return [GiveAnswer(query, payload), self._done(guest, request.call)]
 
     # Listening.
@@ -347,8 +358,8 @@ class DeskCore:
             return []
         try:
             opened = parcel.decode(content)
-            client = opened.body.decode()
-        except (Malformed, UnicodeDecodeError) as error:
+            client = shapes.client_name(opened.body)
+        except Malformed as error:
             return [Report("broadcast malformed", pool, {"reason": str(error)})]
         effects: list[DeskEffect] = []
         sender = self._views.node_id(opened.node)
@@ -379,11 +390,14 @@ class DeskCore:
         return self._reply(guest, Done(call), b"" if result is None else msgspec.json.encode(result))
 
     def _refuse(self, guest: Guest, call: int, reason: str) -> Whisper:
-        return self._reply(guest, Failed(call, "refused", reason))
+        return self._fail(guest, call, "refused", reason)
 
     def _forbid(self, guest: Guest, call: int, want: Want) -> Whisper:
         self.counts["requests_forbidden"] += 1
-        return self._reply(guest, Failed(call, NO_RIGHT, refusal(want)))
+        return self._fail(guest, call, NO_RIGHT, refusal(want))
+
+    def _fail(self, guest: Guest, call: int, kind: str, reason: str) -> Whisper:
+        return self._reply(guest, Failed(call, kind, reason[:REASON_LENGTH_MAX]))
 
     def _reply(self, guest: Guest, reply: NodeReply, payload: bytes = b"") -> Whisper:
         return Whisper(guest.instance, messages.encode(self._identifier, reply, payload))

@@ -17,6 +17,16 @@ def bad_name(name: str) -> str:
     return f"a name has 1 to {NAME_BYTES_MAX} visible ASCII characters, not {name[:40]!r}"
 
 
+def client_name(body: bytes) -> str:
+    """Who broadcast to a pool, as the sender's node has it; hostile, if that node is."""
+    if len(body) > NAME_BYTES_MAX:
+        raise Malformed(f"broadcast: a client's name has at most {NAME_BYTES_MAX} octets, not {len(body)}")
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise Malformed("broadcast: a client's name is UTF-8") from None
+
+
 def id_text(event: EventId) -> str:
     return f"{event.origin:08x}-{event.epoch:x}-{event.counter:x}"
 

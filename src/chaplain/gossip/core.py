@@ -302,6 +302,8 @@ class GossipCore:
             raise ValueError(f"an event's type has 1 to {contents.NAME_BYTES_MAX} octets of UTF-8")
         if len(fire.content) > self._settings.content_bytes_max:
             raise ValueError(f"an event holds at most {self._settings.content_bytes_max} octets")
+        if not 0 <= fire.target < 1 << 32:
+            raise ValueError(f"an identifier has 32 bits, unlike {fire.target}")
         user = User(fire.type, fire.content)
         message = self._voice.fire(Type.USER, contents.put_user(user), target=fire.target, urgent=False)
         if fire.target in (ALL, self.identifier):

@@ -6,6 +6,8 @@ from chaplain.core import Frozen
 
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
+CONTENT_BYTES_MAX = 16 * 1024
+"""Unless it is set otherwise; clients check it before they send."""
 
 
 class GossipSettings(Frozen, frozen=True):
@@ -49,7 +51,7 @@ class GossipSettings(Frozen, frozen=True):
     bytes_per_second_max: int = 512 * 1024
     """What this node may say in gossip. Above, ordinary messages are dropped and counted (repair brings them later);
     membership may use one second's worth more."""
-    content_bytes_max: int = 16 * 1024
+    content_bytes_max: int = CONTENT_BYTES_MAX
     """Content of an event, question or answer."""
     queries_max: int = 256
     """Questions of ours that wait, and questions of others our application has yet to answer. At the bound a new one

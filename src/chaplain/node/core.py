@@ -29,6 +29,7 @@ from chaplain.core import (
     Settled,
 )
 from chaplain.desk.core import DeskCore, DeskSettings, ForLayer, RotationWanted, Views
+from chaplain.desk.limits import ITEM_BYTES, Limits
 from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
@@ -115,7 +116,8 @@ class NodeCore:
         clearance = Clearance(journal, self.uppers)
         layers = frozenset(self.uppers)
         names = (self.node_id, self._names.identifier)
-        views = Views(*asked, *names, layers, clearance.wants, clearance.may, clearance.is_admin)
+        limits = Limits(settings.gossip.content_bytes_max, settings.mesh.content_bytes_max - ITEM_BYTES)
+        views = Views(*asked, *names, layers, clearance.wants, clearance.may, clearance.is_admin, limits)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
         """What this node is in the journal's order."""

@@ -1,0 +1,40 @@
+"""What the layers below take, so that a client hears in words what they would have to raise at.
+
+A client need not use our library, so everything that it says is checked here before it is handed on. Each check gives
+the reason for a refusal, or nothing.
+"""
+
+from __future__ import annotations
+
+from chaplain.core import Frozen
+from chaplain.gossip.settings import CONTENT_BYTES_MAX
+from chaplain.mesh.settings import MeshSettings
+
+IDENTIFIER_END = 1 << 32
+ITEM_BYTES = 1024
+"""More than an item or a broadcast has beside its payload: header, names, numbers."""
+REASON_LENGTH_MAX = 1000
+"""Characters of a refusal. A layer may repeat what the client said, which may fill a parcel's body by itself."""
+
+
+class Limits(Frozen, frozen=True):
+    content_bytes_max: int = CONTENT_BYTES_MAX
+    """Of an event, a question or an answer, as gossip takes it."""
+    broadcast_bytes_max: int = MeshSettings().content_bytes_max - ITEM_BYTES
+    """Of a message to a pool, as the mesh takes it, with room for what goes before it."""
+
+    def bad_content(self, size_bytes: int) -> str:
+        if size_bytes <= self.content_bytes_max:
+            return ""
+        return f"an event, a question or an answer holds at most {self.content_bytes_max} bytes, not {size_bytes}"
+
+    def bad_broadcast(self, size_bytes: int) -> str:
+        if size_bytes <= self.broadcast_bytes_max:
+            return ""
+        return f"a broadcast holds at most {self.broadcast_bytes_max} bytes, not {size_bytes}"
+
+
+def bad_target(target: int | None) -> str:
+    if target is None or 0 <= target < IDENTIFIER_END:
+        return ""
+    return f"a target is a node's id or its 32-bit identifier, not {target}"
