@@ -185,6 +185,13 @@ def test_what_gossip_does_not_carry_is_refused_before_it_is_sent(size: int) -> N
     requests.fire("deployed", bytes(16_384), 2**32 - 1)
 
 
+@pytest.mark.parametrize("question", ["version", "uptime", "members"])
+def test_what_nodes_answer_by_themselves_cannot_be_taken_over(question: str) -> None:
+    with pytest.raises(ValueError, match="by itself"):
+        requests.answer(question)
+    requests.ask(question, None, b"")
+
+
 @pytest.mark.parametrize("target", [-1, 2**32, 2**40, "2", 1.5])
 def test_a_target_is_a_node(target: object) -> None:
     with pytest.raises(ValueError, match="a node's id or its 32-bit identifier"):

@@ -39,6 +39,7 @@ from chaplain.desk.messages import (
 from chaplain.errors import Malformed
 from chaplain.gossip.events import (
     ALL,
+    BUILT_IN,
     Answer,
     Ask,
     Decided,
@@ -195,6 +196,14 @@ def test_a_question_goes_to_the_first_client_that_answers_it() -> None:
     assert [reply(e) for e in asked] == [(ANN.instance, QuestionItem(1, "00000009-1-2", "load", 9), b"cpu")]
     assert desk.ask(ANN, GiveAnAnswer(2, "00000009-1-2"), b"0.5")[0] == GiveAnswer(EventId(9, 1, 2), b"0.5")
     assert isinstance(reply(desk.ask(ANN, GiveAnAnswer(3, "no id"), b"0.5")[0])[1], Failed)
+
+
+@pytest.mark.parametrize("question", BUILT_IN)
+def test_what_nodes_answer_by_themselves_is_no_clients_to_answer(question: str) -> None:
+    desk = Desk()
+    (only,) = desk.ask(ANN, AnswerQuestions(1, question))
+    assert reply(only)[1] == Failed(1, "refused", f"every node answers {question!r} by itself: choose another name")
+    assert desk.ask(ANN, AskQuestion(2, question, 10)) == [Ask(1, question, 10)]
 
 
 def test_a_rotation_ends_in_done_or_names_who_is_missing() -> None:

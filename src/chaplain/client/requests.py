@@ -29,6 +29,7 @@ from chaplain.desk.messages import (
     ShoutToPool,
 )
 from chaplain.errors import Malformed
+from chaplain.gossip.events import BUILT_IN
 from chaplain.gossip.settings import CONTENT_BYTES_MAX
 from chaplain.wire.limits import FRAME_BYTES_MAX
 from chaplain.wire.packed import UNREADABLE
@@ -104,6 +105,8 @@ def join(pool: str) -> Ask[None]:
 
 def answer(question: str) -> Ask[None]:
     check_name("a question", question)
+    if question in BUILT_IN:
+        raise ValueError(f"every node answers {question!r} by itself: choose another name")
     return _request(lambda call: AnswerQuestions(call, question), _nothing)
 
 

@@ -326,7 +326,7 @@ class DeskCore:
     # Listening.
 
     def _listen(self, guest: Guest, call: int, topic: Topic) -> list[DeskEffect]:
-        if topic.kind != "events" and (problem := shapes.bad_name(topic.name)):
+        if problem := _bad_topic(topic):
             return [self._refuse(guest, call, problem)]
         want = Want(Right.READ, topic.name)
         if topic.kind == "pool" and not self._views.may(guest.key, want):
@@ -401,3 +401,15 @@ class DeskCore:
 
     def _reply(self, guest: Guest, reply: NodeReply, payload: bytes = b"") -> Whisper:
         return Whisper(guest.instance, messages.encode(self._identifier, reply, payload))
+
+
+def _bad_topic(topic: Topic) -> str:
+    match topic.kind:
+        case "events":
+            return ""
+        case "pool":
+            return shapes.bad_name(topic.name)
+        case "question":
+            return shapes.bad_question(topic.name)
+        case _:
+            assert_never(topic.kind)

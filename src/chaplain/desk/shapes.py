@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from chaplain.desk.messages import NAME_BYTES_MAX
 from chaplain.errors import Malformed
-from chaplain.gossip.events import Answer, EventId
+from chaplain.gossip.events import BUILT_IN, Answer, EventId
 
 
 def bad_name(name: str) -> str:
@@ -15,6 +15,13 @@ def bad_name(name: str) -> str:
     if 0 < len(name) <= NAME_BYTES_MAX and name.isascii() and name.isprintable() and " " not in name:
         return ""
     return f"a name has 1 to {NAME_BYTES_MAX} visible ASCII characters, not {name[:40]!r}"
+
+
+def bad_question(question: str) -> str:
+    """Why no client can answer this question, or nothing."""
+    if question in BUILT_IN:
+        return f"every node answers {question!r} by itself: choose another name"
+    return bad_name(question)
 
 
 def client_name(body: bytes) -> str:

@@ -34,6 +34,7 @@ from chaplain.gossip.company import Company
 from chaplain.gossip.contents import User
 from chaplain.gossip.events import (
     ALL,
+    BUILT_IN,
     Ask,
     Event,
     EventId,
@@ -99,6 +100,7 @@ class GossipCore:
             "uptime": lambda: b"%d min" % ((self._voice.now_ns - self._born_ns) // (60 * SECOND_NS)),
             "members": lambda: self._members.digest().hex().encode(),
         }
+        assert tuple(built_in) == BUILT_IN
         self._questions = Questions(self._voice, built_in)
         self._refused: dict[bytes, None] = {}
         """Instances already reported for speaking another version."""

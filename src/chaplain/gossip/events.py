@@ -17,6 +17,10 @@ ALL = 0
 """The target of a message for everybody; no node has this identifier."""
 
 
+BUILT_IN = ("version", "uptime", "members")
+"""Questions that every node answers by itself; no application can take them over."""
+
+
 class State(StrEnum):
     ALIVE = "alive"
     SUSPECT = "suspect"
