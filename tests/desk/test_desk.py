@@ -177,6 +177,24 @@ def test_the_node_leaves_a_pool_with_its_last_listener() -> None:
     assert desk.step(Exited(BOB, "closed")) == [LeavePool("chat")]
 
 
+def test_a_node_that_may_join_no_more_pools_says_so() -> None:
+    desk = Desk(limits=Limits(pools_max=3, kept_pools=frozenset({"kept"})))
+    for call, pool in enumerate(("a", "b", "kept")):
+        assert reply(desk.ask(ANN, JoinAPool(call, pool))[-1])[1] == Started(call)
+    (refused,) = desk.ask(BOB, JoinAPool(4, "c"))
+    reason = "this node is in 3 pools already, as many as it may be: leave one first, or ask another node"
+    assert reply(refused)[1] == Failed(4, "refused", reason)
+    assert reply(desk.ask(BOB, JoinAPool(5, "a"))[0])[1] == Started(5), "it is in that one already"
+    desk.ask(ANN, Cancel(1))
+    assert desk.ask(BOB, JoinAPool(6, "c"))[0] == JoinPool("c")
+
+
+def test_a_pool_that_the_node_keeps_is_neither_joined_nor_left_for_clients() -> None:
+    desk = Desk(limits=Limits(kept_pools=frozenset({"chat"})))
+    assert [reply(effect)[1] for effect in desk.ask(ANN, JoinAPool(1, "chat"))] == [Started(1)]
+    assert desk.step(Exited(ANN, "closed")) == []
+
+
 def test_events_reach_those_who_listen() -> None:
     desk = Desk()
     desk.ask(ANN, ListenEvents(3))
@@ -320,6 +338,8 @@ def test_a_broadcast_that_the_mesh_does_not_take_is_refused() -> None:
     desk.ask(ANN, JoinAPool(1, "chat"))
     (only,) = desk.ask(ANN, ShoutToPool(2, "chat"), b"12345")
     assert reply(only)[1] == Failed(2, "refused", "a broadcast holds at most 4 bytes, not 5")
+    (report,) = desk.step(Shouted(NODE, "chat", parcel.encode(Parcel(300, Layer.CLIENT, b"carl", b"12345"))))
+    assert isinstance(report, Report)
 
 
 def test_a_layer_that_repeats_what_the_client_said_still_gets_its_refusal_through() -> None:

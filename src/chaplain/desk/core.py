@@ -7,7 +7,7 @@ Invariants:
 - every request gets exactly one `Done`, `Failed` or `Started`, unless its session ends first;
 - a listener hears of a pool only between its `Started` and its `Cancel`;
 - a call handed to another layer is settled there, or withdrawn when nobody waits for it any more;
-- this node is in a pool exactly while some client of it listens there;
+- this node is in a pool exactly while some client of it listens there, or it is one of those that it keeps;
 - whatever is about a stream is handed on only for who has the right to it;
 - what a client may have open is bounded (`DeskSettings`).
 """
@@ -176,8 +176,7 @@ class DeskCore:
         if guest is None:
             return []
         withdrawn = [effect for number in self._calls.of(guest) for effect in self._withdraw(number)]
-        pools = [topic.name for topic in self._listeners.drop(guest) if topic.kind == "pool"]
-        return [*withdrawn, *map(LeavePool, pools)]
+        return [*withdrawn, *(effect for topic in self._listeners.drop(guest) for effect in self._end(topic))]
 
     def _count_missed(self, event: Gapped) -> list[DeskEffect]:
         """A listener's queue was full, or what a node told us did not arrive: the next pool item says how many."""
@@ -326,7 +325,7 @@ class DeskCore:
     # Listening.
 
     def _listen(self, guest: Guest, call: int, topic: Topic) -> list[DeskEffect]:
-        if problem := _bad_topic(topic):
+        if problem := self._bad_topic(topic):
             return [self._refuse(guest, call, problem)]
         want = Want(Right.READ, topic.name)
         if topic.kind == "pool" and not self._views.may(guest.key, want):
@@ -335,19 +334,39 @@ class DeskCore:
             return [self._refuse(guest, call, f"{len(guest.listening)} listeners are open already: cancel one first")]
         if call in guest.listening:
             return [self._refuse(guest, call, f"call {call} listens already")]
-        effects: list[DeskEffect] = []
-        if self._listeners.add(topic, guest, call):
-            if topic.kind == "pool":
-                effects.append(JoinPool(topic.name))
-            elif topic.kind == "question":
-                effects.append(RegisterQuestion(topic.name))
+        effects = self._begin(topic) if self._listeners.add(topic, guest, call) else []
         return [*effects, self._reply(guest, Started(call))]
+
+    def _bad_topic(self, topic: Topic) -> str:
+        match topic.kind:
+            case "events":
+                return ""
+            case "pool":
+                return shapes.bad_name(topic.name) or self._limits.bad_pool(topic.name, self._listeners.names("pool"))
+            case "question":
+                return shapes.bad_question(topic.name)
+            case _:
+                assert_never(topic.kind)
 
     def _cancel(self, guest: Guest, call: int) -> list[DeskEffect]:
         topic = guest.listening.get(call)
         if topic is None:
             return [effect for number in self._calls.of(guest, call) for effect in self._withdraw(number)]
-        if self._listeners.remove(topic, guest, call) and topic.kind == "pool":
+        return self._end(topic) if self._listeners.remove(topic, guest, call) else []
+
+    def _begin(self, topic: Topic) -> list[DeskEffect]:
+        """Somebody here listens to it now."""
+        match topic.kind:
+            case "pool" if topic.name not in self._limits.kept_pools:
+                return [JoinPool(topic.name)]
+            case "question":
+                return [RegisterQuestion(topic.name)]
+            case _:
+                return []
+
+    def _end(self, topic: Topic) -> list[DeskEffect]:
+        """Nobody here listens to it any more."""
+        if topic.kind == "pool" and topic.name not in self._limits.kept_pools:
             return [LeavePool(topic.name)]
         return []
 
@@ -359,6 +378,8 @@ class DeskCore:
         try:
             opened = parcel.decode(content)
             client = shapes.client_name(opened.body)
+            if problem := self._limits.bad_broadcast(len(opened.payload)):
+                raise Malformed(problem)
         except Malformed as error:
             return [Report("broadcast malformed", pool, {"reason": str(error)})]
         effects: list[DeskEffect] = []
@@ -401,15 +422,3 @@ class DeskCore:
 
     def _reply(self, guest: Guest, reply: NodeReply, payload: bytes = b"") -> Whisper:
         return Whisper(guest.instance, messages.encode(self._identifier, reply, payload))
-
-
-def _bad_topic(topic: Topic) -> str:
-    match topic.kind:
-        case "events":
-            return ""
-        case "pool":
-            return shapes.bad_name(topic.name)
-        case "question":
-            return shapes.bad_question(topic.name)
-        case _:
-            assert_never(topic.kind)

@@ -37,6 +37,10 @@ class Listeners:
     def of(self, topic: Topic) -> tuple[tuple[Guest, int], ...]:
         return tuple(self._by_topic.get(topic, ()))
 
+    def names(self, kind: str) -> tuple[str, ...]:
+        """Of the topics of one kind that somebody here listens to."""
+        return tuple(topic.name for topic in self._by_topic if topic.kind == kind)
+
     def add(self, topic: Topic, guest: Guest, call: int) -> bool:
         """True if this is the topic's first listener here."""
         guest.listening[call] = topic

@@ -6,6 +6,8 @@ the reason for a refusal, or nothing.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from chaplain.core import Frozen
 from chaplain.gossip.settings import CONTENT_BYTES_MAX
 from chaplain.mesh.settings import MeshSettings
@@ -23,6 +25,11 @@ class Limits(Frozen, frozen=True):
     broadcast_bytes_max: int = MeshSettings().content_bytes_max - ITEM_BYTES
     """Of a message to a pool, as the mesh takes it, with room for what goes before it."""
 
+    pools_max: int = MeshSettings().pools_max
+    """Pools that the node may be in."""
+    kept_pools: frozenset[str] = frozenset()
+    """Pools that the node is in, whether or not a client listens there."""
+
     def bad_content(self, size_bytes: int) -> str:
         if size_bytes <= self.content_bytes_max:
             return ""
@@ -32,6 +39,13 @@ class Limits(Frozen, frozen=True):
         if size_bytes <= self.broadcast_bytes_max:
             return ""
         return f"a broadcast holds at most {self.broadcast_bytes_max} bytes, not {size_bytes}"
+
+    def bad_pool(self, pool: str, joined: Collection[str]) -> str:
+        """Whether the node may be in this one beside those in which it has listeners."""
+        held = {*self.kept_pools, *joined}
+        if pool in held or len(held) < self.pools_max:
+            return ""
+        return f"this node is in {len(held)} pools already, as many as it may be: leave one first, or ask another node"
 
 
 def bad_target(target: int | None) -> str:

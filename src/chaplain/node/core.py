@@ -116,7 +116,12 @@ class NodeCore:
         clearance = Clearance(journal, self.uppers)
         layers = frozenset(self.uppers)
         names = (self.node_id, self._names.identifier)
-        limits = Limits(settings.gossip.content_bytes_max, settings.mesh.content_bytes_max - ITEM_BYTES)
+        limits = Limits(
+            content_bytes_max=settings.gossip.content_bytes_max,
+            broadcast_bytes_max=settings.mesh.content_bytes_max - ITEM_BYTES,
+            pools_max=settings.mesh.pools_max,
+            kept_pools=frozenset(() if recorder is None else recorder.pools),
+        )
         views = Views(*asked, *names, layers, clearance.wants, clearance.may, clearance.is_admin, limits)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)

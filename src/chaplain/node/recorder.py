@@ -49,9 +49,13 @@ class Recorder:
         self._ticket = 0
         self._left_out = 0
 
+    @property
+    def pools(self) -> tuple[str, ...]:
+        return self._settings.pools
+
     def joins(self) -> list[JoinPool]:
         """A node hears only pools it is in."""
-        return [JoinPool(pool) for pool in self._settings.pools]
+        return [JoinPool(pool) for pool in self.pools]
 
     def deadline(self) -> int | None:
         return None
