@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from chaplain.core import Drained, Persist, Persisted, Report, WriteAt
 from chaplain.gossip.events import Event, EventId, EventSeen
 from chaplain.link.events import Peer
 from chaplain.mesh.events import JoinPool, Shout, Shouted
-from chaplain.node.recorder import Recorder, RecorderEffect, RecorderSettings
+from chaplain.node.recorder import ROW_BYTES, Recorder, RecorderEffect, RecorderSettings
 from chaplain.segment.tap import Tap
 from chaplain.segment.write import LogSettings
 from chaplain.wire import parcel
@@ -19,7 +21,9 @@ NODE = Peer(b"n" * 16, 300, b"N" * 32, endpoint="tcp://127.0.0.1:1")
 
 class Stage:
     def __init__(self, **settings: object) -> None:
-        self.pools, self.events = (Tap(LogSettings(log, 1), random.Random(1)) for log in ("pool", "event"))
+        self.pools, self.events = (
+            Tap(LogSettings(log, 1, segment_bytes=16 << 20), random.Random(1)) for log in ("pool", "event")
+        )
         self.recorder = Recorder(RecorderSettings(**settings), self.pools, self.events)  # type: ignore[arg-type]
 
     def step(self, event: object) -> list[RecorderEffect]:
@@ -71,9 +75,21 @@ def test_one_write_at_a_time_and_the_rest_together_after_it() -> None:
 
 
 def test_what_a_slow_disk_cannot_take_is_left_out_and_told() -> None:
-    stage = Stage(events=("*",), pending_bytes_max=10)
+    stage = Stage(events=("*",), pending_bytes_max=2 * (4 + ROW_BYTES))
     for _ in range(5):
         stage.step(fired("deployed", bytes(4)))
     _, report = stage.step(Drained())
     assert report == Report("messages not recorded", detail={"count": 3})
     assert stage.recorder.counts == {"kept": 2, "left_out": 3}
+
+
+@pytest.mark.parametrize("size", [160, 1 << 20, (8 << 20) - 4096])
+def test_whatever_waited_while_the_disk_was_busy_fits_in_its_records(size: int) -> None:
+    stage = Stage(pools=("chat",))
+    value = said(bytes(size))
+    while not stage.recorder.counts["left_out"]:
+        stage.step(Shout("chat", value))
+    persist, _ = stage.step(Drained())
+    assert isinstance(persist, Persist)
+    assert stage.pools.head("chat") == stage.recorder.counts["kept"] > 0
+    assert sum(len(each.data) for each in persist.operations if isinstance(each, WriteAt)) < 18 << 20

@@ -3,12 +3,13 @@
 Decides which messages are kept and in which batches they are written. Refuses to slow anybody down: while the disk is
 behind by `pending_bytes_max`, further messages are not kept, and it says how many.
 
-Invariants: at most one write is under way; what waits for the next is bounded.
+Invariants: at most one write is under way; what waits for the next is bounded, and so is each record of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Drained, Frozen, Operation, Persist, Persisted, Report
@@ -19,6 +20,12 @@ from chaplain.segment.tap import StreamKind, Tap
 from chaplain.wire import parcel
 
 EVERYTHING = "*"
+RECORD_BYTES = 4 << 20
+"""Messages are put together up to this; a larger one, of at most a frame, goes alone. A record fits in a segment."""
+ROW_BYTES = 16
+"""More than a message takes beside its value and its key."""
+Row: TypeAlias = tuple[bytes, bytes | None]
+"""A message and its key."""
 
 
 class RecorderSettings(Frozen, frozen=True):
@@ -41,7 +48,7 @@ class Recorder:
         self.counts: Counter[str] = Counter()
         self._settings = settings
         self._taps = {StreamKind.POOL: pools, StreamKind.EVENT: events}
-        self._waiting: dict[tuple[StreamKind, str, int], list[tuple[bytes, bytes | None]]] = {}
+        self._waiting: dict[tuple[StreamKind, str, int], list[Row]] = {}
         """Messages to be written next, with their keys, by kind, stream and who sent them."""
         self._waiting_bytes = 0
         self._writing: dict[StreamKind, int] = {}
@@ -90,12 +97,13 @@ class Recorder:
         self._keep(StreamKind.POOL, pool, opened.node, opened.payload, key=opened.body or None)
 
     def _keep(self, kind: StreamKind, stream: str, sender: int, value: bytes, key: bytes | None = None) -> None:
-        if self._waiting_bytes + len(value) > self._settings.pending_bytes_max:
+        row = (value, key)
+        if self._waiting_bytes + _row_bytes(row) > self._settings.pending_bytes_max:
             self._left_out += 1
             self.counts["left_out"] += 1
             return
-        self._waiting_bytes += len(value)
-        self._waiting.setdefault((kind, stream, sender), []).append((value, key))
+        self._waiting_bytes += _row_bytes(row)
+        self._waiting.setdefault((kind, stream, sender), []).append(row)
         self.counts["kept"] += 1
 
     def _write(self, now_ns: int) -> list[RecorderEffect]:
@@ -103,8 +111,9 @@ class Recorder:
             return []
         operations: list[Operation] = []
         for (kind, stream, sender), messages in self._waiting.items():
-            values, keys = zip(*messages, strict=True)
-            operations += self._taps[kind].write(kind, stream, values, now_ns, keys=keys, writer=sender)
+            for portion in _portions(messages):
+                values, keys = zip(*portion, strict=True)
+                operations += self._taps[kind].write(kind, stream, values, now_ns, keys=keys, writer=sender)
             self._writing[kind] = self._taps[kind].written
         self._waiting, self._waiting_bytes = {}, 0
         self._ticket += 1
@@ -113,3 +122,22 @@ class Recorder:
     def _say_left_out(self) -> list[RecorderEffect]:
         count, self._left_out = self._left_out, 0
         return [Report("messages not recorded", detail={"count": count})] if count else []
+
+
+def _portions(rows: list[Row]) -> Iterator[list[Row]]:
+    """In order, each of what one record holds."""
+    portion: list[Row] = []
+    held_bytes = 0
+    for row in rows:
+        size_bytes = _row_bytes(row)
+        if portion and held_bytes + size_bytes > RECORD_BYTES:
+            yield portion
+            portion, held_bytes = [], 0
+        portion.append(row)
+        held_bytes += size_bytes
+    yield portion
+
+
+def _row_bytes(row: Row) -> int:
+    value, key = row
+    return ROW_BYTES + len(value) + len(key or b"")
