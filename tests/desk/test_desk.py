@@ -52,6 +52,7 @@ from chaplain.gossip.events import (
     Questioned,
     RegisterQuestion,
     Rotated,
+    UnregisterQuestion,
 )
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Gapped, JoinPool, LeavePool, Shout, Shouted, Whisper, Whispered
@@ -214,6 +215,26 @@ def test_a_question_goes_to_the_first_client_that_answers_it() -> None:
     assert [reply(e) for e in asked] == [(ANN.instance, QuestionItem(1, "00000009-1-2", "load", 9), b"cpu")]
     assert desk.ask(ANN, GiveAnAnswer(2, "00000009-1-2"), b"0.5")[0] == GiveAnswer(EventId(9, 1, 2), b"0.5")
     assert isinstance(reply(desk.ask(ANN, GiveAnAnswer(3, "no id"), b"0.5")[0])[1], Failed)
+
+
+def test_a_question_is_given_up_with_the_last_client_that_answers_it() -> None:
+    desk = Desk()
+    for peer in (ANN, BOB):
+        desk.ask(peer, AnswerQuestions(1, "load"))
+    desk.ask(BOB, AnswerQuestions(2, "disk"))
+    assert [reply(effect)[1] for effect in desk.ask(ANN, Cancel(1))] == [Done(1)]
+    assert desk.ask(BOB, Cancel(2))[0] == UnregisterQuestion("disk")
+    assert desk.step(Exited(BOB, "closed")) == [UnregisterQuestion("load")]
+    assert desk.ask(ANN, AnswerQuestions(3, "load"))[0] == RegisterQuestion("load")
+
+
+def test_questions_that_clients_answer_are_bounded_per_node() -> None:
+    desk = Desk(limits=Limits(questions_max=1))
+    desk.ask(ANN, AnswerQuestions(1, "load"))
+    (refused,) = desk.ask(BOB, AnswerQuestions(1, "disk"))
+    reason = "clients of this node answer 1 questions already, as many as they may: ask another node"
+    assert reply(refused)[1] == Failed(1, "refused", reason)
+    assert reply(desk.ask(BOB, AnswerQuestions(2, "load"))[0])[1] == Started(2)
 
 
 @pytest.mark.parametrize("question", BUILT_IN)

@@ -138,7 +138,7 @@ class _Stage:
         settings = NodeSettings(
             LinkSettings("fuzz", endpoint="tcp://127.0.0.1:7000"),
             MeshSettings("fuzz", pools_max=2, content_bytes_max=CONTENT_OF_MESH),
-            GossipSettings(content_bytes_max=CONTENT_BYTES_MAX, queries_max=4),
+            GossipSettings(content_bytes_max=CONTENT_BYTES_MAX, queries_max=4, questions_max=2),
             DeskSettings(listeners_max=5, calls_max=4),
             node_ids={_OWN.identifier: 1, _OTHER.identifier: 2},
         )
@@ -208,6 +208,8 @@ def make_target_client_wishes() -> Callable[[bytes], None]:
         assert all(answered[call] >= times for call, times in asked.items()), (asked, answered)
         joined = {topic.name for topic in stage.node.desk._listeners._by_topic if topic.kind == "pool"}
         assert joined == set(stage.node.mesh.pools)
+        answered_here = {topic.name for topic in stage.node.desk._listeners._by_topic if topic.kind == "question"}
+        assert answered_here == set(stage.node.gossip._questions._registered)
         stage.wait(10**8)
 
     return target

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from chaplain.gossip import contents
 from chaplain.gossip.codec import Type
 from chaplain.gossip.contents import Query, Response
-from chaplain.gossip.events import Answer, Ask, Decided, GiveAnswer, Questioned, RegisterQuestion
+from chaplain.gossip.events import Answer, Ask, Decided, GiveAnswer, Questioned, RegisterQuestion, UnregisterQuestion
 from chaplain.gossip.query import Tally
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 
@@ -157,6 +157,29 @@ def test_an_application_answers_what_it_registered_and_may_answer_again() -> Non
         assert (told, response.value, response.query) == (partner, value, ask.id)
         numbers.append(response.number)
     assert numbers == [1, 2]
+
+
+def test_a_question_that_nobody_answers_any_more_is_declined_at_once() -> None:
+    stage, partner = Stage(), Partner(1)
+    stage.meet(partner)
+    stage.step(RegisterQuestion("load"))
+    asked = [partner.message(Type.QUERY, contents.put_query(Query("load", b""))) for _ in range(3)]
+    first, second = (of(stage.tell(partner, ask), Questioned)[0].query for ask in asked[:2])
+    stage.step(GiveAnswer(first, b"1"))
+    told = stage.said_of(stage.step(UnregisterQuestion("load")), Type.ANSWER)
+    responses = [contents.take_response(message.content) for _, message in told]
+    assert responses == [Response(second, 0, False, b"")], "the other one was answered"
+    [(_, late)] = stage.said_of(stage.tell(partner, asked[2]), Type.ANSWER)
+    assert not contents.take_response(late.content).known
+    assert stage.said(stage.step(GiveAnswer(second, b"2"))) == []
+
+
+def test_an_own_question_whose_answerer_goes_is_unknown_without_waiting() -> None:
+    stage = Stage()
+    stage.step(RegisterQuestion("load"))
+    assert of(stage.step(Ask(1, "load", 60 * SECOND_NS)), Decided) == []
+    [decided] = of(stage.step(UnregisterQuestion("load")), Decided)
+    assert decided.answer.reason == "unknown"
 
 
 def test_too_many_open_questions_are_refused() -> None:

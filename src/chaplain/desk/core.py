@@ -7,6 +7,7 @@ Invariants:
 - every request gets exactly one `Done`, `Failed` or `Started`, unless its session ends first;
 - a listener hears of a pool only between its `Started` and its `Cancel`;
 - a call handed to another layer is settled there, or withdrawn when nobody waits for it any more;
+- a question is registered exactly while some client of this node listens for it;
 - this node is in a pool exactly while some client of it listens there, or it is one of those that it keeps;
 - whatever is about a stream is handed on only for who has the right to it;
 - what a client may have open is bounded (`DeskSettings`).
@@ -59,6 +60,7 @@ from chaplain.gossip.events import (
     Questioned,
     RegisterQuestion,
     Rotated,
+    UnregisterQuestion,
 )
 from chaplain.mesh.events import Entered, Exited, Gapped, JoinPool, LeavePool, Shout, Shouted, Whisper, Whispered
 from chaplain.rights import NO_RIGHT, Right, Want, refusal
@@ -99,6 +101,7 @@ DeskEffect: TypeAlias = (
     | Ask
     | GiveAnswer
     | RegisterQuestion
+    | UnregisterQuestion
     | JoinPool
     | LeavePool
     | Shout
@@ -344,7 +347,8 @@ class DeskCore:
             case "pool":
                 return shapes.bad_name(topic.name) or self._limits.bad_pool(topic.name, self._listeners.names("pool"))
             case "question":
-                return shapes.bad_question(topic.name)
+                known = self._listeners.names("question")
+                return shapes.bad_question(topic.name) or self._limits.bad_question(topic.name, known)
             case _:
                 assert_never(topic.kind)
 
@@ -366,9 +370,13 @@ class DeskCore:
 
     def _end(self, topic: Topic) -> list[DeskEffect]:
         """Nobody here listens to it any more."""
-        if topic.kind == "pool" and topic.name not in self._limits.kept_pools:
-            return [LeavePool(topic.name)]
-        return []
+        match topic.kind:
+            case "pool" if topic.name not in self._limits.kept_pools:
+                return [LeavePool(topic.name)]
+            case "question":
+                return [UnregisterQuestion(topic.name)]
+            case _:
+                return []
 
     def _pass_on(self, pool: str, content: bytes) -> list[DeskEffect]:
         """Give a broadcast, of a peer or of one of our own clients, to every client that joined here."""

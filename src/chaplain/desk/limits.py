@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from chaplain.core import Frozen
-from chaplain.gossip.settings import CONTENT_BYTES_MAX
+from chaplain.gossip.settings import CONTENT_BYTES_MAX, GossipSettings
 from chaplain.mesh.settings import MeshSettings
 
 IDENTIFIER_END = 1 << 32
@@ -30,6 +30,9 @@ class Limits(Frozen, frozen=True):
     kept_pools: frozenset[str] = frozenset()
     """Pools that the node is in, whether or not a client listens there."""
 
+    questions_max: int = GossipSettings().questions_max
+    """Different questions that clients of the node answer."""
+
     def bad_content(self, size_bytes: int) -> str:
         if size_bytes <= self.content_bytes_max:
             return ""
@@ -46,6 +49,11 @@ class Limits(Frozen, frozen=True):
         if pool in held or len(held) < self.pools_max:
             return ""
         return f"this node is in {len(held)} pools already, as many as it may be: leave one first, or ask another node"
+
+    def bad_question(self, question: str, answered: Collection[str]) -> str:
+        if question in answered or len(answered) < self.questions_max:
+            return ""
+        return f"clients of this node answer {len(answered)} questions already, as many as they may: ask another node"
 
 
 def bad_target(target: int | None) -> str:

@@ -51,6 +51,7 @@ from chaplain.gossip.events import (
     RegisterQuestion,
     RotateKey,
     Told,
+    UnregisterQuestion,
 )
 from chaplain.gossip.members import Members
 from chaplain.gossip.membership import Membership
@@ -167,6 +168,8 @@ class GossipCore:
                 self._questions.ask(event)
             case RegisterQuestion():
                 self._questions.register(event.question)
+            case UnregisterQuestion():
+                self._questions.unregister(event.question)
             case GiveAnswer():
                 self._questions.give(event)
             case RotateKey():

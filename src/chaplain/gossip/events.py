@@ -142,6 +142,12 @@ class RegisterQuestion(Frozen, frozen=True):
     question: str
 
 
+class UnregisterQuestion(Frozen, frozen=True):
+    """Nobody here answers this any more. Whoever waits for such an answer is told so at once."""
+
+    question: str
+
+
 class GiveAnswer(Frozen, frozen=True):
     """The application's answer to a `Questioned`. May be given again: the newest counts while the question is open."""
 
@@ -184,6 +190,7 @@ GossipInput: TypeAlias = (
     | Fire
     | Ask
     | RegisterQuestion
+    | UnregisterQuestion
     | GiveAnswer
     | RotateKey
     | KeyConfirmed

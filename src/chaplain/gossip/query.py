@@ -106,14 +106,27 @@ class _Open:
         self.due_ns = due_ns
 
 
+class _Posed:
+    """A question that our application was asked."""
+
+    __slots__ = ("answers", "question", "until_ns")
+
+    def __init__(self, question: str, until_ns: int) -> None:
+        self.question = question
+        self.until_ns = until_ns
+        """When its answers are of no use any more."""
+        self.answers = 0
+        """How many it gave."""
+
+
 class Questions:
     def __init__(self, voice: Voice, built_in: dict[str, Callable[[], bytes]]) -> None:
         self._voice = voice
         self._built_in = built_in
         self._registered: dict[str, None] = {}
         self._open: dict[EventId, _Open] = {}
-        self._posed: dict[EventId, tuple[int, int]] = {}
-        """Questions our application is to answer: how many answers it gave, and until when it may."""
+        self._posed: dict[EventId, _Posed] = {}
+        """Questions our application is to answer."""
         self._revision = 0
 
     def register(self, question: str) -> None:
@@ -121,7 +134,17 @@ class Questions:
             raise ValueError(f"a question has 1 to {contents.NAME_BYTES_MAX} octets of UTF-8")
         if question in self._built_in:
             raise ValueError(f"{question!r} is a built-in question")
+        if len(self._registered) >= self._voice.settings.questions_max and question not in self._registered:
+            raise ValueError(f"an application answers at most {self._voice.settings.questions_max} questions")
         self._registered[question] = None
+
+    def unregister(self, question: str) -> None:
+        """Nobody answers it any more: say so to those who wait for their first answer, as to those who ask later."""
+        self._registered.pop(question, None)
+        for query, posed in [pair for pair in self._posed.items() if pair[1].question == question]:
+            del self._posed[query]
+            if not posed.answers:
+                self._decline(query)
 
     def ask(self, ask: Ask) -> None:
         settings = self._voice.settings
@@ -142,9 +165,8 @@ class Questions:
         if posed is None or len(given.value) > self._voice.settings.content_bytes_max:
             self._voice.counts["answers_unwanted"] += 1
             return
-        number = posed[0] + 1
-        self._posed[given.query] = (number, posed[1])
-        self._respond(Response(given.query, number, True, given.value))
+        posed.answers += 1
+        self._respond(Response(given.query, posed.answers, True, given.value))
 
     def on_query(self, message: Message) -> None:
         self._pose(message.id, contents.take_query(message.content))
@@ -160,7 +182,7 @@ class Questions:
         for query, held in list(self._open.items()):
             if changed or now_ns >= held.due_ns:
                 self._decide(query, held)
-        for query in [query for query, (_, until_ns) in self._posed.items() if now_ns >= until_ns]:
+        for query in [query for query, posed in self._posed.items() if now_ns >= posed.until_ns]:
             del self._posed[query]
 
     def due_ns(self) -> int | None:
@@ -171,10 +193,15 @@ class Questions:
         if built_in is not None:
             self._respond(Response(query_id, 1, True, built_in()))
         elif query.question in self._registered and len(self._posed) < self._voice.settings.queries_max:
-            self._posed[query_id] = (0, self._voice.now_ns + self._voice.settings.query_timeout_max_ns)
+            until_ns = self._voice.now_ns + self._voice.settings.query_timeout_max_ns
+            self._posed[query_id] = _Posed(query.question, until_ns)
             self._voice.out.append(Questioned(query_id, query.question, query.content, query_id.origin))
         else:
-            self._respond(Response(query_id, 0, False, b""))
+            self._decline(query_id)
+
+    def _decline(self, query_id: EventId) -> None:
+        """Nobody here knows the question. Any answer is newer than this."""
+        self._respond(Response(query_id, 0, False, b""))
 
     def _respond(self, response: Response) -> None:
         if response.query.origin == self._voice.identifier:

@@ -56,4 +56,6 @@ class GossipSettings(Frozen, frozen=True):
     queries_max: int = 256
     """Questions of ours that wait, and questions of others our application has yet to answer. At the bound a new one
     is refused (ours) or declined (theirs)."""
+    questions_max: int = 1_024
+    """Different questions that our applications answer. One more is refused."""
     query_timeout_max_ns: int = 60 * SECOND_NS

@@ -120,6 +120,7 @@ class NodeCore:
             content_bytes_max=settings.gossip.content_bytes_max,
             broadcast_bytes_max=settings.mesh.content_bytes_max - ITEM_BYTES,
             pools_max=settings.mesh.pools_max,
+            questions_max=settings.gossip.questions_max,
             kept_pools=frozenset(() if recorder is None else recorder.pools),
         )
         views = Views(*asked, *names, layers, clearance.wants, clearance.may, clearance.is_admin, limits)
@@ -265,7 +266,8 @@ class NodeCore:
         to_desk.send(self._emit, Report)
         to_desk.send(give(to_mesh), mesh.Whisper, mesh.JoinPool, mesh.LeavePool)
         to_desk.send(self._shared(to_mesh), mesh.Shout)
-        to_desk.send(give(to_gossip), gossip.Fire, gossip.Ask, gossip.GiveAnswer, gossip.RegisterQuestion)
+        to_desk.send(give(to_gossip), gossip.Fire, gossip.Ask, gossip.GiveAnswer)
+        to_desk.send(give(to_gossip), gossip.RegisterQuestion, gossip.UnregisterQuestion)
         to_desk.send(self._rotate, RotationWanted)
         to_desk.send(lambda effect: self._work.append((self._uppers[effect.layer], effect.event)), ForLayer)
         return to_link, to_mesh, to_gossip, to_desk
