@@ -132,6 +132,8 @@ def test_a_client_answers_a_question(directory: Path) -> None:
             stop.set()
             for thread in threads:
                 thread.join(30)
+        eventually(lambda: one.ask("load", timeout=30).reason == "unknown")
+        assert len(one.ask("load", timeout=30).declined) >= 2
 
 
 def test_keys_are_rotated_under_the_clients_feet(directory: Path) -> None:

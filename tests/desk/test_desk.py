@@ -130,6 +130,17 @@ def test_an_answer_that_is_no_text_is_marked_as_base64() -> None:
     assert json.loads(payload)["value"] == {"base64": "/w=="}
 
 
+def test_an_answer_says_what_else_was_said_and_fits_in_a_message() -> None:
+    desk = Desk()
+    desk.ask(ANN, AskQuestion(5, "q", 10))
+    tally = ((b"a", 2), (b"b", 2), *((bytes([number % 256]) * (1 << 17), 1) for number in range(20)))
+    _, _, payload = reply(desk.step(Decided(1, Answer("q", None, 2, 24, False, (1,), (), (9,), tally, "tie")))[0])
+    told = json.loads(payload)
+    assert (told["reason"], told["declined"]) == ("tie", [9])
+    assert told["tally"][:2] == [["a", 2], ["b", 2]]
+    assert 2 < len(told["tally"]) < 22
+
+
 def test_open_questions_are_bounded_per_client() -> None:
     desk = Desk(DeskSettings(calls_max=1))
     desk.ask(ANN, AskQuestion(1, "version", 10))

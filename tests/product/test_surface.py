@@ -109,7 +109,12 @@ def talk(shell: Shell) -> None:
     until(lambda: one(shell, "query ask version")["decided"])
     answer = one(shell, "query ask version")
     assert answer["question"] == "version"
-    assert {"value", "votes", "members", "decided", "voters", "missing"} <= set(answer)
+    assert {"value", "votes", "members", "decided", "voters", "missing", "reason", "declined", "tally"} <= set(answer)
+    ask = "query ask colour --content 'by day' --timeout 1 --node 2 --output json"
+    heard = listening(shell, "query answer colour red --count 1 --node 1 --output json", ask)
+    assert (heard["question"], heard["asker"], heard["content"]) == ("colour", 2, "by day")
+    heard = listening(shell, "event listen --count 1 --node 1 --output json", "event fire deployed v3 --to 1 --node 2")
+    assert (heard["sender"], heard["value"]) == (2, "v3")
 
 
 def listening(shell: Shell, listen: str, say: str) -> dict:

@@ -17,11 +17,21 @@ def event() -> None:
 @event.command(epilog="Example: chaplain event fire deployed v2 --cluster demo")
 @click.argument("type")
 @click.argument("text", default="")
+@click.option(
+    "--to", type=click.IntRange(0, 2**32 - 1), metavar="NODE", help="Only for this node: its id, or its identifier."
+)
 @talks
-def fire(type: str, text: str, cluster: str, node: int | None, output: str) -> None:  # noqa: A002 the surface's name
-    """Send an event of this TYPE, with TEXT as its content, to everyone."""
+def fire(
+    type: str,  # noqa: A002  the surface's name
+    text: str,
+    to: int | None,
+    cluster: str,
+    node: int | None,
+    output: str,
+) -> None:
+    """Send an event of this TYPE, with TEXT as its content, to everyone, or to one node."""
     with reach(cluster, node) as client:
-        client.fire(type, text.encode())
+        client.fire(type, text.encode(), target=to)
     if output == "json":
         put_json({"fired": type})
 

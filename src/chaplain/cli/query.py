@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.reach import reach, talks
-from chaplain.cli.show import put_json, put_table
+from chaplain.cli.show import put_json, put_table, shown_value, visible
 
+if TYPE_CHECKING:
+    from chaplain.client.results import Answer
+
+COLUMNS = ("question", "value", "votes", "members", "decided", "voters", "missing")
+TALLY_SHOWN = 5
 UNDECIDED = {
     "tie": "two answers have half of the members each",
     "split": "no answer can reach half of the members",
@@ -24,19 +32,51 @@ def query() -> None:
 @query.command(epilog="Example: chaplain query ask version --cluster demo")
 @click.argument("question")
 @click.option("--timeout", type=click.FloatRange(0.05, 60), default=5.0, show_default=True, help="Seconds to wait.")
+@click.option("--content", default="", metavar="TEXT", help="What to send along, for whoever answers.")
 @talks
-def ask(question: str, timeout: float, cluster: str, node: int | None, output: str) -> None:
+def ask(question: str, timeout: float, content: str, cluster: str, node: int | None, output: str) -> None:
     """Put QUESTION to every member and show what most of them say.
 
     Every node answers version, uptime and members; programs may answer others.
     """
     with reach(cluster, node) as client:
-        answer = client.ask(question, timeout=timeout)
-    fields = ("question", "value", "votes", "members", "decided", "voters", "missing")
-    found = {name: getattr(answer, name) for name in fields}
+        answer = client.ask(question, timeout=timeout, content=content.encode())
     if output == "json":
-        put_json(found)
+        put_json(dict(answer))
     else:
-        put_table(
-            list(fields), [found], "" if answer.decided else f"undecided: {UNDECIDED.get(answer.reason, answer.reason)}"
-        )
+        put_table(COLUMNS, [dict(answer)], "" if answer.decided else _why(answer))
+
+
+@query.command("answer", epilog="Example: chaplain query answer colour red --cluster demo --count 1")
+@click.argument("question")
+@click.argument("text")
+@click.option("--timeout", type=click.FloatRange(0), help="Stop after so many seconds without being asked.")
+@click.option("--count", type=click.IntRange(1), help="Stop after so many answers.")
+@talks
+def give_answer(
+    question: str, text: str, timeout: float | None, count: int | None, cluster: str, node: int | None, output: str
+) -> None:
+    """Answer QUESTION with TEXT, for one node, each time somebody asks; show who did, one a line."""
+    with reach(cluster, node) as client, while_somebody_reads(), client.questions(question, timeout=timeout) as asked:
+        for number, each in enumerate(asked, 1):
+            client.reply(each, text.encode())
+            if output == "json":
+                put_json(
+                    {
+                        "id": each.id,
+                        "question": each.question,
+                        "asker": each.asker,
+                        "content": shown_value(each.content),
+                    }
+                )
+            else:
+                said = visible(each.content.decode(errors="backslashreplace"))
+                click.echo(f"asked at {each.asker}: {said}" if said else f"asked at {each.asker}")
+            if number == count:
+                break
+
+
+def _why(answer: Answer) -> str:
+    said = "; ".join(f"{value} {votes}" for value, votes in answer.tally[:TALLY_SHOWN])
+    reason = UNDECIDED.get(answer.reason, answer.reason)
+    return f"undecided: {reason}" + (f" (votes: {said})" if said else "")

@@ -37,7 +37,11 @@ class Answer(Record, frozen=True):
     missing: tuple[int, ...] = ()
     """Members that did not answer in time."""
     reason: str = ""
-    """Why it is undecided: `tie`, `split`, `timeout`, or `refused` (too many questions open)."""
+    """Why it is undecided: `tie`, `split`, `unknown`, `timeout`, or `refused` (too many questions open)."""
+    declined: tuple[int, ...] = ()
+    """Members that do not know the question."""
+    tally: tuple[tuple[Any, int], ...] = ()
+    """Each answer and how many gave it, most first."""
 
 
 class Member(Record, frozen=True):

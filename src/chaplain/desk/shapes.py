@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from chaplain.desk.messages import NAME_BYTES_MAX
 from chaplain.errors import Malformed
 from chaplain.gossip.events import BUILT_IN, Answer, EventId
+
+TALLY_BYTES_MAX = 1 << 20
+"""Answers that are told beside the one that was decided."""
 
 
 def bad_name(name: str) -> str:
@@ -64,6 +67,16 @@ def answer(given: Answer, node_id: Callable[[int], int]) -> dict[str, object]:
         "voters": sorted(node_id(identifier) for identifier in given.voters),
         "missing": sorted(node_id(identifier) for identifier in given.missing),
         "declined": sorted(node_id(identifier) for identifier in given.declined),
-        "tally": [[value(said), votes] for said, votes in given.tally],
+        "tally": [[value(said), votes] for said, votes in _first_few(given.tally)],
         "reason": given.reason,
     }
+
+
+def _first_few(tally: tuple[tuple[bytes, int], ...]) -> Iterator[tuple[bytes, int]]:
+    """Of thousands of members each may have given its own answer: those with the most votes, in one message."""
+    left_bytes = TALLY_BYTES_MAX
+    for said, votes in tally:
+        left_bytes -= len(said)
+        if left_bytes < 0:
+            return
+        yield said, votes

@@ -81,7 +81,7 @@ class Answer(Frozen, frozen=True):
     tally: tuple[tuple[bytes, int], ...] = ()
     """Each answer and its votes, most first."""
     reason: str = ""
-    """Undecided: `tie`, `split`, `timeout`, or `refused` (too many open questions)."""
+    """Undecided: `tie`, `split`, `unknown`, `timeout`, or `refused` (too many open questions)."""
 
 
 class KeyStep(StrEnum):
