@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from chaplain.client.graph import GraphEvent as GraphEvent
     from chaplain.client.journal_results import Message as Message
     from chaplain.client.journal_results import Receipt as Receipt
+    from chaplain.client.results import Acknowledgement as Acknowledgement
     from chaplain.client.results import Answer as Answer
     from chaplain.client.results import Event as Event
     from chaplain.client.results import Member as Member
@@ -37,6 +38,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Client": "chaplain.client.sync",
     "AsyncClient": "chaplain.client.aio",
+    "Acknowledgement": "chaplain.client.results",
     "Answer": "chaplain.client.results",
     "Event": "chaplain.client.results",
     "GraphEvent": "chaplain.client.graph",
@@ -67,6 +69,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Acknowledgement",
     "Answer",
     "AsyncClient",
     "Busy",

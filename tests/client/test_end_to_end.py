@@ -106,6 +106,15 @@ def test_an_event_reaches_clients_of_every_node(directory: Path) -> None:
             assert (event.type, event.content, event.sender) == ("deployed", b"v2", 1)
 
 
+def test_an_event_is_acknowledged_by_every_node_or_by_the_one_it_is_for(directory: Path) -> None:
+    with Client.connect(directory) as client:
+        eventually(lambda: client.fire("deployed", b"v2", acknowledge=True).acknowledged == (1, 2, 3))
+        seen = client.fire("deployed", b"v2", 2, acknowledge=True)
+        assert dict(seen) == {"acknowledged": (2,), "missing": ()}
+        gone = client.fire("deployed", b"v2", 99, acknowledge=True, timeout=0.2)
+        assert dict(gone) == {"acknowledged": (), "missing": (99,)}
+
+
 def test_a_pool_joins_clients_of_different_nodes(directory: Path) -> None:
     with Client.connect(directory, node=2) as listener, Client.connect(directory, node=3) as speaker:
         listener.pool("chat").join()

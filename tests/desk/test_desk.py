@@ -21,6 +21,7 @@ from chaplain.desk.messages import (
     Done,
     EventItem,
     Failed,
+    FireAndWait,
     FireEvent,
     GetMembers,
     GetStatus,
@@ -40,6 +41,7 @@ from chaplain.errors import Malformed
 from chaplain.gossip.events import (
     ALL,
     BUILT_IN,
+    Acknowledged,
     Answer,
     Ask,
     Decided,
@@ -216,6 +218,19 @@ def test_events_reach_those_who_listen() -> None:
     assert [reply(e) for e in desk.step(seen)] == [(ANN.instance, EventItem(3, "00000009-1-2", "deployed", 9), b"v2")]
     desk.ask(ANN, Cancel(3))
     assert desk.step(seen) == []
+
+
+def test_an_event_may_wait_until_it_is_acknowledged() -> None:
+    desk = Desk(DeskSettings(calls_max=1, question_timeout_ns_max=99))
+    assert desk.ask(BOB, FireAndWait(3, "deployed", 10**9, target=1), b"v2") == [Fire("deployed", b"v2", 4711, 1, 99)]
+    (busy,) = desk.ask(BOB, FireAndWait(4, "deployed", 10))
+    assert isinstance(reply(busy)[1], Failed)
+    instance, done, payload = reply(desk.step(Acknowledged(1, (9, 3), (5,)))[0])
+    assert (instance, done) == (BOB.instance, Done(3))
+    assert json.loads(payload) == {"acknowledged": [3, 9], "missing": [5]}
+    assert desk.ask(BOB, FireAndWait(5, "deployed", -1)) == [Fire("deployed", b"", ALL, 2, 0)]
+    assert isinstance(reply(desk.step(Acknowledged(2, (), (), fired=False))[0])[1], Failed)
+    assert desk.step(Acknowledged(2, (), ())) == []
 
 
 def test_a_question_goes_to_the_first_client_that_answers_it() -> None:

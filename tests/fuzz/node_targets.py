@@ -17,6 +17,7 @@ from chaplain.desk.messages import (
     ClientRequest,
     Done,
     Failed,
+    FireAndWait,
     FireEvent,
     GetMembers,
     GetStatus,
@@ -51,7 +52,7 @@ T = TypeVar("T")
 NOW_NS = 10**12
 CONTENT_BYTES_MAX = 50
 CONTENT_OF_MESH = 12_000
-OPENED = (AskQuestion, RotateKeys, LookUp, Instruct)
+OPENED = (AskQuestion, FireAndWait, RotateKeys, LookUp, Instruct)
 """Requests that another layer answers, now or later."""
 _OWN, _OTHER = Identity(b"o" * 32), Identity(b"p" * 32)
 _NODE = Peer(b"p" * 16, _OTHER.identifier, _OTHER.key, "tcp://127.0.0.1:7001")
@@ -100,6 +101,7 @@ _BUILDS: tuple[Callable[[int, _Choice], ClientRequest], ...] = (
     lambda call, _: GetMembers(call),
     lambda call, of: AskQuestion(call, of.of(_NAMES), of.of(_NUMBERS)),
     lambda call, of: FireEvent(call, of.of(_NAMES), of.of((None, *_NUMBERS))),
+    lambda call, of: FireAndWait(call, of.of(_NAMES), of.of(_NUMBERS), of.of((None, *_NUMBERS))),
     lambda call, _: ListenEvents(call),
     lambda call, of: JoinAPool(call, of.of(_NAMES)),
     lambda call, of: ShoutToPool(call, of.of(_NAMES)),

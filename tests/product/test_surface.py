@@ -106,6 +106,8 @@ def talk(shell: Shell) -> None:
     assert heard["value"] == "hello"
     heard = listening(shell, "event listen --count 1 --output json", "event fire deployed v2")
     assert (heard["type"], heard["value"]) == ("deployed", "v2")
+    seen = one(shell, "event fire deployed v2 --acknowledge")
+    assert (seen["fired"], seen["acknowledged"], seen["missing"]) == ("deployed", [1, 2, 3], [])
     until(lambda: one(shell, "query ask version")["decided"])
     answer = one(shell, "query ask version")
     assert answer["question"] == "version"

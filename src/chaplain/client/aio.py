@@ -9,7 +9,7 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterator, Generator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from chaplain.client import journal_requests, node_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
@@ -23,7 +23,7 @@ from chaplain.client.journal_together import Together
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
-from chaplain.client.results import Answer, Event, Heard, Member, PoolMessage, Question
+from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, PoolMessage, Question
 from chaplain.client.sequence import AsyncSequenceStream
 from chaplain.client.sql_aio import AsyncSql
 from chaplain.errors import ChaplainError, Closed
@@ -244,9 +244,37 @@ class AsyncClient:
         """Ask every member; decided as soon as half or more agree, or undecided after `timeout` seconds."""
         return await self._line.run(requests.ask(question, timeout, content))
 
-    async def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None:  # noqa: A002
-        """Fire an event, to everyone or to the node that `target` names: its id, or its identifier."""
+    @overload
+    async def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None: ...
+
+    @overload
+    async def fire(
+        self,
+        type: str,
+        content: bytes = b"",
+        target: int | None = None,
+        *,
+        acknowledge: Literal[True],
+        timeout: float | None = None,
+    ) -> Acknowledgement: ...
+
+    async def fire(
+        self,
+        type: str,  # noqa: A002  the surface's name
+        content: bytes = b"",
+        target: int | None = None,
+        *,
+        acknowledge: bool = False,
+        timeout: float | None = None,
+    ) -> Acknowledgement | None:
+        """Fire an event, to everyone or to the node that `target` names: its id, or its identifier.
+
+        With `acknowledge`, wait until every node it is for has seen it, at most `timeout` seconds; gives which have.
+        """
+        if acknowledge:
+            return await self._line.run(requests.fire_and_wait(type, content, target, timeout))
         await self._line.run(requests.fire(type, content, target))
+        return None
 
     def events(self, timeout: float | None = None) -> AsyncListener[Event]:
         """Events as they are seen from now on, until `timeout` seconds pass with nothing new."""

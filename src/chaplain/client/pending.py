@@ -15,6 +15,7 @@ from chaplain.desk.messages import (
     Cancel,
     ClientRequest,
     EventItem,
+    FireAndWait,
     FireEvent,
     GetMembers,
     GetStatus,
@@ -93,7 +94,7 @@ def is_repeatable(request: ClientRequest) -> bool:
             return True
         case ListenEvents() | JoinAPool() | AnswerQuestions():
             return True
-        case FireEvent() | ShoutToPool() | GiveAnAnswer() | RotateKeys() | Instruct():
+        case FireEvent() | FireAndWait() | ShoutToPool() | GiveAnAnswer() | RotateKeys() | Instruct():
             return False
         case _:
             assert_never(request)
@@ -107,7 +108,7 @@ def describe(request: ClientRequest) -> str:
             return "members"
         case AskQuestion():
             return f"ask {request.question!r}"
-        case FireEvent():
+        case FireEvent() | FireAndWait():
             return f"fire {request.event!r}"
         case ListenEvents():
             return "listen to events"

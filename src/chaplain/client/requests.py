@@ -12,13 +12,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from chaplain.client.events import Call, ClientInput, Connect, Measure
-from chaplain.client.results import Answer, Member, Question
+from chaplain.client.results import Acknowledgement, Answer, Member, Question
 from chaplain.desk.limits import IDENTIFIER_END
 from chaplain.desk.messages import (
     NAME_BYTES_MAX,
     AnswerQuestions,
     AskQuestion,
     ClientRequest,
+    FireAndWait,
     FireEvent,
     GetMembers,
     GetStatus,
@@ -81,10 +82,25 @@ def ask(question: str, timeout_s: float | None, content: bytes) -> Ask[Answer]:
 
 
 def fire(event: str, content: bytes, target: int | None) -> Ask[None]:
-    check_name("an event's type", event)
-    sent = check_content("an event", content)
-    check_target(target)
+    sent = _check_event(event, content, target)
     return _request(lambda call: FireEvent(call, event, target), _nothing, sent)
+
+
+def fire_and_wait(event: str, content: bytes, target: int | None, timeout_s: float | None) -> Ask[Acknowledgement]:
+    sent = _check_event(event, content, target)
+    wait_s = ANSWER_TIMEOUT_S if timeout_s is None else check_timeout(timeout_s)
+    return _request(
+        lambda call: FireAndWait(call, event, int(wait_s * _NS), target),
+        reader(Acknowledgement),
+        sent,
+        wait_s + GRACE_S,
+    )
+
+
+def _check_event(event: str, content: bytes, target: int | None) -> bytes:
+    check_name("an event's type", event)
+    check_target(target)
+    return check_content("an event", content)
 
 
 def broadcast(pool: str, value: bytes) -> Ask[None]:

@@ -44,6 +44,14 @@ class Answer(Record, frozen=True):
     """Each answer and how many gave it, most first."""
 
 
+class Acknowledgement(Record, frozen=True):
+    """Which nodes have seen an event; whether anybody listens to it there, they do not say."""
+
+    acknowledged: tuple[int, ...]
+    missing: tuple[int, ...]
+    """Of those it was for, the ones that did not say so in time. They may see it yet."""
+
+
 class Member(Record, frozen=True):
     """One entry of a node's membership list."""
 

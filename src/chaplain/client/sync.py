@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from threading import Condition, Lock
 from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from chaplain.client import journal_requests, node_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
@@ -22,7 +22,7 @@ from chaplain.client.nap import nap
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
-from chaplain.client.results import Answer, Event, Heard, Member, PoolMessage, Question
+from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, PoolMessage, Question
 from chaplain.client.sequence import SequenceStream
 from chaplain.client.sql_sync import Sql
 from chaplain.errors import ChaplainError, Unreachable
@@ -224,9 +224,37 @@ class Client:
         """Ask every member; decided as soon as half or more agree, or undecided after `timeout` seconds."""
         return self._line.run(requests.ask(question, timeout, content))
 
-    def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None:  # noqa: A002 the surface's name
-        """Fire an event, to everyone or to the node that `target` names: its id, or its identifier."""
+    @overload
+    def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None: ...
+
+    @overload
+    def fire(
+        self,
+        type: str,
+        content: bytes = b"",
+        target: int | None = None,
+        *,
+        acknowledge: Literal[True],
+        timeout: float | None = None,
+    ) -> Acknowledgement: ...
+
+    def fire(
+        self,
+        type: str,  # noqa: A002  the surface's name
+        content: bytes = b"",
+        target: int | None = None,
+        *,
+        acknowledge: bool = False,
+        timeout: float | None = None,
+    ) -> Acknowledgement | None:
+        """Fire an event, to everyone or to the node that `target` names: its id, or its identifier.
+
+        With `acknowledge`, wait until every node it is for has seen it, at most `timeout` seconds; gives which have.
+        """
+        if acknowledge:
+            return self._line.run(requests.fire_and_wait(type, content, target, timeout))
         self._line.run(requests.fire(type, content, target))
+        return None
 
     def events(self, timeout: float | None = None) -> Listener[Event]:
         """Events as they are seen from now on, until `timeout` seconds pass with nothing new."""

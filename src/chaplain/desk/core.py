@@ -34,6 +34,7 @@ from chaplain.desk.messages import (
     Done,
     EventItem,
     Failed,
+    FireAndWait,
     FireEvent,
     GetMembers,
     GetStatus,
@@ -52,6 +53,7 @@ from chaplain.desk.messages import (
 from chaplain.errors import Malformed
 from chaplain.gossip.events import (
     ALL,
+    Acknowledged,
     Ask,
     Decided,
     EventSeen,
@@ -93,7 +95,17 @@ class ForLayer(Frozen, frozen=True):
 
 
 DeskInput: TypeAlias = (
-    Entered | Exited | Whispered | Shouted | Gapped | EventSeen | Questioned | Decided | Rotated | Settled
+    Entered
+    | Exited
+    | Whispered
+    | Shouted
+    | Gapped
+    | EventSeen
+    | Questioned
+    | Decided
+    | Acknowledged
+    | Rotated
+    | Settled
 )
 DeskEffect: TypeAlias = (
     Whisper
@@ -165,6 +177,8 @@ class DeskCore:
                 return self._tell_question(event)
             case Decided():
                 return self._finish(event.call, shapes.answer(event.answer, self._views.node_id))
+            case Acknowledged():
+                return self._finish_fire(event)
             case Rotated():
                 return self._finish_rotation(event)
             case Settled():
@@ -226,7 +240,7 @@ class DeskCore:
                 return self._hand_on(guest, call, RotationWanted)
             case LookUp() | Instruct():
                 return self._pass_to_layer(guest, request, payload)
-            case FireEvent():
+            case FireEvent() | FireAndWait():
                 return self._fire(guest, request, payload)
             case ShoutToPool():
                 return self._shout(guest, request, payload)
@@ -260,7 +274,7 @@ class DeskCore:
         self,
         guest: Guest,
         call: int,
-        make: Callable[[int], Ask | RotationWanted | ForLayer],
+        make: Callable[[int], Ask | Fire | RotationWanted | ForLayer],
         layer: int | None = None,
     ) -> list[DeskEffect]:
         if guest.waiting >= self._settings.calls_max:
@@ -283,6 +297,13 @@ class DeskCore:
             return [self._fail(entry.guest, entry.call, settled.kind, settled.reason)]
         return [self._reply(entry.guest, Done(entry.call), settled.payload)]
 
+    def _finish_fire(self, event: Acknowledged) -> list[DeskEffect]:
+        if event.fired:
+            return self._finish(event.call, shapes.acknowledgement(event, self._views.node_id))
+        entry = self._calls.close(event.call)
+        reason = "too many events wait to be acknowledged here already: do it later, or without"
+        return [] if entry is None else [self._refuse(entry.guest, entry.call, reason)]
+
     def _finish_rotation(self, event: Rotated) -> list[DeskEffect]:
         entry = self._calls.close(event.call)
         if entry is None:
@@ -296,15 +317,23 @@ class DeskCore:
     def _ask(self, guest: Guest, request: AskQuestion, payload: bytes) -> list[DeskEffect]:
         if problem := shapes.bad_name(request.question) or self._limits.bad_content(len(payload)):
             return [self._refuse(guest, request.call, problem)]
-        timeout_ns = min(max(request.timeout_ns, 0), self._settings.question_timeout_ns_max)
+        timeout_ns = self._bounded(request.timeout_ns)
         return self._hand_on(guest, request.call, lambda number: Ask(number, request.question, timeout_ns, payload))
 
-    def _fire(self, guest: Guest, request: FireEvent, payload: bytes) -> list[DeskEffect]:
+    def _bounded(self, timeout_ns: int) -> int:
+        return min(max(timeout_ns, 0), self._settings.question_timeout_ns_max)
+
+    def _fire(self, guest: Guest, request: FireEvent | FireAndWait, payload: bytes) -> list[DeskEffect]:
         problem = shapes.bad_name(request.event) or bad_target(request.target) or self._limits.bad_content(len(payload))
         if problem:
             return [self._refuse(guest, request.call, problem)]
         target = ALL if request.target is None else self._views.identifier(request.target)
-        return [Fire(request.event, payload, target), self._done(guest, request.call)]
+        if isinstance(request, FireEvent):
+            return [Fire(request.event, payload, target), self._done(guest, request.call)]
+        timeout_ns = self._bounded(request.timeout_ns)
+        return self._hand_on(
+            guest, request.call, lambda number: Fire(request.event, payload, target, number, timeout_ns)
+        )
 
     def _shout(self, guest: Guest, request: ShoutToPool, payload: bytes) -> list[DeskEffect]:
         if problem := shapes.bad_name(request.pool) or self._limits.bad_broadcast(len(payload)):

@@ -49,6 +49,14 @@ class FireEvent(Request, frozen=True):
     target: int | None = None
 
 
+class FireAndWait(Request, frozen=True):
+    """Likewise, and whoever sees it says so: answered when all have whom it was for, or when the time is up."""
+
+    event: str
+    timeout_ns: int
+    target: int | None = None
+
+
 class ListenEvents(Request, frozen=True):
     """Every event seen from now on, as items, until `Cancel`."""
 
@@ -104,6 +112,7 @@ ClientRequest: TypeAlias = (
     | GetMembers
     | AskQuestion
     | FireEvent
+    | FireAndWait
     | ListenEvents
     | JoinAPool
     | ShoutToPool

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from chaplain.desk.messages import NAME_BYTES_MAX
 from chaplain.errors import Malformed
-from chaplain.gossip.events import BUILT_IN, Answer, EventId
+from chaplain.gossip.events import BUILT_IN, Acknowledged, Answer, EventId
 
 TALLY_BYTES_MAX = 1 << 20
 """Answers that are told beside the one that was decided."""
@@ -69,6 +69,13 @@ def answer(given: Answer, node_id: Callable[[int], int]) -> dict[str, object]:
         "declined": sorted(node_id(identifier) for identifier in given.declined),
         "tally": [[value(said), votes] for said, votes in _first_few(given.tally)],
         "reason": given.reason,
+    }
+
+
+def acknowledgement(event: Acknowledged, node_id: Callable[[int], int]) -> dict[str, object]:
+    return {
+        "acknowledged": sorted(node_id(identifier) for identifier in event.seen_by),
+        "missing": sorted(node_id(identifier) for identifier in event.missing),
     }
 
 

@@ -16,10 +16,12 @@ from chaplain import __version__
 from chaplain.core import Stopping, Woken
 from chaplain.errors import Malformed
 from chaplain.gossip import codec, contents
+from chaplain.gossip.acknowledgements import Acknowledgements
 from chaplain.gossip.card import INCARNATION_MAX, VERSION, Signer, Verify
 from chaplain.gossip.codec import (
     Accuse,
     Acknowledge,
+    Action,
     Body,
     Cards,
     Compare,
@@ -35,6 +37,7 @@ from chaplain.gossip.contents import User
 from chaplain.gossip.events import (
     ALL,
     BUILT_IN,
+    Acknowledged,
     Ask,
     Event,
     EventId,
@@ -103,6 +106,7 @@ class GossipCore:
         }
         assert tuple(built_in) == BUILT_IN
         self._questions = Questions(self._voice, built_in)
+        self._acknowledgements = Acknowledgements(self._voice)
         self._refused: dict[bytes, None] = {}
         """Instances already reported for speaking another version."""
         self._last_ns = now_ns
@@ -193,8 +197,8 @@ class GossipCore:
             self._tick()
 
     def _due_ns(self) -> int:
-        due_ns = self._questions.due_ns()
-        return self._tick_ns if due_ns is None else min(self._tick_ns, due_ns)
+        dues = (self._tick_ns, self._questions.due_ns(), self._acknowledgements.due_ns())
+        return min(due_ns for due_ns in dues if due_ns is not None)
 
     def _tick(self) -> None:
         self._tick_ns = self._voice.now_ns + self._settings.tick_ns
@@ -203,6 +207,7 @@ class GossipCore:
             self._membership.judge()
             self._company.tend()
         self._questions.tend()
+        self._acknowledgements.tend()
         self._rotation.tend()
 
     def _finish(self) -> list[GossipEffect]:
@@ -291,16 +296,23 @@ class GossipCore:
             case Type.QUERY:
                 self._questions.on_query(message)
             case Type.ANSWER:
-                self._questions.on_answer(message)
+                self._on_answer(message)
             case Type.USER:
                 user = contents.take_user(message.content)
                 self._see(message.id, user, message.target)
+                self._acknowledgements.give(message)
             case Type.KEY:
                 self._rotation.on_key(message)
             case Type.KEY_CONFIRMED:
                 self._rotation.on_confirmed(message)
             case _:
                 self._voice.counts["types_unknown"] += 1
+
+    def _on_answer(self, message: Message) -> None:
+        """To a question, or to an event that asked for an acknowledgement: whichever has the id."""
+        response = contents.take_response(message.content)
+        self._acknowledgements.take(message.id.origin, response.query)
+        self._questions.count(message.id.origin, response)
 
     def _fire(self, fire: Fire) -> None:
         if not contents.is_name(fire.type):
@@ -309,10 +321,16 @@ class GossipCore:
             raise ValueError(f"an event holds at most {self._settings.content_bytes_max} octets")
         if not 0 <= fire.target < 1 << 32:
             raise ValueError(f"an identifier has 32 bits, unlike {fire.target}")
+        if fire.call is not None and self._acknowledgements.is_full:
+            self._voice.out.append(Acknowledged(fire.call, (), (), fired=False))
+            return
         user = User(fire.type, fire.content)
-        message = self._voice.fire(Type.USER, contents.put_user(user), target=fire.target, urgent=False)
+        action = Action.NONE if fire.call is None else Action.ACKNOWLEDGE
+        message = self._voice.fire(Type.USER, contents.put_user(user), action=action, target=fire.target, urgent=False)
         if fire.target in (ALL, self.identifier):
             self._see(message.id, user, fire.target)
+        if fire.call is not None:
+            self._acknowledgements.expect(fire.call, message.id, fire.target, fire.timeout_ns)
 
     def _see(self, event_id: EventId, user: User, target: int) -> None:
         self._voice.out.append(EventSeen(Event(event_id, user.type, user.content, target)))

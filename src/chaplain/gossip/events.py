@@ -125,6 +125,10 @@ class Fire(Frozen, frozen=True):
     type: str
     content: bytes
     target: int = ALL
+    call: int | None = None
+    """Whoever sees it is to acknowledge it, and the call ends in `Acknowledged`."""
+    timeout_ns: int = 0
+    """How long to wait for that."""
 
 
 class Ask(Frozen, frozen=True):
@@ -227,6 +231,16 @@ class Decided(Frozen, frozen=True):
     answer: Answer
 
 
+class Acknowledged(Frozen, frozen=True):
+    """Which nodes have seen an event of ours, and which of those it was for have not said so."""
+
+    call: int
+    seen_by: tuple[int, ...]
+    missing: tuple[int, ...]
+    fired: bool = True
+    """False: too many are waited for already, so it was not fired."""
+
+
 class Rotated(Frozen, frozen=True):
     """The rotation is done, or stuck at a step that `missing` have not confirmed."""
 
@@ -249,5 +263,6 @@ GossipEffect: TypeAlias = (
     | EventSeen
     | Questioned
     | Decided
+    | Acknowledged
     | Rotated
 )

@@ -171,9 +171,6 @@ class Questions:
     def on_query(self, message: Message) -> None:
         self._pose(message.id, contents.take_query(message.content))
 
-    def on_answer(self, message: Message) -> None:
-        self._count(message.id.origin, contents.take_response(message.content))
-
     def tend(self) -> None:
         """End questions whose time is up, and look again at the others if the membership changed."""
         now_ns = self._voice.now_ns
@@ -205,12 +202,13 @@ class Questions:
 
     def _respond(self, response: Response) -> None:
         if response.query.origin == self._voice.identifier:
-            self._count(self._voice.identifier, response)
+            self.count(self._voice.identifier, response)
         else:
             content = contents.put_response(response)
             self._voice.fire(Type.ANSWER, content, target=response.query.origin, urgent=False)
 
-    def _count(self, responder: int, response: Response) -> None:
+    def count(self, responder: int, response: Response) -> None:
+        """Take an answer; harmless if the question is decided, or never was one."""
         held = self._open.get(response.query)
         if held is not None and held.tally.add(responder, response.number, response.value if response.known else None):
             self._decide(response.query, held)

@@ -54,8 +54,8 @@ class GossipSettings(Frozen, frozen=True):
     content_bytes_max: int = CONTENT_BYTES_MAX
     """Content of an event, question or answer."""
     queries_max: int = 256
-    """Questions of ours that wait, and questions of others our application has yet to answer. At the bound a new one
-    is refused (ours) or declined (theirs)."""
+    """Questions of ours that wait, questions of others our application has yet to answer, and events of ours that wait
+    to be acknowledged. At the bound a new one is refused (ours) or declined (theirs)."""
     questions_max: int = 1_024
     """Different questions that our applications answer. One more is refused."""
     query_timeout_max_ns: int = 60 * SECOND_NS

@@ -257,7 +257,7 @@ class NodeCore:
 
         to_gossip.send(self._emit, Report)
         to_gossip.send(give(to_mesh), mesh.Whisper, link.Meet, link.Forget)
-        to_gossip.send(give(to_desk), gossip.Questioned, gossip.Decided)
+        to_gossip.send(give(to_desk), gossip.Questioned, gossip.Decided, gossip.Acknowledged)
         to_gossip.send(self._shared(to_desk), gossip.EventSeen)
         to_gossip.send(self._rotated, gossip.Rotated)
         to_gossip.send(self._change_ring, InstallKey, UseKey, RemoveKey)
