@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from chaplain.client.results import Answer as Answer
     from chaplain.client.results import Event as Event
     from chaplain.client.results import Member as Member
+    from chaplain.client.results import MemberNews as MemberNews
     from chaplain.client.results import PoolMessage as PoolMessage
     from chaplain.client.results import Question as Question
     from chaplain.client.sql_results import Result as Result
@@ -43,6 +44,7 @@ _HOMES = {
     "Event": "chaplain.client.results",
     "GraphEvent": "chaplain.client.graph",
     "Member": "chaplain.client.results",
+    "MemberNews": "chaplain.client.results",
     "Message": "chaplain.client.journal_results",
     "PoolMessage": "chaplain.client.results",
     "Question": "chaplain.client.results",
@@ -83,6 +85,7 @@ __all__ = [
     "GraphEvent",
     "Malformed",
     "Member",
+    "MemberNews",
     "Message",
     "Missing",
     "PoolMessage",

@@ -16,11 +16,12 @@ from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.deadlines import Deadlines
 from chaplain.client.endpoints import Endpoints
 from chaplain.client.engine import Engine
-from chaplain.client.events import Cancelled, Failure, Raised, Returned, Settings
+from chaplain.client.events import Cancelled, Failure, Raised, Returned, Settings, Yielded
 from chaplain.client.inbox import Inbox
 from chaplain.client.opening import prepare
 from chaplain.client.requests import members
-from chaplain.client.results import Event, PoolMessage, Question
+from chaplain.client.results import Event, MemberNews, PoolMessage, Question
+from chaplain.desk.messages import NewsItem
 from chaplain.errors import ChaplainError, Closed, Malformed
 from chaplain.link.identity import Identity
 from chaplain.link.sockets import Sockets
@@ -159,6 +160,16 @@ def test_every_failure_has_its_error(failure: Failure) -> None:
     assert isinstance(error, ChaplainError)
     assert type(error) is not ChaplainError
     assert str(error) == "because"
+
+
+def test_news_of_a_node_become_a_record() -> None:
+    future: Future[bytes] = Future()
+    inbox = Inbox()
+    sink = ListeningSink(future, inbox, lambda: None)
+    sink.take(Yielded(1, NewsItem(1, "exit", 2, reason="silent"), b"", 3, True))
+    item = inbox.take()
+    assert item == MemberNews("exit", 2, reason="silent", missed=3, moved=True)
+    assert dict(item)["kind"] == "exit"
 
 
 def test_a_listening_that_fails_after_it_began_tells_the_one_who_takes() -> None:

@@ -122,6 +122,21 @@ def test_a_pool_joins_clients_of_different_nodes(directory: Path) -> None:
         assert (message.value, message.sender, message.client) == (b"hi", 3, "default")
 
 
+def test_news_of_nodes_come_between_the_events(directory: Path) -> None:
+    with (
+        Client.connect(directory, node=1) as one,
+        Client.connect(directory, node=2) as two,
+        one.events(timeout=30, members=True) as news,
+    ):
+        two.pool("news").join()
+        told = next(each for each in news if each.kind == "join")
+        assert (told.node, told.pool) == (2, "news")
+        one.fire("deployed", b"v2")
+        assert next(each for each in news if each.kind == "event").content == b"v2"
+        two.pool("news").leave()
+        assert next(each for each in news if each.kind == "leave").node == 2
+
+
 def test_a_client_answers_a_question(directory: Path) -> None:
     with Client.connect(directory, node=1) as one, Client.connect(directory, node=2) as two:
         stop = threading.Event()

@@ -29,7 +29,9 @@ from chaplain.desk.messages import (
     Instruct,
     JoinAPool,
     ListenEvents,
+    ListenNews,
     LookUp,
+    NewsItem,
     NodeReply,
     PoolItem,
     QuestionItem,
@@ -51,13 +53,28 @@ from chaplain.gossip.events import (
     Fire,
     GiveAnswer,
     KeyStep,
+    Member,
+    MemberChanged,
     Questioned,
     RegisterQuestion,
     Rotated,
+    State,
     UnregisterQuestion,
 )
 from chaplain.link.events import Peer
-from chaplain.mesh.events import Entered, Exited, Gapped, JoinPool, LeavePool, Shout, Shouted, Whisper, Whispered
+from chaplain.mesh.events import (
+    Entered,
+    Exited,
+    Gapped,
+    Joined,
+    JoinPool,
+    LeavePool,
+    Left,
+    Shout,
+    Shouted,
+    Whisper,
+    Whispered,
+)
 from chaplain.rights import Right, Want, refusal
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
@@ -218,6 +235,40 @@ def test_events_reach_those_who_listen() -> None:
     assert [reply(e) for e in desk.step(seen)] == [(ANN.instance, EventItem(3, "00000009-1-2", "deployed", 9), b"v2")]
     desk.ask(ANN, Cancel(3))
     assert desk.step(seen) == []
+
+
+def test_news_of_nodes_reach_those_who_asked_for_them() -> None:
+    desk = Desk()
+    desk.ask(ANN, ListenNews(3))
+    desk.ask(BOB, ListenEvents(3))
+    member = Member(300, "tcp://127.0.0.1:1", b"N" * 32, 1, State.ALIVE)
+    news = [
+        (Entered(NODE, {}), NewsItem(3, "enter", 300)),
+        (Joined(NODE, "chat"), NewsItem(3, "join", 300, "chat")),
+        (Left(NODE, "chat"), NewsItem(3, "leave", 300, "chat")),
+        (Exited(NODE, "silent"), NewsItem(3, "exit", 300, reason="silent")),
+        (MemberChanged(member, None), NewsItem(3, "member", 300, state="alive")),
+        (MemberChanged(member, State.SUSPECT), NewsItem(3, "member", 300, state="alive", was="suspect")),
+    ]
+    for event, item in news:
+        assert [reply(effect) for effect in desk.step(event)] == [(ANN.instance, item, b"")]
+    join, told, _ = desk.ask(BOB, JoinAPool(1, "chat"))
+    assert (join, reply(told)[1]) == (JoinPool("chat"), NewsItem(3, "join", OWN, "chat")), "of its own node, too"
+    leave, told, _ = desk.ask(BOB, Cancel(1))
+    assert (leave, reply(told)[1]) == (LeavePool("chat"), NewsItem(3, "leave", OWN, "chat"))
+    seen = EventSeen(Event(EventId(9, 1, 2), "deployed", b"v2"))
+    assert {reply(effect)[0] for effect in desk.step(seen)} == {ANN.instance, BOB.instance}
+    desk.ask(ANN, Cancel(3))
+    assert desk.step(Joined(NODE, "chat")) == []
+    assert desk.step(Entered(Peer(b"c" * 16, 400, b"C" * 32, client="carl"), {})) == []
+
+
+def test_news_of_a_pool_are_for_those_who_may_read_it() -> None:
+    desk = Desk(may=lambda key, want: key != ANN.key or want.stream != "secret")
+    for peer in (ANN, BOB):
+        desk.ask(peer, ListenNews(3))
+    assert [reply(effect)[0] for effect in desk.step(Joined(NODE, "secret"))] == [BOB.instance]
+    assert len(desk.step(Joined(NODE, "chat"))) == len(desk.step(Entered(NODE, {}))) == 2
 
 
 def test_an_event_may_wait_until_it_is_acknowledged() -> None:

@@ -20,6 +20,8 @@ from chaplain.desk.messages import (
     GetStatus,
     JoinAPool,
     ListenEvents,
+    ListenNews,
+    NewsItem,
     PoolItem,
     QuestionItem,
     Started,
@@ -44,6 +46,7 @@ _REPLIES = (
     EventItem(2, "a-1-1", "deployed", 1),
     PoolItem(3, "chat", 1, "ann", 2),
     QuestionItem(4, "a-1-1", "load", 1),
+    NewsItem(5, "join", 1, "chat"),
 )
 
 
@@ -101,7 +104,7 @@ class _OpenLink:
         return None
 
 
-_REQUESTS = (GetStatus(1), ListenEvents(2), JoinAPool(3, "chat"), AnswerQuestions(4, "load"))
+_REQUESTS = (GetStatus(1), ListenEvents(2), JoinAPool(3, "chat"), AnswerQuestions(4, "load"), ListenNews(5))
 
 
 def make_target_client_command() -> Callable[[bytes], None]:
@@ -118,7 +121,7 @@ def make_target_client_command() -> Callable[[bytes], None]:
             core.step(now_ns, Call(request, b"", 10**9))
         effects = core.step(now_ns + 1, Arrived(1, data))
         for effect in effects:
-            assert not isinstance(effect, Yielded | Began) or effect.call in (2, 3, 4)
+            assert not isinstance(effect, Yielded | Began) or effect.call in (2, 3, 4, 5)
         assert core.deadline() is not None
         if next(turns) % 10 == 0:  # whoever has not been answered by then
             now_ns += 5 * 10**9

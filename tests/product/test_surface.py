@@ -106,6 +106,12 @@ def talk(shell: Shell) -> None:
     assert heard["value"] == "hello"
     heard = listening(shell, "event listen --count 1 --output json", "event fire deployed v2")
     assert (heard["type"], heard["value"]) == ("deployed", "v2")
+    heard = listening(
+        shell,
+        "event listen --members --count 1 --node 1 --output json",
+        "pool listen --pool chat --timeout 0.5 --node 2",
+    )
+    assert (heard["kind"], heard["node"], heard["pool"]) == ("join", 2, "chat")
     seen = one(shell, "event fire deployed v2 --acknowledge")
     assert (seen["fired"], seen["acknowledged"], seen["missing"]) == ("deployed", [1, 2, 3], [])
     until(lambda: one(shell, "query ask version")["decided"])

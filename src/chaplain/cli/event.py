@@ -7,6 +7,7 @@ import click
 from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, put_table, shown_value, visible
+from chaplain.client.results import Event, MemberNews
 
 
 @click.group(epilog="Example: chaplain event fire deployed v2 --cluster demo")
@@ -51,15 +52,35 @@ def fire(
 @event.command(epilog="Example: chaplain event listen --cluster demo --timeout 10")
 @click.option("--timeout", type=click.FloatRange(0), help="Stop after so many seconds without an event.")
 @click.option("--count", type=click.IntRange(1), help="Stop after so many events.")
+@click.option(
+    "--members", is_flag=True, help="Show, too, which nodes come and go, and which pools they join and leave."
+)
 @talks
-def listen(timeout: float | None, count: int | None, cluster: str, node: int | None, output: str) -> None:
+def listen(
+    timeout: float | None, count: int | None, members: bool, cluster: str, node: int | None, output: str
+) -> None:
     """Show every event from now on, one a line."""
-    with reach(cluster, node) as client, while_somebody_reads(), client.events(timeout=timeout) as events:
-        for number, each in enumerate(events, 1):
-            if output == "json":
-                put_json({"id": each.id, "type": each.type, "sender": each.sender, "value": shown_value(each.content)})
-            else:
-                said = visible(each.content.decode(errors="backslashreplace"))
-                click.echo(f"{visible(each.type)} from {each.sender}: {said}")
-            if number == count:
-                break
+    with reach(cluster, node) as client, while_somebody_reads():
+        heard = client.events(timeout=timeout, members=True) if members else client.events(timeout=timeout)
+        with heard as events:
+            for number, each in enumerate(events, 1):
+                if output == "json":
+                    put_json(_fields(each))
+                else:
+                    click.echo(_line(each))
+                if number == count:
+                    break
+
+
+def _fields(heard: Event | MemberNews) -> dict[str, object]:
+    if isinstance(heard, Event):
+        value = shown_value(heard.content)
+        return {"kind": heard.kind, "id": heard.id, "type": heard.type, "sender": heard.sender, "value": value}
+    return {name: heard[name] for name in ("kind", "node", "pool", "state", "was", "reason")}
+
+
+def _line(heard: Event | MemberNews) -> str:
+    if isinstance(heard, Event):
+        return f"{visible(heard.type)} from {heard.sender}: {visible(heard.content.decode(errors='backslashreplace'))}"
+    rest = [visible(heard[name]) for name in ("pool", "state", "reason") if heard[name]]
+    return " ".join([f"node {heard.node}: {heard.kind}", *rest])

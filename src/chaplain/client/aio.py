@@ -23,7 +23,7 @@ from chaplain.client.journal_together import Together
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
-from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, PoolMessage, Question
+from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, MemberNews, PoolMessage, Question
 from chaplain.client.sequence import AsyncSequenceStream
 from chaplain.client.sql_aio import AsyncSql
 from chaplain.errors import ChaplainError, Closed
@@ -276,9 +276,18 @@ class AsyncClient:
         await self._line.run(requests.fire(type, content, target))
         return None
 
-    def events(self, timeout: float | None = None) -> AsyncListener[Event]:
-        """Events as they are seen from now on, until `timeout` seconds pass with nothing new."""
-        return AsyncListener(_Listening(self._line, requests.listen()), timeout, owner=True)
+    @overload
+    def events(self, timeout: float | None = None) -> AsyncListener[Event]: ...
+
+    @overload
+    def events(self, timeout: float | None = None, *, members: Literal[True]) -> AsyncListener[Event | MemberNews]: ...
+
+    def events(self, timeout: float | None = None, *, members: bool = False) -> AsyncListener[Any]:
+        """Events as they are seen from now on, until `timeout` seconds pass with nothing new.
+
+        With `members`, between them which nodes come and go and which pools they are in; each has its `kind`.
+        """
+        return AsyncListener(_Listening(self._line, requests.listen(members)), timeout, owner=True)
 
     def questions(self, question: str, timeout: float | None = None) -> AsyncListener[Question]:
         """Offer to answer this question, at the node that serves this client: it comes each time somebody asks."""

@@ -14,8 +14,8 @@ from typing import Any, Protocol, assert_never
 from chaplain.client.events import Began, Cancelled, ClientInput, Failure, Outcome, Raised, Returned, Yielded
 from chaplain.client.inbox import Inbox
 from chaplain.client.journal_events import Place, Portion, Written
-from chaplain.client.results import Event, Heard, PoolMessage, Question
-from chaplain.desk.messages import CALL_MAX, EventItem, PoolItem, QuestionItem
+from chaplain.client.results import Event, Heard, MemberNews, PoolMessage, Question
+from chaplain.desk.messages import CALL_MAX, EventItem, NewsItem, PoolItem, QuestionItem
 from chaplain.errors import (
     Busy,
     ChaplainError,
@@ -178,6 +178,10 @@ def _item_of(yielded: Yielded) -> Heard:
     match item:
         case EventItem():
             return Event(item.id, item.event, payload, item.sender, yielded.missed, yielded.moved)
+        case NewsItem():
+            return MemberNews(
+                item.kind, item.node, item.pool, item.state, item.was, item.reason, yielded.missed, yielded.moved
+            )
         case PoolItem():
             return PoolMessage(item.pool, payload, item.sender, item.client, yielded.missed, yielded.moved)
         case QuestionItem():

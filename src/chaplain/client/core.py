@@ -74,6 +74,7 @@ from chaplain.desk.messages import (
     Done,
     EventItem,
     Failed,
+    NewsItem,
     NodeReply,
     PoolItem,
     QuestionItem,
@@ -376,7 +377,7 @@ class ClientCore:
                 self._fail(pending, _failure_of(reply.kind), f"{pending.name}: {reply.reason}")
             case Started():
                 self._started(pending)
-            case EventItem() | PoolItem() | QuestionItem():
+            case EventItem() | NewsItem() | PoolItem() | QuestionItem():
                 self._yielded(pending, reply, payload)
             case _:
                 assert_never(reply)

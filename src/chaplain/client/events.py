@@ -13,7 +13,7 @@ from chaplain.client.call_events import Cancelled, Failure, Raised, Returned
 from chaplain.client.journal_events import JournalOutcome, TakenWish
 from chaplain.client.journal_events import Wish as JournalWish
 from chaplain.core import Frozen, HostEffect, HostInput
-from chaplain.desk.messages import ClientRequest, EventItem, PoolItem, QuestionItem
+from chaplain.desk.messages import ClientRequest, EventItem, NewsItem, PoolItem, QuestionItem
 
 
 class Settings(Frozen, frozen=True):
@@ -68,7 +68,7 @@ ClientInput: TypeAlias = HostInput | Connect | Measure | Call | Cancelled | Jour
 
 # Effects.
 
-Item: TypeAlias = EventItem | PoolItem | QuestionItem
+Item: TypeAlias = EventItem | NewsItem | PoolItem | QuestionItem
 
 
 class Began(Frozen, frozen=True):

@@ -23,7 +23,9 @@ from chaplain.desk.messages import (
     Instruct,
     JoinAPool,
     ListenEvents,
+    ListenNews,
     LookUp,
+    NewsItem,
     PoolItem,
     QuestionItem,
     RotateKeys,
@@ -63,7 +65,9 @@ class Pending:
 
     @property
     def listens(self) -> bool:
-        return isinstance(self.wish, Call) and isinstance(self.wish.request, ListenEvents | JoinAPool | AnswerQuestions)
+        return isinstance(self.wish, Call) and isinstance(
+            self.wish.request, ListenEvents | ListenNews | JoinAPool | AnswerQuestions
+        )
 
     @property
     def open_at_node(self) -> bool:
@@ -92,7 +96,7 @@ def is_repeatable(request: ClientRequest) -> bool:
     match request:
         case GetStatus() | GetMembers() | AskQuestion() | Cancel() | LookUp():
             return True
-        case ListenEvents() | JoinAPool() | AnswerQuestions():
+        case ListenEvents() | ListenNews() | JoinAPool() | AnswerQuestions():
             return True
         case FireEvent() | FireAndWait() | ShoutToPool() | GiveAnAnswer() | RotateKeys() | Instruct():
             return False
@@ -112,6 +116,8 @@ def describe(request: ClientRequest) -> str:
             return f"fire {request.event!r}"
         case ListenEvents():
             return "listen to events"
+        case ListenNews():
+            return "listen to events and members"
         case JoinAPool():
             return f"join {request.pool!r}"
         case ShoutToPool():
@@ -140,7 +146,9 @@ def fits(request: ClientRequest | None, item: Item) -> bool:
     """Whether an item belongs to what was asked for."""
     match item:
         case EventItem():
-            return isinstance(request, ListenEvents)
+            return isinstance(request, ListenEvents | ListenNews)
+        case NewsItem():
+            return isinstance(request, ListenNews)
         case PoolItem():
             return isinstance(request, JoinAPool) and item.pool == request.pool
         case QuestionItem():

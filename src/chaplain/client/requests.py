@@ -26,6 +26,7 @@ from chaplain.desk.messages import (
     GiveAnAnswer,
     JoinAPool,
     ListenEvents,
+    ListenNews,
     RotateKeys,
     ShoutToPool,
 )
@@ -111,8 +112,8 @@ def rotate_keys() -> Ask[dict[str, Any]]:
     return _request(RotateKeys, reader(dict[str, Any]))
 
 
-def listen() -> Ask[None]:
-    return _request(ListenEvents, _nothing)
+def listen(members: bool = False) -> Ask[None]:
+    return _request(ListenNews if members else ListenEvents, _nothing)
 
 
 def join(pool: str) -> Ask[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 import msgspec
 
@@ -76,6 +76,26 @@ class Event(Record, frozen=True):
     """The node that it was fired at."""
     missed: int = 0
     moved: bool = False
+    kind: str = "event"
+
+
+class MemberNews(Record, frozen=True):
+    """Something changed about a node, as the one that serves this client sees it."""
+
+    kind: str
+    """`enter`, `exit`: it connected, or is gone. `join`, `leave`: a pool. `member`: the membership list has it anew."""
+    node: int
+    pool: str = ""
+    """That it joined or left; who is gone has left all of them."""
+    state: str = ""
+    """Of a member: `alive`, `suspect` or `left`."""
+    was: str = ""
+    """Its state before; empty if it was not on the list."""
+    reason: str = ""
+    """Why it is gone."""
+    missed: int = 0
+    moved: bool = False
+    """This client changed nodes since the item before: another node tells now, and what changed meanwhile is lost."""
 
 
 class Question(Record, frozen=True):
@@ -106,8 +126,16 @@ class PoolMessage(Record, frozen=True):
     """This client changed nodes since the message before: what was sent meanwhile is lost uncounted."""
 
 
-Heard: TypeAlias = Event | PoolMessage | Question
+Heard: TypeAlias = Event | MemberNews | PoolMessage | Question
 
 
 def size_bytes(item: Heard) -> int:
-    return len(item.value) if isinstance(item, PoolMessage) else len(item.content)
+    match item:
+        case PoolMessage():
+            return len(item.value)
+        case Event() | Question():
+            return len(item.content)
+        case MemberNews():
+            return len(item.pool)
+        case _:
+            assert_never(item)

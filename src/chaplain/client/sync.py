@@ -22,7 +22,7 @@ from chaplain.client.nap import nap
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
-from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, PoolMessage, Question
+from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, MemberNews, PoolMessage, Question
 from chaplain.client.sequence import SequenceStream
 from chaplain.client.sql_sync import Sql
 from chaplain.errors import ChaplainError, Unreachable
@@ -256,9 +256,18 @@ class Client:
         self._line.run(requests.fire(type, content, target))
         return None
 
-    def events(self, timeout: float | None = None) -> Listener[Event]:
-        """Events as they are seen from now on, until `timeout` seconds pass with nothing new."""
-        return Listener(_Listening(self._line, requests.listen()), timeout, owner=True)
+    @overload
+    def events(self, timeout: float | None = None) -> Listener[Event]: ...
+
+    @overload
+    def events(self, timeout: float | None = None, *, members: Literal[True]) -> Listener[Event | MemberNews]: ...
+
+    def events(self, timeout: float | None = None, *, members: bool = False) -> Listener[Any]:
+        """Events as they are seen from now on, until `timeout` seconds pass with nothing new.
+
+        With `members`, between them which nodes come and go and which pools they are in; each has its `kind`.
+        """
+        return Listener(_Listening(self._line, requests.listen(members)), timeout, owner=True)
 
     def questions(self, question: str, timeout: float | None = None) -> Listener[Question]:
         """Offer to answer this question, at the node that serves this client: it comes each time somebody asks."""

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TypeAlias, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from chaplain.core import Frozen, Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages, shapes
@@ -42,7 +43,9 @@ from chaplain.desk.messages import (
     Instruct,
     JoinAPool,
     ListenEvents,
+    ListenNews,
     LookUp,
+    NewsItem,
     NodeReply,
     PoolItem,
     QuestionItem,
@@ -50,6 +53,7 @@ from chaplain.desk.messages import (
     ShoutToPool,
     Started,
 )
+from chaplain.desk.news import item_of
 from chaplain.errors import Malformed
 from chaplain.gossip.events import (
     ALL,
@@ -59,12 +63,25 @@ from chaplain.gossip.events import (
     EventSeen,
     Fire,
     GiveAnswer,
+    MemberChanged,
     Questioned,
     RegisterQuestion,
     Rotated,
     UnregisterQuestion,
 )
-from chaplain.mesh.events import Entered, Exited, Gapped, JoinPool, LeavePool, Shout, Shouted, Whisper, Whispered
+from chaplain.mesh.events import (
+    Entered,
+    Exited,
+    Gapped,
+    Joined,
+    JoinPool,
+    LeavePool,
+    Left,
+    Shout,
+    Shouted,
+    Whisper,
+    Whispered,
+)
 from chaplain.rights import NO_RIGHT, Right, Want, refusal
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
@@ -100,6 +117,9 @@ DeskInput: TypeAlias = (
     | Whispered
     | Shouted
     | Gapped
+    | Joined
+    | Left
+    | MemberChanged
     | EventSeen
     | Questioned
     | Decided
@@ -159,12 +179,13 @@ class DeskCore:
 
     def step(self, now_ns: int, event: DeskInput) -> list[DeskEffect]:
         match event:
-            case Entered():
-                if event.peer.client:
-                    self._guests[event.peer.instance] = Guest(event.peer.instance, event.peer.client, event.peer.key)
+            case Entered() if event.peer.client:
+                self._guests[event.peer.instance] = Guest(event.peer.instance, event.peer.client, event.peer.key)
                 return []
-            case Exited():
+            case Exited() if event.peer.client:
                 return self._see_out(event.peer.instance)
+            case Entered() | Exited() | Joined() | Left() | MemberChanged():
+                return self._tell_news(item_of(event, self._views.node_id))
             case Whispered():
                 return self._serve(event)
             case Shouted():
@@ -245,7 +266,9 @@ class DeskCore:
             case ShoutToPool():
                 return self._shout(guest, request, payload)
             case ListenEvents():
-                return self._listen(guest, call, Topic("events", ""))
+                return self._listen(guest, call, Topic("events"))
+            case ListenNews():
+                return self._listen(guest, call, Topic("news"))
             case JoinAPool():
                 return self._listen(guest, call, Topic("pool", request.pool))
             case AnswerQuestions():
@@ -371,7 +394,7 @@ class DeskCore:
 
     def _bad_topic(self, topic: Topic) -> str:
         match topic.kind:
-            case "events":
+            case "events" | "news":
                 return ""
             case "pool":
                 return shapes.bad_name(topic.name) or self._limits.bad_pool(topic.name, self._listeners.names("pool"))
@@ -391,7 +414,7 @@ class DeskCore:
         """Somebody here listens to it now."""
         match topic.kind:
             case "pool" if topic.name not in self._limits.kept_pools:
-                return [JoinPool(topic.name)]
+                return [JoinPool(topic.name), *self._tell_news(NewsItem(0, "join", self._own_id, topic.name))]
             case "question":
                 return [RegisterQuestion(topic.name)]
             case _:
@@ -401,7 +424,7 @@ class DeskCore:
         """Nobody here listens to it any more."""
         match topic.kind:
             case "pool" if topic.name not in self._limits.kept_pools:
-                return [LeavePool(topic.name)]
+                return [LeavePool(topic.name), *self._tell_news(NewsItem(0, "leave", self._own_id, topic.name))]
             case "question":
                 return [UnregisterQuestion(topic.name)]
             case _:
@@ -432,8 +455,21 @@ class DeskCore:
         sender = self._views.node_id(event.id.origin)
         return [
             self._reply(guest, EventItem(call, shapes.id_text(event.id), event.type, sender), event.content)
-            for guest, call in self._listeners.of(Topic("events", ""))
+            for guest, call in (*self._listeners.of(Topic("events")), *self._listeners.of(Topic("news")))
         ]
+
+    def _tell_news(self, item: NewsItem) -> list[DeskEffect]:
+        """Whatever is about a pool is for those who may read it."""
+        want = Want(Right.READ, item.pool)
+        return [
+            self._reply(guest, replace(item, call=call))
+            for guest, call in self._listeners.of(Topic("news"))
+            if not item.pool or self._views.may(guest.key, want)
+        ]
+
+    @property
+    def _own_id(self) -> int:
+        return self._views.node_id(self._identifier)
 
     def _tell_question(self, event: Questioned) -> list[DeskEffect]:
         """The first client that offered to answer is asked: one node gives one answer."""

@@ -6,10 +6,10 @@ from typing import Literal, NamedTuple
 
 
 class Topic(NamedTuple):
-    """Something to listen to: all events, a pool, or the asking of a question."""
+    """Something to listen to: all events, these and news of nodes, a pool, or the asking of a question."""
 
-    kind: Literal["events", "pool", "question"]
-    name: str
+    kind: Literal["events", "news", "pool", "question"]
+    name: str = ""
 
 
 class Guest:

@@ -61,6 +61,10 @@ class ListenEvents(Request, frozen=True):
     """Every event seen from now on, as items, until `Cancel`."""
 
 
+class ListenNews(Request, frozen=True):
+    """Likewise, and which nodes come and go, and which pools they are in."""
+
+
 class JoinAPool(Request, frozen=True):
     """Every message to the pool from now on, as items, until `Cancel`."""
 
@@ -114,6 +118,7 @@ ClientRequest: TypeAlias = (
     | FireEvent
     | FireAndWait
     | ListenEvents
+    | ListenNews
     | JoinAPool
     | ShoutToPool
     | AnswerQuestions
@@ -152,6 +157,21 @@ class EventItem(Reply, frozen=True):
     sender: int
 
 
+class NewsItem(Reply, frozen=True):
+    """Something changed about a node, as the one that tells it sees it."""
+
+    kind: str
+    """`enter` and `exit`: its connection. `join` and `leave`: a pool. `member`: its entry in the membership list."""
+    node: int
+    pool: str = ""
+    state: str = ""
+    """Of a member: `alive`, `suspect` or `left`."""
+    was: str = ""
+    """The state before; empty if it was not on the list."""
+    reason: str = ""
+    """Why a connection ended."""
+
+
 class PoolItem(Reply, frozen=True):
     """Someone broadcast to the pool; the value is the payload."""
 
@@ -170,7 +190,7 @@ class QuestionItem(Reply, frozen=True):
     asker: int
 
 
-NodeReply: TypeAlias = Done | Failed | Started | EventItem | PoolItem | QuestionItem
+NodeReply: TypeAlias = Done | Failed | Started | EventItem | NewsItem | PoolItem | QuestionItem
 
 _requests: msgspec.msgpack.Decoder[ClientRequest] = msgspec.msgpack.Decoder(ClientRequest)
 _replies: msgspec.msgpack.Decoder[NodeReply] = msgspec.msgpack.Decoder(NodeReply)

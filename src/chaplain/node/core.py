@@ -253,7 +253,8 @@ class NodeCore:
         to_mesh.send(self._exited, Exited)
         to_mesh.send(self._whispered, Whispered)
         to_mesh.send(self._gapped, Gapped)
-        to_mesh.send(_ignore, mesh.Joined, mesh.Left, mesh.Answered)
+        to_mesh.send(give(to_desk), mesh.Joined, mesh.Left)
+        to_mesh.send(_ignore, mesh.Answered)
 
         to_gossip.send(self._emit, Report)
         to_gossip.send(give(to_mesh), mesh.Whisper, link.Meet, link.Forget)
@@ -335,8 +336,8 @@ class NodeCore:
         peer = event.peer
         if self._journal is not None:
             self._work.append((self._journal, event))
+        self._work.append((self._desk, event))
         if peer.client:
-            self._work.append((self._desk, event))
             return
         self._heard[peer.instance] = (peer.identifier, self.now_ns)
         self._tell_uppers(event)
@@ -346,8 +347,8 @@ class NodeCore:
         self._heard.pop(event.peer.instance, None)
         if self._journal is not None:
             self._work.append((self._journal, event))
+        self._work.append((self._desk, event))
         if event.peer.client:
-            self._work.append((self._desk, event))
             return
         self._tell_uppers(event)
         self._work.append((self._gossip, event))
@@ -381,6 +382,7 @@ class NodeCore:
 
     def _member_changed(self, event: MemberChanged) -> None:
         self._tell_uppers(event)
+        self._work.append((self._desk, event))
         self._out.append(notices.member(event, self.node_id(event.member.identifier)))
 
     # The key ring.
