@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from chaplain.core import Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages
-from chaplain.desk.core import DeskCore, DeskEffect, DeskSettings, ForLayer, RotationWanted, Views
+from chaplain.desk.core import DeskCore
+from chaplain.desk.events import DeskEffect, DeskSettings, ForLayer, RotationWanted, Views
 from chaplain.desk.limits import Limits
 from chaplain.desk.messages import (
     AnswerQuestions,

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from chaplain.core import Drained, Halt, Report, Requested, Settled, Woken
 from chaplain.desk import messages
-from chaplain.desk.core import DeskSettings
+from chaplain.desk.events import DeskSettings
 from chaplain.desk.messages import (
     AnswerQuestions,
     AskQuestion,

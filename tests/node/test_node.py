@@ -9,7 +9,7 @@ from typing import get_args
 
 from chaplain.core import Drained, Persist, Persisted, Replace, Requested, Send, Settled
 from chaplain.desk import messages
-from chaplain.desk.core import DeskEffect, ForLayer, RotationWanted
+from chaplain.desk.events import DeskEffect, ForLayer, RotationWanted
 from chaplain.desk.messages import LookUp
 from chaplain.gossip.events import GossipEffect, MemberChanged, State, Told
 from chaplain.gossip.settings import GossipSettings

@@ -17,16 +17,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 import msgspec
 from msgspec.structs import replace
 
-from chaplain.core import Frozen, Report, Requested, Settled, Withdrawn
+from chaplain.core import Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages, shapes
 from chaplain.desk.calls import OpenCalls
+from chaplain.desk.events import DeskEffect, DeskInput, DeskSettings, ForLayer, RotationWanted, Views
 from chaplain.desk.guests import Guest, Listeners, Topic
-from chaplain.desk.limits import REASON_LENGTH_MAX, Limits, bad_target
+from chaplain.desk.limits import REASON_LENGTH_MAX, bad_target
 from chaplain.desk.messages import (
     AnswerQuestions,
     AskQuestion,
@@ -88,79 +89,6 @@ from chaplain.wire.parcel import Layer, Parcel
 
 NOT_ALLOWED = "not_allowed"
 """The kind of a refusal of what only admins may, for programs."""
-
-
-class DeskSettings(Frozen, frozen=True):
-    listeners_max: int = 64
-    """Pools, event streams and questions one session may listen to; one more is refused."""
-    calls_max: int = 1024
-    """Questions and calls to other layers one session may have open; one more is refused."""
-    question_timeout_ns_max: int = 60 * 10**9
-
-
-class RotationWanted(Frozen, frozen=True):
-    """A client asks for a new cluster key; the node makes one. Ends in `Rotated`."""
-
-    call: int
-
-
-class ForLayer(Frozen, frozen=True):
-    """A client's call, or its end, for a layer above gossip."""
-
-    layer: int
-    event: Requested | Withdrawn
-
-
-DeskInput: TypeAlias = (
-    Entered
-    | Exited
-    | Whispered
-    | Shouted
-    | Gapped
-    | Joined
-    | Left
-    | MemberChanged
-    | EventSeen
-    | Questioned
-    | Decided
-    | Acknowledged
-    | Rotated
-    | Settled
-)
-DeskEffect: TypeAlias = (
-    Whisper
-    | Fire
-    | Ask
-    | GiveAnswer
-    | RegisterQuestion
-    | UnregisterQuestion
-    | JoinPool
-    | LeavePool
-    | Shout
-    | RotationWanted
-    | ForLayer
-    | Report
-)
-
-
-class Views(Frozen, frozen=True):
-    """What the desk may read of its node when a client asks."""
-
-    status: Callable[[], object]
-    members: Callable[[], object]
-    node_id: Callable[[int], int]
-    """The name people know a node by, from its identifier."""
-    identifier: Callable[[int], int]
-    """The other way round; a number that names no configured node is an identifier already."""
-    layers: frozenset[int] = frozenset()
-    """The layers above gossip that answer clients here."""
-    wants: Callable[[int, bytes], Want | None] = lambda layer, body: None
-    """The right that a request to a layer takes; none if it is none, or the layer asks for itself."""
-    may: Callable[[bytes, Want], bool] = lambda key, want: True
-    """Whether the client of this key has a right."""
-    is_admin: Callable[[bytes], bool] = lambda key: True
-    """Whether the client of this key may change the cluster itself."""
-    limits: Limits = Limits()
 
 
 class DeskCore:

@@ -28,7 +28,8 @@ from chaplain.core import (
     Report,
     Settled,
 )
-from chaplain.desk.core import DeskCore, DeskSettings, ForLayer, RotationWanted, Views
+from chaplain.desk.core import DeskCore
+from chaplain.desk.events import DeskSettings, ForLayer, RotationWanted, Views
 from chaplain.desk.limits import ITEM_BYTES, Limits
 from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip

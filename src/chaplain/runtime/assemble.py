@@ -16,7 +16,7 @@ from random import SystemRandom
 from typing import Any, TextIO
 
 from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
-from chaplain.desk.core import DeskSettings
+from chaplain.desk.events import DeskSettings
 from chaplain.errors import ConfigError
 from chaplain.executor.view import NodesJournal
 from chaplain.gossip.settings import GossipSettings
