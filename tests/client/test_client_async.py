@@ -43,6 +43,16 @@ def test_a_thousand_calls_at_once(cluster) -> None:
     run(work())
 
 
+def test_an_event_is_acknowledged_and_news_come_between_events(cluster) -> None:
+    async def work() -> None:
+        async with AsyncClient.connect(**cluster.how) as client, client.events(timeout=60, members=True) as heard:
+            seen = await client.fire("deployed", b"v2", acknowledge=True, timeout=2)
+            assert (seen.acknowledged, seen.missing) == ((1,), (2,))
+            assert [(await anext(heard)).kind, (await anext(heard)).kind] == ["join", "event"]
+
+    run(work())
+
+
 def test_events_and_pools_are_heard(cluster) -> None:
     async def work() -> None:
         client = await AsyncClient.connect(**cluster.how)

@@ -49,6 +49,15 @@ def test_a_refusal_of_the_node_is_raised_with_its_reason(cluster) -> None:
         client.fire("bad")
 
 
+def test_an_event_is_acknowledged_and_news_come_between_events(cluster) -> None:
+    with Client.connect(**cluster.how) as client, client.events(timeout=60, members=True) as heard:
+        seen = client.fire("deployed", b"v2", acknowledge=True, timeout=2)
+        assert dict(seen) == {"acknowledged": (1,), "missing": (2,)}
+        news, event = next(heard), next(heard)
+        assert (news.kind, news.node, news.pool) == ("join", 2, "chat")
+        assert (event.kind, event.content) == ("event", b"v2")
+
+
 def test_events_are_heard_from_the_call_on(cluster) -> None:
     with Client.connect(**cluster.how) as client, client.events(timeout=60) as events:
         client.fire("deployed", b"v2")

@@ -15,8 +15,12 @@ from random import SystemRandom
 import pytest
 
 from chaplain import Client, PoolMessage
+from chaplain.client.events import Call
+from chaplain.client.requests import Ask
+from chaplain.desk.messages import AnswerQuestions, FireAndWait, FireEvent, GiveAnAnswer, LookUp
 from chaplain.errors import ConfigError, Refused, Unreachable
 from chaplain.link.identity import Identity
+from chaplain.wire.parcel import Layer
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -104,6 +108,25 @@ def test_an_event_reaches_clients_of_every_node(directory: Path) -> None:
         for events in (at_one, at_two):
             event = next(events)
             assert (event.type, event.content, event.sender) == ("deployed", b"v2", 1)
+
+
+@pytest.mark.parametrize(
+    ("build", "payload"),
+    [
+        (lambda call: FireEvent(call, "deployed"), bytes(16_385)),
+        (lambda call: FireEvent(call, "deployed", 2**40), b""),
+        (lambda call: FireAndWait(call, "deployed", 10**9, -1), b""),
+        (lambda call: AnswerQuestions(call, "version"), b""),
+        (lambda call: GiveAnAnswer(call, "1-1-1"), bytes(1 << 20)),
+        (lambda call: LookUp(call, Layer.GRAPH, b"\x91\xda\xff\xd0" + b"x" * 65_488), b""),
+    ],
+)
+def test_a_client_that_checks_nothing_is_refused_and_its_node_goes_on(directory: Path, build, payload: bytes) -> None:
+    ask = Ask(lambda call, timeout_ns: Call(build(call), payload, timeout_ns), bytes)
+    with Client.connect(directory, node=1) as client:
+        with pytest.raises(Refused):
+            client._line.run(ask)
+        assert client.ping() > 0
 
 
 def test_an_event_is_acknowledged_by_every_node_or_by_the_one_it_is_for(directory: Path) -> None:

@@ -16,12 +16,15 @@ from chaplain.desk.messages import (
     Done,
     EventItem,
     Failed,
+    FireAndWait,
     FireEvent,
     GetMembers,
     GetStatus,
     GiveAnAnswer,
     JoinAPool,
     ListenEvents,
+    ListenNews,
+    NewsItem,
     PoolItem,
     QuestionItem,
     RotateKeys,
@@ -123,11 +126,15 @@ class TinyNode:
             case FireEvent():
                 self._tell(ListenEvents, lambda number: EventItem(number, f"e{call}", request.event, 1), payload)
                 self._reply(instance, Done(call))
+            case FireAndWait():
+                self._tell(ListenNews, lambda number: NewsItem(number, "join", 2, "chat"), b"")
+                self._tell(ListenNews, lambda number: EventItem(number, f"e{call}", request.event, 1), payload)
+                self._reply(instance, Done(call), b'{"acknowledged":[1],"missing":[2]}')
             case ShoutToPool():
                 name = self._clients[instance]
                 self._tell(JoinAPool, lambda number: PoolItem(number, request.pool, 1, name, 0), payload)
                 self._reply(instance, Done(call))
-            case ListenEvents() | JoinAPool() | AnswerQuestions():
+            case ListenEvents() | ListenNews() | JoinAPool() | AnswerQuestions():
                 self._listening[instance, call] = request
                 self._reply(instance, Started(call))
                 if isinstance(request, AnswerQuestions):

@@ -111,7 +111,8 @@ def talk(shell: Shell) -> None:
         "event listen --members --count 1 --node 1 --output json",
         "pool listen --pool chat --timeout 0.5 --node 2",
     )
-    assert (heard["kind"], heard["node"], heard["pool"]) == ("join", 2, "chat")
+    assert heard["kind"] in ("join", "leave")
+    assert (heard["node"], heard["pool"]) == (2, "chat")
     seen = one(shell, "event fire deployed v2 --acknowledge")
     assert (seen["fired"], seen["acknowledged"], seen["missing"]) == ("deployed", [1, 2, 3], [])
     until(lambda: one(shell, "query ask version")["decided"])
