@@ -46,6 +46,9 @@ def test_statements_results_and_queries(cluster: Cluster) -> None:
         assert (row, row["b"], row[1]) == ({"a": 1, "b": "z"}, "z", "z")
         assert [result.ok for result in sql.results()] == [True, True, False, True]
         assert sql.results() == []
+        kept = [sql.execute("insert into t(b) values (?)", [value]) for value in ("p", "q", "r")]
+        assert sql.results(through=kept[1].id) == kept[:2]
+        assert sql.results() == kept[2:]
         with pytest.raises(Refused, match="no such table"):
             sql.query("select * from absent")
         with pytest.raises(Missing, match="no database"):
@@ -151,6 +154,8 @@ def test_command_line(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> N
     assert isinstance(results, list)
     assert [one["ok"] for one in results] == [True, True, False]
     assert run("results") == (0, [])
+    lane, last = results[-1]["client_id"], results[-1]["client_message_id"]
+    assert run("results", "--through", str(lane), str(last)) == (0, [])
 
 
 def test_status_tells_fingerprints_at_one_position(cluster: Cluster) -> None:

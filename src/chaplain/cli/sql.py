@@ -78,11 +78,18 @@ def query(
 
 @sql.command(epilog="Example: chaplain sql results --cluster demo")
 @_stream
+@click.option(
+    "--through",
+    nargs=2,
+    type=click.IntRange(min=1),
+    metavar="LANE ID",
+    help="Only of the requests of this lane (client_id) up to this one (client_message_id).",
+)
 @talks
-def results(stream: str, cluster: str, node: int | None, output: str) -> None:
-    """Show what became of statements that nobody has read the results of, and count them as read."""
+def results(stream: str, through: tuple[int, int] | None, cluster: str, node: int | None, output: str) -> None:
+    """Show what became of statements, also of those that `sql exec` showed; then delete it."""
     with reach(cluster, node) as client:
-        found = client.sql(stream).results()
+        found = client.sql(stream).results(through)
     if output == "json":
         put_json([result_json(result) for result in found])
     else:

@@ -115,13 +115,27 @@ def result(stream: str, receipt: Receipt) -> Ask[Result]:
     return Ask(ask.build, read)
 
 
-def unread(stream: str, index: int) -> Ask[list[Result]]:
+def span(through: Sequence[int] | None, part: Iterable[Result] = ()) -> tuple[int, int, int] | None:
+    """The lane and the ids of it whose results are asked for next, behind those that came; all lanes without `through`.
+
+    None if that was all. What came is not asked for again, for its clearing may be slower than we are.
+    """
+    if through is None:
+        return 0, 0, 0
+    lane, last_id = through
+    if min(lane, last_id) < 1:
+        raise ValueError(f"the id of a request is a lane and a number, both from 1 on, not {tuple(through)}")
+    first_id = 1 + max((one.client_message_id for one in part), default=0)
+    return (lane, first_id, last_id) if first_id <= last_id else None
+
+
+def unread(stream: str, index: int, wanted: tuple[int, int, int]) -> Ask[list[Result]]:
     """Results of this identity's requests that were not read, the oldest first."""
 
     def read(payload: bytes) -> list[Result]:
         return [one for raw in decode_runs(payload) for one in results_of(stream, decode_run(raw))]
 
-    return _look(AskResults(stream, 0, 0, 0, index), read)
+    return _look(AskResults(stream, *wanted, index), read)
 
 
 def read_through(stream: str, results: Iterable[Result]) -> Ask[None]:

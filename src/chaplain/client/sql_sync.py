@@ -72,12 +72,18 @@ class Sql:
         """
         return self._line.run(sql_requests.query(self.stream, sql, parameters, self._known(), local))
 
-    def results(self) -> list[Result]:
-        """What became of all requests of this identity that nobody has read yet, the oldest first; then it is read."""
+    def results(self, through: Sequence[int] | None = None) -> list[Result]:
+        """What became of requests of this identity, as far as it is kept, the oldest first; then it is deleted.
+
+        Also of those whose result `execute` gave: only this deletes. With `through`, an id: of the requests of its lane
+        up to it, and of those that were executed together with it.
+        """
         found: dict[RequestId, Result] = {}
-        while part := self._line.run(sql_requests.unread(self.stream, self._known())):
+        wanted = sql_requests.span(through)
+        while wanted and (part := self._line.run(sql_requests.unread(self.stream, self._known(), wanted))):
             found |= {one.id: one for one in part}  # a node that we come to meanwhile may not know what we have read
             self._line.run(sql_requests.read_through(self.stream, part))
+            wanted = sql_requests.span(through, part)
         return list(found.values())
 
     def _known(self) -> int:
