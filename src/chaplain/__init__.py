@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from chaplain.errors import Dropped as Dropped
     from chaplain.errors import Malformed as Malformed
     from chaplain.errors import Missing as Missing
+    from chaplain.errors import NotExecutor as NotExecutor
     from chaplain.errors import Refused as Refused
     from chaplain.errors import StatementFailed as StatementFailed
     from chaplain.errors import StorageError as StorageError
@@ -60,6 +61,7 @@ _HOMES = {
             "Dropped",
             "Malformed",
             "Missing",
+            "NotExecutor",
             "Refused",
             "StatementFailed",
             "StorageError",
@@ -88,6 +90,7 @@ __all__ = [
     "MemberNews",
     "Message",
     "Missing",
+    "NotExecutor",
     "PoolMessage",
     "Question",
     "Receipt",

@@ -115,6 +115,15 @@ def test_a_node_that_is_no_executor_sends_readers_elsewhere(cluster, admin):
     assert answer.kind == "not_executor"
 
 
+def test_the_master_is_given_a_role_back_like_anybody(cluster, admin):
+    """It tells itself of no progress, so it waited for its own word for ever."""
+    master = cluster.master
+    change(cluster, admin, RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, master))
+    change(cluster, admin, AddNode(EntryType.ADD_EXECUTOR_NODE, master), b"r" * 16)
+    assert cluster.master == master
+    assert assembly(cluster).node(master).executor == Stage.LIVE
+
+
 def test_a_node_without_the_role_takes_no_requests_about_nodes_but_leases_lanes(cluster, admin):
     number = follower(cluster)
     change(cluster, admin, RemoveNode(EntryType.REMOVE_INGEST_NODE, number))

@@ -76,7 +76,8 @@ class Stages:
     def _next(self, now_ns: int, change: Change) -> Step | None:
         match change.stage:
             case Stage.CATCHUP:
-                there = self._watch.reach(change.nodes[0]) >= change.since
+                node = change.nodes[0]  # if it is ours, it is as far as whatever we go by here
+                there = node == self._bench.settings.node or self._watch.reach(node) >= change.since
                 return _step(change, Stage.LIVE) if there else None
             case Stage.BLOCK:
                 return _step(change, Stage.DROP) if self._is_drained(now_ns, change) else None
