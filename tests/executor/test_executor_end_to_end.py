@@ -17,7 +17,7 @@ from tests.journal_real.scenes import find_master, status, three
 from chaplain import AsyncClient, Client
 from chaplain.cli.main import main
 from chaplain.config import load_cluster
-from chaplain.errors import Missing, Refused, StatementFailed, Unknown
+from chaplain.errors import Missing, NotExecutor, Refused, StatementFailed, Unknown
 from chaplain.link.identity import Identity
 from chaplain.runtime.founding import make_cluster
 from chaplain.runtime.local import bring_down, bring_up
@@ -71,7 +71,8 @@ def test_a_node_without_the_role_sends_clients_to_another(cluster: Cluster, caps
         Client.connect(cluster.directory, node=number) as pinned,
     ):
         admin.sql("roles").execute("create table t(a)")
-        assert pinned.sql("roles").query("select * from t") == []
+        early = pinned.sql("roles")
+        early.execute("delete from t")  # it has seen that statements are executed there
         admin.remove_node(number, "executor")
         try:
             until(lambda: _is_refused(pinned), "the node answers no query")
@@ -79,8 +80,11 @@ def test_a_node_without_the_role_sends_clients_to_another(cluster: Cluster, caps
                 with pytest.raises(SystemExit, match="1"):
                     main(["sql", *words, *here])
                 assert "this node is no executor" in capsys.readouterr().err
+            fresh = Client.connect(cluster.directory, node=number)
+            with fresh, pytest.raises(NotExecutor, match="this node is no executor"):
+                fresh.sql("roles").execute("insert into t values (0)")  # never written
             with pytest.raises(Unknown, match=r"this node is no executor.* is written") as unknown:
-                pinned.sql("roles").execute("insert into t values (1)")
+                early.execute("insert into t values (1)")
             told = admin.sql("roles").execute("insert into t values (1)", id=unknown.value.id)
             assert (told.changes, tuple(told.id)) == (1, unknown.value.id)
             for _ in range(5):  # whichever of the nodes it goes to first
@@ -198,15 +202,17 @@ def test_an_executor_that_differs_stops_and_says_so(cluster: Cluster) -> None:
     assert all(state(node)["state"] != "stopped" for node in cluster if node is not victim)
 
 
-def test_a_cluster_without_databases_orders_and_executes_nothing(tmp_path: Path) -> None:
+def test_a_cluster_without_databases_takes_no_statements(tmp_path: Path) -> None:
     directory = tmp_path / "none"
     make_cluster(directory, 1, "none", None)
     bring_up(directory, lambda _: None)
     try:
         with Client.connect(directory, timeout=30) as client:
-            with pytest.raises(Refused, match="layer"):
-                client.sql("main").execute("create table t(a)")
-            assert len(list(client.journal("main").read())) == 1
+            for write in (lambda: client.sql("main").execute("create table t(a)"), client.sql("main").writer):
+                with pytest.raises(NotExecutor, match="executes no statements: its database is set to none"):
+                    write()
+            with pytest.raises(Missing):
+                list(client.journal("main").read())
             assert not (directory / "node-1" / "databases").exists()
     finally:
         bring_down(directory)

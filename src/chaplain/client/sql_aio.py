@@ -30,6 +30,7 @@ class AsyncSql:
         self._line = line
         self._resolve = resolve
         self._index = 0
+        self._check: asyncio.Task[None] | None = None
         self._writers: list[AsyncSqlWriter] = []
         self._collector = _Collector(line, self.stream)
 
@@ -53,6 +54,7 @@ class AsyncSql:
         batch = sql_requests.transaction(self.stream, items)
         receipt = None if id is None else await self._resolve(id)
         if receipt is None:
+            await self._checked()
             receipt = (await self._line.run(journal_requests.write(batch)))[0]
         self._index = max(self._index, receipt.index)
         try:
@@ -87,6 +89,16 @@ class AsyncSql:
             await self._line.run(sql_requests.read_through(self.stream, part))
             wanted = sql_requests.span(through, part)
         return list(found.values())
+
+    async def _checked(self) -> None:
+        """Nothing is written that nobody executes. Thousands may wait for the one answer."""
+        if self._check is None:
+            self._check = asyncio.create_task(self._line.run(sql_requests.check_executed(self.stream)))
+        try:
+            await asyncio.shield(self._check)
+        except ChaplainError:
+            self._check = None
+            raise
 
     def _known(self) -> int:
         """The last message that has something of ours."""

@@ -151,6 +151,11 @@ def read_through(stream: str, results: Iterable[Result]) -> Ask[None]:
     return Ask(build, lambda payload: None)
 
 
+def check_executed(stream: str) -> Ask[None]:
+    """Fails if nobody would execute a statement: asked before one is written."""
+    return read_through(stream, ())
+
+
 def query(stream: str, sql: str, parameters: Parameters | None, index: int, local: bool) -> Ask[list[Row]]:
     def read(payload: bytes) -> list[Row]:
         rows = decode_rows(payload)

@@ -29,6 +29,7 @@ class Sql:
         self._line = line
         self._resolve = resolve
         self._index = 0
+        self._checked = False
         self._writers: list[SqlWriter] = []
 
     def __repr__(self) -> str:
@@ -51,6 +52,7 @@ class Sql:
         batch = sql_requests.transaction(self.stream, items)
         receipt = None if id is None else self._resolve(id)
         if receipt is None:
+            self._check()
             receipt = self._line.run(journal_requests.write(batch))[0]
         self._index = max(self._index, receipt.index)
         try:
@@ -61,6 +63,7 @@ class Sql:
 
     def writer(self) -> SqlWriter:
         """The fast way for many: packs and pipelines; use it in a `with` statement."""
+        self._check()
         writer = SqlWriter(self._line, self.stream, False, SQL_TYPE)
         self._writers.append(writer)
         return writer
@@ -85,6 +88,12 @@ class Sql:
             self._line.run(sql_requests.read_through(self.stream, part))
             wanted = sql_requests.span(through, part)
         return list(found.values())
+
+    def _check(self) -> None:
+        """Nothing is written that nobody executes."""
+        if not self._checked:
+            self._line.run(sql_requests.check_executed(self.stream))
+            self._checked = True
 
     def _known(self) -> int:
         """The last message that has something of ours."""

@@ -89,6 +89,9 @@ from chaplain.wire.parcel import Layer, Parcel
 
 NOT_ALLOWED = "not_allowed"
 """The kind of a refusal of what only admins may, for programs."""
+NOT_EXECUTOR = "not_executor"
+"""And of one by a node that executes nothing: they ask another."""
+NO_STATEMENTS = "this node executes no statements: its database is set to none"
 
 
 class DeskCore:
@@ -210,6 +213,8 @@ class DeskCore:
 
     def _pass_to_layer(self, guest: Guest, request: LookUp | Instruct, payload: bytes) -> list[DeskEffect]:
         layer = request.layer
+        if layer == Layer.EXECUTOR and layer not in self._views.layers:
+            return [self._fail(guest, request.call, NOT_EXECUTOR, NO_STATEMENTS)]
         if layer not in self._views.layers:
             return [self._refuse(guest, request.call, f"this node does not serve layer {layer}")]
         want = self._views.wants(layer, request.body)
