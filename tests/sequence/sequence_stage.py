@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -31,6 +32,8 @@ class Stage:
         self.wire: deque[tuple[int, int, bytes]] = deque()
         self.cut: set[tuple[int, int]] = set()
         """Directions in which nothing arrives."""
+        self.loses: Callable[[int, Message], bool] = lambda to, message: False
+        """What never arrives, by whom it is for and what it is."""
         self.said: list[tuple[int, int, Message]] = []
         self.effects: list[tuple[int, Any]] = []
         self._token = 0
@@ -82,7 +85,10 @@ class Stage:
         if to not in self.cores or sender not in self.peers or (sender, to) in self.cut:
             return
         opened = parcel.decode(content)
-        self.said.append((sender, to, decode(opened.body, opened.payload)))
+        message = decode(opened.body, opened.payload)
+        if self.loses(to, message):
+            return
+        self.said.append((sender, to, message))
         self.feed(to, Told(self.peers[sender], opened))
 
     def run(self, seconds: float) -> Stage:

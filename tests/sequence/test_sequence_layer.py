@@ -162,7 +162,31 @@ def test_what_left_the_window_is_missing_by_name() -> None:
     assert 1 < page.first <= 20
     assert page.runs[0].first == page.first
     call = node.ask(ReadRequest("s", 1, 0, 0))
-    assert reason(node.answer(call)) == f"missing: s 1 has left the window; the oldest here is {page.first}"
+    unremembered = f"numbers before {page.first} are not remembered by this node"
+    assert reason(node.answer(call)) == f"missing: s 1 has left the window: {unremembered}"
+
+
+def test_a_stream_that_left_the_window_as_a_whole_is_not_one_without_events() -> None:
+    node = Alone(window_bytes=3000)
+    node.publish(b"a", b"b", b"c")
+    for _ in range(20):
+        node.publish(bytes(400), stream="t")
+    call = node.ask(ReadRequest("s", 0, 0, 0))
+    unremembered = "numbers before 4 are not remembered by this node"
+    assert reason(node.answer(call)) == f"missing: all of s has left the window: {unremembered}"
+    waiting = node.ask(ReadRequest("s", 0, SECOND, 0))
+    node.publish(b"d")
+    settled = node.answer(waiting)
+    assert settled is not None
+    assert requests.decode_page(settled.payload).runs[0].first == 4, "who follows goes on with what comes"
+
+
+def test_no_more_is_remembered_for_readers_than_others_can_learn() -> None:
+    node = Alone(window_entries_max=5)
+    for _ in range(20):
+        node.publish(b"a")
+    kept = [held for held in node.layer.core.bench.log.since(node.layer.core.bench.log.base.index) if held.entry.runs]
+    assert node.page().first == 20 - len(kept) + 1
 
 
 def test_a_reader_of_another_history_is_told() -> None:

@@ -53,7 +53,7 @@ def test_an_empty_list_goes_straight_to_work_and_the_second_asks_for_the_number(
     late = stage.publish(2, b"b")
     stage.run(1)
     assert stage.outcome(late) == Published(late, 2)
-    assert stage.delivered(2) == {2: b"b"}, "a late joiner begins at the agreed number"
+    assert stage.delivered(2) == {1: b"a", 2: b"b"}, "a late joiner learns what the others remember"
 
 
 def test_a_lonely_node_holds_back_its_first_events() -> None:

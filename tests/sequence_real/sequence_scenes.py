@@ -59,12 +59,16 @@ def wait_until_same(cluster: Cluster) -> None:
 
 
 @contextlib.contextmanager
-def five(directory: Path, settings: str = "") -> Iterator[Cluster]:
-    with founded(directory, 5, settings=settings) as cluster:
+def working(directory: Path, count: int, settings: str = "") -> Iterator[Cluster]:
+    with founded(directory, count, settings=settings) as cluster:
         cluster.start()
         until(lambda: all(node.ready() for node in cluster), "every node serves", limit_s=2 * PATIENCE_S)
         wait_until_working(cluster)
         yield cluster
+
+
+def five(directory: Path, settings: str = "") -> contextlib.AbstractContextManager[Cluster]:
+    return working(directory, 5, settings)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from tests.sequence_real.sequence_scenes import (
     three_by_beacons,
     wait_until_working,
     when_in,
+    working,
 )
 
 from chaplain import AsyncClient, Client
@@ -70,6 +71,23 @@ def _recorded(segments: Path) -> bool:
     index = Index(segments, "sequence")
     index.refresh()
     return sum(place.count for place in index.streams.get("cli", ())) == 1
+
+
+def test_a_rolling_restart_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    with working(tmp_path / "three", 3) as cluster:
+        history = wait_until_working(cluster)
+        with Client.connect(cluster.directory, node=1, timeout=PATIENCE_S) as client:
+            assert client.sequence(STREAM).publish_many([b"a", b"b", b"c"]) == 1
+        for node in cluster:
+            node.kill()
+            node.start()
+            assert wait_until_working(cluster) == history
+        for node in cluster:
+            where = ("--cluster", cluster.directory, "--stream", STREAM, "--node", str(node.number))
+            read = shown(shell("sequence", "read", *where))
+            assert [(one["number"], one["value"]) for one in read] == [(1, "a"), (2, "b"), (3, "c")], node
+        with Client.connect(cluster.directory, node=3, timeout=PATIENCE_S) as client:
+            assert client.sequence(STREAM).publish(b"d") == 4
 
 
 def test_one_of_three_that_find_each_other_by_beacons_numbers_nothing_alone(tmp_path: Path) -> None:

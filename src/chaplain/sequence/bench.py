@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from chaplain.core import Report
 from chaplain.mesh.events import Whisper
 from chaplain.sequence.company import Company, Fellow
 from chaplain.sequence.entry import NO_BALLOT, Ballot, Member
 from chaplain.sequence.events import Became, SequenceEffect
-from chaplain.sequence.log import NOTHING, Base, Log
-from chaplain.sequence.messages import Bearing, Beat, Events, Message, State, encode
+from chaplain.sequence.foot import End, Foot
+from chaplain.sequence.log import NOTHING, Base, Log, set_behind
+from chaplain.sequence.messages import Bearing, Beat, Events, Message, Seq, State, encode
 from chaplain.sequence.publishing import Publishing
 from chaplain.sequence.settings import SequenceSettings
 from chaplain.sequence.work_set import WorkSet
@@ -56,7 +57,8 @@ class Bench:
         self.history = 0
         self.log = Log(NOTHING)
         self.promised: Ballot = NO_BALLOT
-        self.streams: dict[str, tuple[int, bytes]] = {}
+        self.foot = Foot()
+        self.streams: dict[str, End] = {}
         self.events = 0
         self.alone = False
         """Founded with an empty list."""
@@ -72,16 +74,31 @@ class Bench:
         self.clear()
         self.company.forget()
 
-    def start_from(self, history: int, base: Base, members: WorkSet) -> None:
+    def start_from(
+        self, history: int, base: Base = NOTHING, members: WorkSet = (), streams: Mapping[str, End] | None = None
+    ) -> None:
         self.clear()
         self.history = history
         self.log = Log(base, members)
+        self.foot = Foot(members, streams)
+        self.streams = dict(self.foot.streams)
+        self.events = sum(number for number, _ in self.streams.values())
 
     # Who I am.
 
     @property
     def is_member(self) -> bool:
         return self.me in self.log.members
+
+    @property
+    def learns(self) -> bool:
+        """Whether it follows a history in which it has no seat yet."""
+        return bool(self.log.members) and not self.is_member
+
+    @property
+    def counts_here(self) -> bool:
+        """Whether somebody may count what it holds: it has a seat, or will have one if what is undecided is decided."""
+        return self.is_member or self.knows(self.me)
 
     def knows(self, member: Member) -> bool:
         """Whether it is in the work set, or would be if what is undecided were decided."""
@@ -150,6 +167,16 @@ class Bench:
         self.ack_due = False
         self._wish_told = self.wants
         self.tell_all(self.members(), self.entries_after(after))
+
+    def number(self) -> Seq:
+        """What one needs who would learn all that we remember: the foot of our window, or what the first entry left."""
+        log, foot = self.log, self.foot
+        base, members = log.base, foot.members
+        if not base.index:
+            first = log.at(1)
+            assert first is not None, "only who has a seat is asked"
+            base, members = log.base_at(1), set_behind((), first.entry)
+        return Seq(self.bearing(), base.index, base.hash, base.ballot, base.next, members, dict(foot.streams))
 
     def entries_after(self, index: int) -> Events:
         before = self.log.hash_at(index)

@@ -1,18 +1,19 @@
 """Which change of the work set is due, if any: one at a time.
 
 A member whose node shows a new seat has lost its memory, and goes at once. One that was silent too long goes. One that
-asks for the number is let in, when its former self is out. Only an agreed entry does it.
+asks for a seat is let in, when its former self is out and it holds what the others hold. Only an agreed entry does it.
 """
 
 from __future__ import annotations
 
 from chaplain.sequence.bench import Bench
+from chaplain.sequence.company import Fellow
 from chaplain.sequence.entry import Change, Member
 from chaplain.sequence.messages import State
 from chaplain.sequence.work_set import WorkSet, changed, is_enough
 
 _ASKED_NS = 1_500 * 10**6
-"""A wish to join counts for so long."""
+"""A wish to join, or a word of one that looks around, counts for so long."""
 
 
 def due_change(bench: Bench) -> Change | None:
@@ -26,27 +27,33 @@ def _should_leave(bench: Bench, member: Member) -> bool:
     if member == bench.me:
         return False
     fellow = bench.company.fellows.get(member.identifier)
-    if fellow is not None and fellow.connected and _asks(bench, member.identifier):
-        return fellow.bearing.seat != member.seat
     if fellow is not None and fellow.bearing.seat == member.seat and fellow.bearing.history not in {0, bench.history}:
         return True  # it took its seat elsewhere
+    if fellow is not None and _looks_around(bench, fellow):
+        return fellow.bearing.seat != member.seat
     heard_ns = bench.company.heard_ns(member.identifier, member.seat, bench.now_ns)
     return bench.now_ns - heard_ns > bench.settings.silence_ns
 
 
-def _asks(bench: Bench, identifier: int) -> bool:
-    fellow = bench.company.fellows[identifier]
-    asked_ns = fellow.asked_ns
-    bearing = fellow.bearing
-    recently = asked_ns is not None and bench.now_ns - asked_ns <= _ASKED_NS
-    return recently and fellow.connected and bearing.state is State.DSC and not bearing.history
+def _looks_around(bench: Bench, fellow: Fellow) -> bool:
+    heard_ns = fellow.heard_ns
+    recently = heard_ns is not None and bench.now_ns - heard_ns <= _ASKED_NS
+    return recently and fellow.connected and fellow.bearing.state is State.DSC
 
 
 def _joining(bench: Bench) -> list[Member]:
     present = {member.identifier for member in bench.log.members}
     fellows = bench.company.fellows
-    asking = [who for who in sorted(fellows) if who not in present and _asks(bench, who)]
+    asking = [who for who in sorted(fellows) if who not in present and _asks(bench, fellows[who])]
     return [Member(who, fellows[who].bearing.seat) for who in asking]
+
+
+def _asks(bench: Bench, fellow: Fellow) -> bool:
+    """Whether it wants a seat and holds the window, but for what was decided while its word was on its way."""
+    asked_ns, bearing = fellow.asked_ns, fellow.bearing
+    recently = asked_ns is not None and bench.now_ns - asked_ns <= _ASKED_NS
+    learned = recently and _looks_around(bench, fellow) and bearing.history == bench.history
+    return learned and bench.log.is_near(bearing.decided, 2 * bench.settings.flight_bytes_max)
 
 
 def _bears(bench: Bench, change: Change) -> bool:

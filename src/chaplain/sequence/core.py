@@ -27,6 +27,7 @@ from chaplain.sequence.discovery import Discovery
 from chaplain.sequence.entry import Member
 from chaplain.sequence.events import Publish, SequenceEffect, SequenceInput, Unpublished
 from chaplain.sequence.intake import Intake
+from chaplain.sequence.learning import Learning
 from chaplain.sequence.locking import Locking
 from chaplain.sequence.log import Base
 from chaplain.sequence.messages import (
@@ -63,7 +64,8 @@ class SequenceCore:
         self._deciding = Deciding(self.bench)
         self._writing = Writing(self.bench, self.locking, self._decide)
         self._intake = Intake(self.bench, self.locking, self.discovery, self._advance)
-        self._parts = (self.locking, self.discovery, self._writing, self._intake)
+        self._learning = Learning(self.bench, self._intake.lacks, self._leave)
+        self._parts = (self.locking, self.discovery, self._writing, self._intake, self._learning)
         self._calm = Calm(self.bench)
         self._clock_ns = now_ns
         self._beat_ns = 0
@@ -108,6 +110,7 @@ class SequenceCore:
                 self.locking.hurry()
             case Exited():
                 self.bench.company.exit(event.peer)
+                self._learning.gone(event.peer.identifier)
                 self.locking.hurry()
             case MemberChanged():
                 self.discovery.member_changed(event)
@@ -122,6 +125,7 @@ class SequenceCore:
         bench = self.bench
         self._calm.end()
         self.discovery.look()
+        self._learning.look()
         if bench.now_ns >= self._beat_ns:
             self._beat_ns = bench.now_ns + self.settings.heartbeat_ns
             if bench.history:
@@ -132,7 +136,7 @@ class SequenceCore:
     def _act(self) -> None:
         """Everything that came has been taken in: write, wait for the lock, acknowledge."""
         bench = self.bench
-        if not bench.history:
+        if not bench.is_member:
             self.discovery.look()
         self._decide()
         if not self._calm.lasts():
@@ -144,7 +148,7 @@ class SequenceCore:
         elif bench.state is State.WRK or bench.log.is_changing():
             self._writing.write()
         self._writing.wait()
-        if bench.ack_due:
+        if bench.ack_due and bench.counts_here:
             bench.acknowledge()
         if not self._calm.lasts():
             self._assess()
@@ -156,8 +160,8 @@ class SequenceCore:
     def _assess(self) -> None:
         bench = self.bench
         members = bench.log.members
-        if not bench.history:
-            bench.become(State.DSC, "looking for others")
+        if not bench.history or bench.learns:
+            bench.become(State.DSC, "learns what the others remember" if bench.history else "looking for others")
             self._give_up_waiting()
             return
         if members and is_lost(members, bench.company.dead):
@@ -189,7 +193,8 @@ class SequenceCore:
     def _give_up_waiting(self) -> None:
         bench = self.bench
         if bench.now_ns - bench.since_ns > self.settings.patience_ns:
-            self._refuse_pending("this node is in DSC: it found no work set to join; see that its neighbours run")
+            found = "has no seat in the work set yet" if bench.history else "found no work set to join"
+            self._refuse_pending(f"this node is in DSC: it {found}; see that its neighbours run")
 
     def _refuse_pending(self, reason: str) -> None:
         for token in self.bench.publishing.abandon_pending():
@@ -255,11 +260,23 @@ class SequenceCore:
         if not bench.history or not bearing.history:
             return
         if bearing.history != bench.history:
-            self._meet_history(bearing)
+            if not bench.learns:
+                self._meet_history(bearing)
+        elif bench.learns:
+            self._learn(fellow, bearing)
         elif bench.knows(Member(fellow.identifier, bearing.seat)):
             self.locking.promise(bearing.promised)
             self._intake.learn_decided(bearing)
             self._intake.note_lack(fellow, bearing)
+
+    def _learn(self, fellow: Fellow, bearing: Bearing) -> None:
+        """We may not know yet that it is in the work set; what is decided is so whoever says it."""
+        if bearing.state is State.DSC:
+            return
+        if self.bench.knows(Member(fellow.identifier, bearing.seat)):
+            self.locking.promise(bearing.promised)
+        self._intake.learn_decided(bearing)
+        self._learning.heard(fellow)
 
     def _meet_history(self, bearing: Bearing) -> None:
         """Two histories: the one without events gives way; of two such, the one with the higher name."""
@@ -280,14 +297,17 @@ class SequenceCore:
             case DscRes():
                 self.discovery.learn(dict(message.neighbours))
             case SeqRes():
-                bench.company.asks(bench.now_ns, fellow)
-                self._let_in(fellow)
+                if message.bearing.history:
+                    bench.company.asks(bench.now_ns, fellow)
+                elif bench.is_member:
+                    bench.tell(fellow, bench.number())
             case Seq():
-                self._enter(message)
+                self._enter(fellow, message)
             case Beat():
                 pass
             case Events():
                 self._intake.take_in(fellow, message)
+                self._learning.took(fellow)
             case Lock() | Grant() | Refuse() | Fill():
                 if bench.history and message.bearing.history == bench.history:
                     self._negotiate(fellow, message)
@@ -311,27 +331,17 @@ class SequenceCore:
 
     # Joining.
 
-    def _let_in(self, fellow: Fellow) -> None:
-        """Tell the number to one who is in the work set and does not know it yet."""
+    def _enter(self, fellow: Fellow, seq: Seq) -> None:
+        """Begin to follow a history, without a seat in it."""
         bench = self.bench
-        if Member(fellow.identifier, fellow.bearing.seat) not in bench.log.members or fellow.bearing.history:
+        if bench.history or bench.me in seq.members or not seq.bearing.history or seq.bearing.state is State.DSC:
             return
-        base = bench.log.base_at(bench.log.decided)
-        members, streams = bench.log.members, dict(bench.streams)
-        message = Seq(bench.bearing(), base.index, base.hash, base.ballot, base.next, members, streams)
-        bench.tell(fellow, message)
-
-    def _enter(self, seq: Seq) -> None:
-        bench = self.bench
-        if bench.history or bench.me not in seq.members or not seq.bearing.history:
-            return
-        bench.start_from(seq.bearing.history, Base(seq.index, seq.hash, seq.ballot, seq.next), seq.members)
+        base = Base(seq.index, seq.hash, seq.ballot, seq.next)
+        bench.start_from(seq.bearing.history, base, seq.members, seq.streams)
         bench.promised = max(seq.bearing.promised, seq.ballot)
-        bench.streams = dict(seq.streams)
-        bench.events = seq.bearing.events
         bench.remembers = True
         self._deciding.began()
-        bench.ack_due = True
+        self._learning.began(fellow)
         self._assess()
 
     # Deciding.
@@ -353,7 +363,7 @@ class SequenceCore:
             self.locking.hurry()
             for member in bench.log.members:
                 fellow = bench.company.fellows.get(member.identifier)
-                if fellow is not None and member not in before and fellow.connected:
-                    self._let_in(fellow)
-        if not bench.is_member:
+                if fellow is not None and member not in before:
+                    bench.tell(fellow, Beat(bench.bearing()))  # it has a seat: that is what it waits for
+        if bench.me in before and not bench.is_member:
             self._leave("is no longer in the work set")

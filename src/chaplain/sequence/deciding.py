@@ -13,7 +13,7 @@ from __future__ import annotations
 from chaplain.core import Report
 from chaplain.sequence.bench import Bench
 from chaplain.sequence.entry import NO_HASH, EntryKind, Run, run_hash
-from chaplain.sequence.events import Began, Delivered, Published
+from chaplain.sequence.events import Began, Delivered, Forgot, Published
 from chaplain.sequence.log import Held, change_of
 from chaplain.sequence.work_set import WorkSet, enough_index
 
@@ -74,7 +74,10 @@ class Deciding:
                 case EntryKind.PASS:
                     pass
         bench.counts["entries_decided"] = bench.log.decided
-        bench.log.trim(bench.settings.window_bytes, bench.settings.window_entries_max)
+        forgotten = bench.log.trim(bench.settings.window_bytes, bench.settings.window_entries_max)
+        if forgotten:
+            bench.foot.rise(forgotten)
+            bench.out.append(Forgot(bench.log.base.index))
 
     def _deliver(self, held: Held) -> None:
         bench = self._bench
@@ -89,8 +92,9 @@ class Deciding:
     def _number(self, held: Held, run: Run) -> int:
         bench = self._bench
         last, before = bench.streams.get(run.stream, (0, NO_HASH))
-        bench.streams[run.stream] = (last + len(run.lengths), run_hash(before, last + 1, run))
-        bench.out.append(Delivered(bench.history, held.index, last + 1, run, before))
+        end = bench.streams[run.stream] = (last + len(run.lengths), run_hash(before, last + 1, run))
+        bench.foot.note(held.index, run.stream, end)
+        bench.out.append(Delivered(bench.history, held.index, last + 1, run, before, not bench.is_member))
         return last + 1
 
     def _report(self, held: Held) -> None:

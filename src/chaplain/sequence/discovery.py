@@ -24,8 +24,7 @@ from chaplain.sequence.entry import (
     encode_members,
     make_entry,
 )
-from chaplain.sequence.log import NOTHING
-from chaplain.sequence.messages import DscReq, SeqRes
+from chaplain.sequence.messages import DscReq, SeqRes, State
 
 _ASK_NS = 250 * 10**6
 _FRESH_NS = 2_500 * 10**6
@@ -38,6 +37,8 @@ class Discovery:
         self._gossiped: dict[int, str] = {}
         self._met: set[str] = set()
         self._ask_ns = 0
+        self._turn = 0
+        """Whom to ask for the number: one at a time, because the answer may be long."""
 
     # The list.
 
@@ -76,19 +77,26 @@ class Discovery:
     # Looking.
 
     def due_ns(self) -> int | None:
-        return self._ask_ns if not self._bench.history else None
+        return self._ask_ns if not self._bench.history or self._bench.learns else None
 
     def look(self) -> None:
-        """Ask everybody, and ask those that work to let us in. Then see whether a history is to be begun."""
+        """Ask everybody, and one that works for the number. Then see whether a history is to be begun."""
         bench = self._bench
-        if bench.history:
+        if bench.history and not bench.learns:
             return
         if bench.now_ns >= self._ask_ns:
             self._ask_ns = bench.now_ns + _ASK_NS
             bench.tell_all(bench.company.connected(), DscReq(bench.bearing(), self.neighbours()))
-            settled = [one for one in self._fresh() if one.bearing.history and one.bearing.decided]
-            bench.tell_all(settled, SeqRes(bench.bearing()))
-        self._begin_if_due()
+            if not bench.history:
+                self._ask_for_number()
+        if not bench.history:
+            self._begin_if_due()
+
+    def _ask_for_number(self) -> None:
+        working = [one for one in self._fresh() if one.bearing.history and one.bearing.state is State.WRK]
+        if working:
+            self._turn += 1
+            self._bench.tell(working[self._turn % len(working)], SeqRes(self._bench.bearing()))
 
     def _fresh(self) -> list[Fellow]:
         return self._bench.company.fresh(self._bench.now_ns, _FRESH_NS)
@@ -115,7 +123,7 @@ class Discovery:
         members = [bench.me, *(Member(one.identifier, one.bearing.seat) for one in fresh)]
         members += [Member(who, 0) for who in missing]
         history = bench.chance.randrange(1, 1 << 64)
-        bench.start_from(history, NOTHING, ())
+        bench.start_from(history)
         bench.promised = Ballot(1, bench.seat)
         bench.alone = len(members) == 1
         body = encode_members(members)

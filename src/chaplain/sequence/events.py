@@ -53,6 +53,8 @@ class Delivered(Frozen, frozen=True):
     run: Run
     before: bytes
     """The stream's hash before the first of them."""
+    learned: bool = False
+    """Taken over from others on joining: it was agreed before this node had a seat."""
 
 
 class Began(Frozen, frozen=True):
@@ -64,9 +66,15 @@ class Began(Frozen, frozen=True):
     streams: dict[str, tuple[int, bytes]]
 
 
+class Forgot(Frozen, frozen=True):
+    """Everything up to this entry has left the window."""
+
+    index: int
+
+
 class Became(Frozen, frozen=True):
     state: State
     reason: str
 
 
-SequenceEffect: TypeAlias = Whisper | Meet | Report | Published | Unpublished | Delivered | Began | Became
+SequenceEffect: TypeAlias = Whisper | Meet | Report | Published | Unpublished | Delivered | Began | Forgot | Became

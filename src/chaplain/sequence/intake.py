@@ -15,7 +15,7 @@ from chaplain.sequence.company import Fellow
 from chaplain.sequence.discovery import Discovery
 from chaplain.sequence.entry import Entry, decode_entries
 from chaplain.sequence.locking import Locking
-from chaplain.sequence.log import NOTHING, Log
+from chaplain.sequence.log import Log
 from chaplain.sequence.messages import Bearing, Events, Fill, Refuse, Why
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
@@ -46,7 +46,7 @@ class Intake:
         bench = self._bench
         entries = decode_entries(message.entries)
         if not bench.history and self._discovery.may_enter(entries, message.previous):
-            bench.start_from(message.bearing.history, NOTHING, ())
+            bench.start_from(message.bearing.history)
             bench.since_ns = bench.now_ns
         if message.bearing.history != bench.history or not entries:
             return
@@ -70,8 +70,11 @@ class Intake:
         if entries:
             bench.ack_due = True
             self._lack = None
+        told = min(bearing.decided, previous + len(entries))
+        if told > bench.log.decided:
+            self._advance(told)  # these are the sender's own, and it knows them to be decided
         self.learn_decided(bearing)
-        if self._lacks(bearing):
+        if self.lacks(bearing):
             self._ask_for_missing(fellow.identifier)
 
     def learn_decided(self, bearing: Bearing) -> None:
@@ -82,13 +85,13 @@ class Intake:
     def note_lack(self, fellow: Fellow, bearing: Bearing) -> None:
         """Others acknowledge what has not come here: it is on its way, or lost."""
         bench = self._bench
-        if self._lacks(bearing):
+        if self.lacks(bearing):
             if self._lack is None:
                 self._lack = (fellow.identifier, bench.now_ns + self._bench.settings.lack_ns)
         elif self._lack is not None and self._lack[0] == fellow.identifier:
             self._lack = None
 
-    def _lacks(self, bearing: Bearing) -> bool:
+    def lacks(self, bearing: Bearing) -> bool:
         """Whether somebody holds what we could accept: something decided, or more under a ballot not given up."""
         bench = self._bench
         log = bench.log
@@ -97,8 +100,11 @@ class Intake:
         return bearing.head > log.head and bearing.head.ballot >= bench.promised
 
     def _ask_for_missing(self, identifier: int) -> None:
-        """Not more often than once in the time that an answer may take."""
+        """Not more often than once in the time that an answer may take; who learns has a way of its own."""
         bench = self._bench
+        if bench.learns:
+            self._lack = None
+            return
         fellow = bench.company.fellows.get(identifier)
         if self._filled_ns > bench.now_ns - self._bench.settings.lack_ns // 2:
             self._lack = (identifier, bench.now_ns + self._bench.settings.lack_ns // 2)
@@ -126,7 +132,7 @@ def _some(log: Log, index: int, bytes_max: int) -> list[bytes]:
     """Decided entries behind an index, about so many bytes; if these are all, the undecided ones if there is room."""
     chosen: list[bytes] = []
     size = 0
-    for held in log.after(index):
+    for held in log.since(index):
         if held.index > log.decided and (not chosen or size + log.undecided_bytes <= _MESSAGE_BYTES_MAX):
             return [*chosen, *(one.entry.encoded for one in log.after(log.decided))]
         if held.index > log.decided or size > bytes_max:

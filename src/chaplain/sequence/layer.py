@@ -23,6 +23,7 @@ from chaplain.sequence.events import (
     Became,
     Began,
     Delivered,
+    Forgot,
     Publish,
     Published,
     SequenceEffect,
@@ -55,7 +56,7 @@ class SequenceLayer:
         self.core = core
         self.counts: Counter[str] = core.bench.counts
         self._name_of: Callable[[int], int] = lambda identifier: identifier
-        self._shelf = Shelf(core.settings.window_bytes)
+        self._shelf = Shelf()
         self._tapping = None if tap is None else Tapping(tap, tapped)
         self._waiting: dict[int, _Waiting] = {}
         self._changed = False
@@ -104,8 +105,10 @@ class SequenceLayer:
             case Delivered():
                 self._shelf.put(effect)
                 self._changed = True
-                if self._tapping is not None:
+                if self._tapping is not None and not effect.learned:
                     self._tapping.keep(effect)
+            case Forgot():
+                self._shelf.forget(effect.index)
             case Published():
                 if effect.token in self._publishing:
                     self._publishing.discard(effect.token)
@@ -138,7 +141,7 @@ class SequenceLayer:
             out.append(Settled(asked.call, kind="busy", reason="too many readers wait here already: read later"))
         else:
             wait_ns = min(request.wait_ns, self.core.settings.read_wait_ns_max)
-            if not self.core.bench.history:
+            if not self.core.bench.is_member:
                 wait_ns = max(wait_ns, _DSC_WAIT_NS)
             waiting = _Waiting(asked.call, request, now_ns + wait_ns)
             if not self._answer(now_ns, waiting, out):
@@ -152,7 +155,7 @@ class SequenceLayer:
     def _answer(self, now_ns: int, waiting: _Waiting, out: list[LayerEffect]) -> bool:
         """Whether the read is answered: with events, with the news that there are none, or with a refusal."""
         request, shelf, late = waiting.request, self._shelf, now_ns >= waiting.until_ns
-        if not self.core.bench.log.members:
+        if not self.core.bench.is_member:
             if late:
                 reason = "this node is in DSC: it has not joined a work set yet; ask again, or another node"
                 out.append(Settled(waiting.call, kind="refused", reason=reason))
@@ -161,7 +164,9 @@ class SequenceLayer:
         if request.history not in {0, shelf.history}:
             reason = f"the history you read, {request.history:016x}, is over; {shelf.history:016x} has begun: read anew"
         elif 0 < request.start < first:
-            reason = f"{request.stream} {request.start} has left the window; the oldest here is {first}"
+            reason = f"{request.stream} {request.start} has left the window: {_unremembered(first)}"
+        elif not request.start and 0 < head < first and not request.wait_ns:
+            reason = f"all of {request.stream} has left the window: {_unremembered(first)}"
         elif (request.start or first) <= head or late or not request.wait_ns:
             page = shelf.page(request.stream, request.start or first, self.core.settings.page_bytes_max)
             out.append(Settled(waiting.call, requests.encode(page)))
@@ -209,3 +214,7 @@ class SequenceLayer:
             "sequence_events": bench.events,
             "sequence_pending_bytes": bench.publishing.pending_bytes,
         }
+
+
+def _unremembered(first: int) -> str:
+    return f"numbers before {first} are not remembered by this node"

@@ -9,6 +9,8 @@ work set is written only when all before it is decided.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 
 from chaplain.core import Frozen
 from chaplain.sequence.entry import (
@@ -61,6 +63,10 @@ class Log:
     # Reading.
 
     @property
+    def base(self) -> Base:
+        return self._base
+
+    @property
     def head_hash(self) -> bytes:
         return self._held[-1].hash if self._held else self._base.hash
 
@@ -94,6 +100,19 @@ class Log:
         """What is held behind an index that is held itself."""
         count = self.head.index - index
         return [self._held[place] for place in range(len(self._held) - count, len(self._held))]
+
+    def since(self, index: int) -> Iterator[Held]:
+        """The same one by one, for somebody who may be far behind."""
+        return islice(self._held, index - self._base.index, None)
+
+    def is_near(self, index: int, bytes_max: int) -> bool:
+        """Whether what is held behind an index is no more than that."""
+        size = 0
+        for held in reversed(self._held):
+            if held.index <= index or size > bytes_max:
+                break
+            size += len(held.entry.encoded)
+        return size <= bytes_max
 
     def base_at(self, index: int) -> Base:
         held = self.at(index)
@@ -207,15 +226,17 @@ class Log:
         self.members = behind
         return held
 
-    def trim(self, bytes_max: int, entries_max: int) -> int:
-        """Forget the oldest decided entries beyond the window; the index of the last one forgotten."""
+    def trim(self, bytes_max: int, entries_max: int) -> list[Held]:
+        """Forget the oldest decided entries beyond the window, and give them back."""
+        forgotten: list[Held] = []
         while self._held and self._held[0].index < self.decided:
             if self._bytes <= bytes_max and len(self._held) <= entries_max:
                 break
             held = self._held.popleft()
             self._bytes -= len(held.entry.encoded)
             self._base = Base(held.index, held.hash, held.entry.ballot, held.entry.next)
-        return self._base.index
+            forgotten.append(held)
+        return forgotten
 
 
 def _changes(held: Held) -> bool:

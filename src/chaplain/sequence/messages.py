@@ -100,13 +100,13 @@ class DscRes(Frozen, frozen=True):
 
 
 class SeqRes(Frozen, frozen=True):
-    """What is the number? I want to join."""
+    """Without a history: what is the number? With one: I hold what is remembered of it, and want a seat."""
 
     bearing: Bearing
 
 
 class Seq(Frozen, frozen=True):
-    """The number, and all else that is needed to go on from it."""
+    """The oldest number that the sender can go on from, and all else that is needed to do so."""
 
     bearing: Bearing
     index: int

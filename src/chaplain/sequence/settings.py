@@ -41,7 +41,10 @@ class SequenceSettings(Frozen, frozen=True):
     flight_entries_max: int = 4
     window_bytes: int = 64 << 20
     """Agreed events kept for readers and for members that fell behind; older ones are forgotten."""
-    window_entries_max: int = 1 << 16
+    window_entries_max: int = 1 << 18
+    """Small events take up more than their size: of these, no more than so many batches are kept."""
+    page_wait_ns: int = SECOND
+    """Who learns what the others remember, and got no page for so long, asks another one."""
     page_bytes_max: int = 1 << 20
     """What one answer to a reader holds."""
     read_wait_ns_max: int = 30 * SECOND

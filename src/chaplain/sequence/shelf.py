@@ -1,4 +1,4 @@
-"""What a node remembers of delivered events, for readers: the newest of all streams, up to a bound.
+"""What a node remembers of delivered events, for readers: what the window holds, because others can learn that.
 
 Invariant: what is remembered of a stream has no gaps and ends at its head.
 """
@@ -14,20 +14,17 @@ from chaplain.sequence.requests import Page, PageRun
 
 
 class Shelf:
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self) -> None:
         self.history = 0
         self._heads: dict[str, int] = {}
         self._runs: dict[str, deque[Delivered]] = {}
         self._ages: deque[Delivered] = deque()
-        self._bytes = 0
 
     def began(self, began: Began) -> None:
         self.history = began.history
         self._heads = {stream: number for stream, (number, _) in began.streams.items()}
         self._runs.clear()
         self._ages.clear()
-        self._bytes = 0
 
     def put(self, delivered: Delivered) -> None:
         stream = delivered.run.stream
@@ -35,10 +32,11 @@ class Shelf:
         self._heads[stream] = delivered.first + len(delivered.run.lengths) - 1
         self._runs.setdefault(stream, deque()).append(delivered)
         self._ages.append(delivered)
-        self._bytes += _size(delivered)
-        while self._bytes > self._bytes_max and len(self._ages) > 1:
+
+    def forget(self, index: int) -> None:
+        """Everything up to this entry has left the window."""
+        while self._ages and self._ages[0].index <= index:
             oldest = self._ages.popleft()
-            self._bytes -= _size(oldest)
             runs = self._runs[oldest.run.stream]
             runs.popleft()
             if not runs:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _PROGRESS_NS = 10 * SECOND
 _LATELY_NS = 4 * SECOND
+_ENTRY_BYTES_MAX = 128
+"""What an entry without events takes up, at most."""
 
 
 class SequenceChecker(Watcher):
@@ -39,6 +41,10 @@ class SequenceChecker(Watcher):
         self._order: dict[tuple[int, str, int], bytes] = {}
         self._where: dict[bytes, tuple[int, str, int]] = {}
         self._heads: dict[str, dict[str, int]] = {}
+        self._begun: dict[str, dict[str, int]] = {}
+        """The numbers behind which each node began to deliver: up to there its readers get nothing."""
+        self._sizes: dict[int, dict[int, int]] = {}
+        """Of each history's entries with events, by index."""
         self._history: dict[str, int] = {}
         """The history that each node delivered in last: it may leave it in the same step."""
         self._sets: dict[tuple[int, int], WorkSet] = {}
@@ -52,6 +58,7 @@ class SequenceChecker(Watcher):
 
     def born(self, time_ns: int, host: Host, /) -> None:
         self._heads[host.name] = {}
+        self._begun[host.name] = {}
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
         if isinstance(event, Publish):
@@ -61,6 +68,7 @@ class SequenceChecker(Watcher):
             match effect:
                 case Began():
                     self._heads[host.name] = {stream: number for stream, (number, _) in effect.streams.items()}
+                    self._begun[host.name] = dict(self._heads[host.name])
                 case Delivered():
                     self._delivered(host, effect)
                 case Published():
@@ -77,6 +85,7 @@ class SequenceChecker(Watcher):
     def _delivered(self, host: Host, delivered: Delivered) -> None:
         stream = delivered.run.stream
         self._history[host.name] = delivered.history
+        self._sizes.setdefault(delivered.history, {})[delivered.index] = len(delivered.run.data)
         heads = self._heads[host.name]
         if delivered.first != heads.get(stream, 0) + 1:
             self.complain(f"{host.name} delivers {stream} {delivered.first} after {heads.get(stream, 0)}")
@@ -180,8 +189,24 @@ class SequenceChecker(Watcher):
                 tails = [core.bench.log.undecided for core in holders]
                 if not any(tails):
                     self.complain(f"{stream} {number} was acknowledged, and nobody in {history:x} has it")
+        for host in self.world.hosts.values():
+            lost = self._forgotten(host)
+            if lost:
+                self.complain(f"{host.name} works and {lost}")
         if healed:
             self._demand_progress(healed)
+
+    def _forgotten(self, host: Host) -> str:
+        """What a member's readers cannot get although it is agreed and has not left the window."""
+        if host.core is None:
+            return ""
+        bench = host.core.sequence.bench  # type: ignore[attr-defined]
+        sizes = self._sizes.get(bench.history, {})
+        whole = sum(sizes.values()) + _ENTRY_BYTES_MAX * bench.log.head.index
+        if bench.state is not State.WRK or 2 * whole > bench.settings.window_bytes:
+            return ""  # of a history that outgrew the window it is not known here what has left it
+        lost = [f"{stream} 1 to {number}" for stream, number in self._begun[host.name].items() if number]
+        return f"does not remember {', '.join(lost)}" if lost else ""
 
     def _demand_progress(self, healed: Sequence[Host]) -> None:
         """A majority of the work set among the healed must work again, and take in the others that were healed."""

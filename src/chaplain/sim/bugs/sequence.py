@@ -111,9 +111,21 @@ BUGS = [
     ),
     _bug(
         "join with numbers of one's own",
-        "core",
-        "        bench.streams = dict(seq.streams)\n",
-        "        bench.streams = {}\n",
+        "bench",
+        "        self.streams = dict(self.foot.streams)\n",
+        "        self.streams = {}\n",
+    ),
+    _bug(
+        "a joiner counts before it holds the window",
+        "bench",
+        "        base, members = log.base, foot.members\n",
+        "        base, members, foot = log.base_at(log.decided), log.members, Foot((), self.streams)\n",
+    ),
+    _bug(
+        "tell the numbers of another place than the foot",
+        "foot",
+        "                self.streams[stream] = end\n",
+        "                pass\n",
     ),
     _bug(
         "say that one holds what others hold",

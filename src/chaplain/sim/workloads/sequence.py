@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from chaplain.core import Send
 from chaplain.errors import Malformed
 from chaplain.sequence.events import Publish
-from chaplain.sequence.messages import Type
+from chaplain.sequence.messages import State, Type
 from chaplain.sequence.settings import SequenceSettings
-from chaplain.sim.faults import CLOCK, NETWORK, PROCESS
+from chaplain.sim.faults import CLOCK, NETWORK, PROCESS, Fault
 from chaplain.sim.host import CrashPoint
 from chaplain.sim.sequence_checks import SequenceChecker
 from chaplain.sim.sequence_node import LEAD, SequenceNode
@@ -27,6 +27,9 @@ from chaplain.wire import parcel
 
 NODES = 5
 _PUBLISH_NS = 400 * MILLISECOND
+_ROLLING = "rolling restart"
+_DOWN_NS = 500 * MILLISECOND
+_LOOK_NS = 100 * MILLISECOND
 
 
 def _says(*kinds: Type) -> Any:
@@ -42,7 +45,7 @@ def _says(*kinds: Type) -> Any:
 
 
 class Sequence(Workload):
-    kinds: ClassVar[SequenceOf[str]] = (*NETWORK, *PROCESS, *CLOCK)
+    kinds: ClassVar[SequenceOf[str]] = (*NETWORK, *PROCESS, *CLOCK, _ROLLING)
     points: ClassVar[SequenceOf[CrashPoint]] = (
         CrashPoint("after entries", _says(Type.EVENTS)),
         CrashPoint("after asking for the lock", _says(Type.LOCK)),
@@ -99,6 +102,28 @@ class Sequence(Workload):
             publish = Publish(self._token, self.rng.choice(self._streams), name, values)
             world.tell(world.hosts[name], publish)
         world.after(self.rng.randrange(1, _PUBLISH_NS), self._publish, world, name)
+
+    # Everybody is restarted, one after the other.
+
+    def strike(self, world: World, fault: Fault) -> None:
+        assert fault.kind == _ROLLING
+        self._roll(world, fault.nodes)
+
+    def _roll(self, world: World, names: SequenceOf[str]) -> None:
+        if not names or world.now_ns >= self.plan.heal_ns:
+            return
+        host = world.hosts[names[0]]
+        world.crash(host, power=False, reason=_ROLLING)
+        world.after(_DOWN_NS, world.restart, host)
+        world.after(_DOWN_NS + _LOOK_NS, self._roll_on, world, names)
+
+    def _roll_on(self, world: World, names: SequenceOf[str]) -> None:
+        """The next one goes when this one works again, as somebody would do it who looks at the states."""
+        host = world.hosts[names[0]]
+        if host.core is not None and host.core.sequence.bench.state is State.WRK:  # type: ignore[attr-defined]
+            self._roll(world, names[1:])
+        elif world.now_ns < self.plan.heal_ns:
+            world.after(_LOOK_NS, self._roll_on, world, names)
 
 
 WORKLOAD = Sequence
