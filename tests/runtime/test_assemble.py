@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -13,6 +14,8 @@ from chaplain.graph import requests
 from chaplain.graph.core import GraphCore
 from chaplain.graph.graph_events import EventsRead, ReadEvents
 from chaplain.graph.requests import Append, Page, ReadSnapshot, decode_answer
+from chaplain.journal.node_message import Stage
+from chaplain.link.identity import identifier_of
 from chaplain.node.core import NodeCore
 from chaplain.runtime.assemble import make_node
 from chaplain.runtime.founding import make_cluster
@@ -31,6 +34,20 @@ def made(directory: Path, count: int, number: int) -> NodeCore:
     lines = ["neighbours = []" if line.startswith("neighbours") else line for line in file.read_text().splitlines()]
     file.write_text("\n".join([*lines, "[beacon]", 'address = "127.255.255.255"', ""]))
     return make_node(load_node(file), "tcp://127.0.0.1:1", bytes(16), SECOND)
+
+
+def test_the_list_is_who_belongs_by_the_configuration_stream_and_changes_with_it(tmp_path: Path) -> None:
+    node = made(tmp_path / "cluster", 3, 3)
+    sequence = node.uppers[Layer.SEQUENCE]
+    assert isinstance(sequence, SequenceLayer)
+    assert node.journal is not None
+    assembly = node.journal.execution.assembly
+    first, second, _ = (identifier_of(placed.key) for placed in assembly.nodes)
+    assert sequence.core.discovery.listed() == sorted((first, second))
+    gone = msgspec.structs.replace(assembly.nodes[0], executor=Stage.NONE, ingest=Stage.NONE, config=Stage.NONE)
+    without = msgspec.structs.replace(assembly, nodes=(gone, *assembly.nodes[1:]), serializers=(2, 3))
+    node.journal.execution.state.assembly = without
+    assert sequence.core.discovery.listed() == [second]
 
 
 @pytest.mark.parametrize(("count", "state"), [(1, State.WRK), (2, State.DSC), (3, State.DSC)])

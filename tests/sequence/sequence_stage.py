@@ -29,6 +29,8 @@ class Stage:
         self.numbers = tuple(range(1, count + 1))
         self.cores: dict[int, SequenceCore] = {}
         self.peers: dict[int, Peer] = {}
+        self.belonging: Callable[[], tuple[int, ...]] | None = None
+        """Who belongs to the cluster, if that is agreed on; else all of the stage do."""
         self.wire: deque[tuple[int, int, bytes]] = deque()
         self.cut: set[tuple[int, int]] = set()
         """Directions in which nothing arrives."""
@@ -44,7 +46,8 @@ class Stage:
         for number in numbers or self.numbers:
             listed = tuple(other for other in self.numbers if other != number)
             values = {"listed": listed, **self.settings, **settings}
-            self.cores[number] = SequenceCore(SequenceSettings(number, **values), Random(self.chance.random()), 0)
+            made = SequenceSettings(number, **values)
+            self.cores[number] = SequenceCore(made, Random(self.chance.random()), 0, self.belonging)
             self.peers[number] = Peer(self.chance.randbytes(16), number, bytes(32), f"tcp://127.0.0.1:{number}")
             for other in [other for other in self.cores if other != number]:
                 self.feed(number, Entered(self.peers[other], {}))

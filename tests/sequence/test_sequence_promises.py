@@ -77,6 +77,10 @@ def test_what_is_enough() -> None:
     assert not is_enough(four, {10, 20}, {30})
     assert is_enough(four, {10, 20}, {30, 40})
     assert not is_enough(five, {10, 20}, {30, 40, 50}), "less than half never is"
+    vacant = (*four[:3], Member(4, 0))
+    assert is_enough(vacant, {10, 20}, {30}), "nobody ever remembered anything on a vacant seat"
+    assert not is_enough(vacant, {10, 20}, ()), "the third may be alive"
+    assert is_lost((*vacant, Member(5, 0)), {10})
     assert is_lost(five, {10, 20, 30})
     assert not is_lost(four, {10, 20})
     assert enough_index(five, {10: 9, 20: 7, 30: 5, 40: 1}, ()) == 5

@@ -102,6 +102,33 @@ def test_a_history_whose_majority_lost_its_memory_ends_and_another_begins() -> N
     assert second not in {0, first}
 
 
+def test_a_vacant_seat_keeps_nobody_from_going_on() -> None:
+    stage = Stage(4).start(2, 3, 4).run(10.5)
+    assert stage.members(2) == [1, 2, 3, 4], "nobody was there for the first"
+    [history] = stage.histories()
+    stage.kill(4)
+    stage.start(4).run(4)
+    assert stage.states() == dict.fromkeys((2, 3, 4), "WRK")
+    assert stage.histories() == {history}
+
+
+def test_who_no_longer_belongs_is_not_waited_for_and_who_came_is() -> None:
+    stage = Stage(4)
+    belonging = (1, 2, 3, 4)
+    stage.belonging = lambda: belonging
+    stage.start(2, 3).run(4)
+    assert stage.states() == {2: "DSC", 3: "DSC"}
+    belonging = (2, 3)
+    stage.run(1)
+    assert stage.states() == {2: "WRK", 3: "WRK"}
+    assert stage.members(2) == [2, 3]
+    stage.kill(2)
+    stage.kill(3)
+    belonging = (2, 3, 4)
+    stage.start(2, 3).run(4)
+    assert stage.states() == {2: "DSC", 3: "DSC"}
+
+
 # Publishing.
 
 

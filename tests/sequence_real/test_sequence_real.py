@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.sequence_real.sequence_scenes import (
 
 from chaplain import AsyncClient, Client
 from chaplain.pipeline.index import Index
+from chaplain.runtime.local import pid_of
 
 pytestmark = pytest.mark.timeout(240)
 KILLS = 4
@@ -88,6 +90,31 @@ def test_a_rolling_restart_loses_nothing_that_was_acknowledged(tmp_path: Path) -
             assert [(one["number"], one["value"]) for one in read] == [(1, "a"), (2, "b"), (3, "c")], node
         with Client.connect(cluster.directory, node=3, timeout=PATIENCE_S) as client:
             assert client.sequence(STREAM).publish(b"d") == 4
+
+
+def test_a_removed_node_keeps_nobody_from_working(tmp_path: Path) -> None:
+    directory = tmp_path / "removed"
+    where = ("--cluster", directory)
+    try:
+        shell("cluster", "up", "--nodes", "3", "--dir", directory)
+        shell("member", "add", *where)
+        shell("member", "remove", "1", *where)
+        shell("cluster", "down", *where)
+        shell("cluster", "up", "--dir", directory)
+        assert _states(directory) == dict.fromkeys((2, 3, 4), ("WRK", [2, 3, 4])), "`cluster up` waits for that"
+        pid = pid_of(directory / "node-4")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: pid_of(directory / "node-4") is None, "node 4 is gone")
+        shell("cluster", "up", "--dir", directory)
+        assert _states(directory) == dict.fromkeys((2, 3, 4), ("WRK", [2, 3, 4]))
+    finally:
+        shell("cluster", "down", *where)
+
+
+def _states(directory: Path) -> dict[int, tuple[str, list[int]]]:
+    [status] = shown(shell("cluster", "status", "--cluster", directory, "--output", "json"))
+    return {node["id"]: (node["state"], node["sequence"]["work_set"]) for node in status["nodes"]}
 
 
 def test_one_of_three_that_find_each_other_by_beacons_numbers_nothing_alone(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from chaplain.link.sockets import Sockets
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node import status
 from chaplain.node.core import NodeCore, NodeSettings
+from chaplain.node.names import Names
 from chaplain.node.recorder import Recorder, RecorderSettings
 from chaplain.node.rings import KEYRING_FILE
 from chaplain.node.upper import UpperCore
@@ -111,8 +112,8 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     if executor is not None and journal is not None:
         executor.attach(NodesJournal(journal))
         journal.covering.archive.needs.append(executor.first_needed)
-    sequence = make_sequence(config, identity.identifier, nodes, endpoint, now_ns)
     node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
+    sequence = make_sequence(config, identity.identifier, Names(node_ids, journal), endpoint, now_ns)
     graph = make_graph(config, identity, now_ns)
     uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence, Layer.GRAPH: graph}
     if executor is not None:
@@ -138,14 +139,11 @@ def make_recorder(config: NodeConfig) -> Recorder | None:
     return Recorder(settings, make_tap(config, "pool", StreamKind.POOL), make_tap(config, "event", StreamKind.EVENT))
 
 
-def make_sequence(
-    config: NodeConfig, identifier: int, nodes: dict[int, bytes], endpoint: str, now_ns: int
-) -> SequenceLayer:
-    """The list of a node is all whom its configuration names, however it finds them (decision 0135)."""
+def make_sequence(config: NodeConfig, identifier: int, names: Names, endpoint: str, now_ns: int) -> SequenceLayer:
+    """The list of a node is all who belong to the cluster, however it finds them (decisions 0135 and 0142)."""
     neighbours = tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint)
     settings = SequenceSettings(
         identifier,
-        listed=tuple(sorted({identifier_of(key) for key in nodes.values()} - {identifier})),
         neighbours=neighbours,
         silence_ns=config.span_ns("sequence.silence_seconds"),
         patience_ns=config.span_ns("sequence.patience_seconds"),
@@ -153,7 +151,8 @@ def make_sequence(
     )
     tapped = config.texts("record.sequence")
     tap = make_tap(config, "sequence", StreamKind.SEQUENCE) if tapped else None
-    return SequenceLayer(SequenceCore(settings, SystemRandom(), now_ns), tap, tapped)
+    core = SequenceCore(settings, SystemRandom(), now_ns, names.members)
+    return SequenceLayer(core, tap, tapped)
 
 
 def make_tap(config: NodeConfig, log: str, kind: StreamKind) -> Tap:

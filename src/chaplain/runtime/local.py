@@ -31,6 +31,8 @@ from chaplain.runtime.inquire import get_status, is_ready
 
 START_S = 60.0
 MEET_S = 30.0
+WORK_S = 20.0
+"""Longer than those that are here wait for the rest before they number events (`sequence.patience_seconds`)."""
 STOP_S = 10.0
 PROGRAM = (sys.executable, "-m", "chaplain.cli.main")
 POLL_S = 0.02
@@ -50,7 +52,7 @@ class ClusterFailed(ChaplainError):
 def bring_up(directory: Path, tell: Tell, start_s: float = START_S) -> list[int]:
     """Start the nodes that are down and wait until all serve; which were started. Undoes its starts if it fails.
 
-    Nodes that joined on other machines are left to those.
+    They are given a while to meet, and to work in the sequence. Nodes that joined on other machines are left to those.
     """
     whole = load_cluster(directory)
     here = tuple(node for node in whole.nodes if node.http)
@@ -66,6 +68,7 @@ def bring_up(directory: Path, tell: Tell, start_s: float = START_S) -> list[int]
                 tell(f"node {node.id} starts")
         _wait_until_ready(directory, cluster, started, tell, start_s)
         _wait_until_met(cluster, tell)
+        _wait_until_working([node for node in cluster.nodes if node.id in started], tell)
     except BaseException:
         stop_nodes([directory / f"node-{node_id}" for node_id in started], {p.pid for p in started.values()})
         raise
@@ -122,6 +125,21 @@ def _wait_until_met(cluster: ClusterFile, tell: Tell) -> None:
         if all(_has_met(status, len(cluster.nodes)) for status in statuses):
             return
     tell(f"the nodes serve, but have not all met within {MEET_S:.0f} s; see `chaplain cluster status`")
+
+
+def _wait_until_working(nodes: list[ClusterNode], tell: Tell) -> None:
+    """A node that serves refuses to publish events until it has joined the others' sequence."""
+    waiting = {node.id: node for node in nodes}
+    for _ in _moments(WORK_S):
+        waiting = {node_id: node for node_id, node in waiting.items() if not _works(node)}
+        if not waiting:
+            return
+    names = ", ".join(map(str, waiting))
+    tell(f"node {names} does not work in the sequence after {WORK_S:.0f} s; see `chaplain cluster status`")
+
+
+def _works(node: ClusterNode) -> bool:
+    return (get_status(node.http) or {}).get("state") == "WRK"
 
 
 def _has_met(status: Mapping[str, object], count: int) -> bool:

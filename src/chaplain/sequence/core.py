@@ -12,6 +12,7 @@ acknowledges nothing; a memory that is lost is a new seat.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from chaplain.core import Drained, Report, Stopping, Woken
@@ -56,10 +57,17 @@ _STEP_NS_MAX = 10**9
 
 
 class SequenceCore:
-    def __init__(self, settings: SequenceSettings, chance: random.Random, now_ns: int) -> None:
+    def __init__(
+        self,
+        settings: SequenceSettings,
+        chance: random.Random,
+        now_ns: int,
+        belonging: Callable[[], Iterable[int]] | None = None,
+    ) -> None:
+        """`belonging` says who belongs to the cluster now, where that is agreed on; else it is who is configured."""
         self.settings = settings
         self.bench = Bench(settings, chance)
-        self.discovery = Discovery(self.bench)
+        self.discovery = Discovery(self.bench, belonging or (lambda: settings.listed))
         self.locking = Locking(self.bench)
         self._deciding = Deciding(self.bench)
         self._writing = Writing(self.bench, self.locking, self._decide)

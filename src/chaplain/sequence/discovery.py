@@ -1,13 +1,15 @@
 """How a node without a history gets one: it joins the one there is, or helps to begin one.
 
-The list is who was configured, plus gossip's members. A history begins with an entry that names the whole list as its
-first work set; more than half of that set must hold it. So two histories cannot begin side by side among nodes that
-remember. Which node proposes it: the lowest identifier of those it can reach, when all of them are in DSC.
+The list is who belongs to the cluster, plus gossip's members. A history begins with an entry that names the whole list
+as its first work set; more than half of that set must hold it. So two histories cannot begin side by side among nodes
+that remember. Which node proposes it: the lowest identifier of those it can reach, when all of them are in DSC.
 
 Refuses to know locks and logs beyond that first entry.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 
 from chaplain.gossip.events import MemberChanged
 from chaplain.gossip.events import State as Standing
@@ -32,8 +34,10 @@ _FRESH_NS = 2_500 * 10**6
 
 
 class Discovery:
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, belonging: Callable[[], Iterable[int]]) -> None:
         self._bench = bench
+        self._belonging = belonging
+        """Who belongs to the cluster: nodes are added and removed while this one runs."""
         self._gossiped: dict[int, str] = {}
         self._met: set[str] = set()
         self._ask_ns = 0
@@ -53,11 +57,11 @@ class Discovery:
 
     def listed(self) -> list[int]:
         """Identifiers of all others that should be here."""
-        return sorted({*self._bench.settings.listed, *self._gossiped})
+        return sorted({*self._belonging(), *self._gossiped} - {self._bench.settings.identifier})
 
     def _unknown(self) -> int:
         """Configured endpoints at which nobody was met yet."""
-        if self._bench.settings.listed:
+        if set(self._belonging()) - {self._bench.settings.identifier}:
             return 0
         known = {fellow.endpoint for fellow in self._bench.company.fellows.values()} | set(self._gossiped.values())
         return sum(1 for endpoint in self._bench.settings.neighbours if endpoint not in known)

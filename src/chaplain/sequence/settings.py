@@ -12,7 +12,7 @@ class SequenceSettings(Frozen, frozen=True):
     identifier: int
     """This node's name in parcels and work sets."""
     listed: tuple[int, ...] = ()
-    """Identifiers of the other nodes that this node was configured with."""
+    """Identifiers of the other nodes that this node was configured with; for where nothing else says who belongs."""
     neighbours: tuple[str, ...] = ()
     """Endpoints that this node was configured with; whoever is met there is taken off the list of the unknown."""
     heartbeat_ns: int = SECOND

@@ -1,7 +1,8 @@
 """The work set: whose memories count, and which of them together are enough.
 
 Enough is more than half. One half is enough, too, if every member of the other half is known to have lost its memory
-and all of this half agree: no majority of before can have been without one of them, and nobody else can ever speak.
+and all of this half agree: no majority of before can have been without one of them, and nobody else can ever speak. A
+vacant seat never had a memory: nobody ever spoke for it, and nobody will.
 
 Invariant: two sets that are enough, of one work set, share a member; so do those of sets that differ by one member.
 """
@@ -21,7 +22,7 @@ def is_enough(members: WorkSet, seats: Collection[int], dead: Collection[int]) -
     present = len([member for member in members if member.seat in seats])
     if 2 * present > len(members):
         return True
-    alive = [member.seat for member in members if member.seat not in dead]
+    alive = [member.seat for member in members if not _is_empty(member, dead)]
     return 2 * len(alive) >= len(members) and present > 0 and all(seat in seats for seat in alive)
 
 
@@ -35,7 +36,11 @@ def enough_index(members: WorkSet, held: Mapping[int, int], dead: Collection[int
 
 def is_lost(members: WorkSet, dead: Collection[int]) -> bool:
     """More than half of the memories are gone: nothing can be decided any more."""
-    return 2 * sum(1 for member in members if member.seat in dead) > len(members)
+    return 2 * sum(1 for member in members if _is_empty(member, dead)) > len(members)
+
+
+def _is_empty(member: Member, dead: Collection[int]) -> bool:
+    return not member.seat or member.seat in dead
 
 
 def changed(members: WorkSet, change: Change) -> WorkSet:

@@ -158,8 +158,9 @@ BUGS = [
     _bug(
         "never let anybody in",
         "changes",
-        "    return recently and fellow.connected and",
-        "    return False and",
+        "    learned = recently and",
+        "    learned = False and",
+        150,
         mode="liveness",
     ),
 ]
