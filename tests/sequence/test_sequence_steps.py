@@ -102,6 +102,19 @@ def test_a_history_whose_majority_lost_its_memory_ends_and_another_begins() -> N
     assert second not in {0, first}
 
 
+def test_one_that_was_named_at_the_beginning_and_never_heard_of_it_comes_in() -> None:
+    stage = Stage(3)
+    stage.loses = lambda to, message: to == 3 and isinstance(message, Events)
+    stage.start().run(1)
+    token = stage.publish(1, b"a")
+    stage.run(1)
+    assert stage.outcome(token) == Published(token, 1)
+    stage.loses = lambda to, message: False
+    stage.run(2)
+    assert stage.states() == dict.fromkeys((1, 2, 3), "WRK")
+    assert stage.delivered(3) == {1: b"a"}
+
+
 def test_a_vacant_seat_keeps_nobody_from_going_on() -> None:
     stage = Stage(4).start(2, 3, 4).run(10.5)
     assert stage.members(2) == [1, 2, 3, 4], "nobody was there for the first"

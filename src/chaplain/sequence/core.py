@@ -340,14 +340,15 @@ class SequenceCore:
     # Joining.
 
     def _enter(self, fellow: Fellow, seq: Seq) -> None:
-        """Begin to follow a history, without a seat in it."""
+        """Begin to follow a history: without a seat in it, or with the one we were given at its beginning, unheard."""
         bench = self.bench
-        if bench.history or bench.me in seq.members or not seq.bearing.history or seq.bearing.state is State.DSC:
+        if bench.history or not seq.bearing.history or seq.bearing.state is State.DSC:
             return
         base = Base(seq.index, seq.hash, seq.ballot, seq.next)
         bench.start_from(seq.bearing.history, base, seq.members, seq.streams)
         bench.promised = max(seq.bearing.promised, seq.ballot)
         bench.remembers = True
+        bench.ack_due = True
         self._deciding.began()
         self._learning.began(fellow)
         self._assess()
