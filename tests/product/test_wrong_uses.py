@@ -60,7 +60,7 @@ NO_CLUSTER = [
     Wrong("chaplain key new --kind king", "'king' is not one of", 2),
     Wrong("chaplain wire decode zz", "give pairs of hexadecimal digits", 2),
     Wrong("chaplain wire decode aa", "a header has 8 octets, not 1"),
-    Wrong("chaplain wire encode '{}'", '"layer" must be "mesh" or "parcel"'),
+    Wrong("chaplain wire encode '{}'", '"layer" must be one of mesh, parcel'),
     Wrong("chaplain wire encode nonsense", "this is not JSON", 2),
     Wrong("chaplain completion tcsh", "'tcsh' is not one of 'bash', 'zsh', 'fish'", 2),
     Wrong("chaplain completion bash > /dev/full", "cannot read or write the output: No space left"),
