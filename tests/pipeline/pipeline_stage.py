@@ -24,8 +24,8 @@ MESSAGES = 40
 ROWS = 25
 
 
-def journal(messages: int = MESSAGES, rows: int = ROWS) -> list[list[Record]]:
-    """The records of each cluster message: a lease, then packs for two streams, ten to one."""
+def journal(messages: int = MESSAGES, rows: int = ROWS, ballot: int = 1) -> list[list[Record]]:
+    """The records of each cluster message: a lease, then packs for two streams, ten to one; stored under a ballot."""
     stage = Stage()
     lane = stage.lane()
     first_id = 1
@@ -39,7 +39,7 @@ def journal(messages: int = MESSAGES, rows: int = ROWS) -> list[list[Record]]:
     for settled in stage.prefix.messages:
         preview = execution.preview(settled.body, settled.payloads)
         execution.settle(settled)
-        message = Message(settled.body, encode_body(settled.body), settled.hash, 1, settled.payloads)
+        message = Message(settled.body, encode_body(settled.body), settled.hash, ballot, settled.payloads)
         groups.append(message_records(message, preview))
     return groups
 

@@ -9,10 +9,13 @@ import pytest
 from pipeline_damage import CASES
 from pipeline_journal import recorded, rich_journal
 from pipeline_scene import Named, Scene
+from pipeline_stage import journal, put
 from requests_stage import Stage, pack
 
 from chaplain.journal import transaction
 from chaplain.journal.transaction import COMMIT, STAGED, TRANSACTIONS, Commit, Span
+from chaplain.pipeline.plan import Asked
+from chaplain.pipeline.verify import prove_here
 
 CUTS = (1, 4, 1000)
 
@@ -48,6 +51,13 @@ def test_what_was_replaced_is_no_break(tmp_path: Path, behind: bool) -> None:
     pair = [scene.groups[at], other[at]] if behind else [other[at], scene.groups[at]]
     scene.write([*scene.groups[:at], *pair, *scene.groups[at + 1 :], scene.groups[-1]])
     assert named(scene, 4) == []
+
+
+def test_what_was_taken_over_under_a_later_regime_is_whole(tmp_path: Path) -> None:
+    """A node that was down when a message was agreed has it from others, under the regime they are in."""
+    proof, _ = prove_here(Asked(str(put(tmp_path, journal(ballot=2)))))
+    assert not proof.breaks
+    assert proof.rows == 1000
 
 
 @pytest.mark.parametrize("tasks", CUTS)

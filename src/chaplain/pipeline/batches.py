@@ -141,7 +141,7 @@ class Batches:
         first = self._parts[0]
         assert isinstance(first, Record), "there is a body"
         said = (record.timestamp_ns, record.regime, record.previous_hash)
-        meant = (body.timestamp_ns, first.regime, first.previous_hash)
+        meant = (body.timestamp_ns, body.regime, first.previous_hash)
         if said != meant:
             found = f"time {said[0]}, regime {said[1]}, previous {said[2].hex()}"
             expected = f"time {meant[0]}, regime {meant[1]}, previous {meant[2].hex()}"
