@@ -24,6 +24,10 @@ from chaplain.wire.limits import STRING_BYTES_MAX
 
 NO_RIGHT = "no_right"
 """The kind of such a refusal, for programs."""
+NOT_EXECUTOR = "not_executor"
+"""The kind of a refusal by a node that executes nothing, for programs: they ask another."""
+NO_ROLE = "this node is no executor: go to another"
+"""What people are told then, if the node could be one."""
 
 
 class Right(StrEnum):

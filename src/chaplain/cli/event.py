@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, put_table, shown_value, visible
-from chaplain.client.results import Event, MemberNews
+
+if TYPE_CHECKING:
+    from chaplain.client.results import Event, MemberNews
 
 
 @click.group(epilog="Example: chaplain event fire deployed v2 --cluster demo")
@@ -73,6 +77,8 @@ def listen(
 
 
 def _fields(heard: Event | MemberNews) -> dict[str, object]:
+    from chaplain.client.results import Event  # noqa: PLC0415  `--help` needs no client
+
     if isinstance(heard, Event):
         value = shown_value(heard.content)
         return {"kind": heard.kind, "id": heard.id, "type": heard.type, "sender": heard.sender, "value": value}
@@ -80,6 +86,8 @@ def _fields(heard: Event | MemberNews) -> dict[str, object]:
 
 
 def _line(heard: Event | MemberNews) -> str:
+    from chaplain.client.results import Event  # noqa: PLC0415  likewise
+
     if isinstance(heard, Event):
         return f"{visible(heard.type)} from {heard.sender}: {visible(heard.content.decode(errors='backslashreplace'))}"
     rest = [visible(heard[name]) for name in ("pool", "state", "reason") if heard[name]]

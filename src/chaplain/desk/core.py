@@ -83,14 +83,12 @@ from chaplain.mesh.events import (
     Whisper,
     Whispered,
 )
-from chaplain.rights import NO_RIGHT, Right, Want, refusal
+from chaplain.rights import NO_RIGHT, NOT_EXECUTOR, Right, Want, refusal
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
 NOT_ALLOWED = "not_allowed"
 """The kind of a refusal of what only admins may, for programs."""
-NOT_EXECUTOR = "not_executor"
-"""And of one by a node that executes nothing: they ask another."""
 NO_STATEMENTS = "this node executes no statements: its database is set to none"
 
 

@@ -55,6 +55,7 @@ from chaplain.journal.reading import whole_messages
 from chaplain.journal.state import Moment
 from chaplain.journal.verdict import ConfigVerdict, Executed
 from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.rights import NO_ROLE, NOT_EXECUTOR
 from chaplain.segment.record import Kind, Record
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
@@ -65,9 +66,6 @@ READ_BYTES_MAX = 1024 * 1024
 ANNOUNCE_NS = 1_000_000_000
 """How often fingerprints are compared while messages are applied."""
 PAUSE_NS = 1_000_000_000
-NOT_EXECUTOR = "not_executor"
-"""The kind of a refusal by a node that is none, for programs: they ask another."""
-NO_ROLE = "this node is no executor: go to another"
 NO_DATABASE = "this node has no databases: ask another"
 
 ExecutorInput: TypeAlias = (

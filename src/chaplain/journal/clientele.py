@@ -50,12 +50,11 @@ from chaplain.journal.signing import Wrapping
 from chaplain.journal.state import Client, Status
 from chaplain.journal.verdict import Executed, Reason
 from chaplain.link.events import Peer
-from chaplain.rights import Right, Want, may_read, refusal
+from chaplain.rights import NO_ROLE, NOT_EXECUTOR, Right, Want, may_read, refusal
 from chaplain.segment.record import Record
 
 LINGER_NS = 200_000_000
 """Sessions of an identity that has ended are kept for so long: it is owed an answer that says why."""
-NOT_EXECUTOR = "not_executor"
 _LogReader: TypeAlias = Reading | Service | Promotion
 ClienteleEffect: TypeAlias = PetitionEffect | ReadingEffect | ServiceEffect | PromotionEffect
 
@@ -187,7 +186,7 @@ class Clientele:
                 self.service.lane(instance, client, message)
             case Read():
                 if not self._seat.answers_reads:
-                    yield Ended(message.call, NOT_EXECUTOR, "this node is no executor: go to another", message.offset)
+                    yield Ended(message.call, NOT_EXECUTOR, NO_ROLE, message.offset)
                 elif may_read(client, message.stream):
                     self.reading.begin(instance, message)
                 else:
