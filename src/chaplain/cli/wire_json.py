@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from chaplain.cli.wire_fields import make, octets, show
+from chaplain.cli.wire_fields import COMMAND, make, octets, show
 from chaplain.cli.wire_layers import WHOLE, read_carried, read_config, write_carried
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
@@ -63,10 +63,7 @@ def from_json(value: object) -> bytes:
 
 
 def _command_to_json(command: mesh.Command) -> dict[str, Any]:
-    fields = msgspec.structs.asdict(command)
-    if _CONTENT in fields:
-        fields[_CONTENT] = fields[_CONTENT].hex()
-    return {"layer": "mesh", "command": _NAMES[type(command)], **fields}
+    return {"layer": "mesh", **show(command), COMMAND: _NAMES[type(command)]}
 
 
 def _command_from_json(fields: dict[str, Any]) -> mesh.Command:
