@@ -40,7 +40,7 @@ def test_the_writes_of_one_turn_are_one_batch_with_a_receipt_each() -> None:
     async def play() -> None:
         line = Line()
         together = Together(line, "s")
-        futures = [together.write(b"%d" % number, None, None) for number in range(3)]
+        futures = [together.write(b"%d" % number) for number in range(3)]
         assert not line.wishes
         await asyncio.sleep(0)
         (wish,) = line.wishes
@@ -48,7 +48,7 @@ def test_the_writes_of_one_turn_are_one_batch_with_a_receipt_each() -> None:
         line.board.deliver([Written(wish.call, place(3))])
         receipts = await asyncio.gather(*futures)
         assert [(one.offset, one.client_message_id) for one in receipts] == [(100, 7), (101, 8), (102, 9)]
-        together.write(b"later", None, None)
+        together.write(b"later")
         await asyncio.sleep(0)
         assert [one.batch.values for one in line.wishes[1:]] == [[b"later"]]
 
@@ -60,10 +60,10 @@ def test_a_batch_is_handed_over_before_it_is_too_large_for_a_pack() -> None:
         line = Line()
         together = Together(line, "s")
         for _ in range(CHUNK_MESSAGES + 1):
-            together.write(b"", None, None)
+            together.write(b"")
         assert [len(wish.batch.values) for wish in line.wishes] == [CHUNK_MESSAGES]
-        together.write(bytes(CHUNK_BYTES - 1), None, None)
-        together.write(b"x", None, None)
+        together.write(bytes(CHUNK_BYTES - 1))
+        together.write(b"x")
         assert len(line.wishes) == 2
 
     asyncio.run(play())
@@ -73,7 +73,7 @@ def test_what_is_cancelled_in_the_same_turn_is_not_written_and_later_spoils_noth
     async def play() -> None:
         line = Line()
         together = Together(line, "s")
-        futures = [together.write(b"%d" % number, None, None) for number in range(3)]
+        futures = [together.write(b"%d" % number) for number in range(3)]
         futures[1].cancel()
         await asyncio.sleep(0)
         (wish,) = line.wishes
@@ -89,25 +89,25 @@ def test_each_caller_hears_of_its_own_request() -> None:
     async def play() -> None:
         line = Line()
         together = Together(line, "s")
-        futures = [together.write(b"x", None, None) for _ in range(2)]
+        futures = [together.write(b"x") for _ in range(2)]
         await asyncio.sleep(0)
         reason = "may or may not be written: resolve((3, 7)) tells"
         line.board.deliver([Raised(line.wishes[0].call, Failure.UNKNOWN, reason, RequestId(3, 7))])
         errors = await asyncio.gather(*futures, return_exceptions=True)
         assert [error.id for error in errors] == [(3, 7), (3, 8)]
         assert "resolve((3, 8)) tells" in str(errors[1])
-        future = together.write(b"y", None, None)
+        future = together.write(b"y")
         await asyncio.sleep(0)
         line.board.deliver([Raised(line.wishes[1].call, Failure.REFUSED, "no right")])
         with pytest.raises(Refused, match="no right"):
             await future
-        lost = together.write(b"z", None, None)
+        lost = together.write(b"z")
         await asyncio.sleep(0)
         line.board.fail_all(Closed("over"))
         with pytest.raises(Closed):
             await lost
         line.closed = True
-        late = together.write(b"z", None, None)
+        late = together.write(b"z")
         with pytest.raises(Closed):
             await late
 

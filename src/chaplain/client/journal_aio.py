@@ -70,7 +70,7 @@ class AsyncJournal:
         if id is not None and (known := await self._resolve(id)) is not None:
             return known
         if type(value) is bytes and len(value) < CHUNK_BYTES and key is None and headers is None:
-            return await self._together.write(value, None, None)
+            return await self._together.write(value)
         batch = journal_requests.single(self.stream, value, key, headers)
         self._together.ship()  # what was written before goes before
         return (await self._line.run(journal_requests.write(batch)))[0]

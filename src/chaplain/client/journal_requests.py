@@ -148,10 +148,12 @@ def many(stream: str, items: Iterable[Item]) -> Batch:
 
 def receipts_of(place: Place) -> list[Receipt]:
     """One receipt a message."""
-    step = 0 if place.requests == 1 else 1
+    stream, first_offset, first_id = place.stream, place.base_offset, place.first_id
+    offset_step = 0 if first_offset == PLACE_UNKNOWN else 1
+    id_step = 0 if place.requests == 1 else 1
     moment = (place.regime, place.index, place.timestamp_ns, place.hash, place.client_id)
     return [
-        Receipt(place.stream, _offset(place, number), *moment, place.first_id + step * number)
+        Receipt(stream, first_offset + offset_step * number, *moment, first_id + id_step * number)
         for number in range(place.messages)
     ]
 

@@ -17,7 +17,7 @@ class RequestId(NamedTuple):
     client_message_id: int
 
 
-class Receipt(Record, frozen=True):
+class Receipt(Record, frozen=True, gc=False):
     """A message is agreed, and on disk at a quorum."""
 
     stream: str

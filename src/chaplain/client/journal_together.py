@@ -16,7 +16,7 @@ from chaplain.client.board import Board, Sink, error_of
 from chaplain.client.call_events import Failure, Raised
 from chaplain.client.events import Outcome
 from chaplain.client.journal_events import Place, WriteWish, Written
-from chaplain.client.journal_requests import CHUNK_BYTES, CHUNK_MESSAGES, Gathering, Headers, receipts_of
+from chaplain.client.journal_requests import CHUNK_BYTES, CHUNK_MESSAGES, Gathering, receipts_of
 from chaplain.client.journal_results import Receipt, RequestId
 from chaplain.client.journal_sinks import NOBODY
 from chaplain.errors import ChaplainError, Unknown
@@ -36,31 +36,34 @@ class Together:
     def __init__(self, line: Line, stream: str) -> None:
         self._line = line
         self._stream = stream
-        self._waiting: list[tuple[Waiting, bytes, bytes | None, Headers | None]] = []
+        self._futures: list[Waiting] = []
+        self._values: list[bytes] = []
         self._size_bytes = 0
 
-    def write(self, value: bytes, key: bytes | None, headers: Headers | None) -> Waiting:
-        """The value and the key are octets, and small enough for a chunk."""
-        if not self._waiting:
+    def write(self, value: bytes) -> Waiting:
+        """The value is octets, and small enough for a chunk."""
+        futures = self._futures
+        if not futures:
             self._line.loop.call_soon(self.ship)
         future: Waiting = self._line.loop.create_future()
-        self._waiting.append((future, value, key, headers))
+        futures.append(future)
+        self._values.append(value)
         self._size_bytes += len(value)
-        if self._size_bytes >= CHUNK_BYTES or len(self._waiting) >= CHUNK_MESSAGES:
+        if self._size_bytes >= CHUNK_BYTES or len(futures) >= CHUNK_MESSAGES:
             self.ship()
         return future
 
     def ship(self) -> None:
         """Hand over what was written so far."""
-        waiting, self._waiting, self._size_bytes = self._waiting, [], 0
-        gathering = Gathering()
-        futures: list[Waiting] = []
-        for future, value, key, headers in waiting:
-            if not future.done():
-                gathering.add(value, key, headers)
-                futures.append(future)
+        futures, values = self._futures, self._values
+        self._futures, self._values, self._size_bytes = [], [], 0
+        if any(future.done() for future in futures):
+            wanted = [at for at, future in enumerate(futures) if not future.done()]
+            futures, values = [futures[at] for at in wanted], [values[at] for at in wanted]
         if not futures:
             return
+        gathering = Gathering()
+        gathering.extend(values)
         batch = gathering.batch(self._stream)
         timeout_ns = int(self._line.timeout_s * 1e9)
         try:
