@@ -109,7 +109,7 @@ def test_streaming_reads_everything_in_limited_batches(spark: SparkSession, segm
 def test_land_exactly_once_and_goes_on(spark: SparkSession, tmp_path: Path, kind: Any) -> None:
     groups = journal()
     part, whole = put(tmp_path / "part", groups[:20]), put(tmp_path / "whole", groups)
-    tables = tmp_path / "tables"
+    tables = tmp_path / "my tables [ü] {1}*"  # as people call folders; nothing in it is an escape or a pattern
     told: list[int] = []
     assert land(spark, stream="orders", tables=tables, path=str(part), once=True, format=kind) == 450
     more = {"once": True, "format": kind, "batch_rows": 130, "tell": told.append}

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pipeline_journal import rich_journal
 from pipeline_scene import Scene
 
-from chaplain.errors import StorageError
+from chaplain.errors import ConfigError, StorageError
 from chaplain.pipeline import compact as compaction
 from chaplain.pipeline.index import Index
-from chaplain.pipeline.land import task_of, write_file
+from chaplain.pipeline.land import land, task_of, write_file
 from chaplain.pipeline.manifest import read, signer_for
 from chaplain.pipeline.rows import ranges
 from chaplain.pipeline.table_proof import find_table_breaks
@@ -26,6 +27,7 @@ from chaplain.pipeline.tables import (
     commit,
     landed_files,
     landed_offset,
+    landed_streams,
     move_in,
     stray_files,
     table_path,
@@ -80,6 +82,38 @@ def test_whole(scene: Scene, batches: int, plain: bool) -> None:
     assert found.column("offset").to_pylist() == list(range(landed_offset(tables, STREAM)))
     assert found.num_rows > 200
     assert named(tables) == set()
+
+
+@pytest.mark.parametrize("stream", ["orders/eu", "a%2Fb", "~", "~2F", ".hidden", "..", "a:b?c#d&e[f]{g}*"])
+def test_every_stream_has_a_folder_of_its_own(tmp_path: Path, stream: str) -> None:
+    table = Path(table_path(tmp_path, stream))
+    assert table.parent == tmp_path
+    assert not set(table.name) & set("%/?#*[]{} ")
+    DeltaTable.create(str(table), schema=arrow_schema())
+    assert landed_streams(tmp_path) == [stream]
+
+
+def test_streams_differ_in_their_folders(tmp_path: Path) -> None:
+    streams = ["a/b", "a~2Fb", "a%2Fb", "a%2fb", "a2Fb", "a~b", "a_b", "a.b", ".a", "~2Ea"]
+    assert len({table_path(tmp_path, stream) for stream in streams}) == len(streams)
+
+
+@pytest.mark.parametrize("folder", ["with blanks", "ü#1", "50% off", "[a] {b}"])
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_folder_may_be_called_as_people_call_folders(tmp_path: Path, folder: str, plain: bool) -> None:
+    scene = Scene(tmp_path / folder, 1)
+    scene.write()
+    tables = landed(scene, 2, plain)
+    assert rows(tables).num_rows == landed_offset(tables, STREAM) > 200
+    assert named(tables) == set()
+
+
+def test_what_delta_would_take_for_an_escape_is_refused_before_anything_is_written(scene: Scene) -> None:
+    tables = scene.directory / "a%41b"
+    with pytest.raises(ConfigError, match=r"%41.*choose another folder"):
+        land(None, stream=STREAM, tables=tables, path=str(scene.segments), once=True)
+    assert not tables.exists()
+    assert land(None, stream=STREAM, tables=tables, path=str(scene.segments), once=True, format="parquet") > 200
 
 
 def test_compaction_keeps_rows_and_order(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

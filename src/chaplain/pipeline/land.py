@@ -11,6 +11,7 @@ follow one another, so that a table that is filled continuously stays quick to r
 from __future__ import annotations
 
 import base64
+import re
 import shutil
 import time
 import uuid
@@ -209,6 +210,8 @@ def land(
     table = table_path(tables, stream)
     if kind_of(table, storage_options) not in (None, format):
         raise ConfigError(f"{table} is no table of format {format}: choose another folder, or the other format")
+    if format == "delta" and (escape := re.search("%[0-9A-Fa-f]{2}", table)):
+        raise ConfigError(f"{table}: a Delta table cannot be kept under a name with {escape[0]}: choose another folder")
     shutil.rmtree(Path(table) / STAGING, ignore_errors=True)  # what an earlier run wrote and did not move in
     start = landed_offset(tables, stream, storage_options)
     landed, small = 0, COMPACT_FILES

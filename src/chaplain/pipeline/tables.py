@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -32,6 +32,11 @@ from chaplain.segment.arrow import SCHEMA
 Format = Literal["delta", "parquet"]
 Storage = Mapping[str, str] | None
 _RANGE = re.compile(r"(\d{20})-(\d{20})\.parquet")
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.-]|^\.")
+_ESCAPED = re.compile(r"~([0-9A-F]{2})")
+"""Not with percent signs: delta-rs reads those as escapes of its own, whichever way they are given to it."""
+_PATTERN = re.compile(r"[][{}*?\\]")
+"""What Spark takes for a pattern unless a backslash is before it."""
 STAGING = "_staging"
 """Readers of Parquet pass over names that begin like this."""
 
@@ -47,15 +52,21 @@ class Written(Frozen, frozen=True, array_like=True):
 
 
 def table_path(tables: str | Path, stream: str) -> str:
-    """The folder of a stream's table. What is no plain name is escaped: `a/b` becomes `a%2Fb`."""
-    return f"{str(tables).rstrip('/')}/{quote(stream, safe='')}"
+    """The folder of a stream's table. What is no plain name is escaped: `a/b` becomes `a~2Fb`."""
+    name = _NOT_PLAIN.sub(lambda found: f"~{ord(found[0]):02X}", stream)
+    return f"{str(tables).rstrip('/')}/{name}"
+
+
+def _stream_of(name: str) -> str:
+    """The stream whose table has a folder of this name."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
 
 
 def landed_streams(tables: str | Path) -> list[str]:
     """The streams that have a table in a local folder."""
     folder = Path(tables)
     found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    return [unquote(path.name) for path in found if kind_of(str(path)) is not None]
+    return [_stream_of(path.name) for path in found if kind_of(str(path)) is not None]
 
 
 def kind_of(table: str, storage: Storage = None) -> Format | None:
@@ -80,7 +91,8 @@ def landed_files(tables: str | Path, stream: str, storage: Storage = None) -> li
     table = table_path(tables, stream)
     kind = kind_of(table, storage)
     if kind == "delta":
-        return sorted(DeltaTable(table, storage_options=dict(storage or {})).file_uris())
+        files = sorted(DeltaTable(table, storage_options=dict(storage or {})).file_uris())
+        return files if "://" in table else [unquote(file) for file in files]  # blanks come as %20 even in local paths
     return [str(Path(table) / file) for _, _, file in _ranges(Path(table))] if kind == "parquet" else []
 
 
@@ -151,10 +163,10 @@ def table(spark: SparkSession, path: str | Path, storage_options: Storage = None
     if "://" not in place and kind_of(place) is None:
         place = _meant(place)
     tables, _, name = place.rpartition("/")
-    files = landed_files(tables or ".", unquote(name), storage_options)
+    files = landed_files(tables or ".", _stream_of(name), storage_options)
     if not files:
         return spark.createDataFrame([], schema_text(headers=True))
-    return spark.read.parquet(*files)
+    return spark.read.parquet(*(_PATTERN.sub(r"\\\g<0>", file) for file in files))
 
 
 def _meant(place: str) -> str:
