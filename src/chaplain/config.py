@@ -10,6 +10,7 @@ Reference for users: docs/reference/configuration.md, which a test compares with
 from __future__ import annotations
 
 import os
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -343,9 +344,8 @@ def find_cluster(where: str | Path) -> Path:
     path = Path(where)
     file = path / CLUSTER_FILE if path.is_dir() else path
     if not file.is_file():
-        raise ConfigError(
-            f"there is no cluster at {where}: make one with `chaplain cluster up --nodes 3 --dir {where}`"
-        )
+        make = f"`chaplain cluster up --nodes 3 --dir {shlex.quote(str(where))}`"
+        raise ConfigError(f"there is no cluster at {where}: make one with {make}")
     return file
 
 

@@ -258,6 +258,7 @@ def test_completion_completes(shell_words):
         (["cluster", "up"], 2, "Missing option '--dir'"),
         (["cluster", "up", "--dir", "x", "--nodes", "0"], 2, "Invalid value for '--nodes'"),
         (["cluster", "status", "--cluster", "/nowhere"], 1, "there is no cluster at /nowhere: make one with"),
+        (["cluster", "status", "--cluster", "no where"], 1, "`chaplain cluster up --nodes 3 --dir 'no where'`"),
         (["node", "run", "--config", "/nowhere"], 1, "cannot read /nowhere: No such file or directory"),
         (["node", "run", "--config", "/nowhere", "--set", "x"], 2, "'x' is not NAME=VALUE"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def up(
         click.echo(f"{len(load_cluster(directory).nodes)} nodes serve, {len(started)} of them started now.")
         for line in _troubles(_status(directory)["nodes"]):
             click.echo(line)
-        click.echo(f"Next: chaplain cluster status --cluster {directory}")
+        click.echo(f"Next: chaplain cluster status --cluster {shlex.quote(str(directory))}")
 
 
 @cluster.command(epilog="Example: chaplain cluster found --dir ours --at tcp://10.0.0.1:7400 --at tcp://10.0.0.2:7400")
@@ -199,7 +200,8 @@ def _how_to_start(cluster: Path, down: Mapping[int, int | None]) -> Iterator[str
         elif node not in here:
             yield f"node {node} does not answer: on its machine, `chaplain node run --config node.toml` starts it."
     if stopped := [str(node) for node, pid in down.items() if pid is None and node in here]:
-        yield f"node {', '.join(stopped)} is down: `chaplain cluster up --dir {directory}` starts what is down."
+        start = f"`chaplain cluster up --dir {shlex.quote(str(directory))}`"
+        yield f"node {', '.join(stopped)} is down: {start} starts what is down."
 
 
 def _status(where: Path, node: int | None = None) -> dict[str, Any]:

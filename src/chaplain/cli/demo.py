@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ def demo(out: Path, no_spark: bool, output: str) -> None:
         put_table(["promise", "promised", "found", "kept"], rows)
         if (out / REPORT).exists():
             click.echo(f"The plots are in {out / REPORT}; the proof can be had again with")
-            click.echo(f"  chaplain pipeline verify --cluster {out / CLUSTER} --signatures")
+            click.echo(f"  chaplain pipeline verify --cluster {shlex.quote(str(out / CLUSTER))} --signatures")
         click.echo("Try next: chaplain cluster up --nodes 3 --dir my-cluster, then the first program in README.md.")
     if not findings.kept():
         raise click.exceptions.Exit(1)

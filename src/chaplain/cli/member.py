@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -65,7 +66,7 @@ def add(
         put_json(added)
     elif added["waits"]:
         click.echo(f"Take {added['folder']} to its machine, and run: chaplain node run --config node.toml")
-        click.echo(f"Then: chaplain member add --id {added['id']} --cluster {cluster}")
+        click.echo(f"Then: chaplain member add --id {added['id']} --cluster {shlex.quote(str(cluster))}")
     else:
         click.echo(f"node {added['id']} is live as {added['shown']}.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -52,10 +53,9 @@ def check_presence(cluster: str, node: int | None) -> None:
     end_s = time.monotonic() + ABSENCE_S
     while endpoints and all(map(_is_closed, endpoints)):
         if time.monotonic() > end_s:
-            where = find_cluster(cluster).parent
+            start = f"`chaplain cluster up --dir {shlex.quote(str(find_cluster(cluster).parent))}`"
             raise Unreachable(
-                f"nobody listens at {', '.join(endpoints)}: is the cluster up? `chaplain cluster up --dir {where}` "
-                "starts what is down"
+                f"nobody listens at {', '.join(endpoints)}: is the cluster up? {start} starts what is down"
             )
         time.sleep(POLL_S)
 

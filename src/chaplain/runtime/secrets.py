@@ -6,6 +6,7 @@ A key that somebody else may have read is no key; so a file that is open to grou
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +62,7 @@ def _read(file: Path, parse: Callable[[str], T], kind: str) -> T:
                 raise ConfigError(f"{file} can be read by others (mode {mode:o}); run `chmod 600 {file}`")
             return parse(stream.read(SECRET_BYTES_MAX).decode())
     except OSError as error:
-        hint = f"make one with `chaplain key new --kind {kind} --out {file}`"
+        hint = f"make one with `chaplain key new --kind {kind} --out {shlex.quote(str(file))}`"
         raise ConfigError(f"cannot read the {kind} file {file}: {error.strerror}; {hint}") from error
     except (Malformed, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is no {kind} file: {error}") from None
