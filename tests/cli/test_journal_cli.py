@@ -89,11 +89,13 @@ def test_texts_files_and_standard_input_are_written_and_read(cluster, tmp_path):
     (tmp_path / "f").write_bytes(b"\xff\x00")
     assert lines("journal", "write", "--file", tmp_path / "f", *where)[0]["offset"] == 1
     assert lines("journal", "write", "-", *where, stdin=b"two\nlines\n")[0]["offset"] == 2
-    found = read_all(3, *where)
+    assert lines("journal", "write", os.fsdecode(b"no \xfftf-8"), *where)[0]["offset"] == 3
+    found = read_all(4, *where)
     assert [(m["offset"], m["key"], m["value"]) for m in found] == [
         (0, "k", "grüße"),
         (1, None, {"base64": "/wA="}),
         (2, None, "two\nlines\n"),
+        (3, None, {"base64": "bm8g/3RmLTg="}),
     ]
     assert found[0]["timestamp"] == receipt["timestamp"]
     assert {"stream", "offset", "key", "value", "timestamp", "client_id", "client_message_id"} <= set(found[0])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaplain.cli.audience import while_somebody_reads
+from chaplain.cli.octets import octets
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, put_table, shown_value, visible
 
@@ -44,9 +45,9 @@ def fire(
     with reach(cluster, node) as client:
         seen = None
         if acknowledge:
-            seen = client.fire(type, text.encode(), to, acknowledge=True, timeout=timeout)
+            seen = client.fire(type, octets(text), to, acknowledge=True, timeout=timeout)
         else:
-            client.fire(type, text.encode(), to)
+            client.fire(type, octets(text), to)
     if output == "json":
         put_json({"fired": type, **({} if seen is None else dict(seen))})
     elif seen is not None:

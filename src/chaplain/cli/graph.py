@@ -9,6 +9,7 @@ import click
 
 from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.journal import timestamp
+from chaplain.cli.octets import octets
 from chaplain.cli.reach import reach, talks, wait_for_news
 from chaplain.cli.show import check_rows, put_json, put_rows, shown_value
 from chaplain.errors import Missing
@@ -34,7 +35,7 @@ def append(text: str, stream: str, lines: bool, cluster: str, node: int | None, 
 
     When this returns, the event is on the disk of the node that took it.
     """
-    value = sys.stdin.buffer.read() if text == "-" else text.encode()
+    value = sys.stdin.buffer.read() if text == "-" else octets(text)
     with reach(cluster, node) as client:
         for one in value.splitlines() if lines else [value]:
             put_json({"id": client.graph(stream).append(one).id})

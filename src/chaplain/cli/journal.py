@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from chaplain.cli.audience import while_somebody_reads
+from chaplain.cli.octets import octets
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import asked_for_table, check_rows, progress, put_json, put_rows, put_table, shown_value
 
@@ -53,14 +54,14 @@ def write(
     if (text is None) == (file is None):
         raise click.UsageError("give either TEXT, or --file, or - for standard input")
     source = file or (sys.stdin.buffer if text == "-" else None)
-    octets = None if key is None else key.encode()
+    keyed = None if key is None else octets(key)
     with reach(cluster, node) as client, _usage():
         target = client.journal(stream)
         if lines:
-            _write_lines(target, source or iter((text or "").encode().splitlines()), octets, _for_people(output))
+            _write_lines(target, source or iter(octets(text or "").splitlines()), keyed, _for_people(output))
         else:
-            value = source.read() if source else (text or "").encode()
-            _show_receipts([target.write(value, octets)], _for_people(output))
+            value = source.read() if source else octets(text or "")
+            _show_receipts([target.write(value, keyed)], _for_people(output))
 
 
 @journal.command(epilog="Example: chaplain journal read --stream orders --from 100 --cluster demo")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from chaplain.cli.audience import while_somebody_reads
+from chaplain.cli.octets import octets
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, shown_value, visible
 
@@ -21,7 +22,7 @@ def pool() -> None:
 def broadcast(text: str, name: str, cluster: str, node: int | None, output: str) -> None:
     """Send TEXT to everyone who has joined the pool."""
     with reach(cluster, node) as client:
-        client.pool(name).broadcast(text.encode())
+        client.pool(name).broadcast(octets(text))
     if output == "json":
         put_json({"pool": name, "broadcast": True})
 

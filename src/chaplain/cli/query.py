@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaplain.cli.audience import while_somebody_reads
+from chaplain.cli.octets import octets
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, put_table, shown_value, visible
 
@@ -40,7 +41,7 @@ def ask(question: str, timeout: float, content: str, cluster: str, node: int | N
     Every node answers version, uptime and members; programs may answer others.
     """
     with reach(cluster, node) as client:
-        answer = client.ask(question, timeout=timeout, content=content.encode())
+        answer = client.ask(question, timeout=timeout, content=octets(content))
     if output == "json":
         put_json(dict(answer))
     else:
@@ -59,7 +60,7 @@ def give_answer(
     """Answer QUESTION with TEXT, for one node, each time somebody asks; show who did, one a line."""
     with reach(cluster, node) as client, while_somebody_reads(), client.questions(question, timeout=timeout) as asked:
         for number, each in enumerate(asked, 1):
-            client.reply(each, text.encode())
+            client.reply(each, octets(text))
             if output == "json":
                 put_json(
                     {
