@@ -82,4 +82,4 @@ def _lag(directory: Path) -> Report:
     return Report({"rows timed": len(times_s)}, findings, {"acknowledgement to row in the table": times_s})
 
 
-OF_PIPELINES = [damage(seeds=40), land_kills(rounds=4)]
+OF_PIPELINES = [damage(seeds=50), land_kills(rounds=4)]
