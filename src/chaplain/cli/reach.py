@@ -17,8 +17,8 @@ from chaplain.errors import Unreachable
 if TYPE_CHECKING:
     from chaplain.client.sync import Client
 
-PATIENCE_S = 9.0
-"""A person at a prompt is told within ten seconds that nobody answers."""
+PATIENCE_S = 8.0
+"""A person at a prompt is told within ten seconds that nobody answers; Python's own start takes one of them."""
 ABSENCE_S = 2.0
 """Nodes whose ports are closed for so long are down; one that is just being started again is waited for."""
 NEWS_S = 3.0
