@@ -123,7 +123,7 @@ BUGS = [
         "a receipt for a duplicate that says where it came again",
         "receipts",
         "    if pack.original is not None:\n        return",
-        "    if pack.original is None and pack.reason is not Reason.APPLIED:\n        return",
+        "    if pack.original is not None and pack.reason is not Reason.DUPLICATE:\n        return",
     ),
     _bug(
         "commit a version twice",
