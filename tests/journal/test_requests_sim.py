@@ -41,6 +41,14 @@ def test_chosen_seeds() -> None:
     assert counts["batches committed"] > 10
 
 
+@pytest.mark.parametrize("seed", [887, 1236])
+def test_three_of_five_with_one_in_doubt_wait_for_a_fourth(seed: int) -> None:
+    """Two votes are no quorum, and the third node gets its own back from three others only: nothing is demanded."""
+    outcome = run_seed("requests", seed, "liveness")
+    assert outcome.ok, outcome.reason
+    assert outcome.counts["liveness not demanded"] == 1
+
+
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_bugs_can_still_be_planted(name):
     planted.mutated(BUGS[name])
