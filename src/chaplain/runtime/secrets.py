@@ -59,7 +59,8 @@ def _read(file: Path, parse: Callable[[str], T], kind: str) -> T:
         with file.open("rb") as stream:
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
             if mode & 0o077:
-                raise ConfigError(f"{file} can be read by others (mode {mode:o}); run `chmod 600 {file}`")
+                mend = f"`chmod 600 {shlex.quote(str(file))}`"
+                raise ConfigError(f"{file} can be read by others (mode {mode:o}); run {mend}")
             return parse(stream.read(SECRET_BYTES_MAX).decode())
     except OSError as error:
         hint = f"make one with `chaplain key new --kind {kind} --out {shlex.quote(str(file))}`"
