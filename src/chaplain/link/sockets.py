@@ -6,7 +6,8 @@ It decides nothing: who may come in, what a frame means and how much may be queu
 
 ZeroMQ signals through one file descriptor per socket, and only when something changed since the socket was last
 found empty. So a socket is drained until it says "again" or is put down as unfinished, and one that was written
-to, which may have swallowed a signal, is drained once more before waiting.
+to, which may have swallowed a signal, is drained once more before waiting. A bound instance spares itself that for its
+DEALERs: whoever it dials answers by a dial of its own, and finding a socket empty costs an exception.
 
 Invariants: frames of a channel keep their order both ways; every dial ends in exactly one `Disconnected` unless the
 core hung up first; `Connected` follows only a finished handshake; no queue passes its bound.
@@ -261,7 +262,8 @@ class Sockets:
             if isinstance(channel, int):
                 line = self._lines[channel]
                 line.dealer.send(frame, zmq.NOBLOCK)
-                self._unfinished[line.drain] = None
+                if self._router is None:
+                    self._unfinished[line.drain] = None
             else:
                 self._route(channel)(frame)
                 self._unfinished[self._drain_router] = None
