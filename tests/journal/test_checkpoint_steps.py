@@ -27,6 +27,7 @@ from chaplain.journal.places import Places, Stretch
 from chaplain.journal.reading import StreamIndex
 from chaplain.journal.request import STATEMENTS
 from chaplain.journal.retention import NOBODY, Rules, droppable, first_needed
+from chaplain.journal.returning import RETURN_NS
 from chaplain.journal.shelf import Shelf
 from chaplain.journal.state import State, load
 from chaplain.journal.verdict import Executed, Reason, StreamVerdict
@@ -232,7 +233,7 @@ def test_nothing_goes_before_a_quorum_and_everybody_connected_have_it() -> None:
     assert desk.log.places.first == 1, "node 3 is connected and has said nothing"
     desk.archive.heard(0, 3, Covered(15, bytes(32), 1, 1, 30, confirmed=False))
     assert desk.log.places.first == 11, "node 3 has an earlier one"
-    desk.archive.down(3)
+    desk.archive.down(0, 3)
     desk.archive.look(0)
     assert desk.log.places.first == 21
 
@@ -327,7 +328,7 @@ def believes(*, votes: bool, confirmed: bool) -> bool:
     """Whether a node takes, after a while, what the one serializer says that it can hear."""
     desk, made = behind()
     desk.settings.node = 1 if votes else 9
-    desk.archive.down(3)
+    desk.archive.down(0, 3)
     desk.archive.heard(0, 2, said(made, first=9, confirmed=confirmed))
     desk.adoption.look(0)
     assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)], "without waiting for others"
@@ -362,3 +363,57 @@ def test_what_a_checkpoint_covers_of_ingest_nodes_is_not_ordered_again() -> None
     for index in (40, 41):
         assert shelf.put(0, Reference(7, 3, index), bytes(32), b"payload")
     assert [entry.reference.index for entry in shelf.choose(10, 10**6)] == [41]
+
+
+# Who came too late.
+
+
+def returning() -> tuple[Covering, Log, checkpoint.Checkpoint]:
+    """A node that has dropped its log's beginning, and node 3, which connects and lacks what went."""
+    desk = Desk()
+    covering = Covering(desk.settings, desk.stage.execution, lambda first: None)
+    covering.attach(SimpleNamespace(log=desk.log, firsts={}, shelf=Shelf(10**6, 10**9)), None)  # type: ignore[arg-type]
+    desk.archive = covering.archive
+    made = desk.make(15)
+    covering.up(0, 2)
+    covering.said(0, 2, said(made))
+    assert desk.log.places.first == 11
+    covering.up(0, 3)
+    covering.said(0, 3, Covered(0, bytes(32), 0, 1, 4, confirmed=False))
+    covering.said(0, 2, said(desk.make(25)))
+    assert desk.log.places.first == 11, "node 3 is connected"
+    return covering, desk.log, made
+
+
+def test_who_takes_a_checkpoint_is_waited_for_while_it_starts_again() -> None:
+    covering, log, made = returning()
+    covering.down(LOOK_NS, 3)
+    covering.woken(2 * LOOK_NS)
+    assert log.places.first == 11, "node 3 comes back with the checkpoint that it was given, and needs what follows"
+    covering.up(3 * LOOK_NS, 3)
+    covering.said(3 * LOOK_NS, 3, said(made, first=16, agreed=15))
+    covering.down(4 * LOOK_NS, 3)
+    covering.woken(5 * LOOK_NS)
+    assert log.places.first == 11, "node 3 has not come to our latest checkpoint"
+
+
+def test_it_is_waited_for_until_it_has_our_latest_checkpoint() -> None:
+    covering, log, made = returning()
+    latest = covering.archive.latest
+    assert latest is not None
+    covering.said(LOOK_NS, 3, said(made, first=16, agreed=15))
+    covering.down(LOOK_NS, 3)
+    covering.up(2 * LOOK_NS, 3)
+    covering.said(2 * LOOK_NS, 3, said(latest))
+    assert log.places.first == 21
+    covering.down(3 * LOOK_NS, 3)
+    assert covering.archive.covered() == 25
+
+
+def test_it_is_not_waited_for_forever() -> None:
+    covering, log, _ = returning()
+    covering.down(LOOK_NS, 3)
+    covering.woken(LOOK_NS + RETURN_NS - 1)
+    assert log.places.first == 11
+    covering.woken(2 * LOOK_NS + RETURN_NS)
+    assert log.places.first == 21

@@ -6,7 +6,7 @@ Decides when a checkpoint is confirmed and who has parted from the others: whoev
 state behind one message stops. Refuses to know what a state holds, and how one is got from others (`adoption`).
 
 Invariants: what is said to be on disk is; nothing goes before our own checkpoint is on disk and a quorum has the same;
-nothing goes that a connected member has not covered, too.
+nothing goes that a connected member has not covered, too, or one that is on its way back (`returning`).
 
 Bounds: two states in memory, the latest.
 """
@@ -25,6 +25,7 @@ from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.log import Log
 from chaplain.journal.peer_messages import AskState, Covered, StatePiece
 from chaplain.journal.retention import droppable, first_needed
+from chaplain.journal.returning import Returning
 from chaplain.journal.verdict import Executed
 
 PIECE_BYTES = 512 * 1024
@@ -48,6 +49,7 @@ class Archive:
         """The latest checkpoint that is on our disk."""
         self.said: dict[int, Covered] = {}
         """What connected peers said last."""
+        self._returning = Returning()
         self._due_ns: int | None = None
         self.needs: list[Callable[[], int]] = []
         """Each says which message is the first that somebody still needs."""
@@ -110,13 +112,16 @@ class Archive:
     def up(self, node: int) -> None:
         """A member is connected: until it speaks, nothing is covered there."""
         self.said[node] = Covered(0, _NOTHING, 0, 1, 0, confirmed=False)
+        self._returning.came(node)
         self._tell(node)
 
     def _tell(self, node: int) -> None:
         self.effects.append(ToPeer(node, self._covered()))
 
-    def down(self, node: int) -> None:
-        self.said.pop(node, None)
+    def down(self, now_ns: int, node: int) -> None:
+        said = self.said.pop(node, None)
+        if said is not None:
+            self._returning.left(now_ns, node, said.index)
 
     def _covered(self) -> Covered:
         assert self._log is not None
@@ -131,6 +136,7 @@ class Archive:
     def heard(self, now_ns: int, node: int, said: Covered) -> None:
         before = self.confirmed
         self.said[node] = said
+        self._returning.heard(node, lacking=self._lacks(said), latest=said.index >= self.durable)
         self._judge()
         if self.confirmed and not before:
             self._tell_all()
@@ -194,9 +200,11 @@ class Archive:
         """Who needs a checkpoint, as far as they said: told again and again, because what we said may have been lost
         to them, or have come before they knew that we are here.
         """
+        return [node for node, said in self.said.items() if self._lacks(said)]
+
+    def _lacks(self, said: Covered) -> bool:
         assert self._log is not None
-        first = self._log.places.first
-        return [node for node, said in self.said.items() if said.agreed + 1 < first]
+        return said.agreed + 1 < self._log.places.first
 
     def look(self, now_ns: int) -> None:
         """Drop what can be dropped now."""
@@ -205,6 +213,7 @@ class Archive:
         waiting = (self.durable and len(log.places.segments) > 1) or self._lacking()
         if waiting and self._due_ns is None:
             self._due_ns = now_ns + LOOK_NS
+        self._returning.look(now_ns)
         limit = min(self.covered(), self.first_needed() - 1)
         going = droppable(
             log.places, self._settings.rules, now_ns, limit=limit, released=self._execution.state.released
@@ -222,7 +231,9 @@ class Archive:
 
     def covered(self) -> int:
         """Up to which message nobody can need the log to learn what it came to."""
-        return min([self.durable, *(said.index for said in self.said.values())]) if self.confirmed else 0
+        if not self.confirmed:
+            return 0
+        return min([self.durable, *(said.index for said in self.said.values()), *self._returning.checkpoints()])
 
     def first_needed(self) -> int:
         return first_needed(self._execution.state.holding, [need() for need in self.needs])

@@ -94,7 +94,7 @@ class Covering:
         self._adoption.look(now_ns)
 
     def down(self, now_ns: int, node: int) -> None:
-        self.archive.down(node)
+        self.archive.down(now_ns, node)
         self._firsts.pop(node, None)
         self._adoption.look(now_ns)
 

@@ -1,6 +1,7 @@
 """Which segments of the log go: those that a checkpoint covers, that the rules do not keep, and that nobody needs.
 
-    covered    a quorum has the checkpoint's state on disk, and so has every member that is connected with us
+    covered    a quorum has the checkpoint's state on disk, and so has every member that is connected with us, or came
+               too late and is on its way back (`returning`)
     rules      `keep_bytes` of the log, and what is younger than `keep_seconds`, stay; without either, everything does,
                but what an admin has released
     needed     by a reader, a database, or a pack that is staged or committed and has no offsets yet

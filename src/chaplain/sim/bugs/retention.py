@@ -80,6 +80,13 @@ BUGS = [
         mode="liveness",
     ),
     _bug(
+        "do not wait for who comes back",
+        "archive",
+        ", *self._returning.checkpoints()])",
+        "])",
+        mode="liveness",
+    ),
+    _bug(
         "ask those who have dropped it",
         "adoption",
         "        return bool(further) and all(said.first > following for said in further)",
