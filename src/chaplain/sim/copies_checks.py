@@ -70,7 +70,7 @@ class CopiesChecker(Watcher):
 
     def _has(self, name: str, digest: bytes) -> bool:
         """Whether it is there if the power goes out now; whose disk was wiped may have had it."""
-        if name == self._workload.wiped:
+        if name in self._workload.wiped:
             return True
         return self._hosts[name].disk.holds(digest, ".segment")
 

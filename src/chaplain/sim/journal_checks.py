@@ -195,7 +195,7 @@ class RequestChecker(Watcher):
         for sink in self._sinks():
             counts["batches committed"] += len(sink.committed)
             missing = self._once(sink, self.world.now_ns - _PROGRESS_NS)
-            if healed and missing and self._is_due(healed):
+            if healed and missing and is_due(self._workload, healed):
                 self.complain(missing)
         if healed:
             self._demand_progress(healed)
@@ -247,7 +247,7 @@ class RequestChecker(Watcher):
 
     def _demand_progress(self, healed: Sequence[Host]) -> None:
         assert self.world is not None
-        if not self._is_due(healed):
+        if not is_due(self._workload, healed):
             self.world.counts["liveness not demanded"] += 1
             return
         self.world.counts["liveness demanded"] += 1
@@ -256,17 +256,15 @@ class RequestChecker(Watcher):
             if stuck:
                 self.complain(f"{client.name} waits for an answer since before the heal: {stuck} packs")
 
-    def _is_due(self, healed: Sequence[Host]) -> bool:
-        """Whether those that were healed must have come further by now.
-
-        Whose log is in doubt has no vote, and gets it back by the word of a quorum of others: it may have to wait for
-        one that was not healed.
-        """
-        return self._workload.demands([host.name for host in healed if _has_a_vote(host)])
-
     def _stuck(self, client: SimClient, late_ns: int) -> int:
         """How many packs it made before then and still waits for."""
         return sum(made_ns < late_ns for _, _, made_ns in client.outbox.values()) if client.lane else 0
+
+
+def is_due(workload: Requests, healed: Sequence[Host]) -> bool:
+    """Whether those that were healed must have come further by now."""
+    voting = [host.name for host in healed if _has_a_vote(host)]
+    return workload.demands([host.name for host in healed], voting)
 
 
 def _has_a_vote(host: Host) -> bool:

@@ -23,7 +23,7 @@ from chaplain.segment.record import Kind
 from chaplain.segment.survey import Surveyor
 from chaplain.sim.checkers import Watcher
 from chaplain.sim.host import Host
-from chaplain.sim.journal_checks import Settling
+from chaplain.sim.journal_checks import Settling, is_due
 from chaplain.sim.weather import SECOND
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class RetentionChecker(Watcher):
         return not self._behind(healed, _LATELY_NS)
 
     def finish(self, healed: Sequence[Host], /) -> None:
-        if healed and self._workload.demands([host.name for host in healed]):
+        if healed and is_due(self._workload, healed):
             late = self._behind(healed, _PROGRESS_NS)
             if late:
                 self.complain(f"{late[0]} is at message {self._settled.get(late[0], 0)}, others at {self.reached}")

@@ -43,18 +43,10 @@ class IndexOnly(Retention):
         """Serializers take petitions alone: few go there."""
         return [*self.names, *self.holders, *self.holders, *self.holders]
 
-    @property
-    def wiped(self) -> str:
-        """Whose disk is not what it was."""
-        return self._victim
-
-    def enough(self, names: Sequence[str]) -> bool:
-        return sum(name in names for name in self.names[:SERIALIZERS]) > SERIALIZERS // 2
-
-    def demands(self, healed: Sequence[str]) -> bool:
+    def demands(self, healed: Sequence[str], voting: Sequence[str]) -> bool:
         """New messages need copies, and what was ordered before must be with somebody."""
         here = sum(name in healed for name in self.holders)
-        return self.enough(healed) and here >= self.copies and here + self.copies > len(self.holders)
+        return super().demands(healed, voting) and here >= self.copies and here + self.copies > len(self.holders)
 
     def checkers(self) -> list[Any]:
         return [*super().checkers(), self._copies]

@@ -195,6 +195,8 @@ class Requests(Workload):
     """Written behind every value."""
     drops: ClassVar[bool] = False
     """Whether files may begin elsewhere than with the first offset."""
+    wiped: Sequence[str] = ()
+    """Whose disk is not what it was."""
     copies = 0
     """How many nodes hold a payload before it is ordered, if serializers are index-only."""
 
@@ -255,9 +257,19 @@ class Requests(Workload):
         """Where clients try their luck."""
         return sorted(self.names)
 
-    def demands(self, healed: Sequence[str]) -> bool:
-        """Whether these must make progress."""
-        return len(healed) > len(self.names) // 2
+    def enough(self, names: Sequence[str]) -> bool:
+        """Whether these are a quorum."""
+        return 2 * sum(self.number(name) in self.serializers for name in names) > len(self.serializers)
+
+    def demands(self, healed: Sequence[str], voting: Sequence[str]) -> bool:
+        """Whether those that were healed must make progress, if these of them have a vote.
+
+        Whose log is in doubt has no vote, and gets it back by the word of a quorum of others: it may have to wait for
+        one that was not healed. If all were healed, the word of all is enough, unless one of them has forgotten more
+        than its last record: whoever was wiped needs a quorum, too.
+        """
+        forgotten = [name for name in self.wiped if self.number(name) in self.serializers and name not in voting]
+        return self.enough(voting) or (len(healed) == len(self.names) and not forgotten)
 
     def policy(self, rng: Random) -> Policy:
         return Policy(remembered_packs=3, lane_idle_ns=rng.choice((15, 60, 10_000)) * SECOND)

@@ -40,7 +40,6 @@ class Retention(Requests):
 
     def __init__(self, rng: Random) -> None:
         self._disks: dict[str, bytes] = {}
-        self._victim = ""
         self._lonely = False
         """Everybody else ends when the next checkpoint is about to be written."""
         super().__init__(rng)
@@ -63,14 +62,6 @@ class Retention(Requests):
 
     def _disk_now(self, name: str) -> bytes:
         return self._disks.get(name) or super()._disk_now(name)
-
-    def demands(self, healed: Sequence[str]) -> bool:
-        """Whoever was wiped gets its vote back from a quorum of others: two of three are none."""
-        return super().demands(healed) and (self._victim not in healed or len(healed) == len(self.names))
-
-    def enough(self, names: Sequence[str]) -> bool:
-        """Whether these are a quorum, so that what they all cover may go."""
-        return 2 * len(names) > len(self.names)
 
     def checkers(self) -> list[Any]:
         return [*super().checkers(), self._retention]
@@ -98,8 +89,8 @@ class Retention(Requests):
             world.crash(host, power=False, reason=fault.kind)
             world.after(10 * SECOND, world.restart, host)
             return
-        self._victim = self._victim or host.name
-        if self._victim == host.name:
+        self.wiped = self.wiped or (host.name,)
+        if host.name in self.wiped:
             world.crash(host, power=True, reason=fault.kind)
             host.disk.wipe()
             self._disks[host.name] = self.rng.randbytes(16)
