@@ -48,10 +48,22 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 def decode(data: bytes) -> tuple[int, bytes]:
     """First message of the log and state, if not an octet is wrong."""
+    first, size_bytes, digest = _decode_head(data)
+    state = data[HEAD_BYTES:]
+    if len(state) != size_bytes or sha256(state).digest() != digest:
+        raise Malformed("checkpoint: its state is not the one it names")
+    return first, state
+
+
+def first_of(data: bytes) -> int:
+    """First message of the log, from the head alone."""
+    return _decode_head(data)[0]
+
+
+def _decode_head(data: bytes) -> tuple[int, int, bytes]:
     if len(data) < HEAD_BYTES or data[_HEAD.size : HEAD_BYTES] != _CHECK.pack(checksum(data[: _HEAD.size])):
         raise Malformed("checkpoint: its head does not hold")
     magic, first, size_bytes, digest = _HEAD.unpack_from(data)
-    state = data[HEAD_BYTES:]
-    if magic != _MAGIC or len(state) != size_bytes or sha256(state).digest() != digest:
-        raise Malformed("checkpoint: its state is not the one it names")
-    return first, state
+    if magic != _MAGIC:
+        raise Malformed("checkpoint: its head is of something else")
+    return first, size_bytes, digest

@@ -3,7 +3,8 @@
 Decides which record of which file belongs to which offsets of a stream. Goes on where it stopped when asked again.
 Refuses to judge bodies: whoever reads one checks it.
 
-Invariants: a place is listed once it is agreed, and once only; places are in the order of the log.
+Invariants: a place is listed once it is agreed, and once only; places are in the order of the log, and none is before
+its beginning, as the checkpoint beside it says.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed, Missing
+from chaplain.journal.checkpoint import HEAD_BYTES as CHECKPOINT_HEAD_BYTES
+from chaplain.journal.checkpoint import first_of
 from chaplain.segment.files import OpenSegment, list_segments
 from chaplain.segment.read import Agreement
 from chaplain.segment.record import HEAD_BYTES, STREAM_BYTES_MAX, Head, Kind, Record, decode_body, decode_head
@@ -44,6 +47,8 @@ class Index:
         self._log = log
         self.agreement = Agreement()
         self._pending: dict[int, Place] = {}
+        self._first = 0
+        """With which message the log begins, once that was asked."""
         self._sequence = -1
         self._position = 0
         self.places: list[Place] = []
@@ -57,6 +62,7 @@ class Index:
         return self.places[-1].index if self.places else 0
 
     def refresh(self) -> None:
+        self._first = 0
         files = [file for file in list_segments(self._folder, self._log) if file.sequence >= self._sequence]
         for number, file in enumerate(files):
             try:
@@ -102,9 +108,32 @@ class Index:
             self._pending[id(record)] = _place(head, path)
         for shown in self.agreement.feed(record):
             place = self._pending.pop(id(shown))
+            self._skip_to(place.index)
             self.places.append(place)
             if place.kind == Kind.BATCH:
                 self.streams.setdefault(place.stream, []).append(place)
+
+    def _skip_to(self, index: int) -> None:
+        """A node that takes a checkpoint from others goes on behind it, in the file that it wrote to before.
+
+        What is there from before is no part of its log any more. That is asked only if something is missing, and then
+        what was said is true: the checkpoint is on disk before anything that follows it.
+        """
+        if not self.last < index - 1 or not self.places:
+            return
+        if not self._first:
+            self._first = _beginning(self._folder / f"{self._log}.checkpoint")
+        if self.last < self._first:
+            self.places, self.streams = [], {}
+
+
+def _beginning(checkpoint: Path) -> int:
+    """The first message of a log; 1, if no checkpoint says otherwise."""
+    try:
+        with checkpoint.open("rb") as stream:
+            return first_of(stream.read(CHECKPOINT_HEAD_BYTES))
+    except (OSError, Malformed):
+        return 1
 
 
 def _place(head: Head, path: str) -> Place:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from chaplain.core import Frozen, Send
 from chaplain.errors import Malformed
 from chaplain.journal import client_messages, ingest_message, peer_messages
+from chaplain.journal.checkpoint import checkpoint_name, first_of
 from chaplain.journal.client_messages import NotWritten, Receipts, Run
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.intake import BUSY
@@ -227,10 +228,15 @@ class RequestChecker(Watcher):
         return ""
 
     def _read_files(self, host: Host) -> None:
-        """What a reader of files sees must be the beginning of what is written, all of it from the first offset on."""
+        """What a reader of files sees must be the beginning of what is written, all of it from the first offset on.
+
+        What a log has from before a checkpoint that was taken from others is no part of it any more.
+        """
         seen: dict[str, int] = {}
+        made = host.disk.contents().get(checkpoint_name(self._workload.settings(host.name).order))
+        first = 1 if made is None else first_of(made)
         for record in agreed(_records(host)):
-            if record.kind != Kind.BATCH:
+            if record.kind != Kind.BATCH or record.index < first:
                 continue
             body = bytes(record.body)
             rows = self._oracle.rows.get(record.stream, [])
