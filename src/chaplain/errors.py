@@ -32,7 +32,10 @@ class StorageError(ChaplainError):
 
 
 class Unknown(ChaplainError):
-    """The connection was lost between a request and its answer: it may or may not have happened."""
+    """The connection was lost between a request and its answer: it may or may not have happened.
+
+    What is no write to the journal has happened within 6 s of being sent, or it never will.
+    """
 
     def __init__(self, reason: str = "", id: tuple[int, int] | None = None) -> None:  # noqa: A002 the surface's name
         super().__init__(reason)

@@ -230,7 +230,7 @@ def test_a_client_that_greets_without_end_and_reads_nothing_is_bounded() -> None
     for _ in range(100):
         client.core._book.drop_offer(line)
         client.core._book.begin_step()
-        client.core._handshake.greet(line)
+        client.core._handshake.greet(stage.now_ns, line)
         node.step(Arrived(client.core.route, client.core._book.out[-1].frame))
     assert "queue is full" in node.reasons("greeting refused")
     assert node.core._book.lines[client.core.route].queued_bytes < 6_000

@@ -28,7 +28,9 @@ class Settings(Frozen, frozen=True):
     ping_after_ns: int = 2_000_000_000
     """A node not heard for this long is sent a PING."""
     answer_within_ns: int = 4_000_000_000
-    """A node that lets a PING wait for this long, and says nothing else, is given up."""
+    """A node that lets a PING wait for this long, and says nothing else, is given up. Together with the time before the
+    PING it is longer than nodes take what makes something happen (`DeskSettings.unheard_ns_max`).
+    """
     greet_within_ns: int = 3_000_000_000
     """A node that has not greeted us this long after we dialled is given up for now."""
     refusals_max: int = 3

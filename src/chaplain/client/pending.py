@@ -1,7 +1,8 @@
 """A call under way, and what may be done with it when its session parts.
 
 Repeating is safe for what only reads or listens. Whatever makes something happen in the cluster is never repeated: if
-its session parts after it was sent, nobody can tell whether it happened.
+its session parts after it was sent, nobody can tell whether it happened. If that was because the node fell silent, it
+does not happen any more (decision 0144).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from chaplain.desk.messages import (
     QuestionItem,
     RotateKeys,
     ShoutToPool,
+    is_repeatable,
 )
 from chaplain.wire.parcel import Layer
 
@@ -90,18 +92,6 @@ class Pending:
         if len(self.recent) > _RECENT_MAX:
             del self.recent[next(iter(self.recent))]
         return False
-
-
-def is_repeatable(request: ClientRequest) -> bool:
-    match request:
-        case GetStatus() | GetMembers() | AskQuestion() | Cancel() | LookUp():
-            return True
-        case ListenEvents() | ListenNews() | JoinAPool() | AnswerQuestions():
-            return True
-        case FireEvent() | FireAndWait() | ShoutToPool() | GiveAnAnswer() | RotateKeys() | Instruct():
-            return False
-        case _:
-            assert_never(request)
 
 
 def describe(request: ClientRequest) -> str:

@@ -57,7 +57,9 @@ class Session:
         return self._silent_at_ns() if self._pings else self._heard_ns + self._settings.ping_after_ns
 
     def _silent_at_ns(self) -> int:
-        return max(self._heard_ns, self._pings[0][0]) + self._settings.answer_within_ns
+        """Never sooner after it was heard, whoever sent the PING: a node counts on that (decision 0144)."""
+        asked_ns = max(self._heard_ns + self._settings.ping_after_ns, self._pings[0][0])
+        return asked_ns + self._settings.answer_within_ns
 
     def _next(self) -> int:
         self._sequence = (self._sequence + 1) % SEQUENCE_MODULUS

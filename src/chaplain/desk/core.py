@@ -10,6 +10,7 @@ Invariants:
 - a question is registered exactly while some client of this node listens for it;
 - this node is in a pool exactly while some client of it listens there, or it is one of those that it keeps;
 - whatever is about a stream is handed on only for who has the right to it;
+- whatever makes something happen is done only for who cannot have given it up: what comes later is refused;
 - what a client may have open is bounded (`DeskSettings`).
 """
 
@@ -89,6 +90,8 @@ from chaplain.wire.parcel import Layer, Parcel
 
 NOT_ALLOWED = "not_allowed"
 """The kind of a refusal of what only admins may, for programs."""
+TOO_LATE = "unreachable"
+"""The kind of a refusal of what came when its client may have given it up."""
 NO_STATEMENTS = "this node executes no statements: its database is set to none"
 
 
@@ -172,7 +175,15 @@ class DeskCore:
             self.counts["requests_malformed"] += 1
             return [Report("request malformed", guest.name, {"reason": str(error)})]
         self.counts["requests"] += 1
+        if self._is_late(guest, request):
+            self.counts["requests_late"] += 1
+            return [self._fail(guest, request.call, TOO_LATE, "it came too late to be done: do it again")]
         return self._answer(guest, request, opened.payload)
+
+    def _is_late(self, guest: Guest, request: ClientRequest) -> bool:
+        """Whether the client may have given the request up, for all we know."""
+        late = self._views.unheard_ns(guest.instance) > self._settings.unheard_ns_max
+        return late and not messages.is_repeatable(request)
 
     def _answer(self, guest: Guest, request: ClientRequest, payload: bytes) -> list[DeskEffect]:
         call = request.call

@@ -42,6 +42,10 @@ class DeskSettings(Frozen, frozen=True):
     calls_max: int = 1024
     """Questions and calls to other layers one session may have open; one more is refused."""
     question_timeout_ns_max: int = 60 * 10**9
+    unheard_ns_max: int = 5_500_000_000
+    """What would make something happen is done only for who has heard this node that lately: later it is refused. A
+    client that hears nothing for 6 s gives a node up, and is told that it may or may not have happened.
+    """
 
 
 class RotationWanted(Frozen, frozen=True):
@@ -106,5 +110,7 @@ class Views(Frozen, frozen=True):
     """Whether the client of this key has a right."""
     is_admin: Callable[[bytes], bool] = lambda key: True
     """Whether the client of this key may change the cluster itself."""
+    unheard_ns: Callable[[bytes], int] = lambda instance: 0
+    """How long ago it may be that the client of this session heard us, before it made the request at hand."""
     limits: Limits = Limits()
     """What the layers below take."""

@@ -7,7 +7,7 @@ straight into these types, so that a field too many, too few or of another type 
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import msgspec
 
@@ -128,6 +128,19 @@ ClientRequest: TypeAlias = (
     | Instruct
     | Cancel
 )
+
+
+def is_repeatable(request: ClientRequest) -> bool:
+    """Whether asking twice, or late, does no harm: it only reads or listens. All else makes something happen."""
+    match request:
+        case GetStatus() | GetMembers() | AskQuestion() | Cancel() | LookUp():
+            return True
+        case ListenEvents() | ListenNews() | JoinAPool() | AnswerQuestions():
+            return True
+        case FireEvent() | FireAndWait() | ShoutToPool() | GiveAnAnswer() | RotateKeys() | Instruct():
+            return False
+        case _:
+            assert_never(request)
 
 
 class Reply(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):

@@ -2,7 +2,9 @@
 
 A pool is best-effort, so a loss is counted and no break. While nodes are struck, until everybody hears everybody again,
 it may well go untold: who dies tells nothing. What was lost in calm and untold is counted by itself; it should be
-little, such as what waited on a connection that was replaced by another. Pure: notes in, breaks and counts out.
+little, such as what waited on a connection that was replaced by another. A speaker that was not told that it was heard
+goes on as another client, and its numbers stay in order all the same: nodes do nothing that may have been given up.
+Pure: notes in, breaks and counts out.
 """
 
 from __future__ import annotations

@@ -103,11 +103,11 @@ class Book:
         self.half_greeted[channel] = line
         return line
 
-    def make_offer(self, line: Line) -> Offer:
+    def make_offer(self, now_ns: int, line: Line) -> Offer:
         self.drop_offer(line)
         self._turn += 1
         cluster_key = self.ring.used if self.ring is not None and line.call is not None else b""
-        line.offer = offer = Offer(self.rng, self._turn, cluster_key)
+        line.offer = offer = Offer(self.rng, self._turn, cluster_key, now_ns)
         self.offers[offer.nonce] = line
         return offer
 

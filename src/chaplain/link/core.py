@@ -106,6 +106,13 @@ class LinkCore:
         """What waits on the fullest channel: a sender that keeps it below the budget loses nothing there."""
         return max((line.queued_bytes for line in self._book.lines.values()), default=0)
 
+    def unheard_ns(self, now_ns: int, instance: bytes) -> int:
+        """For how long a client may have heard nothing of us when it sealed the last frame that came from it: since we
+        said the last of what that frame confirms. 0 if there is no such session.
+        """
+        session = self._sessions.get(instance)
+        return 0 if session is None else now_ns - session.heard_us_ns
+
     def deadline(self) -> int | None:
         # A host that never says `Drained` must not keep what was said: it is overdue.
         return 0 if self._waiting else self._book.next_ns()
@@ -113,7 +120,7 @@ class LinkCore:
     def step(self, now_ns: int, event: LinkInput) -> list[LinkEffect]:
         # Those that come with every command go first.
         if isinstance(event, Say):
-            return self._say(event)
+            return self._say(now_ns, event)
         if isinstance(event, Arrived):
             return self._arrived(now_ns, event)
         if isinstance(event, Flushed):
@@ -122,9 +129,9 @@ class LinkCore:
         out = self._book.begin_step()
         match event:
             case Drained():
-                self._seal_all(out)
+                self._seal_all(now_ns, out)
             case Woken():
-                self._seal_all(out)
+                self._seal_all(now_ns, out)
                 self._woken(now_ns)
             case Knocked():
                 self._knocked(now_ns, event)
@@ -148,7 +155,7 @@ class LinkCore:
 
     # Talk.
 
-    def _say(self, event: Say) -> list[LinkEffect]:
+    def _say(self, now_ns: int, event: Say) -> list[LinkEffect]:
         session = self._sessions.get(event.instance)
         if session is None:
             return self._drop(event, "no session")
@@ -161,35 +168,37 @@ class LinkCore:
         if session.line.queued_bytes + together > room:
             return self._drop(event, "queue is full")
         if together > self._bundle_bytes_max:
-            return self._say_apart(session, event, size)
+            return self._say_apart(now_ns, session, event, size)
         if not session.pending:
             self._waiting.append(session)
         session.pending.append(command)
         session.pending_bytes = together
         return []
 
-    def _say_apart(self, session: Session, event: Say, size: int) -> list[LinkEffect]:
+    def _say_apart(self, now_ns: int, session: Session, event: Say, size: int) -> list[LinkEffect]:
         """It does not fit into the bundle at hand: that one leaves first, so that the order is kept."""
         if size > FRAME_BYTES_MAX:
             return self._drop(event, "larger than a frame")
-        out: list[LinkEffect] = [self._seal(session)] if session.pending else []
+        out: list[LinkEffect] = [self._seal(now_ns, session)] if session.pending else []
         session.pending.append(event.command)
         session.pending_bytes = size
         if size > self._bundle_bytes_max:
-            out.append(self._seal(session))
+            out.append(self._seal(now_ns, session))
         else:
             self._waiting.append(session)
         return out
 
-    def _seal(self, session: Session) -> Send:
+    def _seal(self, now_ns: int, session: Session) -> Send:
         frame = session.close_pending()
+        if session.peer.client:
+            session.spoke(now_ns)
         session.line.queued_bytes += len(frame)
         return Send(session.line.channel, frame)
 
-    def _seal_all(self, out: list[LinkEffect]) -> None:
+    def _seal_all(self, now_ns: int, out: list[LinkEffect]) -> None:
         if self._waiting:
             waiting, self._waiting = self._waiting, []
-            out.extend(self._seal(session) for session in waiting if session.pending)
+            out.extend(self._seal(now_ns, session) for session in waiting if session.pending)
 
     def _drop(self, event: Say, reason: str) -> list[LinkEffect]:
         self.counts["dropped"] += 1
@@ -295,7 +304,7 @@ class LinkCore:
         call = self._book.call_of(event.endpoint)
         if call is None:
             return
-        self._seal_all(self._book.out)
+        self._seal_all(now_ns, self._book.out)
         if call.line is not None and call.line.session is not None:
             self._handshake.end(now_ns, call.line.session, "forgotten")
         self._book.drop_call(call)
@@ -306,7 +315,7 @@ class LinkCore:
             return
         line.call.state = State.CONNECTED
         self._book.wake(line.call, now_ns + self._book.settings.greeting_timeout_ns)
-        self._handshake.greet(line)
+        self._handshake.greet(now_ns, line)
 
     def _disconnected(self, now_ns: int, event: Disconnected) -> None:
         """A lost dial is dialled again; a peer that lost its dial to us will greet anew, and so do we."""
@@ -324,7 +333,7 @@ class LinkCore:
         elif heard is not None:
             out = heard.line
             self._handshake.end(now_ns, heard, event.reason)
-            self._handshake.greet(out)
+            self._handshake.greet(now_ns, out)
 
     def _woken(self, now_ns: int) -> None:
         while (owner := self._book.due(now_ns)) is not None:
@@ -361,20 +370,20 @@ class LinkCore:
                 case UseKey():
                     self.ring.use(event.key_id)
                 case RemoveKey():
-                    self._remove_key(self.ring, event.key_id)
+                    self._remove_key(now_ns, self.ring, event.key_id)
                 case _:
                     assert_never(event)
         except Refusal as refusal:
             self._book.report(now_ns, "key ring change refused", refusal.reason, "", **refusal.detail)
 
-    def _remove_key(self, ring: KeyRing, key_id: bytes) -> None:
+    def _remove_key(self, now_ns: int, ring: KeyRing, key_id: bytes) -> None:
         """Sessions live on, since their keys are their own; offers made under the key are made anew."""
         key = ring.get(key_id)
         ring.remove(key_id)
         for line in list(self._book.lines.values()):
             if line.offer is not None and line.offer.cluster_key == key:
                 self._book.drop_offer(line)
-                self._handshake.greet(line)
+                self._handshake.greet(now_ns, line)
 
     def _register(self, now_ns: int, event: Register) -> None:
         book = self._book

@@ -81,9 +81,9 @@ class Handshake:
 
     # Greeting.
 
-    def greet(self, line: Line) -> None:
+    def greet(self, now_ns: int, line: Line) -> None:
         book = self._book
-        offer = line.offer or book.make_offer(line)
+        offer = line.offer or book.make_offer(now_ns, line)
         claim = Claim(
             version=book.settings.version,
             cluster=book.settings.cluster,
@@ -125,7 +125,7 @@ class Handshake:
         if told and refusal.reason in _TELLING and isinstance(channel, bytes) and octet == GREETING_CLIENT:
             # A registered client of another make: a greeting of ours lets its user see both sides of the difference.
             line = Line(channel)
-            self.greet(line)
+            self.greet(now_ns, line)
             book.drop_offer(line)
 
     def _welcome(self, now_ns: int, channel: Channel, greeting: Greeting) -> None:
@@ -166,7 +166,7 @@ class Handshake:
         session = self._session(line, channel, greeting)
         if line.echoed != claim.nonce:
             line.echo, line.to = claim.nonce, claim.instance
-            self.greet(line)
+            self.greet(now_ns, line)
         book.drop_offer(line)
         line.echo = line.to = b""
         for before in old:
@@ -180,11 +180,12 @@ class Handshake:
             self._judge.bindings.bind(peer)
         # Whether the peer completed its side too shows when its first frame, at least the nod, comes in time.
         book.wake(line.call or line, now_ns + book.settings.greeting_timeout_ns)
-        self._nod(session)
+        self._nod(now_ns, session)
         book.out.append(Met(peer, greeting.hello))
 
-    def _nod(self, session: Session) -> None:
+    def _nod(self, now_ns: int, session: Session) -> None:
         frame = session.close(NOD)
+        session.spoke(now_ns)
         session.line.queued_bytes += len(frame)
         self._book.out.append(Send(session.line.channel, frame))
 
@@ -197,7 +198,7 @@ class Handshake:
         algorithm = book.settings.seal
         closing = make_seal(algorithm, derive(secret, algorithm, us, them))
         opening = make_seal(algorithm, derive(secret, algorithm, them, us))
-        return Session(greeting.peer, claim.turn, line, channel, (closing, opening))
+        return Session(greeting.peer, claim.turn, line, channel, (closing, opening), offered_ns=offer.made_ns)
 
     def _settle(self, call: Call, endpoint: str) -> None:
         """The call has its session: no memory of failures, and the peer's own name for its endpoint."""
@@ -246,7 +247,7 @@ class Handshake:
             self._book.drop_offer(line)
         line.echo, line.to = claim.nonce, claim.instance
         if call is None or call.state is State.CONNECTED:
-            self.greet(line)
+            self.greet(now_ns, line)
 
     def _call_back(self, now_ns: int, channel: Channel, greeting: Greeting) -> Call:
         book = self._book

@@ -24,14 +24,15 @@ _LABEL = b"chaplain session 1"
 class Offer:
     """Ours, with its secret. `cluster_key` is the key its greetings are made with, empty towards clients."""
 
-    __slots__ = ("_private", "cluster_key", "nonce", "share", "turn")
+    __slots__ = ("_private", "cluster_key", "made_ns", "nonce", "share", "turn")
 
-    def __init__(self, rng: Random, turn: int, cluster_key: bytes) -> None:
+    def __init__(self, rng: Random, turn: int, cluster_key: bytes, made_ns: int = 0) -> None:
         self.nonce = rng.randbytes(NONCE_BYTES)
         self._private = X25519PrivateKey.from_private_bytes(rng.randbytes(SHARE_BYTES))
         self.share = self._private.public_key().public_bytes_raw()
         self.turn = turn
         self.cluster_key = cluster_key
+        self.made_ns = made_ns
 
     def __repr__(self) -> str:
         return f"Offer(turn {self.turn})"

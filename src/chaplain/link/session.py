@@ -13,6 +13,8 @@ counter of an accepted frame is higher than all accepted before; 0 <= confirmed 
 
 from __future__ import annotations
 
+from collections import deque
+
 from chaplain.core import Channel
 from chaplain.errors import Malformed
 from chaplain.link import bundle
@@ -23,6 +25,10 @@ from chaplain.link.seal import BUNDLED, HEADER, Seal
 
 NOD = b""
 _NOD_COUNTER = 1
+MOMENT_NS = 100_000_000
+"""What is said to a client within so long counts as said at the beginning of it."""
+MOMENTS_MAX = 64
+"""Remembered until confirmed; beyond it the oldest is forgotten, which is long past whatever anybody asks of it."""
 
 
 class Session:
@@ -30,9 +36,11 @@ class Session:
 
     __slots__ = (
         "_closing",
+        "_moments",
         "_opening",
         "confirmed",
         "heard",
+        "heard_us_ns",
         "inward",
         "line",
         "octet",
@@ -44,7 +52,9 @@ class Session:
         "turn",
     )
 
-    def __init__(self, peer: Peer, turn: int, line: Line, inward: Channel, seals: tuple[Seal, Seal]) -> None:
+    def __init__(
+        self, peer: Peer, turn: int, line: Line, inward: Channel, seals: tuple[Seal, Seal], *, offered_ns: int
+    ) -> None:
         self.peer = peer
         self.turn = turn
         """The turn of the peer's offer that made this session."""
@@ -62,6 +72,17 @@ class Session:
         """Commands that wait for the wake-up's end, to share a frame."""
         self.pending_bytes = 0
         """What they would take if each had its own frame, so at least what they will take."""
+        self.heard_us_ns = offered_ns
+        """The peer was there after this, and heard us: we made the offer then that it took up, or said the last of what
+        it has confirmed. Kept up for clients alone.
+        """
+        self._moments: deque[tuple[int, int]] = deque(maxlen=MOMENTS_MAX)
+        """What we said and is not confirmed, by its counter, and when."""
+
+    def spoke(self, now_ns: int) -> None:
+        """The last command sealed leaves now."""
+        if not self._moments or now_ns - self._moments[-1][1] >= MOMENT_NS:
+            self._moments.append((self.sent, now_ns))
 
     def close_pending(self) -> bytes:
         """Seal all that waits."""
@@ -93,6 +114,8 @@ class Session:
         missed = max(0, counter - len(commands) - max(self.heard, _NOD_COUNTER))
         self.heard = counter
         self.confirmed = max(self.confirmed, confirmed)
+        while self._moments and self._moments[0][0] <= confirmed:
+            _, self.heard_us_ns = self._moments.popleft()
         return commands, missed
 
     def _unpack(self, opened: bytes, counter: int) -> tuple[bytes, ...]:

@@ -124,7 +124,8 @@ class NodeCore:
             questions_max=settings.gossip.questions_max,
             kept_pools=frozenset(() if recorder is None else recorder.pools),
         )
-        views = Views(*asked, *names, layers, clearance.wants, clearance.may, clearance.is_admin, limits)
+        wants, may, is_admin = clearance.wants, clearance.may, clearance.is_admin
+        views = Views(*asked, *names, layers, wants, may, is_admin, self._unheard_ns, limits)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
         """What this node is in the journal's order."""
@@ -154,6 +155,9 @@ class NodeCore:
 
     def node_id(self, identifier: int) -> int:
         return self._names.id(identifier)
+
+    def _unheard_ns(self, instance: bytes) -> int:
+        return self.link.unheard_ns(self.now_ns, instance)
 
     @property
     def counts(self) -> Counter[str]:

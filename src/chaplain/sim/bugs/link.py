@@ -55,7 +55,7 @@ BUGS = [
     _bug(
         "send before greeting",
         "core",
-        "        self._handshake.greet(line)\n\n    def _disconnected",
+        "        self._handshake.greet(now_ns, line)\n\n    def _disconnected",
         '        self._book.out.append(Send(line.channel, b"!" * 60))\n\n    def _disconnected',
         "greeting",
     ),
