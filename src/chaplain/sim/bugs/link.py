@@ -20,7 +20,9 @@ BUGS = [
     _bug(
         "never drain",
         "core",
-        "                self._seal_all(out)\n            case Woken():\n                self._seal_all(out)",
+        "                self._seal_all(now_ns, out)\n"
+        "            case Woken():\n"
+        "                self._seal_all(now_ns, out)",
         "                pass\n            case Woken():\n                pass",
         "host",
     ),
