@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from tests.cluster.harness import Cluster, Node, until
+from tests.cluster.harness import PATIENCE_S, Cluster, Node, until
 from tests.cluster.namespaces import Wires
 
 from chaplain import AsyncClient, Client
@@ -74,16 +74,15 @@ async def _write(cluster: Cluster, node: int, stream: str, acknowledged: list[st
                 for number in range(1_000_000):
                     receipt = await client.graph(stream).append(b"lane %d, %d" % (lane, number))
                     acknowledged.append(receipt.id)
+                    if len(acknowledged) >= 300:
+                        enough.set()
             except ChaplainError:
                 return
 
-        async def kill() -> None:
-            while len(acknowledged) < 300:
-                await asyncio.sleep(0.01)
-            cluster[node].kill()
-
+        enough = asyncio.Event()
         lanes = [asyncio.create_task(one(lane)) for lane in range(8)]
-        await kill()
+        await asyncio.wait_for(enough.wait(), PATIENCE_S)
+        cluster[node].kill()
         for lane in lanes:
             lane.cancel()
         await asyncio.gather(*lanes, return_exceptions=True)

@@ -26,11 +26,19 @@ LISTENERS = (
     "event listen",
 )
 WAITS = """
-import signal, threading, time
+import signal, sys, threading, time
 from chaplain import Client
 
+def waits(thread):
+    # For something to come, and not for an answer.
+    frame = sys._current_frames()[thread.ident]
+    caller = frame.f_back and frame.f_back.f_code.co_filename
+    return frame.f_code is threading.Condition.wait.__code__ and "/chaplain/client/" in caller
+
 def interrupt():
-    time.sleep(1)
+    end = time.monotonic() + 60
+    while not waits(threading.main_thread()) and time.monotonic() < end:
+        time.sleep(0.01)
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
