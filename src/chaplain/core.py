@@ -15,7 +15,7 @@ Invariants every core keeps:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -34,6 +34,15 @@ class Core(Protocol[I_contra, E]):
     def deadline(self) -> int | None:
         """When the core wants to be woken next, in nanoseconds, or None if only an input can change it."""
         ...
+
+
+def soonest(due: Iterable[int | None]) -> int | None:
+    """The first of these moments. A core is asked for its deadline after every step, so this is a plain loop."""
+    first = None
+    for when in due:
+        if when is not None and (first is None or when < first):
+            first = when
+    return first
 
 
 Channel: TypeAlias = int | bytes

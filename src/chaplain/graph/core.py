@@ -28,6 +28,7 @@ from chaplain.core import (
     Stopping,
     Withdrawn,
     Woken,
+    soonest,
 )
 from chaplain.errors import Malformed
 from chaplain.gossip.events import MemberChanged, Told
@@ -132,8 +133,7 @@ class GraphCore:
         }
 
     def deadline(self) -> int | None:
-        due = (self.spreading.deadline(), self.syncing.deadline(), self.reading.deadline())
-        return min((when for when in due if when is not None), default=None)
+        return soonest((self.spreading.deadline(), self.syncing.deadline(), self.reading.deadline()))
 
     def step(self, now_ns: int, event: GraphInput) -> list[GraphEffect]:
         match event:

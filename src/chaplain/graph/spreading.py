@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
+from chaplain.core import soonest
 from chaplain.graph.common import Common
 from chaplain.graph.event import Event
 from chaplain.graph.graph_events import Check
@@ -37,8 +38,7 @@ class Spreading:
         self._resend_ns: int | None = None
 
     def deadline(self) -> int | None:
-        due = (self._confirm_ns, self._pass_ns, self._resend_ns)
-        return min((when for when in due if when is not None), default=None)
+        return soonest((self._confirm_ns, self._pass_ns, self._resend_ns))
 
     def woken(self, now_ns: int) -> None:
         if self._confirm_ns is not None and now_ns >= self._confirm_ns:

@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias, assert_never
 
+from chaplain.core import soonest
 from chaplain.journal.client_messages import (
     AskLane,
     AskPaid,
@@ -120,8 +121,7 @@ class Clientele:
     @property
     def due_ns(self) -> int | None:
         """When somebody has lingered long enough, or a petition is to be sent again."""
-        times = [until_ns for _, until_ns in self._lingering.values()]
-        return min((time for time in (*times, self.petitions.due_ns) if time is not None), default=None)
+        return soonest((*(until_ns for _, until_ns in self._lingering.values()), self.petitions.due_ns))
 
     def woken(self, now_ns: int) -> list[Admitted]:
         self.petitions.woken(now_ns)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
-from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
+from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken, soonest
 from chaplain.errors import Malformed
 from chaplain.journal import client_messages, peer_messages
 from chaplain.journal.clientele import ClienteleEffect, make_clientele
@@ -158,7 +158,7 @@ class JournalCore:
 
     def deadline(self) -> int | None:
         due = (self.serializer.deadline(), self.ingest.deadline(), self._clientele.due_ns, self.covering.due_ns)
-        return min((when for when in due if when is not None), default=None)
+        return soonest(due)
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
         match event:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias, assert_never
 
-from chaplain.core import Frozen, Halt, Persist, Report
+from chaplain.core import Frozen, Halt, Persist, Report, soonest
 from chaplain.errors import Malformed
 from chaplain.journal import checkpoint
 from chaplain.journal.adoption import Adoption
@@ -63,6 +63,7 @@ class Covering:
         self._execution = execution
         self.archive = Archive(settings, execution)
         self._adoption = Adoption(settings, execution, self.archive)
+        self._parts: dict[str, Archive | Adoption] = {"archive": self.archive, "adoption": self._adoption}
         self._forget = forget
         self._log: Log | None = None
         self._firsts: dict[int, tuple[int, int]] = {}
@@ -79,8 +80,7 @@ class Covering:
 
     @property
     def due_ns(self) -> int | None:
-        due = (self.archive.due_ns, self._adoption.due_ns)
-        return min((when for when in due if when is not None), default=None)
+        return soonest((self.archive.due_ns, self._adoption.due_ns))
 
     def executed(self, executed: Executed) -> None:
         self.archive.executed(executed)
@@ -128,8 +128,9 @@ class Covering:
             self._first = self._log.places.first
             self._forget(self._first)
         effects: list[Persist | Report | Halt] = []
-        parts: dict[str, Archive | Adoption] = {"archive": self.archive, "adoption": self._adoption}
-        for name, part in parts.items():
+        for name, part in self._parts.items():
+            if not part.effects:  # asked at every step, and seldom so
+                continue
             for effect in part.effects:
                 if isinstance(effect, ToPeer):
                     mail.to_peer(effect)

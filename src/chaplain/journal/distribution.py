@@ -12,6 +12,7 @@ on their way again to a peer at a time.
 
 from __future__ import annotations
 
+from chaplain.core import soonest
 from chaplain.journal.cellar import Cellar, Reach
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.journal_events import AckCame, IngestEffect, ToPeer
@@ -41,7 +42,7 @@ class Distribution:
 
     @property
     def due_ns(self) -> int | None:
-        return min((due_ns for due_ns in (self._resend_ns, self._owed_ns) if due_ns is not None), default=None)
+        return soonest((self._resend_ns, self._owed_ns))
 
     def begin(self, journal: int) -> None:
         """Our messages belong to this journal from now on."""

@@ -45,6 +45,8 @@ class Mending:
 
     @property
     def due_ns(self) -> int | None:
+        if not self._mends:  # asked at every step, and seldom so
+            return None
         return min((mend.due_ns for mend in self._mends.values() if mend.place is None), default=None)
 
     def damaged(self, now_ns: int, index: int) -> None:

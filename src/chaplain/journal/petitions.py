@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from chaplain.core import soonest
 from chaplain.errors import Malformed
 from chaplain.journal import config_message
 from chaplain.journal.client_messages import Decided, Failed
@@ -58,7 +59,7 @@ class Petitions:
 
     @property
     def due_ns(self) -> int | None:
-        return min((waiting.due_ns for waiting in self._waiting.values()), default=None)
+        return soonest([waiting.due_ns for waiting in self._waiting.values()])
 
     def submit(self, now_ns: int, asker: tuple[bytes, int], petition: PassPetition) -> None:
         """A client asks; what cannot be granted is refused at once."""

@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterable
 from typing import assert_never
 
-from chaplain.core import Drained, Halt, Persisted, PersistFailed, Stopping, Woken
+from chaplain.core import Drained, Halt, Persisted, PersistFailed, Stopping, Woken, soonest
 from chaplain.errors import Malformed
 from chaplain.journal.bench import Bench
 from chaplain.journal.catchup import Doubt, Fetcher
@@ -158,7 +158,7 @@ class SerializerCore:
                 due.append(self._office.due_ns)
             elif self.role is not Role.OUT:
                 due.append(self._election.due_ns)
-        return min((when for when in due if when is not None), default=None)
+        return soonest(due)
 
     def step(self, now_ns: int, event: OrderInput) -> list[OrderEffect]:
         if self._dead:

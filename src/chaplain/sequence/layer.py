@@ -12,7 +12,19 @@ from collections import Counter
 from collections.abc import Callable
 from typing import assert_never
 
-from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Requested, Settled, Withdrawn, Woken
+from chaplain.core import (
+    Drained,
+    Halt,
+    Persist,
+    Persisted,
+    PersistFailed,
+    Report,
+    Requested,
+    Settled,
+    Withdrawn,
+    Woken,
+    soonest,
+)
 from chaplain.errors import Malformed
 from chaplain.link.events import Meet
 from chaplain.mesh.events import Whisper
@@ -67,7 +79,7 @@ class SequenceLayer:
         if not self._waiting:
             return self.core.deadline()
         due = [self.core.deadline(), *(one.until_ns for one in self._waiting.values())]
-        return min((when for when in due if when is not None), default=None)
+        return soonest(due)
 
     def step(self, now_ns: int, event: LayerInput, /) -> list[LayerEffect]:
         out: list[LayerEffect] = []

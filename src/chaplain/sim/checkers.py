@@ -119,12 +119,12 @@ class _Book:
 
     def note(self, event: object) -> None:
         match event:
+            case Arrived():
+                self._open.add(event.channel)
             case Knocked():
                 self._knocks.add(event.request)
             case Connected():
                 self._open.add(event.dial)
-            case Arrived():
-                self._open.add(event.channel)
             case Disconnected():
                 self._open.discard(event.channel)
             case _:

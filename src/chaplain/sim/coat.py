@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-from chaplain.core import Admit, Arrived, Connected, Core, Disconnected, Knocked, Woken
+from chaplain.core import Admit, Arrived, Connected, Core, Disconnected, Knocked, Woken, soonest
 from chaplain.sim.ways import Ways
 
 
@@ -21,8 +21,7 @@ class Coat(ABC):
         self._ways = ways
 
     def deadline(self) -> int | None:
-        due = [*self._ways.due(), *self._due(), self._core.deadline()]
-        return min((when for when in due if when is not None), default=None)
+        return soonest((*self._ways.due(), *self._due(), self._core.deadline()))
 
     def step(self, now_ns: int, event: Any, /) -> list[Any]:
         effects: list[Any] = []

@@ -17,7 +17,7 @@ from chaplain.core import (
 )
 from chaplain.gossip.events import Member, MemberChanged, State, Told
 from chaplain.graph.core import GraphCore
-from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked
+from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked, holds
 from chaplain.graph.store import events_at
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sim.coat import Coat
@@ -102,7 +102,7 @@ class GraphNode(Coat):
                     raws = events_at([data for _, data in segments_of(self._files)], effect.places)
                     self._later.add(now_ns, EventsRead(effect.token, raws))
                 case CheckSignatures():
-                    answer = SignaturesChecked(effect.ticket, tuple(map(self._workload.holds, effect.checks)))
+                    answer = SignaturesChecked(effect.ticket, tuple(map(holds, effect.checks)))
                     self._later.add(now_ns, answer)
                 case Persist():
                     for operation in effect.operations:

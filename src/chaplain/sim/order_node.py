@@ -5,6 +5,7 @@ It dials every peer, says its number in the first octet of each frame, and reads
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
@@ -190,8 +191,8 @@ class OrderNode(Coat):
                 case NeedPayload():
                     effects.append(effect)
                     if effect.reference.index <= self._workload.sent and len(self._parcels) < 1024:
-                        self._parcels.append((now_ns + self._rng.randrange(50 * MILLISECOND), effect.reference))
-                        self._parcels.sort(key=lambda parcel: parcel[0])
+                        parcel = (now_ns + self._rng.randrange(50 * MILLISECOND), effect.reference)
+                        insort(self._parcels, parcel, key=lambda parcel: parcel[0])
                 case RoleChanged():
                     self._echo_due = self._workload.echoes and effect.role is not Role.FOLLOWER
                     effects.append(effect)

@@ -15,6 +15,7 @@ from chaplain.sim.chaos import Chaos
 from chaplain.sim.checkers import HostContract, Violation
 from chaplain.sim.faults import Plan, draw
 from chaplain.sim.host import Host
+from chaplain.sim.recall import recalling
 from chaplain.sim.trace import Trace
 from chaplain.sim.workloads import Workload, load
 from chaplain.sim.world import SECOND, World, derive
@@ -68,7 +69,8 @@ def run_seed(name: str, seed: int, mode: str, show: Callable[[str], None] | None
         show(str(plan))
     outcome = Outcome(name, seed, mode, "", 0, 0, {})
     try:
-        _play(workload, world, plan)
+        with recalling(workload.recalled):
+            _play(workload, world, plan)
     except Violation as violation:
         outcome.checker, outcome.reason = violation.checker, violation.reason
     except AssertionError as error:

@@ -85,11 +85,15 @@ class World:
     # The calendar.
 
     def at(self, time_ns: int, action: Callable[..., None], *args: Any) -> None:
+        self._put(time_ns, action, args)
+
+    def _put(self, time_ns: int, action: Callable[..., None], args: tuple[Any, ...]) -> None:
         self._sequence += 1
-        heapq.heappush(self._calendar, (max(time_ns, self.now_ns), self._sequence, action, args))
+        now_ns = self.now_ns
+        heapq.heappush(self._calendar, (time_ns if time_ns > now_ns else now_ns, self._sequence, action, args))
 
     def after(self, delay_ns: int, action: Callable[..., None], *args: Any) -> None:
-        self.at(self.now_ns + delay_ns, action, *args)
+        self._put(self.now_ns + delay_ns, action, args)
 
     def run(self, until_ns: int, done: Callable[[], bool] | None = None) -> None:
         """Let time pass until then, or until `done` says so."""
@@ -169,7 +173,7 @@ class World:
         self.attend(host, host.life, self._step, host, event)
 
     def deliver(self, delay_ns: int, host: Host, life: int, event: object) -> None:
-        self.after(delay_ns, self.attend, host, life, self._step, host, event)
+        self._put(self.now_ns + delay_ns, self.attend, (host, life, self._step, host, event))
 
     def attend(self, host: Host, life: int, action: Callable[..., None], *args: Any) -> None:
         """Do this when the process runs: now, when its pause ends, or never if its life is over."""
@@ -183,7 +187,7 @@ class World:
     def _step(self, host: Host, event: object) -> None:
         if host.wants_drained and not host.drain_due and event is not _DRAINED:
             host.drain_due = True
-            self.at(self.now_ns, self.attend, host, host.life, self._drain, host)
+            self._put(self.now_ns, self.attend, (host, host.life, self._drain, host))
         core, life = host.core, host.life
         assert core is not None
         effects = core.step(host.clock.read(self.now_ns), event)

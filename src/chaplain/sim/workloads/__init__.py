@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from chaplain.sim.faults import ALL, Fault, Plan
 from chaplain.sim.host import CrashPoint, NodeCore
+from chaplain.sim.recall import Pure
 
 if TYPE_CHECKING:
     from chaplain.sim.checkers import Checker
@@ -25,6 +26,8 @@ class Workload:
     """Named moments at which a node may be made to die."""
     heals_all: bool = False
     """Whether a heal mends everybody, for what must become equal everywhere."""
+    recalled: ClassVar[Sequence[Pure]] = ()
+    """Functions of their arguments alone that many nodes ask for the same: in a run, each answer is computed once."""
     plan: Plan
     """What is drawn for this run, known from `begin` on."""
 

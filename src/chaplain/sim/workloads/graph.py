@@ -13,17 +13,18 @@ from random import Random
 from typing import Any, ClassVar
 
 from chaplain.core import Requested, Send, Settled
-from chaplain.graph import requests
-from chaplain.graph.graph_events import Check, holds
+from chaplain.graph import event, intake, messages, requests, store
 from chaplain.graph.requests import Append
 from chaplain.graph.settings import GraphSettings
 from chaplain.link.events import Peer
 from chaplain.link.identity import Identity
+from chaplain.sim import graph_checks
 from chaplain.sim.faults import CLOCK, NETWORK, PROCESS, Fault
 from chaplain.sim.graph_checks import GraphChecker
 from chaplain.sim.graph_node import GraphNode
 from chaplain.sim.graph_people import Follower, Rogue
 from chaplain.sim.host import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, CrashPoint
+from chaplain.sim.recall import Pure
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.sim.workloads import Workload
 from chaplain.sim.world import World
@@ -44,6 +45,13 @@ class Graph(Workload):
         CrashPoint("after telling a peer", lambda effect: isinstance(effect, Send)),
     )
     heals_all: bool = True
+    recalled: ClassVar[Sequence[Pure]] = (
+        (messages, "decode"),
+        (event, "decode"),
+        (intake, "decode"),
+        (store, "decode"),
+        (graph_checks, "decode"),
+    )
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -74,8 +82,6 @@ class Graph(Workload):
         )
         self._pace_ns = rng.choice((200, 500, 1000)) * MILLISECOND
         self._calls = 0
-        self._checked: dict[Check, bool] = {}
-        """What is true of a signature at one node is true at all: checking is what a run spends most on."""
         self.appends: dict[int, str] = {}
         """Calls of writers: the node they were made at."""
         self._checker = GraphChecker(self)
@@ -98,12 +104,6 @@ class Graph(Workload):
 
     def checkers(self) -> list[Any]:
         return [self._checker]
-
-    def holds(self, check: Check) -> bool:
-        found = self._checked.get(check)
-        if found is None:
-            found = self._checked[check] = holds(check)
-        return found
 
     def next_call(self) -> int:
         self._calls += 1

@@ -16,12 +16,14 @@ from chaplain.core import (
     Send,
     WriteAt,
 )
+from chaplain.journal import catchup, following, log_records, mending
 from chaplain.journal.cluster_message import Reference, genesis
 from chaplain.journal.order_events import (
     PayloadArrived,
 )
 from chaplain.journal.order_message import Acknowledge, AskVote, Propose, Vote, decode
 from chaplain.journal.order_settings import OrderSettings
+from chaplain.sim import order_checks
 from chaplain.sim.faults import CLOCK, NETWORK, PROCESS, Fault
 from chaplain.sim.host import (
     BEGUN_NOT_WRITTEN,
@@ -33,6 +35,7 @@ from chaplain.sim.host import (
 )
 from chaplain.sim.order_checks import OrderChecker
 from chaplain.sim.order_node import OrderNode, segments_of
+from chaplain.sim.recall import Pure
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.sim.workloads import Workload
 from chaplain.sim.world import World
@@ -82,6 +85,9 @@ class Order(Workload):
         CrashPoint("after a proposal", _says(Propose)),
         CrashPoint("after asking for votes", _says(AskVote)),
     )
+    recalled: ClassVar[Sequence[Pure]] = tuple(
+        (module, "decode_body") for module in (catchup, following, log_records, mending, order_checks)
+    )
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -93,6 +99,7 @@ class Order(Workload):
         self.sent = 0
         self._sent_at: list[tuple[int, int]] = []
         self.echoes = rng.random() < 0.4
+        self._arrivals: dict[Reference, PayloadArrived] = {}
         self._sizes = rng.choice((10, 100, 2000))
         self._disks = {name: sha256(f"disk of {name}".encode()).digest()[:16] for name in self.names}
         self._founding = dict(self._disks)
@@ -135,8 +142,11 @@ class Order(Workload):
     # Payloads, as an ingest node broadcasts them.
 
     def arrival(self, reference: Reference) -> PayloadArrived:
-        payload = Random(f"payload {reference.index}").randbytes(self._sizes)
-        return PayloadArrived(reference, sha256(payload).digest(), payload)
+        arrival = self._arrivals.get(reference)
+        if arrival is None:
+            payload = Random(f"payload {reference.index}").randbytes(self._sizes)
+            arrival = self._arrivals[reference] = PayloadArrived(reference, sha256(payload).digest(), payload)
+        return arrival
 
     def sent_at(self, time_ns: int) -> int:
         """How many payloads had been sent by then."""

@@ -7,8 +7,8 @@ octet of each frame. Clients are no processes of the world; what they say reache
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from hashlib import sha256
 from random import Random
 from typing import Any, ClassVar
@@ -18,7 +18,21 @@ from chaplain.core import (
     Persist,
     Send,
 )
-from chaplain.journal import config_message, signing
+from chaplain.journal import (
+    catchup,
+    clientele,
+    core,
+    execution,
+    following,
+    ingest,
+    ingest_message,
+    intake,
+    log_records,
+    mending,
+    peer_messages,
+    signing,
+    transaction,
+)
 from chaplain.journal.checkpoint import checkpoint_name
 from chaplain.journal.cluster_message import genesis
 from chaplain.journal.config_message import acl_id
@@ -34,8 +48,9 @@ from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.signing import holds
 from chaplain.journal.verdict import Executed
 from chaplain.link.events import Peer
-from chaplain.link.identity import Identity, verify
+from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.sim import journal_checks, journal_oracle
 from chaplain.sim.coat import Coat
 from chaplain.sim.disk import apply
 from chaplain.sim.faults import CLOCK, NETWORK, PROCESS
@@ -44,6 +59,7 @@ from chaplain.sim.journal_checks import RequestChecker, Settling, Spoke, segment
 from chaplain.sim.journal_clients import Rogue, SimClient
 from chaplain.sim.journal_sink import SimSink
 from chaplain.sim.later import Later
+from chaplain.sim.recall import Pure
 from chaplain.sim.ways import Ways
 from chaplain.sim.weather import SECOND
 from chaplain.sim.workloads import Workload
@@ -53,10 +69,6 @@ from chaplain.wire import parcel
 CLUSTER = "simulated"
 NODES = 5
 _SEGMENT_BYTES = 64 * 1024
-_SIGNATURES_REMEMBERED = 1 << 14
-
-# What is true of a signature at one node is true at all: five nodes ask, and one check is done.
-signing.verify = config_message.verify = lru_cache(_SIGNATURES_REMEMBERED)(verify)  # type: ignore[attr-defined]
 
 
 def _seed(name: str) -> bytes:
@@ -189,6 +201,17 @@ class Requests(Workload):
         BEGUN_NOT_WRITTEN,
         CrashPoint("after an answer", lambda effect: isinstance(effect, Spoke)),
         CrashPoint("after settling", lambda effect: isinstance(effect, Settling)),
+    )
+
+    recalled: ClassVar[Sequence[Pure]] = (
+        (parcel, "decode"),
+        (peer_messages, "decode"),
+        (ingest_message, "decode"),
+        *((module, "decode_body") for module in (catchup, following, log_records, mending)),
+        *((module, "decode_pack") for module in (transaction, journal_checks, journal_oracle)),
+        *((module, "read_heading") for module in (clientele, execution, ingest, intake, signing)),
+        *((module, "request_digest") for module in (execution, intake)),
+        *((module, "holds") for module in (core, execution, sys.modules[__name__])),
     )
 
     padding_bytes: ClassVar[int] = 0
