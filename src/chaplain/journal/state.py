@@ -165,6 +165,7 @@ class State:
 
     def __init__(self, founding: Founding, genesis: bytes) -> None:
         self.founding = founding
+        self._founding_digest = founding.digest()
         self.moment = Moment(0, 0, 0, genesis)
         self.next_client = 1
         self.clients: dict[bytes, Client] = {}
@@ -204,7 +205,7 @@ class State:
         """The one form of this state."""
         exported = _Export(
             STATE_VERSION,
-            self.founding.digest(),
+            self._founding_digest,
             self.moment,
             self.next_client,
             tuple(self.clients[acl] for acl in sorted(self.clients)),

@@ -28,6 +28,7 @@ from chaplain.sim.recall import Pure
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.sim.workloads import Workload
 from chaplain.sim.world import World
+from chaplain.wire import parcel
 
 CLUSTER = "simulated"
 NODES = 7
@@ -46,6 +47,7 @@ class Graph(Workload):
     )
     heals_all: bool = True
     recalled: ClassVar[Sequence[Pure]] = (
+        (parcel, "decode"),
         (messages, "decode"),
         (event, "decode"),
         (intake, "decode"),
