@@ -17,14 +17,28 @@ because `Persisted` speaks for all tickets before it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Mapping
 from random import Random
 from typing import assert_never
 
 from chaplain.core import Operation, Persist, Remove, Rename, Replace, WriteAt
+from chaplain.errors import Malformed
+from chaplain.segment.layout import parse_name
 
 SECTOR_BYTES = 512
 
 Files = dict[str, bytearray]
+
+
+def segments_of(files: Mapping[str, bytes | bytearray]) -> Iterator[tuple[int, bytes]]:
+    """The log's segments among a node's files, by sequence."""
+    for name in sorted(files):
+        try:
+            _, sequence, free = parse_name(name)
+        except Malformed:
+            continue
+        if not free:
+            yield sequence, bytes(files[name])
 
 
 class Disk:

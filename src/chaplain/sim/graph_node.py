@@ -21,9 +21,8 @@ from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents,
 from chaplain.graph.store import events_at
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sim.coat import Coat
-from chaplain.sim.disk import apply
+from chaplain.sim.disk import apply, segments_of
 from chaplain.sim.later import Later
-from chaplain.sim.order_node import segments_of
 from chaplain.sim.ways import Ways
 from chaplain.sim.weather import SECOND
 from chaplain.wire import parcel

@@ -8,8 +8,7 @@ would.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from chaplain.core import Frozen, Send
@@ -22,12 +21,12 @@ from chaplain.journal.intake import BUSY
 from chaplain.journal.order_events import Settled
 from chaplain.journal.transaction import TRANSACTIONS
 from chaplain.journal.verdict import DataVerdict, Executed, Reason
-from chaplain.segment.layout import parse_name
 from chaplain.segment.pack import decode_pack, heads_of
 from chaplain.segment.read import agreed
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.survey import Surveyor
 from chaplain.sim.checkers import Watcher
+from chaplain.sim.disk import segments_of
 from chaplain.sim.host import Host
 from chaplain.sim.journal_clients import SimClient
 from chaplain.sim.journal_oracle import Oracle
@@ -275,15 +274,6 @@ def is_due(workload: Requests, healed: Sequence[Host]) -> bool:
 
 def _has_a_vote(host: Host) -> bool:
     return host.core is not None and host.core.journal.serializer.reach is not None  # type: ignore[attr-defined]
-
-
-def segments_of(files: Mapping[str, bytes | bytearray]) -> Iterator[tuple[int, bytes]]:
-    """The log's segments among a node's files, by sequence."""
-    for name in sorted(files):
-        with suppress(Malformed):
-            _, sequence, free = parse_name(name)
-            if not free:
-                yield sequence, bytes(files[name])
 
 
 def _records(host: Host) -> list[Record]:

@@ -39,10 +39,9 @@ from chaplain.journal.order_events import (
     Tell,
 )
 from chaplain.journal.serializer import SerializerCore
-from chaplain.segment.layout import parse_name
 from chaplain.segment.record import Kind, Record
 from chaplain.sim.coat import Coat
-from chaplain.sim.disk import apply
+from chaplain.sim.disk import apply, segments_of
 from chaplain.sim.ways import Ways
 from chaplain.sim.weather import MILLISECOND
 from chaplain.wire.primitives import Cursor
@@ -106,17 +105,6 @@ class Tape:
 
     def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
         return tuple(bytes(part.body) for part in parts)
-
-
-def segments_of(files: Mapping[str, bytes | bytearray]) -> Iterator[tuple[int, bytes]]:
-    """The log's segments among a node's files, by sequence."""
-    for name in sorted(files):
-        try:
-            _, sequence, free = parse_name(name)
-        except Malformed:
-            continue
-        if not free:
-            yield sequence, bytes(files[name])
 
 
 class OrderNode(Coat):

@@ -34,13 +34,13 @@ from chaplain.sim.host import (
     Host,
 )
 from chaplain.sim.order_checks import OrderChecker
-from chaplain.sim.order_node import OrderNode, segments_of
+from chaplain.sim.order_node import OrderNode
 from chaplain.sim.recall import Pure
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.sim.workloads import Workload
 from chaplain.sim.world import World
 
-__all__ = ["INGEST", "WORKLOAD", "Order", "segments_of"]
+__all__ = ["INGEST", "WORKLOAD", "Order"]
 
 INGEST = 9
 _SEGMENT_BYTES = 32 * 1024

@@ -52,10 +52,10 @@ from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sim import journal_checks, journal_oracle
 from chaplain.sim.coat import Coat
-from chaplain.sim.disk import apply
+from chaplain.sim.disk import apply, segments_of
 from chaplain.sim.faults import CLOCK, NETWORK, PROCESS
 from chaplain.sim.host import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, CrashPoint
-from chaplain.sim.journal_checks import RequestChecker, Settling, Spoke, segments_of
+from chaplain.sim.journal_checks import RequestChecker, Settling, Spoke
 from chaplain.sim.journal_clients import Rogue, SimClient
 from chaplain.sim.journal_sink import SimSink
 from chaplain.sim.later import Later
