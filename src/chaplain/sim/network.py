@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 64 * 1024
 _FLUSH_NS = 5_000
-_KNOCK_TIMEOUT_NS = 5 * SECOND
+_DIAL_TIMEOUT_NS = 5 * SECOND
+"""The real sockets give up a dial that nobody has answered for so long."""
 
 
 class Network:
@@ -72,7 +73,7 @@ class Network:
         target = self._endpoints.get(effect.endpoint, self._nowhere)
         join(end, End(target, host.core.routing_id))
         if target is self._nowhere or not self._reaches(host, target) or not self._reaches(target, host):
-            self._world.after(self.weather.timeout(), self.lose, end, "timed out")
+            self._world.after(min(self.weather.timeout(), _DIAL_TIMEOUT_NS), self.lose, end, "timed out")
         elif not target.up:
             self._world.after(self.weather.delay(), self.lose, end, "refused")
         else:
@@ -87,7 +88,7 @@ class Network:
             self.captures.knock(target, name, proof)
         knocked = Knocked(request, name, proof, end.host.name)
         self._world.deliver(self.weather.delay(), target, target.life, knocked)
-        self._world.after(_KNOCK_TIMEOUT_NS, self._knock_expired, request)
+        self._world.after(_DIAL_TIMEOUT_NS, self._knock_expired, request)
 
     def admit(self, host: Host, effect: Admit) -> None:
         end = self._knocks.pop(effect.request, None)
