@@ -15,7 +15,7 @@ import pytest
 from test_end_to_end import chaplain
 
 from chaplain import AsyncClient, Client
-from chaplain.client.journal_requests import WRITER_BYTES_MAX
+from chaplain.client.journal_requests import CHUNK_BYTES, WRITER_BYTES_MAX
 from chaplain.client.streaming import WINDOW_BYTES
 from chaplain.errors import Closed, Missing, Refused, Unknown
 from chaplain.link.identity import Identity
@@ -261,6 +261,28 @@ def test_thousands_of_tasks_write_at_once(directory: Path) -> None:
             with pytest.raises(Missing):
                 async for _ in client.journal("none").read():
                     pass
+
+    asyncio.run(work())
+
+
+def test_a_program_that_never_goes_back_to_its_loop_writes_and_reads_all_the_same(directory: Path) -> None:
+    """Awaiting what need not wait does not go back to the loop; the client has its turns nevertheless."""
+    value = bytes(CHUNK_BYTES + 1)
+
+    async def work() -> None:
+        async with AsyncClient.connect(directory) as client:
+            await client.journal("busy").write(b"first")
+            others = asyncio.create_task(asyncio.sleep(0))
+            async with client.journal("busy").writer() as writer:
+                for _ in range(WRITER_BYTES_MAX // len(value) // 2):
+                    await writer.write(value)
+                    if writer.count:
+                        break
+                    time.sleep(0.1)  # it computes
+                assert writer.count, "receipts were taken in"
+                assert not others.done(), "the loop never had its turn"
+            async with client.journal("busy").read(follow=True) as reader:
+                assert [(await anext(reader)).value, (await anext(reader)).value] == [b"first", value]
 
     asyncio.run(work())
 

@@ -10,26 +10,40 @@ from chaplain.client.board import Board
 from chaplain.client.call_events import Failure, Raised, Returned
 from chaplain.client.fates import FATES_MAX, Fates
 from chaplain.client.journal_events import Place, Written
-from chaplain.client.journal_requests import CHUNK_BYTES, CHUNK_MESSAGES, many
+from chaplain.client.journal_requests import CHUNK_BYTES, many
 from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
-from chaplain.client.journal_together import Together
+from chaplain.client.journal_together import FULL_MESSAGES, SLICE, TOLD_LEAST, Together
+from chaplain.client.packing import PACK_BYTES, packed_bytes
 from chaplain.errors import Closed, Refused
 
 
 class Line:
-    """A client whose thread is the test."""
+    """A client whose engine is the test."""
 
     def __init__(self) -> None:
         self.timeout_s = 5.0
         self.loop = asyncio.get_running_loop()
         self.wishes: list = []
         self.closed = False
+        self.pushes = 0
         self.board = Board(self._submit)
 
     def _submit(self, wish) -> None:
         if self.closed:
             raise Closed("closed")
         self.wishes.append(wish)
+
+    def push(self) -> None:
+        self.pushes += 1
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(wish.batch.values) for wish in self.wishes]
+
+    def answer(self, number: int) -> None:
+        """The batch with this number was written."""
+        wish = self.wishes[number]
+        self.board.deliver([Written(wish.call, place(len(wish.batch.values)))])
 
 
 def place(count: int, first_id: int = 7, offset: int = 100) -> Place:
@@ -55,16 +69,87 @@ def test_the_writes_of_one_turn_are_one_batch_with_a_receipt_each() -> None:
     asyncio.run(play())
 
 
-def test_a_batch_is_handed_over_before_it_is_too_large_for_a_pack() -> None:
+def test_a_batch_leaves_at_once_before_it_is_too_large_for_a_pack() -> None:
     async def play() -> None:
         line = Line()
         together = Together(line, "s")
-        for _ in range(CHUNK_MESSAGES + 1):
+        for _ in range(FULL_MESSAGES + 1):
             together.write(b"")
-        assert [len(wish.batch.values) for wish in line.wishes] == [CHUNK_MESSAGES]
-        together.write(bytes(CHUNK_BYTES - 1))
-        together.write(b"x")
-        assert len(line.wishes) == 2
+        assert (line.sizes, line.pushes) == ([FULL_MESSAGES], 1)
+        for _ in range(3):
+            together.write(bytes(CHUNK_BYTES - 1000))
+        assert (line.sizes, line.pushes) == ([FULL_MESSAGES, 3], 2)
+        await asyncio.sleep(0)
+        assert line.sizes == [FULL_MESSAGES, 3, 1]
+        assert all(packed_bytes(wish.batch) <= PACK_BYTES for wish in line.wishes)
+
+    asyncio.run(play())
+
+
+def keep_writing(together: Together, count: int) -> list[asyncio.Task[None]]:
+    async def one() -> None:
+        while True:
+            await together.write(b"x")
+
+    return [asyncio.create_task(one()) for _ in range(count)]
+
+
+def test_who_is_told_in_slices_writes_again_in_one_batch() -> None:
+    async def play() -> None:
+        line = Line()
+        tasks = keep_writing(Together(line, "s"), FULL_MESSAGES + 300)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert line.sizes == [FULL_MESSAGES, 300]
+        line.answer(0)
+        turns = 0
+        while len(line.wishes) == 2:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= FULL_MESSAGES // SLICE, "others had their turns in between"
+        assert line.sizes == [FULL_MESSAGES, 300, FULL_MESSAGES]
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(play())
+
+
+def test_small_batches_that_are_answered_together_become_one_and_large_ones_do_not() -> None:
+    async def play() -> None:
+        line = Line()
+        together = Together(line, "s")
+        tasks = []
+        for count in (3, TOLD_LEAST, 5, 7):
+            tasks += keep_writing(together, count)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        for number in range(4):
+            line.answer(number)
+        while len(line.wishes) < 6:
+            await asyncio.sleep(0)
+        assert line.sizes == [3, TOLD_LEAST, 5, 7, 3 + TOLD_LEAST, 5 + 7]
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(play())
+
+
+def test_a_write_between_answers_does_not_wait_for_all_of_them() -> None:
+    async def play() -> None:
+        line = Line()
+        together = Together(line, "s")
+        told = [together.write(b"x") for _ in range(8 * FULL_MESSAGES)]
+        await asyncio.sleep(0)
+        before = len(line.wishes)
+        for number in range(before):
+            line.answer(number)
+        mine = together.write(b"mine")
+        while len(line.wishes) == before:
+            await asyncio.sleep(0)
+        assert sum(future.done() for future in told) <= TOLD_LEAST + FULL_MESSAGES
+        line.answer(before)
+        await mine
+        assert all(future.done() for future in told), "in the order in which they were written"
 
     asyncio.run(play())
 

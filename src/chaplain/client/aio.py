@@ -1,6 +1,6 @@
 """`AsyncClient`: the face for asyncio. The same methods as `Client`, awaited; iterators are used with `async for`.
 
-The engine's thread hands everything that one wake-up brought to the loop in a single callback.
+The engine runs in the program's own loop: there is no second thread.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from chaplain.client import journal_requests, node_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
-from chaplain.client.engine import JOIN_S, Engine
-from chaplain.client.events import Outcome
+from chaplain.client.ending import JOIN_S
 from chaplain.client.graph import AsyncGraph
 from chaplain.client.inbox import Inbox
 from chaplain.client.journal_aio import AsyncJournal
 from chaplain.client.journal_results import AssemblyRecord, ClientRecord, Receipt, StreamRecord
 from chaplain.client.journal_together import Together
+from chaplain.client.loop_engine import LoopEngine
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
 from chaplain.client.requests import Ask
 from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, MemberNews, PoolMessage, Question
 from chaplain.client.sequence import AsyncSequenceStream
 from chaplain.client.sql_aio import AsyncSql
+from chaplain.client.watched import WatchedSockets
 from chaplain.errors import ChaplainError, Closed
 
 T = TypeVar("T")
@@ -33,26 +34,20 @@ Item = TypeVar("Item", bound=Heard)
 
 
 class _Line:
-    """The engine and the board behind a client; everything but the engine belongs to the loop's thread."""
+    """The engine and the board behind a client. Belongs to the loop's thread."""
 
     def __init__(self, opening: Opening) -> None:
         self.timeout_s = opening.timeout_s
         self.cluster = opening.cluster
         self.loop = asyncio.get_running_loop()
-        self.ended = self.loop.create_future()
-        self.engine = Engine(*opening.build())
+        self.engine = LoopEngine(*opening.build(WatchedSockets))
         self.board = Board(self.engine.submit)
+        self.push = self.engine.push
         self._together: dict[str, Together] = {}
-        self.engine.start(self)
+        self.engine.start(self.board)
 
     def together(self, stream: str) -> Together:
         return self._together.get(stream) or self._together.setdefault(stream, Together(self, stream))
-
-    def deliver(self, outcomes: list[Outcome]) -> None:
-        self._from_engine(self.board.deliver, outcomes)
-
-    def fail_all(self, error: BaseException) -> None:
-        self._from_engine(self._end, error)
 
     async def run(self, ask: Ask[T]) -> T:
         timeout_s = self.timeout_s if ask.timeout_s is None else ask.timeout_s
@@ -66,19 +61,7 @@ class _Line:
 
     async def close(self) -> None:
         self.engine.stop(wait=False)
-        await asyncio.wait([self.ended], timeout=JOIN_S)
-        self.engine.stop()
-
-    def _from_engine(self, what: Any, argument: object) -> None:
-        try:
-            self.loop.call_soon_threadsafe(what, argument)
-        except RuntimeError:  # the loop was closed before the client: nobody is left to tell
-            self.engine.stop(wait=False)
-
-    def _end(self, error: BaseException) -> None:
-        self.board.fail_all(error)
-        if not self.ended.done():
-            self.ended.set_result(None)
+        await asyncio.wait([self.engine.gone], timeout=JOIN_S)
 
 
 class _Listening(Generic[Item]):

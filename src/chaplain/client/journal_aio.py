@@ -41,6 +41,9 @@ class Line(Protocol):
 
     def together(self, stream: str) -> Together: ...
 
+    def push(self) -> None:
+        """Have what was handed over leave now: a program that only awaits what is there never goes back to its loop."""
+
     async def run(self, ask: Ask[T]) -> T: ...
 
 
@@ -220,6 +223,7 @@ class AsyncWriter:
         self._unanswered_bytes += batch.size_bytes
         try:
             self._line.board.open(lambda call: WriteWish(call, batch, timeout_ns, self._group), sink)
+            self._line.push()
         except ChaplainError as error:
             self._error = self._error or error
 
@@ -304,6 +308,7 @@ class AsyncReader:
         size_bytes, self._size_bytes = self._size_bytes, 0
         if size_bytes and not self._sink.ended and self._sink.error is None:
             self._line.board.submit(TakenWish(self._call, size_bytes))
+            self._line.push()
 
     async def close(self) -> None:
         self._line.board.cancel(self._call)

@@ -6,6 +6,7 @@ What a caller got wrong is raised here, before anything is sent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Literal, TypeAlias
 
 from chaplain.client.journal_events import AskWish, Batch, PetitionWish, Place, ReadWish, ResolveWish, WriteWish
@@ -148,13 +149,14 @@ def many(stream: str, items: Iterable[Item]) -> Batch:
 
 def receipts_of(place: Place) -> list[Receipt]:
     """One receipt a message."""
-    stream, first_offset, first_id = place.stream, place.base_offset, place.first_id
-    offset_step = 0 if first_offset == PLACE_UNKNOWN else 1
-    id_step = 0 if place.requests == 1 else 1
-    moment = (place.regime, place.index, place.timestamp_ns, place.hash, place.client_id)
+    offset, first_id, count = place.base_offset, place.first_id, place.messages
+    offsets = repeat(offset, count) if offset == PLACE_UNKNOWN else range(offset, offset + count)
+    ids = repeat(first_id, count) if place.requests == 1 else range(first_id, first_id + count)
+    stream, regime, index, timestamp_ns = place.stream, place.regime, place.index, place.timestamp_ns
+    hash_, client_id = place.hash, place.client_id
     return [
-        Receipt(stream, first_offset + offset_step * number, *moment, first_id + id_step * number)
-        for number in range(place.messages)
+        Receipt(stream, offset, regime, index, timestamp_ns, hash_, client_id, message_id)
+        for offset, message_id in zip(offsets, ids, strict=True)
     ]
 
 

@@ -21,6 +21,9 @@ from chaplain.segment.pack import Pack, encode_pack
 PACK_BYTES = 256 * 1024
 """Batches are put together up to this; a larger one goes alone."""
 PACK_MESSAGES = 8192
+PACK_HEAD_BYTES = 256
+MESSAGE_BYTES = 16
+"""No less than what a pack, and each message in it, takes beside its octets."""
 REQUEST_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024
 """A larger batch is refused: the cluster takes 4 MiB as one pack, and its ingest message must fit in a record, too."""
 
@@ -49,7 +52,7 @@ class Signer(Frozen, frozen=True):
 
 def packed_bytes(batch: Batch) -> int:
     """No less than what a batch takes in a pack of its own."""
-    return 256 + batch.size_bytes + 16 * len(batch.values)
+    return PACK_HEAD_BYTES + batch.size_bytes + MESSAGE_BYTES * len(batch.values)
 
 
 def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BYTES) -> int:
