@@ -124,10 +124,12 @@ def test_an_interruption_ends_every_wait_and_goes_on() -> None:
 
 def test_a_loop_that_stands_still_or_has_ended_says_so_or_is_done_without(cluster) -> None:
     loop = asyncio.new_event_loop()
-    kept = [loop.run_until_complete(_connect(cluster)) for _ in range(2)]
+    kept = [loop.run_until_complete(_connect(cluster)) for _ in range(3)]
     with pytest.warns(ResourceWarning, match="not closed"):
         del kept[0]  # while the loop stands still
     loop.close()
+    asyncio.run(kept[0].close())
+    assert not kept.pop(0)._line.engine.running
     client = kept.pop()
     with pytest.raises(Closed, match="the loop that this client belongs to has ended"):
         asyncio.run(client.status())

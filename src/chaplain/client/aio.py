@@ -61,7 +61,8 @@ class _Line:
 
     async def close(self) -> None:
         self.engine.stop(wait=False)
-        await asyncio.wait([self.engine.gone], timeout=JOIN_S)
+        if asyncio.get_running_loop() is self.loop:  # else its own has ended, and so has the engine
+            await asyncio.wait([self.engine.gone], timeout=JOIN_S)
 
 
 class _Listening(Generic[Item]):
