@@ -16,9 +16,9 @@ from chaplain import AsyncClient
 from chaplain.client.board import Board, Sink
 from chaplain.client.events import Cancelled
 from chaplain.client.loop_engine import LoopEngine
-from chaplain.client.watched import WatchedSockets
 from chaplain.desk.messages import Cancel, GetStatus, ListenEvents
 from chaplain.errors import Closed
+from chaplain.link.sockets import Sockets
 
 LIMIT_S = 60
 
@@ -88,7 +88,7 @@ class Broken:
 
 
 async def start(core: Broken) -> tuple[LoopEngine, Board]:
-    engine = LoopEngine(core, WatchedSockets(bytes(16)))  # type: ignore[arg-type]
+    engine = LoopEngine(core, Sockets(bytes(16)))  # type: ignore[arg-type]
     return engine, Board(engine.submit)
 
 

@@ -26,7 +26,6 @@ from chaplain.client.requests import Ask
 from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, MemberNews, PoolMessage, Question
 from chaplain.client.sequence import AsyncSequenceStream
 from chaplain.client.sql_aio import AsyncSql
-from chaplain.client.watched import WatchedSockets
 from chaplain.errors import ChaplainError, Closed
 
 T = TypeVar("T")
@@ -40,7 +39,7 @@ class _Line:
         self.timeout_s = opening.timeout_s
         self.cluster = opening.cluster
         self.loop = asyncio.get_running_loop()
-        self.engine = LoopEngine(*opening.build(WatchedSockets))
+        self.engine = LoopEngine(*opening.build())
         self.board = Board(self.engine.submit)
         self.push = self.engine.push
         self._together: dict[str, Together] = {}

@@ -22,16 +22,16 @@ from contextlib import suppress
 from chaplain.client.drive import Drive, StepsClient
 from chaplain.client.ending import CLOSED, FORKED, JOIN_S, LINGER_MS, Receiver, defect, running
 from chaplain.client.events import ClientInput
-from chaplain.client.watched import WatchedSockets
 from chaplain.core import Stopping
 from chaplain.errors import Closed
+from chaplain.link.sockets import Sockets
 
 TURNS_MAX = 4
 """Sockets that were written to are looked at once more; after so many looks the program has its turn."""
 
 
 class LoopEngine:
-    def __init__(self, core: StepsClient, sockets: WatchedSockets) -> None:
+    def __init__(self, core: StepsClient, sockets: Sockets) -> None:
         """To be made in the loop."""
         self._drive = Drive(core, sockets)
         self._sockets = sockets

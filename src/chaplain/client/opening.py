@@ -6,10 +6,10 @@ Reads files and the environment once, before anything is dialled; every mistake 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import SystemRandom
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from chaplain.client.core import ClientCore
 from chaplain.client.events import Settings
@@ -23,8 +23,6 @@ from chaplain.link.core import LinkCore
 from chaplain.link.identity import KEY_BYTES, Identity, from_text, new_instance
 from chaplain.link.settings import GCM, LinkSettings, split_endpoint
 from chaplain.link.sockets import Sockets
-
-S = TypeVar("S", bound=Sockets)
 
 Secret: TypeAlias = Identity | str | Path
 """An identity, or the path of its file."""
@@ -56,7 +54,7 @@ class Opening(Frozen, frozen=True):
     def __repr__(self) -> str:
         return f"Opening({self.endpoints!r}, {self.identity!r}, {self.cluster!r})"
 
-    def build(self, sockets: Callable[[bytes], S]) -> tuple[ClientCore, S]:
+    def build(self) -> tuple[ClientCore, Sockets]:
         """A fresh instance: a core, and sockets to run it over."""
         chance = SystemRandom()
         instance = new_instance(chance)
@@ -64,7 +62,7 @@ class Opening(Frozen, frozen=True):
         link = LinkCore(self.identity, instance, settings, chance, pinned=self.node_keys)
         journal = ClientJournal(self.identity, self.cluster, chance, secret=self.secret)
         core = ClientCore(link, self.identity.identifier, self.endpoints, Settings(), chance, journal=journal)
-        return core, sockets(instance)
+        return core, Sockets(instance)
 
 
 def prepare(

@@ -26,7 +26,6 @@ from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Membe
 from chaplain.client.sequence import SequenceStream
 from chaplain.client.sql_sync import Sql
 from chaplain.errors import ChaplainError, Unreachable
-from chaplain.link.sockets import Sockets
 
 T = TypeVar("T")
 Item = TypeVar("Item", bound=Heard)
@@ -41,7 +40,7 @@ class _Line:
     def __init__(self, opening: Opening) -> None:
         self.timeout_s = opening.timeout_s
         self.cluster = opening.cluster
-        self.engine = Engine(*opening.build(Sockets))
+        self.engine = Engine(*opening.build())
         self.board = Board(self.engine.submit)
         self.engine.start(self.board)
 

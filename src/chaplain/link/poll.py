@@ -33,6 +33,10 @@ class Poll:
             if not self._closed:
                 os.eventfd_write(self._wake_fd, 1)
 
+    def fileno(self) -> int:
+        """Can be read while `run` would not wait: an epoll may itself be watched."""
+        return self._epoll.fileno()
+
     def run(self, timeout_s: float) -> None:
         """Wait once, then call the handlers of what became ready. Negative: as long as it takes."""
         for fd, _ in self._epoll.poll(timeout_s):

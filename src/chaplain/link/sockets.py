@@ -118,6 +118,15 @@ class Sockets:
             self._flushed = {}
         return inputs
 
+    def fileno(self) -> int:
+        """Can be read when something has happened, for a loop that watches descriptors and does not wait here."""
+        return self._poll.fileno()
+
+    def left_alone_s(self, timeout_ns: int | None) -> float | None:
+        """For how long `wait` need not be called while that descriptor is silent; None: for as long as it is."""
+        left_s = self._timeout_s(timeout_ns)
+        return None if left_s < 0 else left_s
+
     @property
     def queued_bytes(self) -> int:
         return sum(outbox.size for outbox in self._outboxes.values())
