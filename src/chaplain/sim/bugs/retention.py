@@ -40,6 +40,7 @@ BUGS = [
         "adoption",
         "            if sha256(state).digest() != wanted[1]:",
         "            if not state:",
+        mode="liveness",
     ),
     _bug(
         "believe one node about a checkpoint",
