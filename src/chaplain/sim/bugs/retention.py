@@ -10,8 +10,8 @@ from chaplain.sim.planted import Bug
 _BY = ("retention", "requests", "assert")
 
 
-def _bug(name: str, module: str, old: str, new: str, *, by: tuple[str, ...] = _BY, mode: str = "safety") -> Bug:
-    return Bug(name, f"chaplain.journal.{module}", old, new, "retention", by, 60, mode)
+def _bug(name: str, module: str, old: str, new: str, *, mode: str = "safety", seeds: int = 60) -> Bug:
+    return Bug(name, f"chaplain.journal.{module}", old, new, "retention", _BY, seeds, mode)
 
 
 BUGS = [
@@ -79,6 +79,7 @@ BUGS = [
         "    return min(owed, staged.index if staged is not None else NOBODY, *others)",
         "    return min(NOBODY, *others)",
         mode="liveness",
+        seeds=110,  # it takes a batch that is committed just when everybody has covered what was staged
     ),
     _bug(
         "do not wait for who comes back",
