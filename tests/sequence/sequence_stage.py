@@ -105,8 +105,9 @@ class Stage:
             self.deliver()
         return self
 
-    def split(self, one: tuple[int, ...], other: tuple[int, ...]) -> None:
-        self.cut = {(a, b) for a in one for b in other} | {(b, a) for a in one for b in other}
+    def split(self, *sides: tuple[int, ...]) -> None:
+        """Nothing passes between these sides."""
+        self.cut = {(a, b) for one in sides for other in sides if one != other for a in one for b in other}
 
     # Publishing.
 

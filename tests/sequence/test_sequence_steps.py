@@ -268,6 +268,33 @@ def test_what_lost_its_place_is_numbered_later_once() -> None:
     assert stage.delivered(2) == {1: b"theirs", 2: b"mine"}
 
 
+def test_what_lost_its_place_here_may_keep_it_elsewhere_and_is_numbered_once() -> None:
+    """Another ballot's entry took the place, but never a majority; a third goes on with what is left of the first."""
+    stage = Stage(5).start().run(1)
+    first = stage.publish(1, b"first")
+    stage.run(1)
+    stage.split((1, 2), (3, 4, 5))
+    mine = stage.publish(1, b"mine")
+    stage.deliver()
+    stage.split((1,), (2,), (3, 4, 5))
+    stage.cut.discard((4, 1))
+    stage.loses = lambda to, message: isinstance(message, Events) and to in (3, 5)
+    theirs = stage.publish(4, b"theirs")
+    stage.run(0.8)
+    assert stage.cores[1].bench.log.author == 4, "what it wrote lost its place"
+    stage.loses = lambda to, message: False
+    stage.split((1,), (4,), (2, 3, 5))
+    later = stage.publish(3, b"later")
+    stage.run(1)
+    stage.cut = set()
+    stage.run(3)
+    assert [stage.outcome(token) for token in (first, mine)] == [Published(first, 1), Published(mine, 2)]
+    values = {number: stage.delivered(number) for number in stage.numbers}
+    assert all(each == values[1] for each in values.values())
+    assert sorted(values[1].values()) == [b"first", b"later", b"mine", b"theirs"]
+    assert {type(stage.outcome(token)) for token in (theirs, later)} == {Published}
+
+
 def test_too_large_too_many_and_empty_are_refused() -> None:
     stage = Stage(3, pending_bytes_max=5000).start().run(1)
     large, empty = stage.publish(1, bytes(3 << 20)), stage.publish(1)

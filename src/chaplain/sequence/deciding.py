@@ -64,9 +64,11 @@ class Deciding:
         bench = self._bench
         while bench.log.decided < index:
             held = bench.log.decide_next()
+            ours = bench.publishing.decided(held.index, held.hash)
             match held.entry.kind:
                 case EntryKind.EVENTS:
-                    self._deliver(held)
+                    firsts = self._deliver(held)
+                    bench.out += [Published(one.publish.token, firsts[one.run] + one.offset) for one in ours]
                 case EntryKind.FOUND:
                     self.began()
                 case EntryKind.CHANGE:
@@ -79,15 +81,15 @@ class Deciding:
             bench.foot.rise(forgotten)
             bench.out.append(Forgot(bench.log.base.index))
 
-    def _deliver(self, held: Held) -> None:
+    def _deliver(self, held: Held) -> list[int]:
+        """The first number of each run."""
         bench = self._bench
         firsts: list[int] = []
         for run in held.entry.runs:
             firsts.append(self._number(held, run))
             bench.events += len(run.lengths)
         bench.counts["events"] = bench.events
-        for token, first in bench.publishing.numbered(held.index, firsts):
-            bench.out.append(Published(token, first))
+        return firsts
 
     def _number(self, held: Held, run: Run) -> int:
         bench = self._bench

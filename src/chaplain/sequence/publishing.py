@@ -2,8 +2,11 @@
 
 Decides what goes into a batch: as much as is waiting, up to a bound, neighbours of one stream and publisher as one run.
 
-Invariants: a token ends once; events that lost their place to another entry wait again, in front, in their order, since
-they are certain not to be agreed there.
+An entry of ours that lost its place here to another's may be held elsewhere, and be agreed after all: a ballot that
+never reached a majority displaces nothing for good. What is agreed in its place decides: the entry itself, and then it
+is numbered; or another, and then it can be agreed nowhere, since its hash hangs on its place.
+
+Invariants: a token ends once; events wait again, in front, only when they are certain not to be agreed where they were.
 """
 
 from __future__ import annotations
@@ -23,12 +26,20 @@ class _Placed(NamedTuple):
     offset: int
 
 
+class _Lost(NamedTuple):
+    at: int
+    hash: bytes
+    placed: list[_Placed]
+
+
 class Publishing:
     def __init__(self) -> None:
         self._pending: deque[Publish] = deque()
         self.pending_bytes = 0
         self._placed: dict[int, list[_Placed]] = {}
         """By the index of our entry."""
+        self._lost: list[deque[_Lost]] = []
+        """Entries that left the log undecided, as they hung on each other; some of them ours."""
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -55,23 +66,39 @@ class Publishing:
         self._placed[index] = placed
         return b"".join(encode_run(*run) for run in runs)
 
-    def numbered(self, index: int, firsts: list[int]) -> list[tuple[int, int]]:
-        """Our entry is agreed: each token with its first number, from those of the runs."""
-        placed = self._placed.pop(index, ())
-        return [(one.publish.token, firsts[one.run] + one.offset) for one in placed]
-
     def displaced(self, dropped: Iterable[Held]) -> None:
-        """Entries left the log undecided: ours wait again."""
-        for held in reversed(list(dropped)):
-            for one in reversed(self._placed.pop(held.index, ())):
-                self._pending.appendleft(one.publish)
-                self.pending_bytes += _size(one.publish)
+        """Entries left the log undecided."""
+        chain = deque(_Lost(held.index, held.hash, self._placed.pop(held.index, [])) for held in dropped)
+        if any(lost.placed for lost in chain):
+            self._lost.append(chain)
+
+    def is_lost_behind(self, index: int) -> bool:
+        """Whether something of ours is to be decided by what is agreed behind an index."""
+        return any(chain[-1].at > index for chain in self._lost)
+
+    def decided(self, index: int, digest: bytes) -> list[_Placed]:
+        """What is agreed at the next index: gives what of ours is in it; what it rules out waits again."""
+        found = self._placed.pop(index, [])
+        for chain in [chain for chain in self._lost if chain[0].at == index]:
+            if chain[0].hash == digest:
+                found = chain.popleft().placed or found
+            else:
+                self._wait_again([one.publish for lost in chain for one in lost.placed])
+                chain.clear()
+        self._lost = [chain for chain in self._lost if chain]
+        return found
+
+    def _wait_again(self, publishes: list[Publish]) -> None:
+        self._pending.extendleft(reversed(publishes))
+        self.pending_bytes += sum(map(_size, publishes))
 
     def abandon_placed(self) -> list[int]:
-        """The tokens of what is in the log; nobody waits for them here any more."""
+        """The tokens of what is in the log, or was and may be elsewhere; nobody waits for them here any more."""
+        lost = [one.publish.token for chain in self._lost for each in chain for one in each.placed]
         tokens = [one.publish.token for index in sorted(self._placed) for one in self._placed[index]]
         self._placed.clear()
-        return tokens
+        self._lost.clear()
+        return lost + tokens
 
     def abandon_pending(self) -> list[int]:
         """The tokens of what never was in an entry."""

@@ -53,10 +53,14 @@ class Writing:
 
     def watch(self) -> None:
         bench = self._bench
-        if not bench.history or not bench.log.undecided:
+        if not bench.history or not (bench.log.undecided or self._is_something_lost()):
             self._stuck_ns = None
         elif self._stuck_ns is None:
             self._stuck_ns = bench.now_ns
+
+    def _is_something_lost(self) -> bool:
+        """Whether it takes another entry to decide what becomes of events of ours."""
+        return self._bench.publishing.is_lost_behind(self._bench.log.head.index)
 
     def decided(self) -> None:
         self._stuck_ns = None
@@ -92,7 +96,7 @@ class Writing:
             if not self._has_room():
                 return False
             self._append(EntryKind.EVENTS, bench.promised, self._batch())
-        elif self._next() != bench.seat and self._has_room():
+        elif (self._next() != bench.seat or self._is_something_lost()) and self._has_room():
             self._append(EntryKind.PASS, bench.promised)
         else:
             return False

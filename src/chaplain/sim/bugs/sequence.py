@@ -91,16 +91,23 @@ BUGS = [
     _bug(
         "publish again what kept its place",
         "publishing",
-        "        placed = self._placed.pop(index, ())",
-        "        placed = self._placed.get(index, ())",
+        "        found = self._placed.pop(index, [])",
+        "        found = self._placed.get(index, [])",
     ),
     _bug(
         "forget what lost its place",
         "publishing",
-        "                self._pending.appendleft(one.publish)\n",
-        "                pass\n",
+        "        self._pending.extendleft(reversed(publishes))\n",
+        "        pass\n",
         300,
         mode="liveness",
+    ),
+    _bug(
+        "publish again what may keep its place elsewhere",
+        "publishing",
+        "            self._lost.append(chain)\n",
+        "            self._wait_again([one.publish for lost in chain for one in lost.placed])\n",
+        400,
     ),
     _bug(
         "a restarted node takes its old seat",

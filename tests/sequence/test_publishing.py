@@ -1,0 +1,68 @@
+"""What becomes of our events when their entry loses its place: it is certain only when another is agreed there."""
+
+from __future__ import annotations
+
+from chaplain.sequence.entry import Ballot, EntryKind, make_entry
+from chaplain.sequence.events import Publish
+from chaplain.sequence.log import Held
+from chaplain.sequence.publishing import Publishing
+
+BALLOT = Ballot(1, 1)
+MUCH = 1 << 20
+
+
+def placed(*tokens: int) -> tuple[Publishing, list[Held]]:
+    """One entry for each of these, from index 3 on, and all of them displaced."""
+    publishing = Publishing()
+    dropped = []
+    for index, token in enumerate(tokens, 3):
+        publishing.add(Publish(token, "s", "ann", (b"%d" % token,)))
+        entry = make_entry(EntryKind.EVENTS, BALLOT, 1, 1, publishing.take(index, MUCH))
+        dropped.append(Held(index, entry, b"hash %d" % index))
+    publishing.displaced(dropped)
+    return publishing, dropped
+
+
+def waiting(publishing: Publishing) -> list[int]:
+    return publishing.abandon_pending()
+
+
+def test_what_lost_its_place_waits_for_what_is_agreed_there() -> None:
+    publishing, _ = placed(1, 2)
+    assert not publishing
+    assert publishing.is_lost_behind(3)
+    assert not publishing.is_lost_behind(4)
+
+
+def test_another_entry_rules_out_all_that_hung_on_ours_and_their_order_is_kept() -> None:
+    publishing, _ = placed(1, 2, 3)
+    publishing.add(Publish(4, "s", "ann", (b"4",)))
+    before = publishing.pending_bytes
+    assert publishing.decided(3, b"another") == []
+    assert publishing.pending_bytes == 4 * before
+    assert not publishing.is_lost_behind(3)
+    assert waiting(publishing) == [1, 2, 3, 4]
+
+
+def test_our_entry_agreed_after_all_is_ours_and_the_next_is_still_open() -> None:
+    publishing, dropped = placed(1, 2)
+    assert [one.publish.token for one in publishing.decided(3, dropped[0].hash)] == [1]
+    assert publishing.is_lost_behind(3)
+    assert publishing.decided(4, b"another") == []
+    assert waiting(publishing) == [2]
+
+
+def test_lost_twice_is_lost_once() -> None:
+    publishing, dropped = placed(1)
+    publishing.displaced(dropped)  # it came back from elsewhere, and lost its place again
+    assert [one.publish.token for one in publishing.decided(3, dropped[0].hash)] == [1]
+    assert not publishing.is_lost_behind(0)
+    assert waiting(publishing) == []
+
+
+def test_nobody_is_left_waiting_for_what_is_lost() -> None:
+    publishing, _ = placed(1, 2)
+    publishing.add(Publish(3, "s", "ann", (b"3",)))
+    publishing.take(3, MUCH)
+    assert publishing.abandon_placed() == [1, 2, 3]
+    assert not publishing.is_lost_behind(0)
