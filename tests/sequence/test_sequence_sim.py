@@ -24,6 +24,13 @@ def test_working_members_remember_what_fits_into_the_window(mode: str, seed: int
     assert mode == "liveness" or outcome.counts["rolling restart"]
 
 
+@pytest.mark.parametrize(("mode", "seed"), [("safety", 141), ("liveness", 287)])
+def test_a_dead_member_goes_and_another_comes_in_the_step_of_an_acknowledgement(mode: str, seed: int) -> None:
+    """The checker asked the newcomer, too, who was not in the work set that decided."""
+    outcome = run_seed("sequence", seed, mode)
+    assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
+
+
 def test_there_are_planted_bugs_with_names_of_their_own() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 15
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.events import Began, Delivered, Publish, Published, Unpublished
+from chaplain.sequence.log import Held, set_behind
 from chaplain.sequence.messages import State
 from chaplain.sequence.work_set import WorkSet
 from chaplain.sim.checkers import Watcher
@@ -47,6 +48,8 @@ class SequenceChecker(Watcher):
         """Of each history's entries with events, by index."""
         self._history: dict[str, int] = {}
         """The history that each node delivered in last: it may leave it in the same step."""
+        self._index: dict[str, int] = {}
+        """The entry that each node delivered last: what it acknowledges then is in it."""
         self._sets: dict[tuple[int, int], WorkSet] = {}
         self._acked: dict[tuple[int, str], int] = {}
         self._milestones: dict[tuple[int, str], list[tuple[int, int]]] = {}
@@ -84,7 +87,7 @@ class SequenceChecker(Watcher):
 
     def _delivered(self, host: Host, delivered: Delivered) -> None:
         stream = delivered.run.stream
-        self._history[host.name] = delivered.history
+        self._history[host.name], self._index[host.name] = delivered.history, delivered.index
         self._sizes.setdefault(delivered.history, {})[delivered.index] = len(delivered.run.data)
         heads = self._heads[host.name]
         if delivered.first != heads.get(stream, 0) + 1:
@@ -147,17 +150,29 @@ class SequenceChecker(Watcher):
             self._demand_copies(host, core)
 
     def _demand_copies(self, host: Host, core: SequenceCore) -> None:
-        """What is acknowledged is in more than half of the memories that count; one that died since had it, maybe."""
-        log = core.bench.log
-        members = log.members
+        """What is acknowledged, and what was decided behind it in the same step, is where it has to be.
+
+        Each entry is asked of the work set that decided about it: the changes behind it may have removed a member that
+        did not hold it, or let one in that cannot hold it yet.
+        """
+        log, members = core.bench.log, core.bench.foot.members
+        for held in log.since(log.base.index):
+            if held.index > log.decided:
+                return
+            if held.index >= self._index[host.name]:
+                self._demand_copy(host, core, held, members)
+            members = set_behind(members, held.entry)
+
+    def _demand_copy(self, host: Host, core: SequenceCore, held: Held, members: WorkSet) -> None:
+        """It is in more than half of the memories that count; one that died since had it, maybe."""
         cores = self._cores()
         without = 0
         for member in members:
             other = cores.get(member.identifier)
             if other is not None and other.bench.me == member and other.bench.history == core.bench.history:
-                held = other.bench.log.hash_at(log.decided)
-                without += held != log.decided_hash and other.bench.log.decided < log.decided
-        if 2 * without >= len(members) and len(members) > 1:
+                log = other.bench.log
+                without += log.hash_at(held.index) != held.hash and log.decided < held.index
+        if 2 * without >= len(members):
             self.complain(f"{host.name} acknowledges what {without} of {len(members)} memories do not hold")
 
     def _end(self, token: int) -> None:
