@@ -31,6 +31,11 @@ def test_a_dead_member_goes_and_another_comes_in_the_step_of_an_acknowledgement(
     assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
 
 
+def test_an_event_that_lost_its_place_at_its_node_has_one_number() -> None:
+    outcome = run_seed("sequence", 368, "safety")
+    assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
+
+
 def test_there_are_planted_bugs_with_names_of_their_own() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 15
 
