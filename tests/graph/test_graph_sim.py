@@ -23,6 +23,12 @@ def test_seeds():
     assert total(outcomes)["events"] > 50
 
 
+def test_everybody_is_met_soon_after_a_heal_though_all_dials_hung() -> None:
+    """A dial that nobody answers was given up after up to 15 s here, and after 5 s by the real sockets."""
+    outcome = run_seed("graph", 870, "liveness")
+    assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
+
+
 def test_clocks_that_are_ahead_of_each_other_harm_nobody(monkeypatch):
     """With the hour that a clock may jump nobody could be equal in time: this is about safety."""
     narrow = partial(GraphSettings, ahead_ns=4 * SECOND)
