@@ -120,7 +120,7 @@ def is_refused(cluster: Cluster, identity: Path) -> bool:
 
 def use_lane(client: Client, client_id: int) -> None:
     """As a client would that was copied with its memory: the lane of another, from its first id on."""
-    writing = client._line.engine._core._journal._writing
+    writing = client._line.engine._drive._core._journal._writing
     writing._lane, writing._phase = Lane(client_id), Phase.OPEN
 
 
