@@ -67,6 +67,7 @@ from chaplain.core import (
     Report,
     Stopping,
     Woken,
+    soonest,
 )
 from chaplain.desk import messages
 from chaplain.desk.messages import (
@@ -143,8 +144,7 @@ class ClientCore:
 
     def deadline(self) -> int | None:
         journal = None if self._journal is None or self._stopped else self._journal.deadline()
-        times = [time for time in (self._keeper.deadline(), self._deadlines.next_ns(), journal) if time is not None]
-        return min(times, default=None)
+        return soonest((self._keeper.deadline(), self._deadlines.next_ns(), journal))
 
     # The journal.
 

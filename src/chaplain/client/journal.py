@@ -38,7 +38,7 @@ from chaplain.client.proof import pack_proof
 from chaplain.client.resolving import Resolving
 from chaplain.client.streaming import Streaming
 from chaplain.client.writing import Writing
-from chaplain.core import Drained, Stopping, Woken
+from chaplain.core import Drained, Stopping, Woken, soonest
 from chaplain.journal.client_messages import (
     AlreadyWritten,
     Credit,
@@ -148,7 +148,7 @@ class ClientJournal:
     def deadline(self) -> int | None:
         times = [part.due_ns() for part in (self._outlets, self._petitioning, self._writing, self._streaming)]
         times.append(self._deadlines.next_ns())
-        return min((time for time in times if time is not None), default=None)
+        return soonest(times)
 
     def _follow(self, now_ns: int) -> None:
         """Everything that is not said and done goes to the session that is chosen now."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from chaplain.client.call_events import Failure, Raised, Returned
 from chaplain.client.journal_events import JournalEffect, Portion, ReadWish, TakenWish
 from chaplain.client.outlets import Outlets
+from chaplain.core import soonest
 from chaplain.journal.client_messages import LATEST, Chunk, Ended, Failed, Grant, NodeMessage, Read, StopReading
 
 WINDOW_BYTES = 4 * 1024 * 1024
@@ -131,8 +132,7 @@ class Streaming:
         self._fail(reader, Failure.UNREACHABLE, reason)
 
     def due_ns(self) -> int | None:
-        times = [time for reader in self._readers.values() for time in (reader.again_ns, reader.due_ns)]
-        return min((time for time in times if time is not None), default=None)
+        return soonest(time for reader in self._readers.values() for time in (reader.again_ns, reader.due_ns))
 
     @property
     def waits(self) -> bool:

@@ -26,6 +26,7 @@ from chaplain.client.outlets import Outlet, Outlets
 from chaplain.client.packing import Signer
 from chaplain.client.petitioning import APPLIED, Petitioning
 from chaplain.client.refusals import ELSEWHERE, FULL, IDENTITY, INVALID, LATER, UNREAD
+from chaplain.core import soonest
 from chaplain.journal.client_messages import AlreadyWritten, Decided, GoBack, NotWritten, Receipts, Write
 from chaplain.journal.config_message import FenceLane, LeaseLane, ReleaseLane
 from chaplain.journal.request import REQUEST_ID_MAX
@@ -126,7 +127,7 @@ class Writing:
         times = [self.jobs.due_ns(), self._answer_due_ns()]
         if self._hold_ns and any(True for lane in self._lanes() for _ in lane.unsent()):
             times.append(self._hold_ns)
-        return min((time for time in times if time is not None), default=None)
+        return soonest(times)
 
     def stop(self, now_ns: int) -> None:
         """Give back the lane, unless somebody may still want to know what became of something on it."""

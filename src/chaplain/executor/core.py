@@ -13,7 +13,18 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TypeAlias, assert_never
 
-from chaplain.core import Drained, Persisted, PersistFailed, Report, Requested, Settled, Stopping, Withdrawn, Woken
+from chaplain.core import (
+    Drained,
+    Persisted,
+    PersistFailed,
+    Report,
+    Requested,
+    Settled,
+    Stopping,
+    Withdrawn,
+    Woken,
+    soonest,
+)
 from chaplain.errors import Malformed
 from chaplain.executor import messages
 from chaplain.executor.comparison import Finding
@@ -165,7 +176,7 @@ class ExecutorCore:
     def deadline(self) -> int | None:
         times: list[int | None] = [feed.pause_ns for feed in self._feeds.values() if feed.pause_ns]
         times += [self._announce_ns, self._rehearsals.due_ns(), self._copying.due_ns]
-        return min((time for time in times if time is not None), default=None)
+        return soonest(times)
 
     def step(self, now_ns: int, event: ExecutorInput) -> list[ExecutorEffect]:
         match event:

@@ -17,7 +17,7 @@ import random
 from collections import Counter
 from typing import assert_never
 
-from chaplain.core import Heard, Report, Stopping, Woken
+from chaplain.core import Heard, Report, Stopping, Woken, soonest
 from chaplain.link.events import Dropped, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said
 from chaplain.mesh.beacon import BeaconKeys
 from chaplain.mesh.discovery import Discovery
@@ -89,10 +89,7 @@ class MeshCore:
 
     def deadline(self) -> int | None:
         due = self._vigil.deadline()
-        if self._discovery is None:
-            return due
-        beacon = self._discovery.deadline()
-        return min((each for each in (due, beacon) if each is not None), default=None)
+        return due if self._discovery is None else soonest((due, self._discovery.deadline()))
 
     def step(self, now_ns: int, event: MeshInput, /) -> list[MeshEffect]:
         match event:

@@ -81,10 +81,11 @@ def encode_pack(pack: Pack) -> bytes:
     _check(pack)
     count = len(pack.values)
     tables = [np.array(pack.request_counts, "<u4").tobytes()] if pack.request_counts else []
-    columns: list[Cells] = [cells for cells in (pack.values, pack.keys, pack.headers) if cells is not None]
+    tables.append(np.fromiter(map(len, pack.values), "<u4", count).tobytes())
+    columns: list[Cells] = [cells for cells in (pack.keys, pack.headers) if cells is not None]
     tables += [_sizes(cells) for cells in columns]
     table = b"".join(tables)
-    data = b"".join([b"".join(cell for cell in cells if cell) for cells in columns])
+    data = b"".join((*pack.values, *(cell for cells in columns for cell in cells if cell)))
     body = b"".join((table, padding(len(table)), data, padding(len(data))))
     signature = pack.signature + padding(len(pack.signature))
     size = PACK_HEAD_BYTES + len(signature) + len(body)
