@@ -147,8 +147,7 @@ class Clientele:
     def executed(self, executed: Executed) -> Iterator[tuple[bytes, NodeMessage]]:
         """A message was executed: what there is to say to whom, beside what the parts say themselves."""
         yield from self._attendance.answers(executed)
-        for instance, client_id in self.petitions.executed(executed):
-            self._attendance.attend(instance, client_id)
+        self.petitions.executed(executed)
         self.reading.executed(executed)
         self.promotion.pump()
         if executed.clients_changed:

@@ -134,18 +134,14 @@ class Petitions:
         elif self._master:
             self.effects.append(ToPeer(self._master, petition))
 
-    def executed(self, executed: Executed) -> list[tuple[bytes, int]]:
-        """Answer those whose petition was decided; gives who got or asked for which lane."""
-        attending: list[tuple[bytes, int]] = []
+    def executed(self, executed: Executed) -> None:
+        """Answer those whose petition was decided."""
         for entry in executed.verdict.entries:
             if not isinstance(entry, ConfigVerdict):
                 continue
             waiting = self._waiting.pop(entry.petition, None)
             for instance, call in waiting.askers if waiting is not None else ():
                 self.effects.append(ToClient(instance, _decided(call, entry)))
-                if entry.client_id:
-                    attending.append((instance, entry.client_id))
-        return attending
 
     def left(self, instance: bytes) -> None:
         """Nobody is there to be answered; the petition goes on."""
