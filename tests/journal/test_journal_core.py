@@ -10,16 +10,12 @@ from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, WRAPPING, lease, pack
 
 from chaplain.core import Stopping
 from chaplain.journal.client_messages import (
-    LATEST,
     AlreadyWritten,
     AskLane,
     AskProof,
-    Chunk,
     Credit,
-    Ended,
     Failed,
     GoBack,
-    Grant,
     LaneIs,
     ListClients,
     ListStreams,
@@ -27,8 +23,6 @@ from chaplain.journal.client_messages import (
     Open,
     Opened,
     ProofIs,
-    Read,
-    StopReading,
     SubmitPetition,
     Wrapped,
     WrapSecret,
@@ -38,23 +32,6 @@ from chaplain.journal.config_message import AddIdentity, FenceLane, RemoveIdenti
 from chaplain.journal.founding import Policy
 from chaplain.journal.peer_messages import Order, Payload, decode
 from chaplain.journal.signing import Check, SignatureType, holds
-from chaplain.segment.pack import decode_pack, heads_of
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    made = Cluster()
-    made.elect()
-    return made
-
-
-@pytest.fixture
-def client(cluster) -> Client:
-    return Client(cluster).connect(1)
-
-
-def values_of(body: bytes) -> list[bytes]:
-    return [value for head in heads_of(body) for value in decode_pack(body[head.start : head.end]).values]
 
 
 def others(cluster: Cluster, number: int) -> list[int]:
@@ -83,6 +60,19 @@ def test_a_write_is_answered_with_a_receipt_and_executed_everywhere(cluster, cli
         moment.timestamp_ns,
         moment.hash,
     )
+
+
+def test_only_the_session_that_writes_is_answered(cluster, client):
+    """A lane may be leased at one node and written on at another: the first has nothing to say about it."""
+    lane = client.lease()
+    writer = Client(cluster).connect(2)
+    writer.write(pack(lane, 1))
+    cluster.until(lambda: writer.runs)
+    cluster.agree()
+    assert not client.runs
+    client.write(pack(lane, 2))
+    cluster.until(lambda: client.runs)
+    assert [run.first_id for run in client.runs] == [2]
 
 
 def test_a_receipt_never_comes_before_a_quorum_has_it():
@@ -457,99 +447,6 @@ def test_wrapped_secrets_come_from_a_node():
 
 
 # Reading.
-
-
-def written(cluster: Cluster, client: Client, count: int) -> list[bytes]:
-    lane = client.lease()
-    made = [b"value %d" % number for number in range(1, count + 1)]
-    for number, value in enumerate(made, 1):
-        client.write(pack(lane, number, (value,)))
-        cluster.settle()
-    cluster.until(lambda: sum(run.requests for run in client.runs) == count)
-    cluster.agree()
-    return made
-
-
-def chunks(client: Client, call: int) -> list[tuple[Chunk, bytes]]:
-    return [(one, body) for one, body in client.inbox if isinstance(one, Chunk) and one.call == call]
-
-
-def test_a_stream_is_read_from_any_node(cluster, client):
-    made = written(cluster, client, 20)
-    for number in cluster.numbers:
-        reader = Client(cluster).connect(number)
-        ended, _ = reader.ask(Read(1, "orders", 0, 1 << 20))
-        assert ended == Ended(1, "end", "", 20)
-        got = chunks(reader, 1)
-        assert [value for _, body in got for value in values_of(body)] == made
-        offset = 0
-        for chunk, _ in got:
-            assert chunk.first_offset == offset
-            offset += chunk.count
-        assert [chunk.index for chunk, _ in got] == sorted(chunk.index for chunk, _ in got)
-        run = client.runs[0]
-        assert (got[0][0].regime, got[0][0].timestamp_ns) == (run.regime, run.timestamp_ns)
-
-
-def test_ranges_and_credit(cluster, client):
-    made = written(cluster, client, 20)
-    reader = Client(cluster).connect(2)
-    size = len(pack(1, 1, (made[0],)).raw)
-    reader.say(Read(1, "orders", 5, size + 1, end_offset=9))
-    cluster.settle()
-    assert 1 <= len(chunks(reader, 1)) <= 2
-    assert not reader.told(Ended)
-    cluster.settle()
-    reader.say(Grant(1, 10 * size))
-    cluster.settle()
-    assert [value for _, body in chunks(reader, 1) for value in values_of(body)] == made[5:9]
-    assert reader.told(Ended) == [Ended(1, "end", "", 9)]
-
-
-def test_followers_get_what_is_new(cluster, client):
-    written(cluster, client, 3)
-    reader = Client(cluster).connect(3)
-    reader.say(Read(1, "orders", LATEST, 1 << 20, follow=True))
-    reader.say(Read(2, "orders", 0, 1 << 20, follow=True))
-    cluster.settle()
-    client.write(pack(1, 4, (b"new",)))
-    cluster.until(lambda: chunks(reader, 1))
-    assert [value for _, body in chunks(reader, 1) for value in values_of(body)] == [b"new"]
-    cluster.until(lambda: sum(chunk.count for chunk, _ in chunks(reader, 2)) == 4)
-    reader.say(StopReading(1))
-    client.write(pack(1, 5, (b"newer",)))
-    cluster.until(lambda: sum(chunk.count for chunk, _ in chunks(reader, 2)) == 5)
-    assert len(chunks(reader, 1)) == 1
-
-
-def test_reading_needs_the_right_and_ends_with_it(cluster, client):
-    written(cluster, client, 1)
-    added = client.petition(petition(AddIdentity("bob", 1, BOB.key, (), ("orders",)), nonce=b"b" * 16))
-    reader = Client(cluster, BOB, added.acl, "bob").connect(2)
-    cluster.agree()
-    assert reader.ask(Read(1, "secret", 0, 1 << 20))[0].kind == "no_right"
-    reader.say(Read(2, "orders", 0, 1 << 20, follow=True))
-    cluster.settle()
-    assert len(chunks(reader, 2)) == 1
-    client.petition(petition(RemoveIdentity(added.acl)))
-    cluster.until(lambda: reader.told(Ended))
-    assert reader.told(Ended)[0].kind == "no_right"
-
-
-def test_nothing_is_shown_that_is_not_agreed():
-    cluster = Cluster()
-    master = cluster.elect()
-    client = Client(cluster).connect(master)
-    lane = client.lease()
-    reader = Client(cluster).connect(master)
-    reader.say(Read(1, "orders", 0, 1 << 20, follow=True))
-    cluster.settle()
-    for other in others(cluster, master):
-        cluster.cut |= {(other, master)}
-    client.write(pack(lane, 1))
-    cluster.settle()
-    assert not chunks(reader, 1)
-    assert reader.ask(Read(2, "orders", 0, 1 << 20))[0] == Ended(2, "end", "", 0)
 
 
 def test_malformed_parcels_are_reported(cluster, client):
