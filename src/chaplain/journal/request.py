@@ -15,7 +15,7 @@ import numpy as np
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.segment.layout import HASH_BYTES, Bytes, octets, padded
+from chaplain.segment.layout import HASH_BYTES, Bytes, Octets, octets, padded
 from chaplain.segment.pack import NOTHING, PACK_HEAD_BYTES, PackHead, column_count, digest_of, read_head, stated_digest
 from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.primitives import VCHAR, put_string
@@ -57,11 +57,7 @@ def client_id_of(raw: bytes) -> int:
 def read_heading(raw: Bytes) -> Heading:
     """The heading of one pack, cheaply: enough to say whose it is and which requests it holds."""
     view = octets(raw)
-    head = read_head(view, 0)
-    if head.end != len(view):
-        raise Malformed(f"request: {len(view) - head.end} octets too many")
-    if not head.client_id or not head.first_id or head.first_id + head.requests - 1 > REQUEST_ID_MAX:
-        raise Malformed(f"request: lane {head.client_id}, first id {head.first_id}: both count from 1, in 32 bits")
+    head = _read_head(view)
     return Heading(
         client_id=head.client_id,
         first_id=head.first_id,
@@ -74,10 +70,20 @@ def read_heading(raw: Bytes) -> Heading:
     )
 
 
+def _read_head(view: Octets) -> PackHead:
+    """The head of a pack that stands alone, with ids that a lane can have."""
+    head = read_head(view, 0)
+    if head.end != len(view):
+        raise Malformed(f"request: {len(view) - head.end} octets too many")
+    if not head.client_id or not head.first_id or head.first_id + head.requests - 1 > REQUEST_ID_MAX:
+        raise Malformed(f"request: lane {head.client_id}, first id {head.first_id}: both count from 1, in 32 bits")
+    return head
+
+
 def check_pack(raw: Bytes) -> PackHead:
     """The pack's head, if its tables add up and its digest is right: numpy does the sums, whatever the count."""
     view = octets(raw)
-    head = read_head(view, 0)
+    head = _read_head(view)
     tables = view[head.tables_at : head.data_at].view("<u4")
     requests = tables[: head.tabled_requests]
     if len(requests) and (int(requests.min()) < 1 or int(requests.sum(dtype=np.uint64)) != head.count):
@@ -92,7 +98,7 @@ def check_pack(raw: Bytes) -> PackHead:
     signature_end = PACK_HEAD_BYTES + head.signature_bytes
     if tables[used:].any() or view[end:].any() or view[signature_end : head.tables_at].any():
         raise Malformed("request: padding that is not zero")
-    if digest_of(view) != stated_digest(view):
+    if digest_of(view, head) != stated_digest(view):
         raise Malformed("request: the digest is not that of the pack")
     return head
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.journal.request import REQUEST_LABEL, check_pack, read_heading, signed_octets
+from chaplain.journal.request import REQUEST_LABEL, check_pack, signed_octets
 from chaplain.link.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, verify
 from chaplain.segment.pack import PACK_HEAD_BYTES, stated_digest, with_signature
 
@@ -58,13 +58,12 @@ class Check(Frozen, frozen=True):
 
 def holds(check: Check) -> bool:
     try:
-        heading = read_heading(check.raw)
         head = check_pack(check.raw)
     except Malformed:
         return False
     if head.signature_type != check.signature_type:
         return False
-    message = signed_octets(check.cluster, check.stream, heading.digest)
+    message = signed_octets(check.cluster, check.stream, stated_digest(check.raw))
     signature = bytes(check.raw[PACK_HEAD_BYTES : PACK_HEAD_BYTES + head.signature_bytes])
     return _signature_holds(check.signature_type, check.key, message, signature)
 

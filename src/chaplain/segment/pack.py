@@ -141,10 +141,10 @@ def with_signature(raw: bytes, signature: bytes) -> bytes:
     return b"".join((raw[:PACK_HEAD_BYTES], signature, raw[PACK_HEAD_BYTES + len(signature) :]))
 
 
-def digest_of(raw: Bytes) -> bytes:
-    """What the digest of this one pack ought to be."""
+def digest_of(raw: Bytes, head: PackHead | None = None) -> bytes:
+    """What the digest of this one pack ought to be; its head need not be read again by whoever has it."""
     view = octets(raw)
-    head = read_head(view, 0)
+    head = head or read_head(view, 0)
     hasher = hashlib.sha256(view[:_DIGEST_AT].data)
     hasher.update(view[head.tables_at : head.end].data)
     return hasher.digest()

@@ -95,8 +95,8 @@ BUGS = [
     _bug(
         "accept a digest mismatch",
         "request",
-        "if digest_of(view) != stated_digest(view):",
-        "if len(digest_of(view)) != len(stated_digest(view)):",
+        "if digest_of(view, head) != stated_digest(view):",
+        "if len(digest_of(view, head)) != len(stated_digest(view)):",
     ),
     _bug(
         "believe what came from others",
