@@ -30,7 +30,6 @@ from chaplain.journal import (
     log_records,
     mending,
     peer_messages,
-    signing,
     transaction,
 )
 from chaplain.journal.checkpoint import checkpoint_name
@@ -209,7 +208,7 @@ class Requests(Workload):
         (ingest_message, "decode"),
         *((module, "decode_body") for module in (catchup, following, log_records, mending)),
         *((module, "decode_pack") for module in (transaction, journal_checks, journal_oracle)),
-        *((module, "read_heading") for module in (clientele, execution, ingest, intake, signing)),
+        *((module, "read_heading") for module in (clientele, execution, ingest, intake)),
         *((module, "request_digest") for module in (execution, intake)),
         *((module, "holds") for module in (core, execution, sys.modules[__name__])),
     )
