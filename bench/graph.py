@@ -29,11 +29,11 @@ from chaplain.gossip.events import Told
 from chaplain.graph.core import GraphCore
 from chaplain.graph.event import NO_ID, VERSION, Event, decode
 from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked
+from chaplain.graph.kept import Kept, Place
 from chaplain.graph.messages import Fetch
 from chaplain.graph.messages import decode as decode_message
 from chaplain.graph.model import Model
 from chaplain.graph.settings import GraphSettings
-from chaplain.graph.store import Kept, Place
 from chaplain.link.events import Peer
 from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Whisper

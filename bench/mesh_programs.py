@@ -31,7 +31,8 @@ from chaplain.link.settings import LinkSettings
 from chaplain.link.sockets import Sockets
 from chaplain.mesh.events import JoinPool, Shout, Shouted
 from chaplain.mesh.settings import MeshSettings
-from chaplain.node.core import NodeCore, NodeInput, NodeSettings
+from chaplain.node.core import NodeCore, NodeInput
+from chaplain.node.settings import NodeSettings
 from chaplain.runtime.assemble import SWITCH_INTERVAL_S
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.host import Clock, Host

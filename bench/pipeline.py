@@ -36,7 +36,8 @@ from chaplain.journal.signing import SLOT_BYTES, SignatureType, sign_pack
 from chaplain.link.identity import Identity, to_text
 from chaplain.pipeline import local_session, prove
 from chaplain.segment.pack import Pack, encode_pack
-from chaplain.segment.write import LogSettings, Writer
+from chaplain.segment.settings import LogSettings
+from chaplain.segment.write import Writer
 
 CLUSTER = "bench"
 STREAM = "orders"

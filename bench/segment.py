@@ -23,7 +23,8 @@ from chaplain.segment.arrow import SCHEMA, to_record_batches
 from chaplain.segment.files import OpenSegment, list_segments
 from chaplain.segment.pack import KEYS, NOTHING, Pack, encode_pack, heads_of
 from chaplain.segment.record import Flag, Kind, Record
-from chaplain.segment.write import LogSettings, Writer
+from chaplain.segment.settings import LogSettings
+from chaplain.segment.write import Writer
 
 COLUMNS = ("offset", "timestamp", "key", "value", "client_id", "client_message_id", "regime", "message_index")
 MESSAGE_BYTES = 100

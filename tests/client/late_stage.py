@@ -20,7 +20,8 @@ from chaplain.link.identity import Identity, new_instance
 from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh.settings import MeshSettings
-from chaplain.node.core import NodeCore, NodeSettings
+from chaplain.node.core import NodeCore
+from chaplain.node.settings import NodeSettings
 
 SECOND_NS = 1_000_000_000
 TICK_NS = SECOND_NS // 50

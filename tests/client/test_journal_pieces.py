@@ -22,8 +22,9 @@ from chaplain.client.journal_results import PLACE_UNKNOWN, ClientRecord
 from chaplain.client.journal_sync import Journal, Reader, Writer
 from chaplain.client.lane import Lane, Packed
 from chaplain.client.opening import prepare
-from chaplain.client.packing import Signer, make_pack
+from chaplain.client.packing import make_pack
 from chaplain.client.proof import pack_proof, read_proof
+from chaplain.client.signer import Signer
 from chaplain.client.unpacking import messages_of
 from chaplain.errors import ConfigError, Malformed, Missing
 from chaplain.journal.client_messages import ProofIs, Run

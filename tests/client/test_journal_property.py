@@ -12,7 +12,7 @@ from ledger_stage import Bench, Cluster
 from chaplain.client.call_events import Failure, Raised, Returned
 from chaplain.client.journal_events import Written
 from chaplain.journal.client_messages import Opened
-from chaplain.journal.state import Status
+from chaplain.journal.facts import Status
 
 ACTIONS = ("write", "write", "write", "burst", "many", "tick", "tick", "time", "switch", "lose", "hurt", "deaf", "hear")
 RARE = ("cut", "heal", "refused", "resolve", "stranger", "kill")

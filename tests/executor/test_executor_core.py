@@ -31,14 +31,14 @@ from chaplain.executor.messages import AskReach, AskResults, Print, Query, Reach
 from chaplain.executor.statement import SQL_TYPE
 from chaplain.gossip.events import Told
 from chaplain.journal.assembly import Placed, founded
+from chaplain.journal.checkpoint import Base
 from chaplain.journal.cluster_message import Body, chain_hash, encode_body
 from chaplain.journal.config_message import NO_ACL
-from chaplain.journal.covering import Base
+from chaplain.journal.decided import ConfigVerdict, Executed, Verdict
+from chaplain.journal.facts import Client, Moment
 from chaplain.journal.log_records import message_records
 from chaplain.journal.node_message import Stage as Role
 from chaplain.journal.order_events import Message, Preview
-from chaplain.journal.state import Client, Moment
-from chaplain.journal.verdict import ConfigVerdict, Executed, Verdict
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Whisper
 from chaplain.segment.pack import Pack, encode_pack

@@ -41,7 +41,8 @@ from chaplain.link.identity import Identity
 from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh.settings import MeshSettings
-from chaplain.node.core import NodeCore, NodeSettings
+from chaplain.node.core import NodeCore
+from chaplain.node.settings import NodeSettings
 from chaplain.node.upper import UpperInput
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, Broadcast, Hello

@@ -13,8 +13,9 @@ from chaplain.segment.pack import Pack, decode_pack, encode_pack, heads_of
 from chaplain.segment.read import agreed
 from chaplain.segment.record import HEAD_BYTES, Kind, Record, decode_body, decode_head, encode
 from chaplain.segment.scan import Tail, scan
+from chaplain.segment.settings import LogSettings
 from chaplain.segment.survey import Surveyor
-from chaplain.segment.write import LogSettings, Writer
+from chaplain.segment.write import Writer
 
 IDENTITY = bytes(range(16))
 POSITION = 8192

@@ -18,12 +18,12 @@ from chaplain.journal.cluster_message import (
     genesis,
 )
 from chaplain.journal.config_message import ConfigMessage, LeaseLane, acl_id, entry_type_of, stage_of
+from chaplain.journal.decided import ConfigVerdict, Executed, PackVerdict
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.founding import Founding, FoundingClient, Member, Policy
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.order_events import Settled
 from chaplain.journal.signing import SLOT_BYTES, SignatureType, Wrapping, seal_pack, sign_pack
-from chaplain.journal.verdict import ConfigVerdict, Executed, PackVerdict
 from chaplain.link.identity import Identity
 from chaplain.segment.pack import Pack, encode_pack
 from chaplain.sim import journal_clients

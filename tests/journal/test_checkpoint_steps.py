@@ -20,7 +20,9 @@ from chaplain.journal.archive import LOOK_NS, Archive
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.config_message import MakeCheckpoint, encode_fields
 from chaplain.journal.covering import Covering
-from chaplain.journal.holding import Held, Holding, Staged
+from chaplain.journal.decided import Executed, StreamVerdict
+from chaplain.journal.facts import Held, Staged
+from chaplain.journal.holding import Holding
 from chaplain.journal.journal_events import ToPeer
 from chaplain.journal.peer_messages import AskState, Covered, StatePiece
 from chaplain.journal.places import Places, Stretch
@@ -30,7 +32,7 @@ from chaplain.journal.retention import NOBODY, Rules, droppable, first_needed
 from chaplain.journal.returning import RETURN_NS
 from chaplain.journal.shelf import Shelf
 from chaplain.journal.state import State, load
-from chaplain.journal.verdict import Executed, Reason, StreamVerdict
+from chaplain.journal.verdict import Reason
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "checkpoints.md"
 EXAMPLES = {

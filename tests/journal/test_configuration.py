@@ -19,9 +19,9 @@ from chaplain.journal.config_message import (
     RemoveIdentity,
     acl_id,
 )
+from chaplain.journal.facts import Client, Status
 from chaplain.journal.founding import Policy
 from chaplain.journal.signing import SignatureType
-from chaplain.journal.state import Client, Status
 from chaplain.journal.verdict import Reason
 from chaplain.link.identity import Identity
 from chaplain.rights import may_read, may_write

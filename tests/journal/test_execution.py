@@ -28,12 +28,14 @@ from chaplain.errors import Malformed
 from chaplain.journal import verdict
 from chaplain.journal.cluster_message import DataEntry, Reference
 from chaplain.journal.config_message import AddIdentity, FenceLane, RemoveIdentity
+from chaplain.journal.decided import DataVerdict
 from chaplain.journal.execution import JournalExecution
+from chaplain.journal.facts import Status
 from chaplain.journal.founding import Policy
 from chaplain.journal.ingest_message import IngestEntry, digest_of
 from chaplain.journal.signing import SignatureType
-from chaplain.journal.state import Status, load, stream_genesis, stream_hash
-from chaplain.journal.verdict import DataVerdict, Reason
+from chaplain.journal.state import load, stream_genesis, stream_hash
+from chaplain.journal.verdict import Reason
 from chaplain.segment.arrow import to_record_batches
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.pack import stated_digest

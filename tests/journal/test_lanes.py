@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from requests_stage import ADMIN_ACL, BOB, SECOND, Prefix, Stage, founding, give, lease, pack, packs_of
 
 from chaplain.journal.execution import JournalExecution
+from chaplain.journal.facts import Lane, Moment, Remembered
 from chaplain.journal.founding import Policy
 from chaplain.journal.lanes import Standing, applied, rule
 from chaplain.journal.request import Heading
-from chaplain.journal.state import Lane, Moment, Remembered, stream_genesis
+from chaplain.journal.state import stream_genesis
 from chaplain.journal.verdict import Reason
 
 MOMENT = Moment(1, 1, 1, b"h" * 32)

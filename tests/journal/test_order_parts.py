@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from chaplain.core import Persist, Replace
 from chaplain.journal.agreement import Tally
 from chaplain.journal.cluster_message import DataEntry, Reference
-from chaplain.journal.order_events import Tell
+from chaplain.journal.order_events import Stood, Tell
 from chaplain.journal.order_message import Fetch
-from chaplain.journal.quill import Quill, Stood
+from chaplain.journal.quill import Quill
 from chaplain.journal.quorum import Quorum
 from chaplain.journal.shelf import PAYLOAD_OVERHEAD_BYTES, Shelf
 

@@ -11,12 +11,12 @@ from order_cluster import Cluster, Desk
 from chaplain.core import Drained, Replace, WriteAt
 from chaplain.errors import Malformed, StorageError
 from chaplain.journal.cluster_message import genesis
+from chaplain.journal.facts import Moment
 from chaplain.journal.log_records import Group, Grouper, Jot, decode_jot, encode_jot, is_message
 from chaplain.journal.log_recovery import _Heap, recover
 from chaplain.journal.order_events import PeerUp, Role, Started
 from chaplain.journal.order_message import KNOWN_AGREED, Acknowledge, Answer, AskVote, Question, Supplied, Supply, Vote
 from chaplain.journal.standing import State, decode_standing
-from chaplain.journal.state import Moment
 from chaplain.segment.header import read_headers
 from chaplain.segment.record import Kind
 from chaplain.segment.scan import scan

@@ -12,10 +12,11 @@ from chaplain.journal import client_messages, config_message, ingest_message, pe
 from chaplain.journal.client_messages import Opened, Receipts, Run, Write
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.config_message import AddIdentity, FenceLane, LeaseLane
+from chaplain.journal.decided import ConfigVerdict, DataVerdict
 from chaplain.journal.peer_messages import Ack, AskPayload
 from chaplain.journal.signing import Check, holds
 from chaplain.journal.transaction import Commit, Span
-from chaplain.journal.verdict import ConfigVerdict, DataVerdict, Reason
+from chaplain.journal.verdict import Reason
 from chaplain.segment.pack import decode_pack
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "journal-requests.md"

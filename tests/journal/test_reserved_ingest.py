@@ -11,6 +11,7 @@ from chaplain.core import Drained, Persisted
 from chaplain.journal.client_messages import GoBack, NotWritten, Receipts
 from chaplain.journal.cluster_message import DataEntry, genesis
 from chaplain.journal.config_message import AddIdentity
+from chaplain.journal.facts import Status
 from chaplain.journal.ingest import IngestCore
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.journal_events import (
@@ -28,7 +29,6 @@ from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.order_events import PayloadArrived, Started
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.signing import holds
-from chaplain.journal.state import Status
 from chaplain.link.identity import Identity
 
 ME = b"me".ljust(16)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaplain.graph import requests as graph
-from chaplain.journal.state import Client, Status
+from chaplain.journal.facts import Client, Status
 from chaplain.node.clearance import Clearance
 from chaplain.rights import Right, Want, covers, may, refusal
 from chaplain.sequence import requests as sequence

@@ -20,8 +20,9 @@ from chaplain.link.settings import LinkSettings
 from chaplain.mesh.events import Entered, JoinPool, MeshEffect, Shout, Shouted, Whisper, Whispered
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node import status
-from chaplain.node.core import NodeCore, NodeSettings
+from chaplain.node.core import NodeCore
 from chaplain.node.rings import KEYRING_FILE
+from chaplain.node.settings import NodeSettings
 from chaplain.node.upper import UpperCore, UpperEffect, UpperInput
 from chaplain.sim.trace import Trace
 from chaplain.sim.world import World

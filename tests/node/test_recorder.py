@@ -10,9 +10,10 @@ from chaplain.core import Drained, Persist, Persisted, Report, WriteAt
 from chaplain.gossip.events import Event, EventId, EventSeen
 from chaplain.link.events import Peer
 from chaplain.mesh.events import JoinPool, Shout, Shouted
-from chaplain.node.recorder import ROW_BYTES, Recorder, RecorderEffect, RecorderSettings
+from chaplain.node.recorder import ROW_BYTES, Recorder, RecorderEffect
+from chaplain.node.settings import RecorderSettings
+from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import Tap
-from chaplain.segment.write import LogSettings
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 

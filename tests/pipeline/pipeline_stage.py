@@ -17,7 +17,8 @@ from chaplain.journal.execution import JournalExecution
 from chaplain.journal.log_records import mark_record, message_records
 from chaplain.journal.order_events import Message
 from chaplain.segment.record import Record
-from chaplain.segment.write import LogSettings, Writer
+from chaplain.segment.settings import LogSettings
+from chaplain.segment.write import Writer
 
 assert CLUSTER
 MESSAGES = 40

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from chaplain.pipeline import register
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.files import Files
+from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap
-from chaplain.segment.write import LogSettings
 
 
 def test_each_kind_is_read_from_its_own_log(spark: SparkSession, tmp_path: Path) -> None:

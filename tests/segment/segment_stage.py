@@ -11,8 +11,9 @@ from chaplain.segment.layout import NO_HASH, parse_name
 from chaplain.segment.pack import Pack, encode_pack
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.scan import Scan, scan
+from chaplain.segment.settings import LogSettings
 from chaplain.segment.survey import Survey, Surveyor
-from chaplain.segment.write import LogSettings, Writer
+from chaplain.segment.write import Writer
 
 SMALL = LogSettings("log", 5, segment_bytes=16 * 1024)
 

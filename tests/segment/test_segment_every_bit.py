@@ -15,7 +15,8 @@ from chaplain.segment.header import decode_header, read_headers
 from chaplain.segment.layout import HEADER_BYTES, PAGE_BYTES, RECORDS_START, segment_name
 from chaplain.segment.record import decode_body, decode_head
 from chaplain.segment.scan import Scan, Tail, Verdict, scan
-from chaplain.segment.write import LogSettings, Writer
+from chaplain.segment.settings import LogSettings
+from chaplain.segment.write import Writer
 
 SIZE = 64 * 1024
 SIZES = (30_000, 0, 17_000, 5, 333)

@@ -8,7 +8,8 @@ from segment_stage import SMALL, Disk, chained, header_of, written
 from chaplain.segment.layout import RECORDS_START, segment_name
 from chaplain.segment.record import Kind, Record, encode, size_of
 from chaplain.segment.scan import Tail, Verdict, scan
-from chaplain.segment.write import LogSettings, Writer, refill
+from chaplain.segment.settings import LogSettings
+from chaplain.segment.write import Writer, refill
 
 FIRST = segment_name("log", 0)
 

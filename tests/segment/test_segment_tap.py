@@ -11,8 +11,8 @@ from segment_stage import Disk
 from chaplain.segment import arrow
 from chaplain.segment.layout import parse_name
 from chaplain.segment.read import agreed
+from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap
-from chaplain.segment.write import LogSettings
 
 SETTINGS = LogSettings("tap", 7, segment_bytes=16 * 1024)
 COLUMNS = ("value", "key", "topic", "offset", "kind", "client_id", "client_message_id")

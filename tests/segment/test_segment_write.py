@@ -12,7 +12,8 @@ from chaplain.errors import ConfigError, StorageError
 from chaplain.segment.layout import RECORDS_START, segment_name
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.scan import Verdict
-from chaplain.segment.write import LogSettings, Writer, mend_header
+from chaplain.segment.settings import LogSettings
+from chaplain.segment.write import Writer, mend_header
 
 
 def name(sequence: int) -> str:

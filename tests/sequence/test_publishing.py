@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chaplain.sequence.entry import Ballot, EntryKind, make_entry
 from chaplain.sequence.events import Publish
-from chaplain.sequence.log import Held
+from chaplain.sequence.held import Held
 from chaplain.sequence.publishing import Publishing
 
 BALLOT = Ballot(1, 1)

@@ -10,8 +10,8 @@ import pytest
 from chaplain.client.sequence_requests import Reading, SequenceEvent, check_values
 from chaplain.core import Drained, Persist, Persisted, Report, Requested, Settled, Withdrawn, Woken
 from chaplain.errors import Missing
+from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap
-from chaplain.segment.write import LogSettings
 from chaplain.sequence import requests
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.layer import LayerEffect, SequenceLayer

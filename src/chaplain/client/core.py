@@ -27,7 +27,9 @@ from chaplain.client.events import (
     Connect,
     Failure,
     Item,
+    Lost,
     Measure,
+    Opened,
     Raised,
     Returned,
     Settings,
@@ -50,7 +52,7 @@ from chaplain.client.journal_events import (
     WriteWish,
 )
 from chaplain.client.journal_events import Wish as JournalWish
-from chaplain.client.keeper import Keeper, Lost, News, Opened
+from chaplain.client.keeper import Keeper, News
 from chaplain.client.pending import Pending, Wish, fits
 from chaplain.client.session import Session
 from chaplain.core import (

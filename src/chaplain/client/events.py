@@ -94,6 +94,20 @@ class Yielded(Frozen, frozen=True):
 Outcome: TypeAlias = Returned | Raised | Began | Yielded | JournalOutcome
 ClientEffect: TypeAlias = HostEffect | Outcome
 
+
+# News of sessions, from their keeper to the core.
+
+
+class Opened(Frozen, frozen=True):
+    instance: bytes
+
+
+class Lost(Frozen, frozen=True):
+    instance: bytes
+    endpoint: str
+    reason: str
+
+
 __all__ = [
     "Began",
     "Call",
@@ -103,7 +117,9 @@ __all__ = [
     "Connect",
     "Failure",
     "Item",
+    "Lost",
     "Measure",
+    "Opened",
     "Outcome",
     "Raised",
     "Returned",

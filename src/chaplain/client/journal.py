@@ -32,10 +32,10 @@ from chaplain.client.journal_events import (
     Written,
 )
 from chaplain.client.outlets import Outlets
-from chaplain.client.packing import Signer
 from chaplain.client.petitioning import APPLIED, Petitioning
 from chaplain.client.proof import pack_proof
 from chaplain.client.resolving import Resolving
+from chaplain.client.signer import Signer
 from chaplain.client.streaming import Streaming
 from chaplain.client.writing import Writing
 from chaplain.core import Drained, Stopping, Woken, soonest

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TypeAlias, assert_never
 
 from chaplain.client.endpoints import Endpoints
-from chaplain.client.events import Settings
+from chaplain.client.events import Lost, Opened, Settings
 from chaplain.client.session import Session
 from chaplain.core import (
     Admit,
@@ -25,7 +25,6 @@ from chaplain.core import (
     Disconnected,
     Drained,
     Flushed,
-    Frozen,
     HangUp,
     HostEffect,
     Refuse,
@@ -41,16 +40,6 @@ nothing until a person does. The host says so when the door is shut, the keeper 
 NOT_GREETED = "it let us in but does not greet us; is it of another cluster, or another version?"
 GREETING_REFUSED = "greeting refused"
 """What the link calls that in its reports."""
-
-
-class Opened(Frozen, frozen=True):
-    instance: bytes
-
-
-class Lost(Frozen, frozen=True):
-    instance: bytes
-    endpoint: str
-    reason: str
 
 
 News: TypeAlias = Opened | Lost | Said | Missed | Dropped

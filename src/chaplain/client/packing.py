@@ -12,10 +12,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from chaplain.client.journal_events import Batch
-from chaplain.core import Frozen
+from chaplain.client.signer import Signer
 from chaplain.journal.request import REQUEST_ID_MAX
-from chaplain.journal.signing import SLOT_BYTES, SignatureType, seal_pack, sign_pack
-from chaplain.link.identity import Identity
+from chaplain.journal.signing import SLOT_BYTES
 from chaplain.segment.pack import Pack, encode_pack
 
 PACK_BYTES = 256 * 1024
@@ -26,28 +25,6 @@ MESSAGE_BYTES = 16
 """No less than what a pack, and each message in it, takes beside its octets."""
 REQUEST_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024
 """A larger batch is refused: the cluster takes 4 MiB as one pack, and its ingest message must fit in a record, too."""
-
-
-class Signer(Frozen, frozen=True):
-    """Who signs, for which cluster, and how. `repr` shows no secret."""
-
-    identity: Identity
-    cluster: str
-    secret: bytes = b""
-    """Of an HMAC; without one, packs are signed with Ed25519."""
-
-    def __repr__(self) -> str:
-        return f"Signer({self.identity!r}, {self.cluster!r})"
-
-    @property
-    def type(self) -> SignatureType:
-        return SignatureType.HMAC_SHA256 if self.secret else SignatureType.ED25519
-
-    def sign(self, raw: bytes, stream: str) -> bytes:
-        """The pack with its slot filled."""
-        if self.secret:
-            return seal_pack(raw, self.cluster, stream, self.secret)
-        return sign_pack(raw, self.cluster, stream, self.identity)
 
 
 def packed_bytes(batch: Batch) -> int:

@@ -23,9 +23,9 @@ from chaplain.client.journal_events import JournalEffect, Place
 from chaplain.client.journal_results import RequestId
 from chaplain.client.lane import Lane, Packed
 from chaplain.client.outlets import Outlet, Outlets
-from chaplain.client.packing import Signer
 from chaplain.client.petitioning import APPLIED, Petitioning
 from chaplain.client.refusals import ELSEWHERE, FULL, IDENTITY, INVALID, LATER, UNREAD
+from chaplain.client.signer import Signer
 from chaplain.core import soonest
 from chaplain.journal.client_messages import AlreadyWritten, Decided, GoBack, NotWritten, Receipts, Write
 from chaplain.journal.config_message import FenceLane, LeaseLane, ReleaseLane

@@ -60,11 +60,11 @@ from chaplain.executor.questions import JournalView, Questions
 from chaplain.executor.rehearsals import Rehearsals
 from chaplain.executor.telling import fingerprints, of_feeds
 from chaplain.gossip.events import MemberChanged, Told
+from chaplain.journal.decided import ConfigVerdict, Executed
+from chaplain.journal.facts import Moment
 from chaplain.journal.journal_events import Rehearse, Rehearsed
 from chaplain.journal.node_message import Stage
 from chaplain.journal.reading import whole_messages
-from chaplain.journal.state import Moment
-from chaplain.journal.verdict import ConfigVerdict, Executed
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.rights import NO_ROLE, NOT_EXECUTOR
 from chaplain.segment.record import Kind, Record

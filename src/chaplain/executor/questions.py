@@ -22,9 +22,9 @@ from chaplain.executor.feed import Feed, Phase
 from chaplain.executor.messages import AskReach, AskResults, PeerMessage, Query, ReadThrough, WereRead
 from chaplain.executor.statement import decode_statement
 from chaplain.journal.assembly import Assembly
-from chaplain.journal.covering import Base
+from chaplain.journal.checkpoint import Base
+from chaplain.journal.facts import Client, Status
 from chaplain.journal.quorum import Quorum
-from chaplain.journal.state import Client, Status
 from chaplain.rights import NO_RIGHT, Right, Want, may_read, refusal
 
 WAITING_MAX = 4096

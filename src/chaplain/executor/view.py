@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chaplain.journal.assembly import Assembly
+from chaplain.journal.checkpoint import Base
 from chaplain.journal.core import JournalCore
-from chaplain.journal.covering import Base
-from chaplain.journal.state import Client
+from chaplain.journal.facts import Client
 
 
 class NodesJournal:

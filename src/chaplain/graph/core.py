@@ -16,7 +16,6 @@ from typing import Any, assert_never
 
 from chaplain.core import (
     Drained,
-    Frozen,
     Halt,
     Operation,
     Persist,
@@ -44,6 +43,7 @@ from chaplain.graph.graph_events import (
     SignaturesChecked,
 )
 from chaplain.graph.intake import FORGED, Intake
+from chaplain.graph.kept import Written
 from chaplain.graph.messages import Events, Fetch, Fetched, GetData, GraphMessage, Inv, SyncEvent
 from chaplain.graph.orphans import Orphan
 from chaplain.graph.pruning import allowed_floor, is_below, told_floor
@@ -52,21 +52,12 @@ from chaplain.graph.recovery import recover
 from chaplain.graph.requests import Append, Appended, wanted
 from chaplain.graph.settings import GraphSettings
 from chaplain.graph.spreading import Spreading
-from chaplain.graph.store import Place, Store
+from chaplain.graph.store import Store
 from chaplain.graph.stream import Stream
 from chaplain.graph.syncing import Syncing
 from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited
 from chaplain.segment.layout import Bytes
-
-
-class _Written(Frozen, frozen=True):
-    """What a ticket puts on disk of one stream."""
-
-    stream: str
-    places: tuple[Place, ...]
-    enough: tuple[int, ...]
-    floor: int
 
 
 class GraphCore:
@@ -99,7 +90,7 @@ class GraphCore:
             heard_floor=self._heard_floor,
         )
         self.reading = Reading(common)
-        self._tickets: deque[tuple[int, int, list[_Written]]] = deque()
+        self._tickets: deque[tuple[int, int, list[Written]]] = deque()
         self._ticket = 0
         self._prune_ns = now_ns
         self._released = 0
@@ -295,7 +286,7 @@ class GraphCore:
         if self._tickets:
             return
         operations: list[Operation] = []
-        written: list[_Written] = []
+        written: list[Written] = []
         for stream in self.streams.values():
             if not stream.fresh and not stream.enough and not stream.floor_wanted:
                 continue
@@ -310,7 +301,7 @@ class GraphCore:
             floor, stream.floor_wanted = stream.floor_wanted, 0
             if floor:
                 operations += self._store.floor(stream.name, floor)
-            written.append(_Written(stream.name, tuple(places), tuple(marked), floor))
+            written.append(Written(stream.name, tuple(places), tuple(marked), floor))
         if self._released:
             operations += self._store.release_below(self._released)
             self._released = 0
@@ -335,7 +326,7 @@ class GraphCore:
                 self._settle(now_ns, self.streams[one.stream], one)
         self.reading.news(now_ns, names)
 
-    def _settle(self, now_ns: int, stream: Stream, written: _Written) -> None:
+    def _settle(self, now_ns: int, stream: Stream, written: Written) -> None:
         new = stream.persisted(len(written.places), list(written.places))
         for number in new:
             call = self._appends.pop((stream.name, number), None)

@@ -19,7 +19,7 @@ from chaplain.core import (
     Woken,
 )
 from chaplain.gossip.events import MemberChanged, Told
-from chaplain.graph.store import Place
+from chaplain.graph.kept import Place
 from chaplain.link.identity import verify
 from chaplain.mesh.events import Entered, Exited, Whisper
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from chaplain.graph.common import Common
 from chaplain.graph.event import Event
-from chaplain.graph.store import FloorMark, Kept, ReadMark, Store
+from chaplain.graph.kept import FloorMark, Kept, ReadMark
+from chaplain.graph.store import Store
 from chaplain.graph.stream import Stream
 from chaplain.segment.layout import Bytes
 

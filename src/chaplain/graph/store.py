@@ -15,9 +15,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
-from chaplain.core import Frozen, Operation
+from chaplain.core import Operation
 from chaplain.errors import Malformed
 from chaplain.graph.event import ID_BYTES, Event, decode
+from chaplain.graph.kept import FloorMark, Kept, Place, ReadMark
 from chaplain.graph.settings import GraphSettings
 from chaplain.segment.header import read_headers
 from chaplain.segment.headers import decode_headers, encode_headers
@@ -25,9 +26,10 @@ from chaplain.segment.layout import Bytes, octets
 from chaplain.segment.pack import Pack, decode_pack, encode_pack
 from chaplain.segment.record import Flag, Kind, Record, decode_body, decode_head, size_of
 from chaplain.segment.scan import Found
+from chaplain.segment.settings import LogSettings
 from chaplain.segment.survey import Survey, Surveyor
 from chaplain.segment.tap import StreamKind
-from chaplain.segment.write import LogSettings, Writer
+from chaplain.segment.write import Writer
 
 LOG_KIND = 3
 """What a segment's header says of this log."""
@@ -39,32 +41,6 @@ BATCH_BYTES_MAX = 256 * 1024
 _BESIDE_BYTES = 80
 """What an event takes in a record beside its own bytes: id and sizes."""
 _READ_BYTES = ID_BYTES + 1
-
-
-class Place(Frozen, frozen=True):
-    """Where an event lies: the position of its record in the log, and which of its messages it is."""
-
-    position: int
-    index: int
-
-
-class Kept(Frozen, frozen=True):
-    """An event found on disk."""
-
-    event: Event
-    place: Place
-    offset: int
-
-
-class ReadMark(Frozen, frozen=True):
-    stream: str
-    ids: tuple[tuple[bytes, int], ...]
-    """Events, and how many had confirmed each."""
-
-
-class FloorMark(Frozen, frozen=True):
-    stream: str
-    height: int
 
 
 class Store:

@@ -10,8 +10,8 @@ from array import array
 from typing import NamedTuple
 
 from chaplain.graph.event import Event
+from chaplain.graph.kept import Kept, Place
 from chaplain.graph.model import Model
-from chaplain.graph.store import Kept, Place
 from chaplain.graph.unread import UnreadMessages
 
 

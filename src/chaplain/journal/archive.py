@@ -19,6 +19,7 @@ from typing import TypeAlias
 from chaplain.core import Halt, Persist, Replace, Report
 from chaplain.journal import checkpoint
 from chaplain.journal.checkpoint import Checkpoint, checkpoint_name
+from chaplain.journal.decided import Executed
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.journal_events import ToPeer
 from chaplain.journal.journal_settings import JournalSettings
@@ -26,7 +27,6 @@ from chaplain.journal.log import Log
 from chaplain.journal.peer_messages import AskState, Covered, StatePiece
 from chaplain.journal.retention import droppable, first_needed
 from chaplain.journal.returning import Returning
-from chaplain.journal.verdict import Executed
 
 PIECE_BYTES = 512 * 1024
 KEPT = 2

@@ -9,10 +9,10 @@ from chaplain.core import Report
 from chaplain.journal.assembly import Assembly
 from chaplain.journal.cluster_message import DataEntry
 from chaplain.journal.log import Log
-from chaplain.journal.order_events import Agreed, Message, NeedPayload
+from chaplain.journal.order_events import Agreed, Message, NeedPayload, Written
 from chaplain.journal.order_message import OrderMessage
 from chaplain.journal.order_settings import OrderSettings
-from chaplain.journal.quill import Quill, Written
+from chaplain.journal.quill import Quill
 from chaplain.journal.quorum import Quorum
 from chaplain.journal.shelf import Shelf
 from chaplain.journal.standing import Keeper

@@ -20,9 +20,8 @@ from hashlib import sha256
 from chaplain.errors import Malformed
 from chaplain.journal.bench import Bench
 from chaplain.journal.cluster_message import Body, chain_hash, decode_body
-from chaplain.journal.order_events import Message
+from chaplain.journal.order_events import Message, Regained
 from chaplain.journal.order_message import KNOWN_AGREED, Answer, Fetch, Lives, Question, Supplied, Supply
-from chaplain.journal.quill import Regained
 from chaplain.journal.standing import State
 
 _LIKELY = 0.75

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from chaplain.journal.journal_events import Verified, Verify
 from chaplain.journal.signing import Check
@@ -18,11 +18,12 @@ from chaplain.journal.signing import Check
 T = TypeVar("T")
 
 
-class _Asked(NamedTuple, Generic[T]):
-    ticket: int
-    things: list[tuple[T, tuple[int | None, ...]]]
-    """Each with the places of its checks among the question's items."""
-    size: int
+class _Asked(Generic[T]):
+    def __init__(self, ticket: int, things: list[tuple[T, tuple[int | None, ...]]], size: int) -> None:
+        self.ticket = ticket
+        self.things = things
+        """Each with the places of its checks among the question's items."""
+        self.size = size
 
 
 class Checking(Generic[T]):

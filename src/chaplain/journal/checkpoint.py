@@ -13,6 +13,7 @@ from hashlib import sha256
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.journal.facts import Moment
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.segment.layout import checksum
 
@@ -31,6 +32,16 @@ class Checkpoint(Frozen, frozen=True):
     state: bytes
     first: int = 1
     """This node's log begins with this message, or with a later one."""
+
+
+class Base(Frozen, frozen=True):
+    """What a checkpoint said, when this node started from it, that others than execution need."""
+
+    moment: Moment
+    databases: dict[str, int]
+    """The last message with statements for each."""
+    owners: dict[int, bytes]
+    """The identities of lanes."""
 
 
 def make(index: int, state: bytes, first: int = 1) -> Checkpoint:

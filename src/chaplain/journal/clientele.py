@@ -35,7 +35,9 @@ from chaplain.journal.client_messages import (
     WrapSecret,
     Write,
 )
+from chaplain.journal.decided import Executed
 from chaplain.journal.execution import JournalExecution
+from chaplain.journal.facts import Client, Status
 from chaplain.journal.ingest import IngestCore
 from chaplain.journal.journal_events import Admitted, PackWritten
 from chaplain.journal.journal_settings import JournalSettings
@@ -48,8 +50,7 @@ from chaplain.journal.request import client_id_of, read_heading
 from chaplain.journal.seat import Seat
 from chaplain.journal.service import Service, ServiceEffect
 from chaplain.journal.signing import Wrapping
-from chaplain.journal.state import Client, Status
-from chaplain.journal.verdict import Executed, Reason
+from chaplain.journal.verdict import Reason
 from chaplain.link.events import Peer
 from chaplain.rights import NO_ROLE, NOT_EXECUTOR, Right, Want, may_read, refusal
 from chaplain.segment.record import Record

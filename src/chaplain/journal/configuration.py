@@ -38,11 +38,13 @@ from chaplain.journal.config_message import (
     RemoveIdentity,
     acl_id,
 )
+from chaplain.journal.decided import ConfigVerdict
+from chaplain.journal.facts import Client, Lane, Status
 from chaplain.journal.lanes import make_room
 from chaplain.journal.node_message import AddNode, NewSet, NodeMessage, RemoveNode, Step, decode_step, is_opening
 from chaplain.journal.signing import SignatureType, Wrapping
-from chaplain.journal.state import Client, Draft, Lane, Status
-from chaplain.journal.verdict import ConfigVerdict, Reason
+from chaplain.journal.state import Draft
+from chaplain.journal.verdict import Reason
 from chaplain.link.identity import KEY_BYTES
 
 

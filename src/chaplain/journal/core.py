@@ -19,6 +19,7 @@ from chaplain.errors import Malformed
 from chaplain.journal import client_messages, peer_messages
 from chaplain.journal.clientele import ClienteleEffect, make_clientele
 from chaplain.journal.covering import Covering, base_of, found_checkpoint
+from chaplain.journal.decided import Executed
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.founding import Founding
 from chaplain.journal.ingest import IngestCore
@@ -74,7 +75,6 @@ from chaplain.journal.seat import Seat
 from chaplain.journal.serializer import SerializerCore
 from chaplain.journal.signing import Wrapping, holds
 from chaplain.journal.slips import Slips
-from chaplain.journal.verdict import Executed
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited
 from chaplain.segment.layout import Bytes

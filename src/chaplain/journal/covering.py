@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias, assert_never
 
-from chaplain.core import Frozen, Halt, Persist, Report, soonest
+from chaplain.core import Halt, Persist, Report, soonest
 from chaplain.errors import Malformed
 from chaplain.journal import checkpoint
 from chaplain.journal.adoption import Adoption
 from chaplain.journal.archive import Archive
 from chaplain.journal.bench import Bench
-from chaplain.journal.checkpoint import Checkpoint
+from chaplain.journal.checkpoint import Base, Checkpoint
 from chaplain.journal.cluster_message import DataEntry, Reference
+from chaplain.journal.decided import Executed
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.founding import Founding
 from chaplain.journal.journal_events import ToPeer
@@ -25,20 +26,9 @@ from chaplain.journal.log import Log
 from chaplain.journal.mail import Mail
 from chaplain.journal.peer_messages import AskState, Covered, StatePiece
 from chaplain.journal.slips import Slips
-from chaplain.journal.state import Moment, State, load
-from chaplain.journal.verdict import Executed
+from chaplain.journal.state import State, load
 
 CoveringMessage: TypeAlias = Covered | AskState | StatePiece
-
-
-class Base(Frozen, frozen=True):
-    """What a checkpoint said, when this node started from it, that others than execution need."""
-
-    moment: Moment
-    databases: dict[str, int]
-    """The last message with statements for each."""
-    owners: dict[int, bytes]
-    """The identities of lanes."""
 
 
 def base_of(state: State) -> Base:

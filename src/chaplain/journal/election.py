@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from chaplain.journal.agreement import Tally
 from chaplain.journal.bench import Bench
-from chaplain.journal.order_events import Role, RoleChanged
+from chaplain.journal.order_events import Role, RoleChanged, Stood
 from chaplain.journal.order_message import KNOWN_AGREED, AskVote, Canvass, Canvassed, Heard, Vote
-from chaplain.journal.quill import Stood
 from chaplain.journal.quorum import Quorum
 from chaplain.journal.standing import NOBODY
 

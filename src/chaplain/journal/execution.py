@@ -27,28 +27,17 @@ from chaplain.journal import ingest_message, lanes, transaction, verdict
 from chaplain.journal.assembly import Assembly
 from chaplain.journal.cluster_message import Body, DataEntry, Reference, chain_hash, encode_body, genesis
 from chaplain.journal.configuration import Configuration
-from chaplain.journal.filing import Filed, file, refiled, unfile
+from chaplain.journal.decided import DataVerdict, EntryVerdict, Executed, Filed, PackVerdict, Verdict
+from chaplain.journal.facts import Client, Lane, Moment, Place, Proof, Remembered, Staged, Status
+from chaplain.journal.filing import file, refiled, unfile
 from chaplain.journal.founding import Founding
-from chaplain.journal.holding import Staged
 from chaplain.journal.ingest_message import IngestEntry, IngestMessage
 from chaplain.journal.lanes import Standing
 from chaplain.journal.order_events import Preview, Settled
 from chaplain.journal.request import STATEMENTS, Heading, check_stream, read_heading, request_digest
 from chaplain.journal.signing import Check, SignatureType, Wrapping, holds
-from chaplain.journal.state import Client, Draft, Lane, Moment, Place, Proof, Remembered, State, Status, load
-from chaplain.journal.verdict import (
-    FALSE,
-    UNCHECKED,
-    DataVerdict,
-    EntryVerdict,
-    Executed,
-    PackVerdict,
-    Reason,
-    Verdict,
-    read_executed,
-    streams_of,
-    void,
-)
+from chaplain.journal.state import Draft, State, load
+from chaplain.journal.verdict import FALSE, UNCHECKED, Reason, read_executed, streams_of, void
 from chaplain.rights import may_write
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Kind, Record
@@ -58,14 +47,17 @@ CHECKED_MAX = 4096
 """Ingest messages whose checks are remembered; the oldest are forgotten first."""
 
 
-class _Plan(msgspec.Struct):
+class _Plan:
     """A message that was carried out on a draft, and waits to be agreed."""
 
-    body: Body
-    payloads: tuple[bytes, ...]
-    draft: Draft
-    executed: Executed
-    parts: tuple[Record, ...]
+    def __init__(
+        self, body: Body, payloads: tuple[bytes, ...], draft: Draft, executed: Executed, parts: tuple[Record, ...]
+    ) -> None:
+        self.body = body
+        self.payloads = payloads
+        self.draft = draft
+        self.executed = executed
+        self.parts = parts
 
 
 class JournalExecution:

@@ -18,23 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal import ingest_message
-from chaplain.journal.cluster_message import DataEntry, Reference
-from chaplain.journal.ingest_message import IngestEntry, IngestMessage
-from chaplain.journal.verdict import DataVerdict, PackVerdict, Reason, take_reason
+from chaplain.journal.cluster_message import DataEntry
+from chaplain.journal.decided import DataVerdict, Filed, PackVerdict, Unfiled
+from chaplain.journal.ingest_message import IngestEntry
+from chaplain.journal.verdict import Reason, take_reason
 from chaplain.segment.record import Kind, Record
 from chaplain.wire.primitives import Cursor, put_number
-
-
-class Filed(Frozen, frozen=True):
-    """One ingest message and what was decided about it; `message` is None if it is malformed."""
-
-    reference: Reference
-    payload: bytes
-    message: IngestMessage | None
-    verdict: DataVerdict
 
 
 def file(messages: Sequence[Filed]) -> tuple[Record, ...]:
@@ -103,11 +94,6 @@ def _refiled(entry: DataEntry, payload: bytes, given: DataVerdict) -> Filed:
     if len(message.entries) != len(given.packs):
         raise Malformed("verdict: packs differ in number")
     return Filed(entry.reference, payload, message, given)
-
-
-class Unfiled(Frozen, frozen=True):
-    payload: bytes
-    reasons: tuple[Reason, ...]
 
 
 def unfile(parts: Sequence[Record]) -> list[Unfiled]:

@@ -14,54 +14,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from chaplain.core import Frozen
-
-Key = tuple[int, int]
-"""A lane and the first id of a pack: what names a pack for ever."""
-
-
-class Staged(Frozen, frozen=True, array_like=True):
-    """A pack that was taken and waits: enough to find it in the log, and to know it again."""
-
-    client_id: int
-    first_id: int
-    requests: int
-    messages: int
-    stream: str
-    digest: bytes
-    acl: bytes
-    timestamp_ns: int
-    index: int
-    entry: int
-    pack: int
-
-    @property
-    def key(self) -> Key:
-        return self.client_id, self.first_id
-
-    @property
-    def last_id(self) -> int:
-        return self.first_id + self.requests - 1
-
-
-class Transaction(Frozen, frozen=True, array_like=True):
-    """How far a writer of batches has come."""
-
-    acl: bytes
-    app: str
-    version: int
-    ticket: int
-    """All of it has its offsets once so many packs in all were paid."""
-    timestamp_ns: int
-
-
-class Held(Frozen, frozen=True, array_like=True):
-    """The one form of a `Holding`."""
-
-    staged: tuple[Staged, ...] = ()
-    owed: tuple[Staged, ...] = ()
-    transactions: tuple[Transaction, ...] = ()
-    paid: int = 0
+from chaplain.journal.facts import Held, Key, Staged, Transaction
 
 
 class Holding:

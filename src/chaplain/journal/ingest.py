@@ -20,7 +20,7 @@ import random
 from collections.abc import Iterable
 from typing import TypeAlias, assert_never
 
-from chaplain.core import Drained, Frozen, Persist, Persisted, Replace, Report, Stopping, Woken
+from chaplain.core import Drained, Persist, Persisted, Replace, Report, Stopping, Woken
 from chaplain.errors import Malformed
 from chaplain.journal import ingest_message
 from chaplain.journal.checking import Checking
@@ -28,8 +28,8 @@ from chaplain.journal.client_messages import Credit, GoBack
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.distribution import Distribution
 from chaplain.journal.execution import JournalExecution
-from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.intake import Intake, Taken, invalid, not_ingest, refuse
+from chaplain.journal.ingest_message import Arrival, IngestEntry, Taken
+from chaplain.journal.intake import Intake, invalid, not_ingest, refuse
 from chaplain.journal.journal_events import (
     AckCame,
     Dropped,
@@ -63,16 +63,7 @@ WANTED_MAX = 4096
 """Ingest messages that somebody else than their ingest node may give us; the oldest wish is forgotten first."""
 
 
-class _Arrival(Frozen, frozen=True):
-    """An ingest message of another node, on its way to the serializer."""
-
-    node: int
-    reference: Reference
-    digest: bytes
-    payload: bytes
-
-
-_Unchecked: TypeAlias = Taken | _Arrival
+_Unchecked: TypeAlias = Taken | Arrival
 
 
 class IngestCore:
@@ -194,7 +185,7 @@ class IngestCore:
 
     def _verified(self, event: Verified) -> None:
         for thing, results in self._checking.answered(event):
-            if isinstance(thing, _Arrival):
+            if isinstance(thing, Arrival):
                 self._arriving.discard(thing.digest)
                 self._execution.learn(thing.digest, results)
                 self._distribution.received(thing.node, thing.reference, thing.digest, thing.payload)
@@ -308,7 +299,7 @@ class IngestCore:
             # Nobody speaks for another ingest node, unless the digest is what a proposal pins.
             self._effects.append(Report("ingest message of another node refused", str(event.node)))
             return
-        arrival = _Arrival(event.node, reference, digest, event.payload)
+        arrival = Arrival(event.node, reference, digest, event.payload)
         if self._distribution.cellar.get(reference, digest) is not None:
             self._distribution.received(event.node, reference, digest, event.payload)
         elif digest not in self._arriving:

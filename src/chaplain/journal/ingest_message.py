@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from typing import NamedTuple
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.cluster_message import PROTOCOL, Reference
+from chaplain.journal.request import Heading
 from chaplain.wire.primitives import Cursor, put_number, put_string
 
 _ENTRY_BYTES_MIN = 6
@@ -33,6 +35,26 @@ class IngestMessage(Frozen, frozen=True):
     entries: tuple[IngestEntry, ...]
     front: bytes
     """Everything before the first pack."""
+
+
+class Arrival(Frozen, frozen=True):
+    """An ingest message of another node, on its way to the serializer."""
+
+    node: int
+    reference: Reference
+    digest: bytes
+    payload: bytes
+
+
+class Taken(NamedTuple):
+    """A pack that was taken and has no verdict yet."""
+
+    instance: bytes
+    heading: Heading
+    entry: IngestEntry
+    digest: bytes
+    check: bool = False
+    """It may be tried out: its writer wants that, and nothing of its lane is on its way before it."""
 
 
 def digest_of(message: bytes) -> bytes:

@@ -9,20 +9,18 @@ that wait are within the bounds of `credit`; the packs of a lane are taken in or
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from chaplain.errors import Malformed
 from chaplain.journal.client_messages import AlreadyWritten, GoBack, NodeMessage, NotWritten
 from chaplain.journal.credit import CreditBook
 from chaplain.journal.execution import JournalExecution
-from chaplain.journal.ingest_message import IngestEntry
+from chaplain.journal.facts import Lane
+from chaplain.journal.ingest_message import IngestEntry, Taken
 from chaplain.journal.journal_events import PackWritten, Rehearsed
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.lanes import Standing, rule
 from chaplain.journal.receipts import REASONS, answer_of, kind_of
 from chaplain.journal.request import Heading, read_heading, request_digest
 from chaplain.journal.seat import Seat
-from chaplain.journal.state import Lane
 from chaplain.journal.verdict import Reason
 
 BUSY = "busy"
@@ -34,17 +32,6 @@ DATA = 0
 INVALID = "invalid"
 """Before a colon and the kind of failure that its execution would give."""
 _NO_HEADING = Heading(0, 0, 0, 0, 0, b"", 0)
-
-
-class Taken(NamedTuple):
-    """A pack that was taken and has no verdict yet."""
-
-    instance: bytes
-    heading: Heading
-    entry: IngestEntry
-    digest: bytes
-    check: bool = False
-    """It may be tried out: its writer wants that, and nothing of its lane is on its way before it."""
 
 
 class _Queue:

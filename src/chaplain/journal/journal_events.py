@@ -11,6 +11,7 @@ from typing import TypeAlias
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
 from chaplain.journal.client_messages import NodeMessage
 from chaplain.journal.cluster_message import Reference
+from chaplain.journal.decided import Executed
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.order_events import (
     LogRead,
@@ -25,7 +26,6 @@ from chaplain.journal.order_events import (
 )
 from chaplain.journal.peer_messages import PeerMessage
 from chaplain.journal.signing import Check
-from chaplain.journal.verdict import Executed
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.wire.parcel import Parcel

@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from chaplain.journal.facts import Lane, Remembered
 from chaplain.journal.founding import Policy
 from chaplain.journal.request import Heading
-from chaplain.journal.state import Draft, Lane, Remembered
+from chaplain.journal.state import Draft
 
 
 class Standing(Enum):

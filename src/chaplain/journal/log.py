@@ -45,7 +45,8 @@ from chaplain.segment.header import read_headers
 from chaplain.segment.layout import Bytes, octets
 from chaplain.segment.record import Record
 from chaplain.segment.scan import scan
-from chaplain.segment.write import LogSettings, Writer
+from chaplain.segment.settings import LogSettings
+from chaplain.segment.write import Writer
 
 LOG_KIND = 5
 _BARE = Preview(b"", ())

@@ -18,8 +18,8 @@ from contextlib import suppress
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.journal.facts import Moment
 from chaplain.journal.log_records import STAMP_KIND, Group, Grouper, Jot, body_of, decode_jot, is_message
-from chaplain.journal.state import Moment
 from chaplain.segment.layout import Bytes
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.scan import Finding, Found, Verdict

@@ -23,9 +23,8 @@ from chaplain.journal.agreement import InFlight, Spreading
 from chaplain.journal.bench import Bench
 from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Entry, chain_hash, encode_body
 from chaplain.journal.node_message import EntryType, Stage, Step, encode_step
-from chaplain.journal.order_events import ConfigOffered, Message, NeedPayload
+from chaplain.journal.order_events import ConfigOffered, Held, Message, NeedPayload
 from chaplain.journal.order_message import Acknowledge, Handover, Heard, Mark, Propose
-from chaplain.journal.quill import Held
 from chaplain.journal.stages import Stages, Watch
 
 

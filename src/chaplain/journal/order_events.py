@@ -248,3 +248,36 @@ class Message(Frozen, frozen=True):
     @property
     def size_bytes(self) -> int:
         return len(self.raw) + sum(map(len, self.payloads))
+
+
+# Proofs: what is on disk now, so that a promise may follow.
+
+
+class Stood(Frozen, frozen=True):
+    """Our own vote for ourselves is on disk."""
+
+    regime: int
+
+
+class Held(Frozen, frozen=True):
+    """Our own copy of a proposal is on disk."""
+
+    regime: int
+    index: int
+    hash: bytes
+
+
+class Written(Frozen, frozen=True):
+    """The log is on disk up to this position."""
+
+    position: int
+    index: int
+
+
+class Regained(Frozen, frozen=True):
+    """The standing that says we are sound again is on disk."""
+
+    life: int
+
+
+Proof: TypeAlias = Stood | Held | Written | Regained

@@ -18,7 +18,9 @@ from chaplain.core import soonest
 from chaplain.errors import Malformed
 from chaplain.journal import config_message
 from chaplain.journal.client_messages import Decided, Failed
+from chaplain.journal.decided import ConfigVerdict, Executed
 from chaplain.journal.execution import JournalExecution
+from chaplain.journal.facts import Status
 from chaplain.journal.intake import DISK_FULL, full_reason
 from chaplain.journal.journal_events import ToClient, ToPeer
 from chaplain.journal.journal_settings import JournalSettings
@@ -27,8 +29,7 @@ from chaplain.journal.order_events import ConfigOffered, RoleChanged
 from chaplain.journal.peer_messages import PassPetition
 from chaplain.journal.receipts import REASONS, kind_of
 from chaplain.journal.seat import Seat
-from chaplain.journal.state import Status
-from chaplain.journal.verdict import ConfigVerdict, Executed, Reason
+from chaplain.journal.verdict import Reason
 
 NOT_CONFIG = "not_config"
 PetitionEffect: TypeAlias = ConfigOffered | ToPeer | ToClient

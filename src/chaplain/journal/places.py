@@ -10,21 +10,20 @@ from __future__ import annotations
 
 from array import array
 
-import msgspec
-
 from chaplain.segment.header import SegmentHeader
 
 
-class Stretch(msgspec.Struct):
+class Stretch:
     """One segment."""
 
-    sequence: int
-    base: int
-    end: int
-    last: int = 0
-    """The furthest message of which anything is here."""
-    newest_ns: int = 0
-    """Cluster time of the latest message here."""
+    def __init__(self, sequence: int, base: int, end: int, last: int = 0, newest_ns: int = 0) -> None:
+        self.sequence = sequence
+        self.base = base
+        self.end = end
+        self.last = last
+        """The furthest message of which anything is here."""
+        self.newest_ns = newest_ns
+        """Cluster time of the latest message here."""
 
     @property
     def size_bytes(self) -> int:

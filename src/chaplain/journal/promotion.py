@@ -17,7 +17,7 @@ from chaplain.core import Report
 from chaplain.errors import Malformed
 from chaplain.journal.excerpt import Excerpt
 from chaplain.journal.execution import JournalExecution
-from chaplain.journal.holding import Key, Staged
+from chaplain.journal.facts import Key, Staged
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.journal_events import PacksPromoted
 from chaplain.journal.journal_settings import JournalSettings

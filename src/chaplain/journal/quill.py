@@ -10,41 +10,10 @@ Invariant: no promise leaves while anything written before it is not on disk.
 from __future__ import annotations
 
 from collections import deque
-from typing import TypeAlias
 
-from chaplain.core import Frozen, Operation, Persist
-from chaplain.journal.order_events import OrderEffect, Tell
+from chaplain.core import Operation, Persist
+from chaplain.journal.order_events import OrderEffect, Proof, Tell
 from chaplain.journal.order_message import OrderMessage, encode
-
-
-class Stood(Frozen, frozen=True):
-    """Our own vote for ourselves is on disk."""
-
-    regime: int
-
-
-class Held(Frozen, frozen=True):
-    """Our own copy of a proposal is on disk."""
-
-    regime: int
-    index: int
-    hash: bytes
-
-
-class Written(Frozen, frozen=True):
-    """The log is on disk up to this position."""
-
-    position: int
-    index: int
-
-
-class Regained(Frozen, frozen=True):
-    """The standing that says we are sound again is on disk."""
-
-    life: int
-
-
-Proof: TypeAlias = Stood | Held | Written | Regained
 
 
 class Quill:

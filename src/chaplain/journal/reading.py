@@ -20,13 +20,13 @@ import msgspec
 from chaplain.errors import Malformed
 from chaplain.journal.client_messages import EARLIEST, LATEST, Chunk, Ended, Failed, Grant, Read
 from chaplain.journal.cluster_message import Body
+from chaplain.journal.decided import Executed
+from chaplain.journal.facts import Moment
 from chaplain.journal.journal_events import ToClient
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.log_records import Grouper, body_of, is_message
 from chaplain.journal.order_events import Damaged, ReadLog
 from chaplain.journal.retention import NOBODY
-from chaplain.journal.state import Moment
-from chaplain.journal.verdict import Executed
 from chaplain.segment.record import Kind, Record
 
 DROPPED = "dropped"

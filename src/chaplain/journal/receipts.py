@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from chaplain.journal.client_messages import AlreadyWritten, GoBack, NodeMessage, NotWritten, Receipts, Run
-from chaplain.journal.state import Moment, Remembered
-from chaplain.journal.verdict import DataVerdict, Executed, PackVerdict, Reason
+from chaplain.journal.decided import DataVerdict, Executed, PackVerdict
+from chaplain.journal.facts import Moment, Remembered
+from chaplain.journal.verdict import Reason
 from chaplain.segment.layout import NO_OFFSET
 
 REASONS = {

@@ -8,7 +8,7 @@ Invariant: of a lane at most one pack is tried out at a time; everything else of
 
 from __future__ import annotations
 
-from chaplain.journal.intake import Taken
+from chaplain.journal.ingest_message import Taken
 from chaplain.journal.journal_events import Rehearse
 
 

@@ -20,6 +20,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.bench import Bench
 from chaplain.journal.catchup import Doubt, Fetcher
 from chaplain.journal.election import Election
+from chaplain.journal.facts import Moment
 from chaplain.journal.following import Diverged, Following
 from chaplain.journal.log import Log, standing_name
 from chaplain.journal.log_records import body_of
@@ -30,6 +31,7 @@ from chaplain.journal.order_events import (
     ConfigOffered,
     Damaged,
     Execution,
+    Held,
     IngestDrained,
     LogRead,
     OrderEffect,
@@ -37,11 +39,15 @@ from chaplain.journal.order_events import (
     PayloadArrived,
     PeerDown,
     PeerUp,
+    Proof,
     Received,
+    Regained,
     Resumed,
     Role,
     SpaceTold,
     Started,
+    Stood,
+    Written,
 )
 from chaplain.journal.order_message import (
     Acknowledge,
@@ -64,9 +70,8 @@ from chaplain.journal.order_message import (
 )
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.past import judge
-from chaplain.journal.quill import Held, Proof, Quill, Regained, Stood, Written
+from chaplain.journal.quill import Quill
 from chaplain.journal.standing import NOBODY, Keeper, found_standing
-from chaplain.journal.state import Moment
 from chaplain.journal.supplying import Supplying
 from chaplain.segment.layout import Bytes
 

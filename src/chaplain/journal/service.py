@@ -28,12 +28,12 @@ from chaplain.journal.client_messages import (
 )
 from chaplain.journal.excerpt import Excerpt
 from chaplain.journal.execution import JournalExecution
+from chaplain.journal.facts import Client, Lane, Place, Status
 from chaplain.journal.journal_events import ToClient
 from chaplain.journal.order_events import Damaged, ReadLog
 from chaplain.journal.reading import Locate
 from chaplain.journal.receipts import run_of
 from chaplain.journal.signing import SECRET_BYTES, WRAP_NONCE_BYTES, SignatureType, Wrapping
-from chaplain.journal.state import Client, Lane, Place, Status
 from chaplain.link.identity import KEY_BYTES
 from chaplain.rights import may_read
 from chaplain.segment.record import Record

@@ -20,8 +20,9 @@ import msgspec
 
 from chaplain.core import Frozen, Replace
 from chaplain.errors import Malformed
+from chaplain.journal.order_events import Proof
 from chaplain.journal.order_message import Lives
-from chaplain.journal.quill import Proof, Quill
+from chaplain.journal.quill import Quill
 from chaplain.segment.layout import checksum
 from chaplain.wire.primitives import Cursor, put_number
 

@@ -16,138 +16,20 @@ back.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from hashlib import sha256
 
 import msgspec
 
-from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.journal.assembly import Assembly
 from chaplain.journal.config_message import acl_id
+from chaplain.journal.facts import Client, Export, Lane, Moment, Past, Proof, Tail
 from chaplain.journal.founding import Founding
-from chaplain.journal.holding import Held, Holding, HoldingDraft
+from chaplain.journal.holding import Holding, HoldingDraft
 from chaplain.wire.packed import unpack
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
 STATE_VERSION = 3
-
-
-class Moment(Frozen, frozen=True, array_like=True):
-    """When something was decided: the cluster message that decided it."""
-
-    index: int
-    regime: int
-    timestamp_ns: int
-    hash: bytes
-    """The cluster chain up to and with the message."""
-
-
-class Remembered(Frozen, frozen=True, array_like=True):
-    """A pack that was applied: enough to give its receipt again, to know it again, and to find it in the log."""
-
-    first_id: int
-    requests: int
-    digest: bytes
-    """What names the request: see `request.request_digest`."""
-    stream: str
-    base_offset: int
-    messages: int
-    moment: Moment
-    entry: int
-    pack: int
-
-    @property
-    def last_id(self) -> int:
-        return self.first_id + self.requests - 1
-
-
-class Lane(Frozen, frozen=True, array_like=True):
-    client_id: int
-    acl: bytes
-    nonce: bytes
-    active_ns: int
-    """Cluster time of the lease or of the last pack that was applied."""
-    last_id: int = 0
-    fenced: bool = False
-    recent: tuple[Remembered, ...] = ()
-
-
-class Status(IntEnum):
-    ACTIVE = 1
-    REMOVED = 2
-    COMPROMISED = 3
-
-
-class Client(Frozen, frozen=True, array_like=True):
-    """An identity that may write or read. Lanes are leased under it."""
-
-    acl: bytes
-    name: str
-    key: bytes
-    signature_type: int
-    secret: bytes
-    """Wrapped; empty unless it signs with HMAC."""
-    writes: tuple[str, ...]
-    reads: tuple[str, ...]
-    admin: bool
-    nonce: bytes
-    status: int = Status.ACTIVE
-
-
-class Tail(Frozen, frozen=True, array_like=True):
-    """Where a stream goes on."""
-
-    next_offset: int
-    chain: bytes
-
-
-class Place(Frozen, frozen=True, array_like=True):
-    """Where the log has a request: the message, its entry, the pack in it."""
-
-    index: int
-    entry: int
-    pack: int
-    stream: str
-    digest: bytes
-
-
-class Proof(Frozen, frozen=True, array_like=True):
-    """Two requests for one id, both validly signed, not the same."""
-
-    client_id: int
-    acl: bytes
-    first: Place
-    second: Place
-
-
-class Past(Frozen, frozen=True, array_like=True):
-    """What matters of messages that may be in the log no more."""
-
-    weight_bytes: int = 0
-    """Of ingest messages since the last checkpoint."""
-    released: int = 0
-    """An admin said that up to this message nobody needs the log."""
-    databases: tuple[tuple[str, int], ...] = ()
-    """Streams with statements, in the order of their first ones: the last message that had any."""
-
-
-class _Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
-    version: int
-    founding: bytes
-    moment: Moment
-    next_client: int
-    clients: tuple[Client, ...]
-    lanes: tuple[Lane, ...]
-    streams: tuple[tuple[str, Tail], ...]
-    proofs: tuple[Proof, ...]
-    journals: tuple[tuple[int, int, int], ...]
-    assembly: Assembly
-    holding: Held
-    past: Past
-
-
-_exports = msgspec.msgpack.Decoder(_Export)
+_exports = msgspec.msgpack.Decoder(Export)
 
 
 def stream_genesis(cluster: str, stream: str) -> bytes:
@@ -203,7 +85,7 @@ class State:
 
     def export(self) -> bytes:
         """The one form of this state."""
-        exported = _Export(
+        exported = Export(
             STATE_VERSION,
             self._founding_digest,
             self.moment,
@@ -220,7 +102,7 @@ class State:
         return msgspec.msgpack.encode(exported)
 
 
-def _decode(data: bytes) -> _Export:
+def _decode(data: bytes) -> Export:
     return unpack(_exports, data, "state")
 
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.journal.facts import Key, Staged, Transaction
 from chaplain.journal.founding import SECOND
-from chaplain.journal.holding import HoldingDraft, Key, Staged, Transaction
+from chaplain.journal.holding import HoldingDraft
 from chaplain.journal.verdict import Reason
 from chaplain.segment.layout import Bytes
 from chaplain.segment.pack import decode_pack

@@ -1,4 +1,4 @@
-"""What execution decides about each entry, and the verdict that is stored next to the message for readers of files.
+"""The verdict that is stored next to a message for readers of files: what execution decided about each entry.
 
     verdict = protocol 1 | entries 3 | entry verdict … | streams 3 | stream verdict …
 
@@ -9,17 +9,25 @@ requests.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
-from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.cluster_message import DATA_ENTRY, PROTOCOL
-from chaplain.journal.config_message import ACL_BYTES, NO_ACL
+from chaplain.journal.config_message import ACL_BYTES
+from chaplain.journal.decided import (
+    ConfigVerdict,
+    DataVerdict,
+    EntryVerdict,
+    Executed,
+    PackVerdict,
+    StreamVerdict,
+    Verdict,
+)
+from chaplain.journal.facts import Lane, Moment, Remembered
 from chaplain.journal.log_records import body_of, verdict_of
 from chaplain.journal.reason import Reason as Reason  # noqa: PLC0414  named here for those who read verdicts
 from chaplain.journal.request import Heading
-from chaplain.journal.state import Draft, Lane, Moment, Remembered
-from chaplain.segment.layout import HASH_BYTES, NO_OFFSET
+from chaplain.journal.state import Draft
+from chaplain.segment.layout import HASH_BYTES
 from chaplain.segment.record import Kind, Record
 from chaplain.wire.primitives import Cursor, put_number, put_string
 
@@ -27,71 +35,6 @@ UNCHECKED = (Reason.UNKNOWN_LANE, Reason.REMOVED, Reason.COMPROMISED)
 """Decided without looking at the signature, or after it held: they say nothing about it."""
 FALSE = (Reason.MALFORMED, Reason.SIGNATURE)
 """Decided because the pack is not whole or not signed by whom it should be."""
-
-
-class PackVerdict(Frozen, frozen=True):
-    client_id: int
-    first_id: int
-    requests: int
-    messages: int
-    stream: str
-    reason: Reason
-    base_offset: int = NO_OFFSET
-    """Of the first message, if it was applied; of a commit, its ticket."""
-    original: Remembered | None = None
-    """DUPLICATE: what was applied before. Not on disk."""
-    expected_id: int = 0
-    """The id that the lane waits for. Not on disk."""
-
-
-class DataVerdict(Frozen, frozen=True):
-    """One data entry. An ingest message that is malformed has no packs."""
-
-    packs: tuple[PackVerdict, ...]
-    malformed: bool = False
-
-
-class ConfigVerdict(Frozen, frozen=True):
-    entry_type: int
-    reason: Reason
-    client_id: int = 0
-    """The lane that was leased, released or fenced."""
-    acl: bytes = NO_ACL
-    """The identity that was added or removed, or whose lane it is."""
-    last_id: int = 0
-    """The last request that was applied on the lane."""
-    petition: bytes = b""
-    """SHA-256 of the entry's data, by which who asked knows it again. Not on disk."""
-
-
-EntryVerdict: TypeAlias = DataVerdict | ConfigVerdict
-
-
-class StreamVerdict(Frozen, frozen=True):
-    """What the message wrote to one stream, and the stream's chain after it."""
-
-    stream: str
-    first_offset: int
-    count: int
-    chain: bytes
-
-
-class Verdict(Frozen, frozen=True):
-    entries: tuple[EntryVerdict, ...]
-    streams: tuple[StreamVerdict, ...]
-
-
-class Executed(Frozen, frozen=True):
-    """One agreed message, carried out: for those who answer clients and readers."""
-
-    moment: Moment
-    verdict: Verdict
-    batches: tuple[Record, ...]
-    """What it wrote, one record for each ingest message and stream."""
-    clients_changed: bool
-    nodes_changed: bool = False
-    checkpoint: bool = False
-    """The state behind it is to be written down."""
 
 
 def encode(verdict: Verdict) -> bytes:

@@ -100,3 +100,13 @@ def decode(datagram: bytes, verify: Verify) -> Beacon:
     cursor.take(MAC_BYTES, "mac")
     cursor.end("beacon")
     return beacon
+
+
+class Sighting(Frozen, frozen=True):
+    """The last beacon of an instance."""
+
+    seen_ns: int
+    time_ns: int
+    endpoint: str
+    """What we dial for it; stays when it says good-bye."""
+    leaving: bool

@@ -16,24 +16,14 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-from chaplain.core import Cast, Frozen, Heard, Report
+from chaplain.core import Cast, Heard, Report
 from chaplain.errors import Malformed
 from chaplain.link.events import Forget, Meet, Peer
 from chaplain.mesh import beacon as codec
-from chaplain.mesh.beacon import Beacon, BeaconKeys
+from chaplain.mesh.beacon import Beacon, BeaconKeys, Sighting
 from chaplain.mesh.settings import SECOND_NS, MeshSettings
 
 DiscoveryEffect = Cast | Meet | Forget | Report
-
-
-class Sighting(Frozen, frozen=True):
-    """The last beacon of an instance."""
-
-    seen_ns: int
-    time_ns: int
-    endpoint: str
-    """What we dial for it; stays when it says good-bye."""
-    leaving: bool
 
 
 class Discovery:

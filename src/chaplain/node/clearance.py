@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from chaplain import rights
 from chaplain.journal.core import JournalCore
-from chaplain.journal.state import Status
+from chaplain.journal.facts import Status
 from chaplain.node.upper import UpperCore
 from chaplain.rights import Want
 from chaplain.wire.parcel import Layer

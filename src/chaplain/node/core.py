@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 
 from chaplain import core as host
 from chaplain.core import (
-    Frozen,
     Halt,
     HostEffect,
     HostInput,
@@ -29,13 +28,12 @@ from chaplain.core import (
     Settled,
 )
 from chaplain.desk.core import DeskCore
-from chaplain.desk.events import DeskSettings, ForLayer, RotationWanted, Views
+from chaplain.desk.events import ForLayer, RotationWanted, Views
 from chaplain.desk.limits import ITEM_BYTES, Limits
 from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import HeardFrom, JoinThrough, KeyConfirmed, MemberChanged, Told
-from chaplain.gossip.settings import GossipSettings
 from chaplain.journal import journal_events
 from chaplain.journal.core import JournalCore
 from chaplain.journal.journal_events import Admitted, Rehearse, Rehearsed, Verified, Verify
@@ -45,17 +43,16 @@ from chaplain.link.core import LinkCore
 from chaplain.link.events import InstallKey, Peer, Register, RemoveKey, Said, UseKey
 from chaplain.link.identity import Identity, route_of
 from chaplain.link.keyring import KeyRing
-from chaplain.link.settings import LinkSettings
 from chaplain.mesh import events as mesh
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Entered, Exited, Gapped, Whispered
-from chaplain.mesh.settings import MeshSettings
 from chaplain.node import notices, status
 from chaplain.node.clearance import Clearance
 from chaplain.node.names import Names
 from chaplain.node.place import Place
 from chaplain.node.recorder import Recorder
 from chaplain.node.rings import RingKeeper, beacon_keys, confirmation
+from chaplain.node.settings import NodeSettings
 from chaplain.node.upper import UpperCore
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer
@@ -66,20 +63,6 @@ HEARD_EVERY_NS = 10**9
 
 NodeInput: TypeAlias = HostInput | mesh.JoinPool | mesh.LeavePool | mesh.Shout
 """From the host, or from a program that runs in the node's own process."""
-
-
-class NodeSettings(Frozen, frozen=True):
-    link: LinkSettings
-    mesh: MeshSettings
-    gossip: GossipSettings
-    desk: DeskSettings = DeskSettings()
-    beacon: bool = False
-    """Whether to find neighbours by datagrams, too."""
-    neighbours: tuple[str, ...] = ()
-    """Endpoints to join the cluster through; one that answers is enough."""
-    node_ids: Mapping[int, int] = {}
-    """The names people know nodes by, from their identifiers; others go by their identifier."""
-    rotation_timeout_ns: int = 30 * 10**9
 
 
 class NodeCore:

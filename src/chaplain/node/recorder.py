@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TypeAlias, assert_never
 
-from chaplain.core import Drained, Frozen, Operation, Persist, Persisted, Report
+from chaplain.core import Drained, Operation, Persist, Persisted, Report
 from chaplain.errors import Malformed
 from chaplain.gossip.events import EventSeen
 from chaplain.mesh.events import JoinPool, Shout, Shouted
+from chaplain.node.settings import RecorderSettings
 from chaplain.segment.tap import StreamKind, Tap
 from chaplain.wire import parcel
 
@@ -26,17 +27,6 @@ ROW_BYTES = 16
 """More than a message takes beside its value and its key."""
 Row: TypeAlias = tuple[bytes, bytes | None]
 """A message and its key."""
-
-
-class RecorderSettings(Frozen, frozen=True):
-    pools: tuple[str, ...] = ()
-    events: tuple[str, ...] = ()
-    """Types of events; `*` for all."""
-    pending_bytes_max: int = 16 << 20
-
-    @property
-    def records(self) -> bool:
-        return bool(self.pools or self.events)
 
 
 RecorderInput: TypeAlias = Shouted | Shout | EventSeen | Drained | Persisted

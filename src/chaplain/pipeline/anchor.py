@@ -12,7 +12,8 @@ from pathlib import Path
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.checkpoint import decode
-from chaplain.journal.state import Moment, read_export
+from chaplain.journal.facts import Moment
+from chaplain.journal.state import read_export
 from chaplain.pipeline.breaks import Break
 from chaplain.pipeline.keys import Signer, Signers
 from chaplain.pipeline.runs import Point, Run, State, Tail, stitch

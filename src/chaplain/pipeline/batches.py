@@ -15,12 +15,13 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal.cluster_message import Body, Reference
+from chaplain.journal.decided import DataVerdict, Verdict
 from chaplain.journal.filing import unfile
 from chaplain.journal.ingest_message import digest_of as payload_digest
 from chaplain.journal.request import REQUEST_LABEL, signed_octets
 from chaplain.journal.signing import SignatureType
 from chaplain.journal.transaction import STAGED
-from chaplain.journal.verdict import DataVerdict, Reason, Verdict
+from chaplain.journal.verdict import Reason
 from chaplain.link.identity import verify
 from chaplain.pipeline.breaks import Break
 from chaplain.pipeline.ledger import Held

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from chaplain.errors import Malformed
 from chaplain.journal import verdict as verdicts
 from chaplain.journal.cluster_message import Body, chain_hash, decode_body
-from chaplain.journal.verdict import DataVerdict, Reason, Verdict
+from chaplain.journal.decided import DataVerdict, Verdict
+from chaplain.journal.verdict import Reason
 from chaplain.pipeline.batches import Batches, Damage, Keys, Part, split_first
 from chaplain.pipeline.breaks import Break
 from chaplain.pipeline.ledger import Held

@@ -17,9 +17,10 @@ from chaplain.errors import ConfigError, Malformed
 from chaplain.journal import config_message
 from chaplain.journal.cluster_message import Body, ConfigEntry
 from chaplain.journal.config_message import AddIdentity, LeaseLane, Petition, acl_id
+from chaplain.journal.decided import ConfigVerdict, Verdict
 from chaplain.journal.node_message import AddNode, NewSet, RemoveNode, is_opening
 from chaplain.journal.signing import SignatureType
-from chaplain.journal.verdict import ConfigVerdict, Reason, Verdict
+from chaplain.journal.verdict import Reason
 from chaplain.link.identity import KEY_BYTES, from_text
 from chaplain.pipeline.breaks import Break
 

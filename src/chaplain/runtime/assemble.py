@@ -29,10 +29,11 @@ from chaplain.link.settings import LinkSettings
 from chaplain.link.sockets import Sockets
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node import status
-from chaplain.node.core import NodeCore, NodeSettings
+from chaplain.node.core import NodeCore
 from chaplain.node.names import Names
-from chaplain.node.recorder import Recorder, RecorderSettings
+from chaplain.node.recorder import Recorder
 from chaplain.node.rings import KEYRING_FILE
+from chaplain.node.settings import NodeSettings, RecorderSettings
 from chaplain.node.upper import UpperCore
 from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.disk import Disk
@@ -45,8 +46,8 @@ from chaplain.runtime.log import Log
 from chaplain.runtime.secrets import read_identity, read_keyring, read_public_key
 from chaplain.runtime.storage import Storage
 from chaplain.segment.files import refuse_other_versions
+from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap
-from chaplain.segment.write import LogSettings
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.layer import SequenceLayer
 from chaplain.sequence.settings import SequenceSettings

@@ -18,6 +18,7 @@ from chaplain.errors import ConfigError
 from chaplain.journal.checkpoint import checkpoint_name
 from chaplain.journal.cluster_message import genesis
 from chaplain.journal.core import JournalCore
+from chaplain.journal.decided import Executed
 from chaplain.journal.founding import Founding, FoundingClient, Member
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.log import jot_name, records_between, standing_name
@@ -26,7 +27,6 @@ from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.retention import Rules
 from chaplain.journal.signing import Wrapping
 from chaplain.journal.standing import DISK_BYTES
-from chaplain.journal.verdict import Executed
 from chaplain.link.keyring import KeyRing
 from chaplain.runtime.secrets import read_keyring, read_public_key
 from chaplain.segment.files import list_segments

@@ -17,8 +17,9 @@ from chaplain.core import Operation
 from chaplain.segment.layout import Bytes
 from chaplain.segment.pack import Pack, encode_pack
 from chaplain.segment.record import Flag, Head, Kind, Record
+from chaplain.segment.settings import LogSettings
 from chaplain.segment.survey import Surveyor
-from chaplain.segment.write import LogSettings, Writer
+from chaplain.segment.write import Writer
 
 
 class StreamKind(IntEnum):

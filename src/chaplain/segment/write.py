@@ -12,13 +12,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from chaplain.core import Frozen, Operation, Remove, Rename, WriteAt
+from chaplain.core import Operation, Remove, Rename, WriteAt
 from chaplain.errors import StorageError
 from chaplain.segment.header import NO_IDENTITY, SegmentHeader, encode_pages
 from chaplain.segment.layout import (
     IDENTITY_BYTES,
-    RECORDS_START,
-    SEGMENT_BYTES,
     check_log_name,
     check_segment_bytes,
     free_name,
@@ -26,23 +24,10 @@ from chaplain.segment.layout import (
 )
 from chaplain.segment.record import ROLL_BYTES, Kind, Record, encode, pieces_of, size_of
 from chaplain.segment.scan import Verdict
+from chaplain.segment.settings import LogSettings
 from chaplain.segment.survey import Ending, Survey
 
 EMPTY_SURVEY = Survey((), (), 0, ())
-
-
-class LogSettings(Frozen, frozen=True):
-    log: str
-    log_kind: int
-    folder: str = ""
-    """Put before every file name, with its slash."""
-    segment_bytes: int = SEGMENT_BYTES
-    free_max: int = 4
-    """How many dropped files are kept for recycling; further ones are removed."""
-
-    @property
-    def record_bytes_max(self) -> int:
-        return self.segment_bytes - RECORDS_START - ROLL_BYTES
 
 
 class Writer:

@@ -17,7 +17,8 @@ from chaplain.sequence.company import Company, Fellow
 from chaplain.sequence.entry import NO_BALLOT, Ballot, Member
 from chaplain.sequence.events import Became, SequenceEffect
 from chaplain.sequence.foot import End, Foot
-from chaplain.sequence.log import NOTHING, Base, Log, set_behind
+from chaplain.sequence.held import Base
+from chaplain.sequence.log import NOTHING, Log, set_behind
 from chaplain.sequence.messages import Bearing, Beat, Events, Message, Seq, State, encode
 from chaplain.sequence.publishing import Publishing
 from chaplain.sequence.settings import SequenceSettings

@@ -27,10 +27,10 @@ from chaplain.sequence.deciding import Deciding
 from chaplain.sequence.discovery import Discovery
 from chaplain.sequence.entry import Member
 from chaplain.sequence.events import Publish, SequenceEffect, SequenceInput, Unpublished
+from chaplain.sequence.held import Base
 from chaplain.sequence.intake import Intake
 from chaplain.sequence.learning import Learning
 from chaplain.sequence.locking import Locking
-from chaplain.sequence.log import Base
 from chaplain.sequence.messages import (
     Bearing,
     Beat,

@@ -14,7 +14,8 @@ from chaplain.core import Report
 from chaplain.sequence.bench import Bench
 from chaplain.sequence.entry import NO_HASH, EntryKind, Run, run_hash
 from chaplain.sequence.events import Began, Delivered, Forgot, Published
-from chaplain.sequence.log import Held, change_of
+from chaplain.sequence.held import Held
+from chaplain.sequence.log import change_of
 from chaplain.sequence.work_set import WorkSet, enough_index
 
 

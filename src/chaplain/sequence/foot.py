@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from chaplain.sequence.log import Held, set_behind
+from chaplain.sequence.held import Held
+from chaplain.sequence.log import set_behind
 from chaplain.sequence.work_set import WorkSet
 
 End = tuple[int, bytes]

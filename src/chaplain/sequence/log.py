@@ -12,11 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
-from chaplain.core import Frozen
 from chaplain.sequence.entry import (
-    NO_BALLOT,
-    NO_HASH,
-    Ballot,
     Change,
     Entry,
     EntryKind,
@@ -24,24 +20,9 @@ from chaplain.sequence.entry import (
     decode_members,
     entry_hash,
 )
+from chaplain.sequence.held import Base, Held
 from chaplain.sequence.messages import Place
 from chaplain.sequence.work_set import WorkSet, changed
-
-
-class Held(Frozen, frozen=True):
-    index: int
-    entry: Entry
-    hash: bytes
-
-
-class Base(Frozen, frozen=True):
-    """The entry before the first that is held: all that must be known of it."""
-
-    index: int = 0
-    hash: bytes = NO_HASH
-    ballot: Ballot = NO_BALLOT
-    next: int = 0
-
 
 NOTHING = Base()
 

@@ -13,32 +13,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from chaplain.sequence.entry import encode_run
 from chaplain.sequence.events import Publish
-from chaplain.sequence.log import Held
-
-
-class _Placed(NamedTuple):
-    publish: Publish
-    run: int
-    offset: int
-
-
-class _Lost(NamedTuple):
-    at: int
-    hash: bytes
-    placed: list[_Placed]
+from chaplain.sequence.held import Held, Lost, Placed
 
 
 class Publishing:
     def __init__(self) -> None:
         self._pending: deque[Publish] = deque()
         self.pending_bytes = 0
-        self._placed: dict[int, list[_Placed]] = {}
+        self._placed: dict[int, list[Placed]] = {}
         """By the index of our entry."""
-        self._lost: list[deque[_Lost]] = []
+        self._lost: list[deque[Lost]] = []
         """Entries that left the log undecided, as they hung on each other; some of them ours."""
 
     def __bool__(self) -> bool:
@@ -51,7 +38,7 @@ class Publishing:
     def take(self, index: int, bytes_max: int) -> bytes:
         """The body of the entry that will stand at this index."""
         assert self._pending
-        placed: list[_Placed] = []
+        placed: list[Placed] = []
         runs: list[tuple[str, str, list[bytes]]] = []
         size = 0
         while self._pending and (not placed or size + _size(self._pending[0]) <= bytes_max):
@@ -60,7 +47,7 @@ class Publishing:
             if not runs or runs[-1][:2] != (publish.stream, publish.publisher):
                 runs.append((publish.stream, publish.publisher, []))
             values = runs[-1][2]
-            placed.append(_Placed(publish, len(runs) - 1, len(values)))
+            placed.append(Placed(publish, len(runs) - 1, len(values)))
             values.extend(publish.values)
         self.pending_bytes -= size
         self._placed[index] = placed
@@ -68,7 +55,7 @@ class Publishing:
 
     def displaced(self, dropped: Iterable[Held]) -> None:
         """Entries left the log undecided."""
-        chain = deque(_Lost(held.index, held.hash, self._placed.pop(held.index, [])) for held in dropped)
+        chain = deque(Lost(held.index, held.hash, self._placed.pop(held.index, [])) for held in dropped)
         if any(lost.placed for lost in chain):
             self._lost.append(chain)
 
@@ -76,7 +63,7 @@ class Publishing:
         """Whether something of ours is to be decided by what is agreed behind an index."""
         return any(chain[-1].at > index for chain in self._lost)
 
-    def decided(self, index: int, digest: bytes) -> list[_Placed]:
+    def decided(self, index: int, digest: bytes) -> list[Placed]:
         """What is agreed at the next index: gives what of ours is in it; what it rules out waits again."""
         found = self._placed.pop(index, [])
         for chain in [chain for chain in self._lost if chain[0].at == index]:

@@ -17,10 +17,11 @@ from chaplain.journal import client_messages, ingest_message, peer_messages
 from chaplain.journal.checkpoint import checkpoint_name, first_of
 from chaplain.journal.client_messages import NotWritten, Receipts, Run
 from chaplain.journal.cluster_message import Reference
+from chaplain.journal.decided import DataVerdict, Executed
 from chaplain.journal.intake import BUSY
 from chaplain.journal.order_events import Settled
 from chaplain.journal.transaction import TRANSACTIONS
-from chaplain.journal.verdict import DataVerdict, Executed, Reason
+from chaplain.journal.verdict import Reason
 from chaplain.segment.pack import decode_pack, heads_of
 from chaplain.segment.read import agreed
 from chaplain.segment.record import Kind, Record

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.events import Began, Delivered, Publish, Published, Unpublished
-from chaplain.sequence.log import Held, set_behind
+from chaplain.sequence.held import Held
+from chaplain.sequence.log import set_behind
 from chaplain.sequence.messages import State
 from chaplain.sequence.work_set import WorkSet
 from chaplain.sim.checkers import Watcher

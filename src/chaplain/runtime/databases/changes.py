@@ -24,8 +24,8 @@ from chaplain.runtime.disk import Disk
 from chaplain.runtime.files import Files, NoRoom
 from chaplain.runtime.journal import segments_of
 from chaplain.segment.files import list_segments
+from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap
-from chaplain.segment.write import LogSettings
 
 SEGMENT_BYTES = 16 * 1024 * 1024
 RECORD_BYTES_MAX = 4 * 1024 * 1024

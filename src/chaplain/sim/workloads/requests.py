@@ -36,6 +36,7 @@ from chaplain.journal.checkpoint import checkpoint_name
 from chaplain.journal.cluster_message import genesis
 from chaplain.journal.config_message import acl_id
 from chaplain.journal.core import JournalCore
+from chaplain.journal.decided import Executed
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.founding import ALL_STREAMS, Founding, FoundingClient, Member, Policy
 from chaplain.journal.ingest_message import IngestEntry
@@ -45,7 +46,6 @@ from chaplain.journal.log import jot_name, records_between, standing_name
 from chaplain.journal.order_events import LogRead, ReadLog, Settled, Started
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.signing import holds
-from chaplain.journal.verdict import Executed
 from chaplain.link.events import Peer
 from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited, Whisper

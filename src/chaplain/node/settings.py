@@ -1,0 +1,36 @@
+"""What a node is told when it is made, and which of what passes it puts on record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chaplain.core import Frozen
+from chaplain.desk.events import DeskSettings
+from chaplain.gossip.settings import GossipSettings
+from chaplain.link.settings import LinkSettings
+from chaplain.mesh.settings import MeshSettings
+
+
+class NodeSettings(Frozen, frozen=True):
+    link: LinkSettings
+    mesh: MeshSettings
+    gossip: GossipSettings
+    desk: DeskSettings = DeskSettings()
+    beacon: bool = False
+    """Whether to find neighbours by datagrams, too."""
+    neighbours: tuple[str, ...] = ()
+    """Endpoints to join the cluster through; one that answers is enough."""
+    node_ids: Mapping[int, int] = {}
+    """The names people know nodes by, from their identifiers; others go by their identifier."""
+    rotation_timeout_ns: int = 30 * 10**9
+
+
+class RecorderSettings(Frozen, frozen=True):
+    pools: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    """Types of events; `*` for all."""
+    pending_bytes_max: int = 16 << 20
+
+    @property
+    def records(self) -> bool:
+        return bool(self.pools or self.events)
