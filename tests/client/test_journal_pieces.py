@@ -17,13 +17,14 @@ from chaplain.client import journal_requests, packing, sql_requests
 from chaplain.client.identity_file import Passport, read_passport, write_passport
 from chaplain.client.journal_aio import AsyncJournal, AsyncReader, AsyncWriter
 from chaplain.client.journal_events import Batch, Place, Portion
-from chaplain.client.journal_requests import many, receipts_of, single
+from chaplain.client.journal_requests import many, single
 from chaplain.client.journal_results import PLACE_UNKNOWN, ClientRecord
 from chaplain.client.journal_sync import Journal, Reader, Writer
 from chaplain.client.lane import Lane, Packed
 from chaplain.client.opening import prepare
 from chaplain.client.packing import make_pack
 from chaplain.client.proof import pack_proof, read_proof
+from chaplain.client.receipts import Receipts
 from chaplain.client.signer import Signer
 from chaplain.client.unpacking import messages_of
 from chaplain.errors import ConfigError, Malformed, Missing
@@ -146,13 +147,19 @@ def test_what_cannot_be_written_is_said_before_anything_is_sent() -> None:
 
 def test_receipts_of_a_place() -> None:
     moment = (9, 2, 77, b"h" * 32)
-    each = receipts_of(Place(4, 10, 3, "s", 100, 3, *moment))
+    each = Receipts(Place(4, 10, 3, "s", 100, 3, *moment))
     assert [(r.offset, r.client_message_id, r.id) for r in each] == [(100 + n, 10 + n, (4, 10 + n)) for n in range(3)]
-    together = receipts_of(Place(4, 10, 1, "s", 100, 3, *moment))
+    together = Receipts(Place(4, 10, 1, "s", 100, 3, *moment))
     assert [(r.offset, r.client_message_id) for r in together] == [(100, 10), (101, 10), (102, 10)]
-    assert [r.offset for r in receipts_of(Place(4, 10, 2, "s", PLACE_UNKNOWN, 2))] == [PLACE_UNKNOWN] * 2
-    last = journal_requests.last_of(Place(4, 10, 3, "s", 100, 3, *moment))
-    assert last == each[-1]
+    assert [r.offset for r in Receipts(Place(4, 10, 2, "s", PLACE_UNKNOWN, 2))] == [PLACE_UNKNOWN] * 2
+    last = each[2]
+    assert last == each[-1] == [*each][-1]
+    assert each[1:] == [*each][1:]
+    assert each == [*each]
+    assert each == Receipts(Place(4, 10, 3, "s", 100, 3, *moment)) != together
+    assert (len(each), repr(each)) == (3, repr([*each]))
+    with pytest.raises(IndexError):
+        each[3]
     assert (dict(last)["offset"], last.timestamp, last.hash) == (102, 77, b"h" * 32)
 
 

@@ -25,6 +25,7 @@ from chaplain.client.journal_requests import (
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
 from chaplain.client.journal_together import Together
+from chaplain.client.receipts import Receipts
 from chaplain.client.requests import Ask
 from chaplain.client.unpacking import messages_of
 from chaplain.errors import ChaplainError, Closed
@@ -78,7 +79,7 @@ class AsyncJournal:
         self._together.ship()  # what was written before goes before
         return (await self._line.run(journal_requests.write(batch)))[0]
 
-    async def write_many(self, items: Iterable[Item]) -> list[Receipt]:
+    async def write_many(self, items: Iterable[Item]) -> Receipts:
         """Append messages as one request: all of them, one after the other, or none."""
         batch = journal_requests.many(self.stream, items)
         self._together.ship()  # what was written before goes before
@@ -190,7 +191,7 @@ class AsyncWriter:
         if self._places is None:
             raise ValueError("this writer keeps no receipts: make it with receipts=True")
         places, self._places = self._places, []
-        return [receipt for place in places for receipt in journal_requests.receipts_of(place)]
+        return [receipt for place in places for receipt in Receipts(place)]
 
     @property
     def closed(self) -> bool:
@@ -237,7 +238,7 @@ class AsyncWriter:
         self._unanswered -= 1
         self._unanswered_bytes -= size_bytes
         self.count += place.messages
-        self.last = journal_requests.last_of(place)
+        self.last = Receipts(place)[-1]
         if self._places is not None:
             self._places.append(place)
         if not self._unanswered and self._error is None:

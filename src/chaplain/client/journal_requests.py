@@ -6,13 +6,13 @@ What a caller got wrong is raised here, before anything is sent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Any, Literal, TypeAlias
 
 from chaplain.client.journal_events import AskWish, Batch, PetitionWish, Place, ReadWish, ResolveWish, WriteWish
-from chaplain.client.journal_results import PLACE_UNKNOWN, ClientRecord, Receipt, StreamRecord
+from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
 from chaplain.client.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
 from chaplain.client.proof import Proof, read_proof
+from chaplain.client.receipts import Receipts
 from chaplain.client.requests import Ask, check_name, reader
 from chaplain.client.streaming import FROM_HEAD, FROM_START
 from chaplain.errors import Malformed, Missing
@@ -147,31 +147,8 @@ def many(stream: str, items: Iterable[Item]) -> Batch:
     return gathering.batch(stream, transaction=True)
 
 
-def receipts_of(place: Place) -> list[Receipt]:
-    """One receipt a message."""
-    offset, first_id, count = place.base_offset, place.first_id, place.messages
-    offsets = repeat(offset, count) if offset == PLACE_UNKNOWN else range(offset, offset + count)
-    ids = repeat(first_id, count) if place.requests == 1 else range(first_id, first_id + count)
-    stream, regime, index, timestamp_ns = place.stream, place.regime, place.index, place.timestamp_ns
-    hash_, client_id = place.hash, place.client_id
-    return [
-        Receipt(stream, offset, regime, index, timestamp_ns, hash_, client_id, message_id)
-        for offset, message_id in zip(offsets, ids, strict=True)
-    ]
-
-
-def last_of(place: Place) -> Receipt:
-    """The receipt of the last message."""
-    moment = (place.regime, place.index, place.timestamp_ns, place.hash, place.client_id)
-    return Receipt(place.stream, _offset(place, place.messages - 1), *moment, place.first_id + place.requests - 1)
-
-
-def _offset(place: Place, number: int) -> int:
-    return PLACE_UNKNOWN if place.base_offset == PLACE_UNKNOWN else place.base_offset + number
-
-
-def write(batch: Batch) -> Ask[list[Receipt]]:
-    return Ask(lambda call, timeout_ns: WriteWish(call, batch, timeout_ns), receipts_of)
+def write(batch: Batch) -> Ask[Receipts]:
+    return Ask(lambda call, timeout_ns: WriteWish(call, batch, timeout_ns), Receipts)
 
 
 def resolve(request: Sequence[int]) -> Ask[Receipt | None]:
@@ -180,7 +157,7 @@ def resolve(request: Sequence[int]) -> Ask[Receipt | None]:
     client_id, message_id = request
     return Ask(
         lambda call, timeout_ns: ResolveWish(call, client_id, message_id, timeout_ns),
-        lambda found: last_of(found) if isinstance(found, Place) else None,
+        lambda found: Receipts(found)[-1] if isinstance(found, Place) else None,
     )
 
 

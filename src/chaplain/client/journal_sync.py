@@ -27,6 +27,7 @@ from chaplain.client.journal_requests import (
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
 from chaplain.client.nap import nap
+from chaplain.client.receipts import Receipts
 from chaplain.client.requests import Ask
 from chaplain.client.unpacking import messages_of
 from chaplain.errors import ChaplainError, Closed, Unreachable
@@ -74,7 +75,7 @@ class Journal:
         known = None if id is None else self._resolve(id)
         return known if known is not None else self._line.run(journal_requests.write(batch))[0]
 
-    def write_many(self, items: Iterable[Item]) -> list[Receipt]:
+    def write_many(self, items: Iterable[Item]) -> Receipts:
         """Append messages as one request: all of them, one after the other, or none."""
         return self._line.run(journal_requests.write(journal_requests.many(self.stream, items)))
 
@@ -187,7 +188,7 @@ class Writer:
             raise ValueError("this writer keeps no receipts: make it with receipts=True")
         with self._changed:
             places, self._places = self._places, []
-        return [receipt for place in places for receipt in journal_requests.receipts_of(place)]
+        return [receipt for place in places for receipt in Receipts(place)]
 
     @property
     def closed(self) -> bool:
@@ -237,7 +238,7 @@ class Writer:
             self._unanswered -= 1
             self._unanswered_bytes -= size_bytes
             self.count += place.messages
-            self.last = journal_requests.last_of(place)
+            self.last = Receipts(place)[-1]
             if self._places is not None:
                 self._places.append(place)
             if not self._unanswered and self._error is None:

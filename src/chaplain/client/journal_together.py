@@ -24,10 +24,11 @@ from chaplain.client.board import Board, Sink, error_of
 from chaplain.client.call_events import Failure, Raised
 from chaplain.client.events import Outcome
 from chaplain.client.journal_events import WriteWish, Written
-from chaplain.client.journal_requests import Gathering, receipts_of
+from chaplain.client.journal_requests import Gathering
 from chaplain.client.journal_results import Receipt, RequestId
 from chaplain.client.journal_sinks import NOBODY
 from chaplain.client.packing import MESSAGE_BYTES, PACK_BYTES, PACK_HEAD_BYTES, PACK_MESSAGES
+from chaplain.client.receipts import Receipts
 from chaplain.errors import ChaplainError, Unknown
 
 FULL_BYTES = PACK_BYTES - PACK_HEAD_BYTES
@@ -110,7 +111,7 @@ class Together:
 
     # Answers.
 
-    def answer(self, futures: list[Waiting], receipts: list[Receipt]) -> None:
+    def answer(self, futures: list[Waiting], receipts: Receipts) -> None:
         """These were written, and are to be told so."""
         if not self._answers:
             self._line.loop.call_soon(self._tell)
@@ -144,7 +145,7 @@ class TogetherSink(Sink):
 
     def take(self, outcome: Outcome) -> None:
         if isinstance(outcome, Written):
-            self._together.answer(self._futures, receipts_of(outcome.place))
+            self._together.answer(self._futures, Receipts(outcome.place))
         elif isinstance(outcome, Raised):
             self._raised(outcome)
 
