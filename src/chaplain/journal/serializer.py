@@ -158,7 +158,7 @@ class SerializerCore:
         if self._doubt is not None:
             due.append(self._doubt.due_ns)
         else:
-            due += [self._fetcher.due_ns, self._mending.due_ns]
+            due += [self._fetcher.due_ns, self._mending.due_ns, self._following.due_ns]
             if self._office is not None:
                 due.append(self._office.due_ns)
             elif self.role is not Role.OUT:
@@ -265,7 +265,7 @@ class SerializerCore:
         if bench.leaving and self._office is None and self.role is not Role.OUT:
             election.leave()
         if self._doubt is None and self._office is None:
-            if self._following.behind > bench.log.agreed or not bench.log.whole:
+            if self._following.lacks(now_ns) or not bench.log.whole:
                 self._fetcher.want(now_ns, election.master)
             else:
                 self._fetcher.stop()
@@ -273,6 +273,7 @@ class SerializerCore:
     def _wake(self, now_ns: int) -> None:
         self._bench.woken(now_ns)
         self._mending.woken(now_ns)
+        self._following.woken(now_ns)
         if self._doubt is not None:
             self._doubt.woken(now_ns)
         elif self._office is not None:

@@ -156,8 +156,8 @@ BUGS = [
     _bug(
         "hold a message without its predecessor",
         "following",
-        "        if body.index > log.agreed + 1:\n            self._waiting = (node, message)\n            return",
-        "        if body.index > log.agreed + 2:\n            self._waiting = (node, message)\n            return",
+        "        if body.index > log.agreed + 1:\n            return False",
+        "        if body.index > log.agreed + 2:\n            return False",
     ),
     _bug(
         "settle a tail of another hash",
