@@ -41,6 +41,7 @@ def test_proposals_wait_in_line_for_payloads_that_are_on_their_way(cluster: Clus
     master, slow, arrived = go_ahead(cluster, 3)
     before = slow.core.agreed[0]
     assert master.core.agreed[0] == before + 3
+    slow.hear(master.node, next(said for said in master.said(slow.node) if isinstance(said, Propose)))  # once more
     for payload in arrived:
         slow.step(payload)
     while slow.persists:

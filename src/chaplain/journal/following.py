@@ -42,15 +42,16 @@ class Following:
         """Messages up to here are agreed, others say."""
 
     def proposed(self, now_ns: int, node: int, message: Propose) -> None:
-        """A master of our regime proposes."""
+        """A master of our regime proposes, perhaps what it has proposed before: then it stands in line already."""
         line = self._line
-        if line and (line[-1][1].regime, line[-1][1].index + 1) != (message.regime, message.index):
+        if line and (line[0][1].regime != message.regime or not 0 <= message.index - line[0][1].index <= len(line)):
             line.clear()
         if not line:
             self._wait(now_ns)
-        elif len(line) == LINE_MAX:
+        if not line or message.index > line[-1][1].index:
+            line.append((node, message))
+        if len(line) > LINE_MAX:
             line.popleft()
-        line.append((node, message))
         self.behind = max(self.behind, message.index - 1)
         self._advance(now_ns)
 
