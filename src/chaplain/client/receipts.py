@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import overload
 
@@ -11,7 +11,7 @@ from chaplain.client.journal_results import PLACE_UNKNOWN, Receipt
 
 
 class Receipts(Sequence[Receipt]):
-    """Like a list of them that is never changed, and equal to one."""
+    """Like a list of them, and equal to one, but never changed: what is added to it makes a list."""
 
     __slots__ = ("_place",)
 
@@ -50,6 +50,12 @@ class Receipts(Sequence[Receipt]):
         message_id = place.first_id if place.requests == 1 else place.first_id + number
         moment = (place.regime, place.index, place.timestamp_ns, place.hash)
         return Receipt(place.stream, offset, *moment, place.client_id, message_id)
+
+    def __add__(self, other: Iterable[Receipt]) -> list[Receipt]:
+        return [*self, *other]
+
+    def __radd__(self, other: Iterable[Receipt]) -> list[Receipt]:
+        return [*other, *self]
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Receipts):
