@@ -158,7 +158,8 @@ def test_receipts_of_a_place() -> None:
     assert each == [*each]
     assert each == Receipts(Place(4, 10, 3, "s", 100, 3, *moment)) != together
     assert (len(each), repr(each)) == (3, repr([*each]))
-    assert each + together == [*each] + together == [*each, *together]
+    assert each + together == [*each, *together]
+    assert [*each].__add__(together[:]) == together.__radd__([*each])
     with pytest.raises(IndexError):
         each[3]
     assert (dict(last)["offset"], last.timestamp, last.hash) == (102, 77, b"h" * 32)
