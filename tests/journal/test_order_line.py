@@ -18,12 +18,12 @@ def cluster() -> Cluster:
     return made
 
 
-def go_ahead(cluster: Cluster, count: int) -> tuple[Desk, Desk, list[PayloadArrived]]:
+def go_ahead(cluster: Cluster, count: int, lost: int = 0) -> tuple[Desk, Desk, list[PayloadArrived]]:
     """The master and a quick follower agree on some messages; a slow one hears the proposals, and lacks payloads."""
     master = cluster.master()
     quick, slow = (cluster[node] for node in cluster.nodes if node != master.node)
     arrived = []
-    for _ in range(count):
+    for number in range(1, count + 1):
         for wire in cluster.wires.values():
             wire.clear()
         arrived.append(cluster.arrive(master.node, quick.node))
@@ -33,7 +33,8 @@ def go_ahead(cluster: Cluster, count: int) -> tuple[Desk, Desk, list[PayloadArri
         quick.hear(master.node, proposal)
         quick.write()
         master.hear(quick.node, next(said for said in quick.said(master.node) if isinstance(said, Acknowledge)))
-        slow.hear(master.node, proposal)
+        if number != lost:
+            slow.hear(master.node, proposal)
     return master, slow, arrived
 
 
@@ -77,6 +78,12 @@ def test_behind_a_gap_in_the_line_is_fetched_at_once(cluster: Cluster) -> None:
     cluster.now_ns += 10 * MILLISECOND
     cluster.run(0.1)
     assert slow.core.agreed[0] == master.core.agreed[0]
+
+
+def test_a_lost_proposal_ends_the_line(cluster: Cluster) -> None:
+    master, slow, _ = go_ahead(cluster, 3, lost=2)
+    before = slow.core.agreed[0]
+    assert [one.index for one in slow.said(master.node) if isinstance(one, Fetch)] == [before + 1]
 
 
 def test_a_proposal_under_another_regime_ends_the_line(cluster: Cluster) -> None:
