@@ -94,7 +94,10 @@ class Runner:
     def round(self, way: str, size_bytes: int, seconds: float) -> Round:
         self._cluster.check()
         self._control.send(("round", way, size_bytes, seconds))
-        outcome: Round = self._control.recv()
+        try:
+            outcome: Round = self._control.recv()
+        except EOFError:
+            raise SystemExit(f"{self._cluster.name}: its client ended, and said why above") from None
         return outcome
 
     def stop(self) -> None:

@@ -28,6 +28,7 @@ NATS_BURST = 256
 NATS_PY_IN_FLIGHT = 1000
 PUTS_IN_FLIGHT = 1000
 TRANSACTIONS_IN_FLIGHT = 64
+PATIENCE_S = 30.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -144,6 +145,7 @@ class NatsClient:
     def _connect(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(PATIENCE_S)
         self._inbox = f"_INBOX.{os.urandom(8).hex()}"
         self._socket.sendall(f'CONNECT {{"verbose":false}}\r\nSUB {self._inbox} 1\r\nPING\r\n'.encode())
         self._until(b"PONG\r\n")
@@ -167,7 +169,12 @@ class NatsClient:
         return b"PUB %b %b %d\r\n%b\r\n" % (STREAM.encode(), self._inbox.encode(), size_bytes, bytes(size_bytes))
 
     def _acknowledged(self) -> int:
-        heard = self._socket.recv(1 << 20)
+        try:
+            heard = self._socket.recv(1 << 20)
+        except TimeoutError:
+            raise SystemExit(
+                f"NATS: nothing was acknowledged for {PATIENCE_S:g} s, and what is missing never is"
+            ) from None
         if b'"error"' in heard or b"-ERR" in heard:
             raise SystemExit(f"NATS: {heard[:500]!r}")
         if b"PING\r\n" in heard:
