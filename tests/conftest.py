@@ -46,6 +46,7 @@ def _rank(item: pytest.Item) -> int:
 
 
 def pytest_configure() -> None:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads in each of hundreds of processes
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
     os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", QUICK_JAVA)
     if PORTS_VARIABLE not in os.environ or "PYTEST_XDIST_WORKER" in os.environ:
