@@ -27,7 +27,7 @@ demo: $(READY)  ## show what chaplain does, end to end
 	@$(BIN)/chaplain demo
 
 test: check  ## lint, types and the test suite
-	@$(BIN)/python -m pytest -n 2 --dist worksteal --durations=20
+	@$(BIN)/python -m pytest -n 3 --dist worksteal --durations=20
 
 check: $(READY)  ## lint, formatting, types and import rules
 	@$(BIN)/ruff check .

@@ -28,7 +28,12 @@ from chaplain.runtime.founding import Split, make_cluster
 from chaplain.runtime.inquire import get_status, is_ready
 
 PATIENCE_S = 60.0
-POLL_S = 0.02
+POLL_S = 0.05
+"""Between looks at what is waited for: each costs processor time, of the node that is asked, too."""
+WATCH_S = 0.02
+"""Between looks at what must hold throughout."""
+MOMENT_S = 0.002
+"""Between looks at the clock, where something is to happen at a random moment."""
 SILENCE_S = 5.0
 """T, where a test does not set another: the default of `gossip.silence_seconds`."""
 PORTS = range(30_000, 32_700, 20)
@@ -59,7 +64,7 @@ def throughout(seconds: float, holds: Callable[[], bool], what: str) -> None:
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         assert holds(), what
-        time.sleep(POLL_S)
+        time.sleep(WATCH_S)
 
 
 class Change(NamedTuple):

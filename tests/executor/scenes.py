@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from tests.cluster.harness import Cluster, Node, until
+from tests.cluster.harness import MOMENT_S, Cluster, Node, until
 
 from chaplain import Client
 from chaplain.errors import ChaplainError, Unknown
@@ -108,7 +108,7 @@ def _kill_one(cluster: Cluster, loads: list[Load], chance: random.Random, blow: 
     before = sum(load.done for load in loads)
     until(lambda: _moved(loads, before), "statements are executed", limit_s=120)
     end_s = time.monotonic() + chance.random() * 0.05
-    until(lambda: time.monotonic() >= end_s, "the moment has come")
+    until(lambda: time.monotonic() >= end_s, "the moment has come", poll_s=MOMENT_S)
     victim = chance.choice(list(cluster))
     blow(victim)
     until(victim.ready, "the killed serves again")

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, takewhile
 from pathlib import Path
 
 from tests.cluster.harness import Cluster, Node, founded, until
@@ -68,7 +69,8 @@ class Load:
         return [list(writer.attempts) for writer in self.writers]
 
     def acked_since(self, since_s: float) -> int:
-        return sum(one.offset is not None and one.invoked_s >= since_s for h in self.histories() for one in h)
+        recent = [takewhile(lambda one: one.invoked_s >= since_s, reversed(h)) for h in self.histories()]
+        return sum(one.offset is not None for one in chain.from_iterable(recent))
 
     def await_progress(self, count: int = ACKED_AFTER) -> None:
         since_s = time.monotonic()

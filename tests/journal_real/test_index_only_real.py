@@ -20,8 +20,8 @@ SERIALIZERS, HOLDERS = (1, 2, 3), (4, 5)
 def write(cluster: Cluster, values: list[bytes]) -> dict[int, bytes]:
     """The hash of the message that each was written in, by its index."""
     with Client.connect(cluster.directory, timeout=120) as client:
-        receipts = client.journal("orders").write_many(values[:5])
-        receipts += [client.journal("orders").write(value) for value in values[5:]]
+        together = client.journal("orders").write_many(values[:5])
+        receipts = [*together, *[client.journal("orders").write(value) for value in values[5:]]]
     return {receipt.index: receipt.hash for receipt in receipts}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.cluster.harness import PROGRAM, Cluster, until
+from tests.cluster.harness import MOMENT_S, PROGRAM, Cluster, until
 
 from chaplain.client.sync import Client
 from chaplain.pipeline.table_proof import find_table_breaks
@@ -124,7 +124,7 @@ def land_through_kills(cluster: Cluster, tables: Path, kills: int, seed: int, *,
                 victim.kill()
                 victim.start()
             moment = time.monotonic() + chance.uniform(0, 1.0)
-            until(lambda moment=moment: time.monotonic() >= moment, "the moment has come")
+            until(lambda moment=moment: time.monotonic() >= moment, "the moment has come", poll_s=MOMENT_S)
         finally:
             driver.kill()
         landed = landed_offset(tables, STREAM)

@@ -9,13 +9,18 @@ from __future__ import annotations
 import sys
 from functools import partial
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from chaplain.pipeline import land, local_session
 
 
-def main(cluster: str, checkpoint: str, stream: str = "", tables: str = "", once: str = "") -> None:
-    spark = local_session(memory="512m", name="sink driver")
+def main(*words: str) -> None:
+    work(local_session(memory="512m", name="sink driver"), *words)
+
+
+def work(spark: SparkSession, cluster: str, checkpoint: str, *landing: str) -> None:
+    stream, tables, once = (*landing, "", "", "")[:3]
     source = spark.readStream.format("chaplain").option("cluster", cluster).option("subscribe", "input")
     rows = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "150").load()
     shuffled = rows.selectExpr("key", "value", "rand() as chance").repartition(2, "chance").select("key", "value")

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.cluster.harness import until
+from tests.cluster.harness import MOMENT_S, until
 from tests.pipeline.pipeline_landing import Load, check_table
 from tests.pipeline.sink_writer import rows_of
 
@@ -37,12 +37,20 @@ def fill(cluster: Path, rows: int = ROWS) -> None:
 
 
 def kill_drivers(
-    cluster: Path, checkpoint: Path, kills: int, seed: int, *, goals: Sequence[int] = GOALS, tables: Path | None = None
+    cluster: Path,
+    checkpoint: Path,
+    kills: int,
+    seed: int,
+    *,
+    goals: Sequence[int] = GOALS,
+    tables: Path | None = None,
+    finish: Callable[[Sequence[object]], None] | None = None,
 ) -> dict[str, int]:
     """Kill drivers, Java and all, once they have begun to write; the last one may finish. Rows must be there once.
 
     With `tables` the same drivers land a stream that is written meanwhile, and its table must be the journal: Java
-    takes so long to start that a short test kills both with one blow.
+    takes so long to start that a short test kills both with one blow. `finish` is the last driver, if it need not be
+    a process of its own.
     """
     rng = random.Random(seed)
     load = Load(cluster) if tables else None
@@ -54,7 +62,7 @@ def kill_drivers(
         for _ in range(kills):
             _begin_and_kill(client, [cluster, checkpoint, *words], rng, goals)
         rows = load.end() if load else 0
-        _finish([cluster, checkpoint, *words, *(["once"] if load else [])])
+        (finish or _finish)([cluster, checkpoint, *words, *(["once"] if load else [])])
         if tables:
             check_table(cluster, tables, rows)
         expected = Counter((one.key, one.value) for one in client.journal("input").read())
@@ -75,7 +83,7 @@ def kill_writers(cluster: Path, progress: Path, kills: int, seed: int, node: Cal
             try:
                 until(lambda goal=before: _written(client, "batches") > goal, "batches are written", limit_s=300)
                 end_s = time.monotonic() + rng.random() * 0.3
-                until(lambda end_s=end_s: time.monotonic() >= end_s, "a random moment")
+                until(lambda end_s=end_s: time.monotonic() >= end_s, "a random moment", poll_s=MOMENT_S)
             finally:
                 _kill(writer)
             if number == kills // 2:
@@ -106,7 +114,7 @@ def _begin_and_kill(client: Client, words: Sequence[object], rng: random.Random,
         try:
             until(lambda: begun() or driver.poll() is not None, "the driver writes", 300, LOOK_S)  # noqa: B023
             end_s = time.monotonic() + rng.random() * 0.5
-            until(lambda: time.monotonic() >= end_s, "a random moment")  # noqa: B023
+            until(lambda: time.monotonic() >= end_s, "a random moment", poll_s=MOMENT_S)  # noqa: B023
             if driver.poll() is None:
                 return
             assert driver.returncode, "the driver was done before it could be killed: give it more rows"
