@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+import hypothesis
 import pytest
 
 from chaplain.runtime.founding import PORTS, PORTS_VARIABLE
@@ -46,6 +47,8 @@ def _rank(item: pytest.Item) -> int:
 
 
 def pytest_configure() -> None:
+    hypothesis.settings.register_profile("suite", deadline=None)  # a busy machine is no fault; `timeout` bounds tests
+    hypothesis.settings.load_profile("suite")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads in each of hundreds of processes
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
     os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", QUICK_JAVA)
