@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from random import Random
 
+import client_threads
 import pytest
 from tiny_node import TinyNode
 
 from chaplain.link.identity import Identity
+
+
+@pytest.fixture(autouse=True)
+def _threads_before() -> None:
+    client_threads.before = set(threading.enumerate())
 
 
 class TinyCluster:

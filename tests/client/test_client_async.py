@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from random import Random
 
 import pytest
+from client_threads import client_threads
 
 from chaplain import AsyncClient, Client
 from chaplain.errors import Closed, Refused, Unreachable
@@ -17,7 +17,7 @@ LIMIT_S = 30
 
 def run(work) -> None:
     asyncio.run(asyncio.wait_for(work, LIMIT_S))
-    assert all(thread.name != "chaplain-client" for thread in threading.enumerate())
+    assert not client_threads()
 
 
 def test_every_call_has_its_answer(cluster) -> None:
@@ -138,10 +138,9 @@ def test_a_loop_that_ends_first_does_not_hang(cluster) -> None:
     asyncio.run(work())
     with pytest.warns(ResourceWarning, match="not closed"):
         kept.clear()
-    for thread in threading.enumerate():
-        if thread.name == "chaplain-client":
-            thread.join(60)
-    assert all(thread.name != "chaplain-client" for thread in threading.enumerate())
+    for thread in client_threads():
+        thread.join(60)
+    assert not client_threads()
 
 
 def test_both_faces_have_the_same_methods() -> None:

@@ -13,6 +13,7 @@ from itertools import islice
 from random import Random
 
 import pytest
+from client_threads import client_threads
 
 from chaplain import Client, Member, PoolMessage
 from chaplain.errors import Closed, ConfigError, Refused, Unknown, Unreachable
@@ -24,10 +25,6 @@ def eventually(holds: Callable[[], bool], limit_s: float = 60) -> None:
     while not holds():
         assert time.monotonic() < end_s, "it did not come about in time"
         time.sleep(0.005)
-
-
-def client_threads() -> int:
-    return sum(thread.name == "chaplain-client" for thread in threading.enumerate())
 
 
 def test_every_call_has_its_answer(cluster) -> None:
@@ -161,7 +158,7 @@ def test_nobody_there_is_unreachable_in_time_and_names_the_endpoints() -> None:
     with pytest.raises(Unreachable, match=r"tcp://127\.0\.0\.1:9: nobody answers.*check that the cluster is up"):
         Client.connect(endpoints=["tcp://127.0.0.1:9"], identity=me, node_keys=[me.key], timeout=0.5)
     assert time.monotonic() - started_s < 5
-    assert client_threads() == 0
+    assert not client_threads()
 
 
 def test_a_wrong_node_key_is_refused_and_names_the_endpoint(cluster) -> None:
@@ -198,14 +195,14 @@ def test_a_closed_client_says_so(cluster) -> None:
         client.status()
     with pytest.raises(Closed):
         next(listener)
-    assert client_threads() == 0
+    assert not client_threads()
 
 
 def test_a_forgotten_client_warns_and_ends(cluster) -> None:
     client = Client.connect(**cluster.how)
     with pytest.warns(ResourceWarning, match="not closed"):
         del client
-    eventually(lambda: client_threads() == 0)
+    eventually(lambda: not client_threads())
 
 
 @pytest.mark.parametrize(

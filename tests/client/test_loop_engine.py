@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from client_threads import client_threads
 
 from chaplain import AsyncClient
 from chaplain.client.board import Board, Sink
@@ -144,10 +145,9 @@ async def _connect(cluster) -> AsyncClient:
 
 
 def _no_thread_is_left() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "chaplain-client":
-            thread.join(LIMIT_S)
-            assert not thread.is_alive()
+    for thread in client_threads():
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
 
 
 _CHILD = """
