@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from segment_stage import Disk
 
@@ -43,7 +43,6 @@ def test_rows_say_who_and_what() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.integers(1, 40), st.booleans()), max_size=30))
 def test_offsets_go_on_over_restarts_and_rolls(writes: list[tuple[str, int, bool]]) -> None:
     disk = Disk()

@@ -22,18 +22,7 @@ class Receipts(Sequence[Receipt]):
         return self._place.messages
 
     def __iter__(self) -> Iterator[Receipt]:
-        place, count = self._place, self._place.messages
-        offset, first_id = place.base_offset, place.first_id
-        offsets = repeat(offset, count) if offset == PLACE_UNKNOWN else range(offset, offset + count)
-        ids = repeat(first_id, count) if place.requests == 1 else range(first_id, first_id + count)
-        stream, regime, index, timestamp_ns = place.stream, place.regime, place.index, place.timestamp_ns
-        hash_, client_id = place.hash, place.client_id
-        return iter(
-            [
-                Receipt(stream, offset, regime, index, timestamp_ns, hash_, client_id, message_id)
-                for offset, message_id in zip(offsets, ids, strict=True)
-            ]
-        )
+        return iter(self._some(range(len(self))))
 
     @overload
     def __getitem__(self, index: int) -> Receipt: ...
@@ -41,15 +30,22 @@ class Receipts(Sequence[Receipt]):
     def __getitem__(self, index: slice) -> list[Receipt]: ...
     def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
         if isinstance(index, slice):
-            return [self._at(number) for number in range(len(self))[index]]
-        return self._at(range(len(self))[index])
+            return self._some(range(len(self))[index])
+        number = range(len(self))[index]
+        return self._some(range(number, number + 1))[0]
 
-    def _at(self, number: int) -> Receipt:
-        place = self._place
-        offset = PLACE_UNKNOWN if place.base_offset == PLACE_UNKNOWN else place.base_offset + number
-        message_id = place.first_id if place.requests == 1 else place.first_id + number
-        moment = (place.regime, place.index, place.timestamp_ns, place.hash)
-        return Receipt(place.stream, offset, *moment, place.client_id, message_id)
+    def _some(self, numbers: range) -> list[Receipt]:
+        """The receipts of these messages, counted from 0; what they share is looked up once."""
+        place, count = self._place, len(numbers)
+        unknown, together = place.base_offset == PLACE_UNKNOWN, place.requests == 1
+        offsets = repeat(PLACE_UNKNOWN, count) if unknown else _shifted(numbers, place.base_offset)
+        ids = repeat(place.first_id, count) if together else _shifted(numbers, place.first_id)
+        stream, regime, index, timestamp_ns = place.stream, place.regime, place.index, place.timestamp_ns
+        hash_, client_id = place.hash, place.client_id
+        return [
+            Receipt(stream, offset, regime, index, timestamp_ns, hash_, client_id, message_id)
+            for offset, message_id in zip(offsets, ids, strict=True)
+        ]
 
     def __add__(self, other: Iterable[Receipt]) -> list[Receipt]:
         return [*self, *other]
@@ -66,3 +62,7 @@ class Receipts(Sequence[Receipt]):
 
     def __repr__(self) -> str:
         return repr([*self])
+
+
+def _shifted(numbers: range, by: int) -> range:
+    return range(numbers.start + by, numbers.stop + by, numbers.step)
