@@ -63,7 +63,7 @@ class Sockets:
     def __init__(self, instance: bytes, bind: str | None = None, strangers_max: int = STRANGERS_MAX) -> None:
         self.counts: Counter[str] = Counter()
         self.endpoint = ""
-        self._routing_id = route_of(instance)
+        self.routing_id = route_of(instance)
         self._inputs: list[SocketInput] = []
         self._flushed: dict[Channel, int] = {}
         self._outboxes: dict[Channel, Outbox] = {}
@@ -240,7 +240,7 @@ class Sockets:
     def _dial(self, effect: Dial) -> None:
         dial = effect.dial
         assert dial not in self._lines, f"dial {dial} is in use"
-        routing_id = self._routing_id + os.urandom(DIAL_BYTES)
+        routing_id = self.routing_id + os.urandom(DIAL_BYTES)
         line = Line(self._context, routing_id, effect, partial(self._drain_dealer, dial))
         self._lines[dial] = line
         self._dialling[dial] = time.monotonic_ns() + DIAL_TIMEOUT_NS
