@@ -42,7 +42,8 @@ class Tally:
         latest = dict(lives)
         for _, known in self._spoken.values():
             for node, life in known.items():
-                latest[node] = max(life, latest.get(node, 0))
+                if life > latest.get(node, 0):
+                    latest[node] = life
         return [node for node, (life, _) in self._spoken.items() if life >= latest.get(node, 0)]
 
     def reached(self, lives: Lives) -> bool:

@@ -97,7 +97,10 @@ class Assembly(Frozen, frozen=True, array_like=True):
     """In the order in which they were opened."""
 
     def node(self, node: int) -> Placed | None:
-        return next((placed for placed in self.nodes if placed.node == node), None)
+        for placed in self.nodes:
+            if placed.node == node:
+                return placed
+        return None
 
     @property
     def new_set(self) -> Change | None:

@@ -75,7 +75,7 @@ class Bench:
 
     def _look(self) -> None:
         """Derive again what depends on the assembly, if there is a new one."""
-        assembly = self.log.assembly
+        assembly = self.log.execution.assembly
         if assembly is not self._assembly:
             self._assembly, self._quorum = assembly, assembly.quorum
             self._peers = tuple(node for node in assembly.members if node != self.settings.node)
@@ -88,27 +88,33 @@ class Bench:
         return self._token
 
     def tell_all(self, message: OrderMessage) -> None:
-        for peer in self.peers:
-            self.quill.tell(peer, message)
+        self.quill.tell_all(self.peers, message)
 
     def report(self, event: str, node: int = 0, **detail: str | int) -> None:
         self.quill.say(Report(event, str(node) if node else "", detail))
 
     def written(self) -> Written:
         """What will be proven when all that was written to the log so far is on disk."""
-        reach = self.log.tail.index if self.log.tail is not None and self.log.whole else self.log.agreed
-        return Written(self.log.written, reach)
+        log = self.log
+        reach = log.tail.index if log.tail is not None and log.whole else log.agreed
+        return Written(log.written, reach)
 
     def gather(self, entries: tuple[DataEntry, ...], master: int) -> tuple[bytes, ...] | None:
         """The payloads of these; None if some are not here, which are asked for then."""
-        held = {entry: payload for entry in entries if (payload := self.log.held(entry)) is not None}
-        missing = self.shelf.want(entry for entry in entries if entry not in held)
-        for entry in missing:
-            self.quill.say(NeedPayload(entry.reference, entry.digest, master))
+        found: list[bytes] = []
+        missing: list[DataEntry] = []
+        for entry in entries:
+            payload = self.log.held(entry)
+            if payload is None:
+                payload = self.shelf.find(entry)
+            if payload is None:
+                missing.append(entry)
+                self.quill.say(NeedPayload(entry.reference, entry.digest, master))
+            else:
+                found.append(payload)
+        self.shelf.want(missing)
         self._lacks = missing
-        if missing:
-            return None
-        return tuple(held[entry] if entry in held else self.shelf.get([entry])[0] for entry in entries)
+        return None if missing else tuple(found)
 
     def settle_tail(self, now_ns: int, master: int = 0) -> bool:
         """The tail is agreed: execution has it, and the rest of the journal hears of it.

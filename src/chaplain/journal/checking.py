@@ -29,7 +29,8 @@ class _Asked(Generic[T]):
 class Checking(Generic[T]):
     def __init__(self) -> None:
         self._ticket = 0
-        self._new: list[tuple[T, tuple[int | None, ...]]] = []
+        self.new: list[tuple[T, tuple[int | None, ...]]] = []
+        """What is to be asked for."""
         self._items: list[Check] = []
         self._asked: deque[_Asked[T]] = deque()
         self._answers: dict[int, tuple[bool, ...]] = {}
@@ -40,16 +41,14 @@ class Checking(Generic[T]):
             places.append(None if check is None else len(self._items))
             if check is not None:
                 self._items.append(check)
-        self._new.append((thing, tuple(places)))
+        self.new.append((thing, tuple(places)))
 
-    def ask(self) -> Verify | None:
+    def ask(self) -> Verify:
         """The question for everything new."""
-        if not self._new:
-            return None
         self._ticket += 1
-        self._asked.append(_Asked(self._ticket, self._new, len(self._items)))
+        self._asked.append(_Asked(self._ticket, self.new, len(self._items)))
         question = Verify(self._ticket, tuple(self._items))
-        self._new, self._items = [], []
+        self.new, self._items = [], []
         return question
 
     def answered(self, event: Verified) -> list[tuple[T, tuple[bool | None, ...]]]:
@@ -61,5 +60,5 @@ class Checking(Generic[T]):
             results = self._answers.pop(asked.ticket)
             assert len(results) == asked.size, "as many answers as questions"
             for thing, places in asked.things:
-                done.append((thing, tuple(None if place is None else results[place] for place in places)))
+                done.append((thing, tuple([None if place is None else results[place] for place in places])))
         return done

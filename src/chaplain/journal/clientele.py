@@ -122,7 +122,10 @@ class Clientele:
     @property
     def due_ns(self) -> int | None:
         """When somebody has lingered long enough, or a petition is to be sent again."""
-        return soonest((*(until_ns for _, until_ns in self._lingering.values()), self.petitions.due_ns))
+        petitions_ns = self.petitions.due_ns
+        if not self._lingering:
+            return petitions_ns
+        return soonest((*(until_ns for _, until_ns in self._lingering.values()), petitions_ns))
 
     def woken(self, now_ns: int) -> list[Admitted]:
         self.petitions.woken(now_ns)

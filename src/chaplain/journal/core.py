@@ -214,6 +214,8 @@ class JournalCore:
         if self._to_ingest(now_ns, Drained()):
             self._to_ingest(now_ns, Drained())
         self._to_order(now_ns, Drained())
+        if not self._seat.blocked:
+            return
         master = self._seat.tells_drained(now_ns, self._petitions.master, self.ingest.idle)
         if master == self.settings.node:
             self._to_order(now_ns, IngestDrained(master))
@@ -290,7 +292,7 @@ class JournalCore:
     def _agreed(self, now_ns: int, agreed: Agreed) -> None:
         executed = self._news.popleft()
         assert executed.moment.index == agreed.body.index, "answered for another message than was agreed"
-        references = tuple(entry.reference for entry in agreed.body.data_entries)
+        references = tuple([entry.reference for entry in agreed.body.data_entries])
         self._to_ingest(now_ns, Ordered(references, executed))
         for instance, message in self._clientele.executed(executed):
             self._mail.to_client(ToClient(instance, message))

@@ -24,6 +24,8 @@ class CreditBook:
         self._bytes_max = bytes_max
         self._accounts: dict[bytes, _Account] = {}
         self.waiting_bytes = 0
+        self.owes = False
+        """Something was answered and is not granted again yet."""
 
     def open(self, instance: bytes) -> int:
         """The client's credit, from the beginning if it is new here."""
@@ -46,11 +48,13 @@ class CreditBook:
         account = self._accounts.get(instance)
         if account is not None:
             account.owed += size_bytes
+            self.owes = True
 
     def news(self) -> list[tuple[bytes, int]]:
         """Clients whose credit has grown enough to be told. Everybody waits while too much waits in all."""
         if self.waiting_bytes > self._bytes_max // 2:
             return []
+        self.owes = False
         told: list[tuple[bytes, int]] = []
         for instance, account in self._accounts.items():
             account.granted, account.owed = account.granted + account.owed, 0

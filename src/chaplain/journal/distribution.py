@@ -12,7 +12,6 @@ on their way again to a peer at a time.
 
 from __future__ import annotations
 
-from chaplain.core import soonest
 from chaplain.journal.cellar import Cellar, Reach
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.journal_events import AckCame, IngestEffect, ToPeer
@@ -42,7 +41,10 @@ class Distribution:
 
     @property
     def due_ns(self) -> int | None:
-        return soonest((self._resend_ns, self._owed_ns))
+        resend_ns, owed_ns = self._resend_ns, self._owed_ns
+        if resend_ns is None or (owed_ns is not None and owed_ns < resend_ns):
+            return owed_ns
+        return resend_ns
 
     def begin(self, journal: int) -> None:
         """Our messages belong to this journal from now on."""
@@ -93,8 +95,10 @@ class Distribution:
     def ordered(self, references: tuple[Reference, ...]) -> None:
         self.cellar.ordered(references)
         self._reach.ordered(references)
-        if any(reference.node == self._settings.node for reference in references):
-            self._rounds = 0
+        node = self._settings.order.node
+        for reference in references:
+            if reference.node == node:
+                self._rounds = 0
 
     def woken(self, now_ns: int) -> None:
         self._acknowledge(now_ns)

@@ -17,7 +17,7 @@ request is applied once; what is stored can be put together again to the very oc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 
 import msgspec
@@ -31,7 +31,7 @@ from chaplain.journal.decided import DataVerdict, EntryVerdict, Executed, Filed,
 from chaplain.journal.facts import Client, Lane, Moment, Place, Proof, Remembered, Staged, Status
 from chaplain.journal.filing import file, refiled, unfile
 from chaplain.journal.founding import Founding
-from chaplain.journal.ingest_message import IngestEntry, IngestMessage
+from chaplain.journal.ingest_message import IngestEntry, Opened
 from chaplain.journal.lanes import Standing
 from chaplain.journal.order_events import Preview, Settled
 from chaplain.journal.request import STATEMENTS, Heading, check_stream, read_heading, request_digest
@@ -45,6 +45,8 @@ from chaplain.segment.record import Kind, Record
 _TAKEN = (Reason.APPLIED, Reason.STAGED, Reason.COMMITTED)
 CHECKED_MAX = 4096
 """Ingest messages whose checks are remembered; the oldest are forgotten first."""
+OPENED_MAX = 16
+"""Ingest messages that are kept as they were read, until they are settled: they are held in memory by that."""
 
 
 class _Plan:
@@ -79,6 +81,7 @@ class JournalExecution:
         self._configuration = Configuration(founding.cluster, wrapping)
         self._secrets: dict[bytes, bytes] = {}
         self._checked: dict[bytes, tuple[bool | None, ...]] = {}
+        self._opened: dict[bytes, Opened] = {}
         self._plan: _Plan | None = None
         self._held: dict[tuple[Reference, bytes], bytes] = {}
         """Payloads of every message that was looked at or read back behind the agreed prefix, and of its last."""
@@ -99,12 +102,12 @@ class JournalExecution:
     def copies(self) -> int:
         return self.state.founding.copies
 
-    def preview(self, body: Body, payloads: Sequence[bytes], /) -> Preview:
-        plan = self._plan_for(body, tuple(payloads))
+    def preview(self, body: Body, payloads: Sequence[bytes], digest: bytes = b"", /) -> Preview:
+        plan = self._plan_for(body, tuple(payloads), digest)
         return Preview(verdict.encode(plan.executed.verdict), plan.parts)
 
     def settle(self, message: Settled, /) -> None:
-        plan = self._plan_for(message.body, message.payloads)
+        plan = self._plan_for(message.body, message.payloads, message.hash)
         assert plan.executed.moment.hash == message.hash, "settled under another hash than it has"
         self._plan = None
         plan.draft.commit()
@@ -114,6 +117,7 @@ class JournalExecution:
             self._keys = self._by_key()
         for entry in message.body.data_entries:
             self._checked.pop(entry.digest, None)
+            self._opened.pop(entry.digest, None)
         if self._watch is not None:
             self._watch(plan.executed)
 
@@ -133,7 +137,7 @@ class JournalExecution:
             raise Malformed("filed: not as many ingest messages as the message refers to")
         for entry, one in zip(entries, unfiled, strict=True):
             # What we found before we wrote it need not be found again.
-            self.learn(entry.digest, (_known(reason) for reason in one.reasons))
+            self.learn(entry.digest, map(_known, one.reasons))
         payloads = tuple(one.payload for one in unfiled)
         if body.index > self.settled:
             self._hold(body, payloads)
@@ -172,27 +176,32 @@ class JournalExecution:
         client = self.state.clients.get(lane.acl) if lane is not None else None
         return None if client is None else self._check(client, stream, raw)
 
-    def learn(self, digest: bytes, results: Iterable[bool | None]) -> None:
-        """The packs of the ingest message with this digest were checked against their lanes' identities."""
+    def learn(self, digest: bytes, results: Iterable[bool | None], opened: Opened | None = None) -> None:
+        """The packs of the ingest message with this digest were checked against their lanes' identities. Whoever has
+        read it gives it, so that it is not read again.
+        """
         self._checked[digest] = tuple(results)
         if len(self._checked) > CHECKED_MAX:
             del self._checked[next(iter(self._checked))]
+        if opened is not None:
+            self._opened[digest] = opened
+            if len(self._opened) > OPENED_MAX:
+                del self._opened[next(iter(self._opened))]
 
     # Carrying out.
 
-    def _plan_for(self, body: Body, payloads: tuple[bytes, ...]) -> _Plan:
+    def _plan_for(self, body: Body, payloads: tuple[bytes, ...], digest: bytes) -> _Plan:
         plan = self._plan
         if plan is None or plan.body != body or plan.payloads != payloads:
-            plan = self._plan = self._make_plan(body, payloads)
+            plan = self._plan = self._make_plan(body, payloads, digest or chain_hash(body.previous, encode_body(body)))
             self._hold(body, payloads)
         return plan
 
-    def _make_plan(self, body: Body, payloads: tuple[bytes, ...]) -> _Plan:
+    def _make_plan(self, body: Body, payloads: tuple[bytes, ...], digest: bytes) -> _Plan:
         before = self.state.moment
         assert body.index == before.index + 1, "a message was looked at before its predecessor was settled"
         assert body.previous == before.hash, "a message does not continue the chain"
         assert body.timestamp_ns > before.timestamp_ns, "cluster time stood still"
-        digest = chain_hash(body.previous, encode_body(body))
         draft = Draft(self.state, Moment(body.index, body.regime, body.timestamp_ns, digest))
         lanes.reclaim(draft)
         transaction.expire(draft.holding, body.timestamp_ns)
@@ -208,7 +217,7 @@ class JournalExecution:
         assert next(arrived, None) is None, "more payloads than references"
         draft.checkpoint = draft.checkpoint or draft.weight_bytes >= self._policy.checkpoint_bytes
         parts = file(filed)
-        batches = tuple(part for part in parts if part.kind == Kind.BATCH)
+        batches = tuple([part for part in parts if part.kind == Kind.BATCH])
         decided = Verdict(tuple(entries), tuple(streams_of(draft)))
         executed = Executed(
             draft.moment, decided, batches, draft.clients_changed, draft.nodes_changed, draft.checkpoint
@@ -219,29 +228,40 @@ class JournalExecution:
         reference = entry.reference
         draft.weigh(len(payload))
         draft.put_journal(reference.node, reference.journal, reference.index)
+        opened = self._opened.get(entry.digest)
         try:
-            message = ingest_message.decode(payload)
+            message = ingest_message.decode(payload) if opened is None else opened.message
         except Malformed:
             return Filed(reference, payload, None, DataVerdict((), malformed=True))
         if message.reference != reference or not draft.assembly.takes_writes(reference.node):
             return Filed(reference, payload, None, DataVerdict((), malformed=True))
-        packs = tuple(self._execute_packs(draft, number, entry.digest, message))
-        return Filed(reference, payload, message, DataVerdict(packs))
+        headings = () if opened is None else opened.headings
+        packs = self._execute_packs(draft, number, message.entries, self._checked.get(entry.digest, ()), headings)
+        return Filed(reference, payload, message, DataVerdict(tuple(packs)))
 
-    def _execute_packs(self, draft: Draft, number: int, digest: bytes, message: IngestMessage) -> Iterator[PackVerdict]:
-        known = self._checked.get(digest, ())
-        if len(known) != len(message.entries):
-            known = (None,) * len(message.entries)
-        for place, (entry, valid) in enumerate(zip(message.entries, known, strict=True)):
-            yield self._execute_pack(draft, (number, place), entry, valid)
+    def _execute_packs(
+        self,
+        draft: Draft,
+        number: int,
+        entries: tuple[IngestEntry, ...],
+        known: tuple[bool | None, ...],
+        headings: tuple[Heading, ...],
+    ) -> list[PackVerdict]:
+        """With what is known of them: whether their signatures hold, and what their first octets say."""
+        packs: list[PackVerdict] = []
+        for place, entry in enumerate(entries):
+            valid = known[place] if len(known) == len(entries) else None
+            try:
+                heading = headings[place] if headings else read_heading(entry.raw)
+            except Malformed:
+                packs.append(PackVerdict(0, 0, 0, 0, entry.stream, Reason.MALFORMED))
+                continue
+            packs.append(self._execute_pack(draft, (number, place), entry, heading, valid))
+        return packs
 
     def _execute_pack(
-        self, draft: Draft, place: tuple[int, int], entry: IngestEntry, valid: bool | None
+        self, draft: Draft, place: tuple[int, int], entry: IngestEntry, heading: Heading, valid: bool | None
     ) -> PackVerdict:
-        try:
-            heading = read_heading(entry.raw)
-        except Malformed:
-            return PackVerdict(0, 0, 0, 0, entry.stream, Reason.MALFORMED)
         if heading.message_type == transaction.STAGED and self._owed(draft, entry, heading, valid):
             draft.holding.pay()
             base = draft.write(entry.stream, heading.messages, heading.digest)

@@ -17,62 +17,53 @@ Invariant: `unfile(file(messages)) == messages`, octet by octet, whatever they a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from struct import Struct
 
 from chaplain.errors import Malformed
 from chaplain.journal import ingest_message
-from chaplain.journal.cluster_message import DataEntry
+from chaplain.journal.cluster_message import DataEntry, Reference
 from chaplain.journal.decided import DataVerdict, Filed, PackVerdict, Unfiled
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.verdict import Reason, take_reason
 from chaplain.segment.record import Kind, Record
-from chaplain.wire.primitives import Cursor, put_number
+from chaplain.wire.primitives import Cursor
+
+_FRONT = Struct(">?I")
 
 
 def file(messages: Sequence[Filed]) -> tuple[Record, ...]:
     """The skeleton and the batches; nothing at all for a message without data."""
     if not messages:
         return ()
-    pieces = [put_number(len(messages), 4)]
+    pieces: list[bytes | memoryview] = [len(messages).to_bytes(4, "big")]
     batches: list[Record] = []
     for filed in messages:
-        pieces += _skeleton(filed)
-        batches += _batches(filed)
+        applied = _lay_out(filed, pieces)
+        batches += [_batch(filed.reference, stream, group) for stream, group in applied.items()]
     return (Record(Kind.META, b"".join(pieces)), *batches)
 
 
-def _skeleton(filed: Filed) -> Iterator[bytes]:
-    yield put_number(filed.message is None, 1)
-    front = filed.payload if filed.message is None else filed.message.front
-    yield put_number(len(front), 4)
-    yield front
-    packs = filed.verdict.packs
-    yield put_number(len(packs), 4)
-    yield bytes(pack.reason for pack in packs)
-    for entry, pack in _pairs(filed):
-        if pack.reason != Reason.APPLIED:
-            yield bytes(entry.raw)
-
-
-def _pairs(filed: Filed) -> Iterator[tuple[IngestEntry, PackVerdict]]:
-    entries = filed.message.entries if filed.message is not None else ()
-    return zip(entries, filed.verdict.packs, strict=True)
-
-
-def _batches(filed: Filed) -> list[Record]:
-    groups: dict[str, list[tuple[IngestEntry, PackVerdict]]] = {}
-    for entry, pack in _pairs(filed):
+def _lay_out(filed: Filed, skeleton: list[bytes | memoryview]) -> dict[str, list[tuple[IngestEntry, PackVerdict]]]:
+    """Add to the skeleton what is no batch's; gives what is, by stream."""
+    packs, message = filed.verdict.packs, filed.message
+    front = filed.payload if message is None else message.front
+    skeleton += (_FRONT.pack(message is None, len(front)), front, len(packs).to_bytes(4, "big"))
+    skeleton.append(bytes([pack.reason for pack in packs]))
+    applied: dict[str, list[tuple[IngestEntry, PackVerdict]]] = {}
+    for entry, pack in zip(() if message is None else message.entries, packs, strict=True):
         if pack.reason == Reason.APPLIED:
-            groups.setdefault(entry.stream, []).append((entry, pack))
-    return [_batch(filed, stream, group) for stream, group in groups.items()]
+            applied.setdefault(entry.stream, []).append((entry, pack))
+        else:
+            skeleton.append(entry.raw)
+    return applied
 
 
-def _batch(filed: Filed, stream: str, group: list[tuple[IngestEntry, PackVerdict]]) -> Record:
-    reference = filed.reference
+def _batch(reference: Reference, stream: str, group: list[tuple[IngestEntry, PackVerdict]]) -> Record:
     return Record(
         Kind.BATCH,
         b"".join([entry.raw for entry, _ in group]),
         first_offset=group[0][1].base_offset,
-        count=sum(pack.messages for _, pack in group),
+        count=sum([pack.messages for _, pack in group]),
         stream=stream,
         origin_node=reference.node,
         origin_journal=reference.journal,

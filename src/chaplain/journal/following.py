@@ -34,6 +34,8 @@ class Following:
         self._bench = bench
         self._line: deque[tuple[int, Propose]] = deque()
         """Proposals, the first of which came before its predecessors or payloads did."""
+        self._read: tuple[bytes, Body] | None = None
+        """The body that was read last, and its octets: what waits is looked at again."""
         self.due_ns: int | None = None
         """Until when we wait for what the first in line needs, before it is fetched."""
         self._heard: tuple[int, int, int] = (0, 0, 0)
@@ -86,11 +88,13 @@ class Following:
 
     def _take_up(self, now_ns: int, node: int, message: Propose) -> bool:
         """Whether this one need not wait any longer."""
-        try:
-            body = decode_body(message.body)
-        except Malformed as wrong:
-            self._bench.report("malformed proposal", node, reason=str(wrong))
-            return True
+        if self._read is None or self._read[0] is not message.body:
+            try:
+                self._read = (message.body, decode_body(message.body))
+            except Malformed as wrong:
+                self._bench.report("malformed proposal", node, reason=str(wrong))
+                return True
+        body = self._read[1]
         self._learn(now_ns, node, body.index - 1, body.previous)
         return self._consider(now_ns, node, message, body)
 

@@ -17,7 +17,6 @@ was taken stays on its way until its verdict is known or it failed its check.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Drained, Persist, Persisted, Replace, Report, Stopping, Woken
@@ -28,7 +27,7 @@ from chaplain.journal.client_messages import Credit, GoBack
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.distribution import Distribution
 from chaplain.journal.execution import JournalExecution
-from chaplain.journal.ingest_message import Arrival, IngestEntry, Taken
+from chaplain.journal.ingest_message import Arrival, IngestEntry, Opened, Taken
 from chaplain.journal.intake import Intake, invalid, not_ingest, refuse
 from chaplain.journal.journal_events import (
     AckCame,
@@ -51,7 +50,7 @@ from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.order_events import NeedPayload, PeerDown, PeerUp, SpaceTold, Started
 from chaplain.journal.peer_messages import AskPayload, Payload
 from chaplain.journal.rehearsing import Rehearsing
-from chaplain.journal.request import read_heading
+from chaplain.journal.request import Heading, read_heading
 from chaplain.journal.signing import Check
 from chaplain.journal.verdict import Reason
 
@@ -187,7 +186,7 @@ class IngestCore:
         for thing, results in self._checking.answered(event):
             if isinstance(thing, Arrival):
                 self._arriving.discard(thing.digest)
-                self._execution.learn(thing.digest, results)
+                self._execution.learn(thing.digest, results, thing.opened)
                 self._distribution.received(thing.node, thing.reference, thing.digest, thing.payload)
             elif results[0]:
                 self._admit(thing)
@@ -218,9 +217,8 @@ class IngestCore:
             self._effects.append(ToClient(one.instance, answer))
 
     def _drained(self, now_ns: int) -> None:
-        question = self._checking.ask()
-        if question is not None:
-            self._effects.append(question)
+        if self._checking.new:
+            self._effects.append(self._checking.ask())
         if self._checked and not self._intake.seat.may_ship:
             self._dismiss()
         while self._ready and self._checked:
@@ -228,36 +226,41 @@ class IngestCore:
         while self._ready and self._promoted:
             self._ship_promoted(now_ns)
         self._distribution.drained(now_ns)
-        self._effects += [ToClient(instance, Credit(total)) for instance, total in self._intake.credit.news()]
+        credit = self._intake.credit
+        if credit.owes:
+            self._effects += [ToClient(instance, Credit(total)) for instance, total in credit.news()]
 
     def _ship(self, now_ns: int) -> None:
         """Put what was checked into a message of our journal."""
-        count = self._fitting(taken.entry for taken in self._checked)
+        count = self._fitting([taken.entry for taken in self._checked])
         taken, self._checked = self._checked[:count], self._checked[count:]
-        reference = self._send(now_ns, [one.entry for one in taken], checked=True)
+        reference = self._send(now_ns, [one.entry for one in taken], [one.heading for one in taken])
         self._shipped[reference] = taken
 
     def _ship_promoted(self, now_ns: int) -> None:
         """The same for packs that were committed: nobody waits for them here."""
         count = self._fitting(self._promoted)
         entries, self._promoted = self._promoted[:count], self._promoted[count:]
-        self._send(now_ns, entries, checked=False)
+        self._send(now_ns, entries, [])
 
-    def _send(self, now_ns: int, entries: list[IngestEntry], *, checked: bool) -> Reference:
+    def _send(self, now_ns: int, entries: list[IngestEntry], headings: list[Heading]) -> Reference:
+        """With the headings of packs that were checked."""
         self._index += 1
-        reference = Reference(self._settings.node, self._journal, self._index)
-        payload = ingest_message.encode(reference, entries)
+        reference = Reference(self._settings.order.node, self._journal, self._index)
+        payload, message = ingest_message.compose(reference, entries)
         digest = ingest_message.digest_of(payload)
-        if checked:
-            self._execution.learn(digest, [True] * len(entries))
+        if headings:
+            self._execution.learn(digest, [True] * len(entries), Opened(message, tuple(headings)))
         self._distribution.send(now_ns, reference, digest, payload)
         if self._index == INDEX_MAX:
             self._journal, self._index = self._journal % JOURNAL_MAX + 1, 0
             self._keep_journal()
         return reference
 
-    def _fitting(self, entries: Iterable[IngestEntry]) -> int:
+    def _fitting(self, entries: list[IngestEntry]) -> int:
         """How many of these go into one message."""
+        if len(entries) == 1:
+            return 1
         size = heads = count = 0
         settings = self._settings
         for entry in entries:
@@ -299,22 +302,19 @@ class IngestCore:
             # Nobody speaks for another ingest node, unless the digest is what a proposal pins.
             self._effects.append(Report("ingest message of another node refused", str(event.node)))
             return
-        arrival = Arrival(event.node, reference, digest, event.payload)
         if self._distribution.cellar.get(reference, digest) is not None:
             self._distribution.received(event.node, reference, digest, event.payload)
         elif digest not in self._arriving:
             self._arriving.add(digest)
-            self._checking.add(arrival, self._checks(event.payload))
+            opened = _open(event.payload)
+            arrival = Arrival(event.node, reference, digest, event.payload, opened)
+            self._checking.add(arrival, [] if opened is None else self._checks(opened))
 
-    def _checks(self, payload: bytes) -> list[Check | None]:
-        """What can be checked of a message before it is ordered; whatever is wrong with it, execution will say."""
-        checks: list[Check | None] = []
-        try:
-            for entry in ingest_message.decode(payload).entries:
-                checks.append(self._execution.check_of(entry.stream, entry.raw, read_heading(entry.raw)))
-        except Malformed:
-            return []
-        return checks
+    def _checks(self, opened: Opened) -> list[Check | None]:
+        """What can be checked of a message before it is ordered."""
+        check_of = self._execution.check_of
+        pairs = zip(opened.message.entries, opened.headings, strict=True)
+        return [check_of(entry.stream, entry.raw, heading) for entry, heading in pairs]
 
     def _need(self, event: NeedPayload) -> None:
         """Ask the ingest node, and the master if it is another: what is pinned by a digest may come from anybody."""
@@ -345,6 +345,14 @@ class IngestCore:
             payload = self._execution.held(event.reference, event.digest)
         if payload is not None:
             self._effects.append(ToPeer(event.node, Payload(payload)))
+
+
+def _open(payload: bytes) -> Opened | None:
+    try:
+        message = ingest_message.decode(payload)
+        return Opened(message, tuple([read_heading(entry.raw) for entry in message.entries]))
+    except Malformed:
+        return None
 
 
 def _next_journal(stored: bytes | None, chance: random.Random) -> int:

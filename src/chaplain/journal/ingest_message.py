@@ -37,6 +37,13 @@ class IngestMessage(Frozen, frozen=True):
     """Everything before the first pack."""
 
 
+class Opened(NamedTuple):
+    """An ingest message, and what the first octets of each of its packs say."""
+
+    message: IngestMessage
+    headings: tuple[Heading, ...]
+
+
 class Arrival(Frozen, frozen=True):
     """An ingest message of another node, on its way to the serializer."""
 
@@ -44,6 +51,8 @@ class Arrival(Frozen, frozen=True):
     reference: Reference
     digest: bytes
     payload: bytes
+    opened: Opened | None
+    """None if it cannot be read; execution will say what is wrong with it."""
 
 
 class Taken(NamedTuple):
@@ -69,6 +78,13 @@ def encode(reference: Reference, entries: Sequence[IngestEntry]) -> bytes:
     pieces += [b"%c%b%b" % (PROTOCOL, put_string(entry.stream), put_number(len(entry.raw), 4)) for entry in entries]
     pieces += [entry.raw for entry in entries]
     return b"".join(pieces)
+
+
+def compose(reference: Reference, entries: Sequence[IngestEntry]) -> tuple[bytes, IngestMessage]:
+    """A message of ours as octets, and as these will be read."""
+    payload = encode(reference, entries)
+    front = payload[: len(payload) - sum(len(entry.raw) for entry in entries)]
+    return payload, IngestMessage(reference, tuple(entries), front)
 
 
 def decode(data: bytes) -> IngestMessage:

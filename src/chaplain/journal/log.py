@@ -71,7 +71,7 @@ class Log:
         # A doubtful end is cut by the first append, which comes only after the doubt itself is on disk.
         self._writer = Writer(layout, chance, recovered.survey, cut_doubt=True)
         self._settings = settings
-        self._execution = execution
+        self.execution = execution
         self.places = Places(recovered.first)
         for ending in recovered.survey.endings:
             if ending.header.base <= self._writer.written:  # what lies behind a cut is begun anew
@@ -94,12 +94,12 @@ class Log:
     @property
     def assembly(self) -> Assembly:
         """The cluster's nodes, as the agreed prefix has them."""
-        return self._execution.assembly
+        return self.execution.assembly
 
     @property
     def copies(self) -> int:
         """How many nodes hold a payload before it is ordered; 0 unless serializers are index-only."""
-        return self._execution.copies
+        return self.execution.copies
 
     @property
     def index_only(self) -> bool:
@@ -108,21 +108,21 @@ class Log:
 
     def held(self, entry: DataEntry) -> bytes | None:
         """A payload of something that was held behind the agreed prefix, though another took its place since."""
-        return self._execution.held(entry.reference, entry.digest)
+        return self.execution.held(entry.reference, entry.digest)
 
     # How far we are.
 
     def last(self) -> tuple[int, int]:
         """Index and ballot that votes are measured by."""
-        held = (self.agreed, KNOWN_AGREED)
-        if self.tail is not None:
-            held = max(held, (self.tail.index, self.tail.ballot))
-        return max(held, self.floor)
+        held, tail = (self.agreed, KNOWN_AGREED), self.tail
+        if tail is not None and (tail.body.index, tail.ballot) > held:
+            held = (tail.body.index, tail.ballot)
+        return held if held > self.floor else self.floor
 
     @property
     def whole(self) -> bool:
         """Nothing is missing between the agreed prefix and the furthest thing we ever held."""
-        reach = self.tail.index if self.tail is not None else self.agreed
+        reach = self.tail.body.index if self.tail is not None else self.agreed
         return self.floor[0] <= reach <= self.agreed + 1
 
     @property
@@ -151,7 +151,7 @@ class Log:
     def settle(self, payloads: tuple[bytes, ...]) -> Message:
         """The tail is agreed, and here is what it refers to."""
         assert self.tail is not None
-        message = msgspec.structs.replace(self.tail, payloads=payloads)
+        message = self.tail if self.tail.payloads else msgspec.structs.replace(self.tail, payloads=payloads)
         assert not message.bare, "a message was settled without its payloads"
         assert message.index == self.agreed + 1
         assert message.body.previous == self.agreed_hash
@@ -181,7 +181,7 @@ class Log:
         found: list[Message] = []
         while (group := self._islands.get(self.agreed + 1)) is not None and group.first.chain_hash == self.named():
             assert group.first.previous_hash == self.agreed_hash
-            message = message_of(group, self._execution.payloads)
+            message = message_of(group, self.execution.payloads)
             if message.bare:
                 break  # our own order, and payloads that only others have
             if self.tail is not None and self.tail.index == message.index:
@@ -199,8 +199,9 @@ class Log:
         self.durable = max(self.durable, index)
 
     def _append_message(self, message: Message) -> tuple[Operation, ...]:
-        preview = _BARE if self.index_only else self._execution.preview(message.body, message.payloads)
-        return self._append(message_records(message, preview), message.index)
+        execution = self.execution
+        preview = _BARE if self.index_only else execution.preview(message.body, message.payloads, message.hash)
+        return self._append(message_records(message, preview), message.body.index)
 
     def _append(self, records: list[Record], index: int = 0) -> tuple[Operation, ...]:
         start = self._writer.written
@@ -214,7 +215,7 @@ class Log:
         return (*operations, WriteAt(jot_name(self._settings), 0, jot, lazy))
 
     def _advance(self, message: Message) -> None:
-        self._execution.settle(Settled(message.body, message.hash, message.payloads))
+        self.execution.settle(Settled(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
         self._recent.append(message)
@@ -226,7 +227,7 @@ class Log:
 
     def _replay(self, recovered: Recovered) -> None:
         """Give execution what it has not seen, and take the tail into hand."""
-        assert self._execution.settled == recovered.base.index, "execution goes on from another place than the log"
+        assert self.execution.settled == recovered.base.index, "execution goes on from another place than the log"
         first = recovered.groups.get(1)
         if first is not None and first.first.previous_hash != self._settings.genesis:
             raise StorageError(f"log {self._settings.log} belongs to another cluster: move it away")
@@ -236,29 +237,29 @@ class Log:
             if index <= recovered.base.index:
                 self._look_back(group)
             elif index <= recovered.agreed and index == self.agreed + 1:
-                self._catch_up(message_of(group, self._execution.payloads))
+                self._catch_up(message_of(group, self.execution.payloads))
         self.durable = recovered.agreed
         last = max(recovered.groups, default=0)
         if last > self.agreed:
             group = recovered.groups[last]
-            self.tail = message_of(group, self._execution.payloads)
+            self.tail = message_of(group, self.execution.payloads)
         for index, group in recovered.groups.items():
             if self.agreed < index and last > self.agreed + 1:
                 self._islands[index] = group
         for group in recovered.former:
             with suppress(Malformed):
-                message_of(group, self._execution.payloads)  # execution keeps them for whoever has the order
+                message_of(group, self.execution.payloads)  # execution keeps them for whoever has the order
 
     def _look_back(self, group: Group) -> None:
         """What a checkpoint covers and is here still can be read."""
         if group.first.index >= self.places.first:
             with suppress(Malformed):  # of one that cannot be read nothing is known: it is mended when it is wanted
-                self._execution.look_back(group.records)
+                self.execution.look_back(group.records)
 
     def _catch_up(self, message: Message) -> None:
         if message.bare:
             return  # from here on others have to give the payloads once more
-        self._execution.settle(Settled(message.body, message.hash, message.payloads))
+        self.execution.settle(Settled(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
 
@@ -302,18 +303,18 @@ class Log:
                 found = group
         with suppress(Malformed):
             if found is not None and index <= self.agreed:
-                message_of(found, self._execution.payloads)
+                message_of(found, self.execution.payloads)
                 return found
         return None
 
     def recall(self, group: Group) -> tuple[Message, bytes]:
         """A message that was found, and the verdict beside it."""
-        return message_of(group, self._execution.payloads), verdict_of(group.first)
+        return message_of(group, self.execution.payloads), verdict_of(group.first)
 
     def mend(self, message: Message, verdict: bytes) -> tuple[tuple[Operation, ...], tuple[int, int]]:
         """Write an agreed message once more, and where; nothing is read from there before `move`."""
         assert message.index <= self.agreed, "only what is agreed is mended"
-        preview = _BARE if self.index_only else self._execution.refile(message.body, message.payloads, verdict)
+        preview = _BARE if self.index_only else self.execution.refile(message.body, message.payloads, verdict)
         start = self._writer.written
         operations = self._append(message_records(message, preview))
         return operations, (start, self._writer.written)
@@ -337,7 +338,7 @@ class Log:
             while index in groups and index <= self.agreed:
                 if found and groups[index].first.previous_hash != found[-1].hash:
                     return found[:-1]
-                found.append(message_of(groups[index], self._execution.payloads))
+                found.append(message_of(groups[index], self.execution.payloads))
                 index += 1
         return found
 

@@ -208,18 +208,19 @@ class Office:
         """How long the others may do without knowing: not at all, if one of their clients waits for it."""
         tail, settings = self._bench.log.tail, self._bench.settings
         assert tail is not None
-        ours = all(
-            isinstance(entry, DataEntry) and entry.reference.node == settings.node for entry in tail.body.entries
-        )
-        return settings.tell_ns if ours else 0
+        for entry in tail.body.entries:
+            if not isinstance(entry, DataEntry) or entry.reference.node != settings.node:
+                return 0
+        return settings.tell_ns
 
     def _settle(self, now_ns: int) -> bool:
         bench = self._bench
         before = bench.peers
         if not bench.settle_tail(now_ns):
             return False
-        for node in before:
-            if node not in bench.peers:
+        after = bench.peers
+        for node in before if after is not before else ():
+            if node not in after:
                 bench.quill.tell(node, self._mark())  # the last it hears of us: it is removed
         return True
 

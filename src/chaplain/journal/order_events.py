@@ -56,8 +56,10 @@ class Execution(Protocol):
         """A payload of a message behind the agreed prefix, or of its last: whatever was ever held there."""
         ...
 
-    def preview(self, body: Body, payloads: Sequence[bytes], /) -> Preview:
-        """What the message will do if it is agreed. Changes nothing; may be called again with another body."""
+    def preview(self, body: Body, payloads: Sequence[bytes], digest: bytes = b"", /) -> Preview:
+        """What the message will do if it is agreed. Changes nothing; may be called again with another body. Whoever has
+        the hash of the body gives it.
+        """
         ...
 
     def settle(self, message: Settled, /) -> None:
@@ -243,7 +245,7 @@ class Message(Frozen, frozen=True):
     @property
     def bare(self) -> bool:
         """Its payloads are not here."""
-        return bool(self.entries) and not self.payloads
+        return not self.payloads and bool(self.body.data_entries)
 
     @property
     def size_bytes(self) -> int:

@@ -60,7 +60,7 @@ class Petitions:
 
     @property
     def due_ns(self) -> int | None:
-        return soonest([waiting.due_ns for waiting in self._waiting.values()])
+        return soonest([waiting.due_ns for waiting in self._waiting.values()]) if self._waiting else None
 
     def submit(self, now_ns: int, asker: tuple[bytes, int], petition: PassPetition) -> None:
         """A client asks; what cannot be granted is refused at once."""

@@ -37,6 +37,10 @@ class Quill:
         """Binds us to nothing: goes at once."""
         self._effects.append(Tell(node, encode(message, self._node)))
 
+    def tell_all(self, nodes: tuple[int, ...], message: OrderMessage) -> None:
+        said = encode(message, self._node)
+        self._effects += [Tell(node, said) for node in nodes]
+
     def promise(self, node: int, message: OrderMessage) -> None:
         """Claims that something is on disk: goes when all that was written so far is."""
         self._owe(Tell(node, encode(message, self._node)))

@@ -9,7 +9,7 @@ in offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -143,10 +143,11 @@ class Attendance:
                 yield instance, Receipts(tuple(runs))
 
 
-def _packs(executed: Executed) -> Iterable[PackVerdict]:
-    for entry in executed.verdict.entries:
-        if isinstance(entry, DataVerdict):
-            yield from entry.packs
+def _packs(executed: Executed) -> Sequence[PackVerdict]:
+    entries = executed.verdict.entries
+    if len(entries) == 1 and isinstance(entries[0], DataVerdict):
+        return entries[0].packs
+    return [pack for entry in entries if isinstance(entry, DataVerdict) for pack in entry.packs]
 
 
 def _run(moment: Moment, pack: PackVerdict) -> Run:

@@ -30,7 +30,8 @@ class Seat:
 
     @property
     def takes_writes(self) -> bool:
-        self._look()
+        if self._execution.state.assembly is not self._seen:
+            self._look()
         return self._ingest is Stage.LIVE
 
     @property
@@ -47,7 +48,8 @@ class Seat:
 
     @property
     def blocked(self) -> bool:
-        self._look()
+        if self._execution.state.assembly is not self._seen:
+            self._look()
         return Stage.BLOCK in (self._ingest, self._config)
 
     @property

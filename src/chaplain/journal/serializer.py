@@ -154,16 +154,15 @@ class SerializerCore:
     def deadline(self) -> int | None:
         if self._dead:
             return None
-        due = [self._bench.mark_due_ns]
         if self._doubt is not None:
-            due.append(self._doubt.due_ns)
-        else:
-            due += [self._fetcher.due_ns, self._mending.due_ns, self._following.due_ns]
-            if self._office is not None:
-                due.append(self._office.due_ns)
-            elif self.role is not Role.OUT:
-                due.append(self._election.due_ns)
-        return soonest(due)
+            return soonest((self._bench.mark_due_ns, self._doubt.due_ns))
+        seat_ns = None
+        if self._office is not None:
+            seat_ns = self._office.due_ns
+        elif self._election.role is not Role.OUT:
+            seat_ns = self._election.due_ns
+        others_ns = (self._fetcher.due_ns, self._mending.due_ns, self._following.due_ns)
+        return soonest((self._bench.mark_due_ns, *others_ns, seat_ns))
 
     def step(self, now_ns: int, event: OrderInput) -> list[OrderEffect]:
         if self._dead:
@@ -258,16 +257,18 @@ class SerializerCore:
             election.take_office()
             self._office = Office(bench, now_ns)
             self._fetcher.stop()
-        if self._office is not None and self._office.over:
+        if self._office is not None:
+            if not self._office.over:
+                return
             bench.report("tenure over", 0, regime=bench.keeper.regime, reason=self._office.over)
             self._office = None
             election.rest(now_ns)
-        if bench.leaving and self._office is None and self.role is not Role.OUT:
+        if bench.leaving and election.role is not Role.OUT:
             election.leave()
-        if self._doubt is None and self._office is None:
+        if self._doubt is None:
             if self._following.lacks(now_ns) or not bench.log.whole:
                 self._fetcher.want(now_ns, election.master)
-            else:
+            elif self._fetcher.due_ns is not None:
                 self._fetcher.stop()
 
     def _wake(self, now_ns: int) -> None:

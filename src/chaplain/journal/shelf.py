@@ -25,6 +25,7 @@ PAYLOAD_OVERHEAD_BYTES = 128
 """What a payload costs beside its octets: many empty ones must reach the bound, too."""
 
 _Journal = tuple[int, int]
+_NONE: dict[int, tuple[bytes, bytes]] = {}
 
 
 class Shelf:
@@ -52,21 +53,23 @@ class Shelf:
         kept[reference.index] = (digest, payload)
         return True
 
-    def want(self, entries: Iterable[DataEntry]) -> list[DataEntry]:
-        """Those of the entries whose payload is not here. Room is made for them, whatever the bound."""
-        missing = [entry for entry in entries if self._find(entry) is None]
-        self._wanted = {entry.reference for entry in missing}
-        return missing
+    def want(self, entries: list[DataEntry]) -> None:
+        """These are what a proposal waits for: room is made for them, whatever the bound."""
+        self._wanted = {entry.reference for entry in entries} if entries else set()
 
     def get(self, entries: Iterable[DataEntry]) -> tuple[bytes, ...]:
         """The payloads of entries none of which is missing."""
-        found = [self._find(entry) for entry in entries]
-        assert None not in found, "a message was taken up without its payloads"
-        return tuple(payload for payload in found if payload is not None)
+        payloads: list[bytes] = []
+        for entry in entries:
+            payload = self.find(entry)
+            assert payload is not None, "a message was taken up without its payloads"
+            payloads.append(payload)
+        return tuple(payloads)
 
-    def _find(self, entry: DataEntry) -> bytes | None:
+    def find(self, entry: DataEntry) -> bytes | None:
+        """The payload, if it is here."""
         reference = entry.reference
-        digest, payload = self._kept.get((reference.node, reference.journal), {}).get(reference.index, (b"", b""))
+        digest, payload = self._kept.get((reference.node, reference.journal), _NONE).get(reference.index, (b"", b""))
         return payload if digest == entry.digest else None
 
     def choose(self, entries_max: int, bytes_max: int) -> list[DataEntry]:

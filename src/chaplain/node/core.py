@@ -127,6 +127,7 @@ class NodeCore:
         self._uppers: dict[int, Place] = {layer: self._place_of_upper(core) for layer, core in self.uppers.items()}
         above = [*([] if self._journal is None else [self._journal]), *self._uppers.values()]
         self._recorder = None if recorder is None else self._place_of_recorder(recorder)
+        self._above = above
         self._layers = [self._link, self._mesh, self._gossip, *above]
         self._takers: dict[type, Place] = {
             **dict.fromkeys((host.Arrived, host.Flushed, host.Knocked, host.Connected, host.Disconnected), self._link),
@@ -172,7 +173,8 @@ class NodeCore:
         match event:
             case host.Drained():
                 self._end_round(event)
-                self._record(event)
+                if self._recorder is not None:
+                    self._record(event)
                 self._run()  # the link last: what the others say now is to travel in the same frames
                 self._work.append((self._link, event))
             case host.Woken():
@@ -216,7 +218,9 @@ class NodeCore:
     def _end_round(self, event: host.Drained) -> None:
         """For those who had a part in it, and for those who follow the journal."""
         ordered = self._journal is not None and self._journal.stirred
-        self._work.extend((place, event) for place in self._layers[3:] if place.stirred or (ordered and place.follows))
+        for place in self._above:
+            if place.stirred or (ordered and place.follows):
+                self._work.append((place, event))
 
     # Who gets what.
 
@@ -351,10 +355,10 @@ class NodeCore:
             self._out.append(notices.lost(event, self.node_id(event.peer.identifier)))
 
     def _whispered(self, event: Whispered) -> None:
-        name = self.node_id(event.peer.identifier)
         try:
             opened = parcel.decode(event.content)
         except Malformed as error:
+            name = self.node_id(event.peer.identifier)
             self._out.append(notices.refused("parcel malformed", name, str(error)))
             return
         if opened.layer == Layer.JOURNAL and self._journal is not None:
@@ -366,6 +370,7 @@ class NodeCore:
         elif (place := self._uppers.get(opened.layer)) is not None:
             self._work.append((place, Told(event.peer, opened)))
         else:
+            name = self.node_id(event.peer.identifier)
             self._out.append(notices.refused("parcel refused", name, f"nobody here speaks layer {opened.layer}"))
 
     def _member_changed(self, event: MemberChanged) -> None:

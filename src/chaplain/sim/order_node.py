@@ -67,7 +67,7 @@ class Tape:
         """Nobody needs it here: serializers hold everything."""
         return None
 
-    def preview(self, body: Body, payloads: Sequence[bytes], /) -> Preview:
+    def preview(self, body: Body, payloads: Sequence[bytes], _digest: bytes = b"", /) -> Preview:
         assert body.index == self.settled + 1, "asked for a verdict out of order"
         return Preview(b"%d" % self.count, self._parts(self.count, payloads))
 

@@ -15,8 +15,8 @@ BUGS = [
     _bug(
         "a majority of either set is enough",
         "quorum",
-        "return all(sum(node in nodes",
-        "return any(sum(node in nodes",
+        "            if found <= len(members) // 2:\n                return False\n        return True",
+        "            if found > len(members) // 2:\n                return True\n        return False",
     ),
     _bug(
         "a majority of all together is enough",
@@ -45,8 +45,8 @@ BUGS = [
     _bug(
         "half of a set is enough",
         "quorum",
-        "> len(members) // 2 for members in self.sets)",
-        ">= len(members) // 2 for members in self.sets)",
+        "            if found <= len(members) // 2:",
+        "            if found < len(members) // 2:",
     ),
     _bug(
         "elected by the old set alone",

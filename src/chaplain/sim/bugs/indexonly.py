@@ -54,8 +54,8 @@ BUGS = [
     _bug(
         "an index-only serializer keeps payloads",
         "log",
-        "        preview = _BARE if self.index_only else self._execution.preview(message.body, message.payloads)",
-        "        preview = _BARE if message.bare else self._execution.preview(message.body, message.payloads)",
+        "        preview = _BARE if self.index_only else execution.preview(",
+        "        preview = _BARE if message.bare else execution.preview(",
     ),
     _bug(
         "do without payloads after a restart",

@@ -101,8 +101,8 @@ BUGS = [
     _bug(
         "believe what came from others",
         "ingest",
-        "self._execution.learn(thing.digest, results)",
-        "self._execution.learn(thing.digest, [True] * len(results))",
+        "self._execution.learn(thing.digest, results, thing.opened)",
+        "self._execution.learn(thing.digest, [True] * len(results), thing.opened)",
     ),
     _bug(
         "reuse a reference",
@@ -110,9 +110,7 @@ BUGS = [
         '    return int.from_bytes(stored, "big") % JOURNAL_MAX + 1',
         '    return int.from_bytes(stored, "big")',
     ),
-    _bug(
-        "lose void packs", "filing", "            yield bytes(entry.raw)", '            yield b""', by=("crash", *_BY)
-    ),
+    _bug("lose void packs", "filing", "skeleton.append(entry.raw)", 'skeleton.append(b"")', by=("crash", *_BY)),
     _bug(
         "join runs across holes",
         "receipts",

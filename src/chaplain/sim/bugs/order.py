@@ -66,8 +66,8 @@ BUGS = [
     _bug(
         "count half as a quorum",
         "quorum",
-        "> len(members) // 2 for members in self.sets)",
-        ">= len(members) // 2 for members in self.sets)",
+        "            if found <= len(members) // 2:",
+        "            if found < len(members) // 2:",
     ),
     _bug(
         "cut a record in doubt",
