@@ -9,6 +9,7 @@ examples: docs/protocol/journal-order.md.
 
 from __future__ import annotations
 
+import struct
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -25,6 +26,11 @@ BODY_BYTES_MAX = 1 << 20
 DATA_ENTRY = 1
 _FINAL = 1
 _CHAIN = b"chaplain cluster chain\0"
+_FRONT = struct.Struct(">BIQBBQ32sBH")
+"""All of a body before its entries; their count has three octets, which are no number that `struct` knows."""
+_DATA = struct.Struct(">BBBHI32s")
+"""A whole entry (data)."""
+_DATA_BEGINS = bytes((PROTOCOL, DATA_ENTRY))
 
 
 class Reference(Frozen, frozen=True):
@@ -83,62 +89,65 @@ def chain_hash(previous: bytes, body: bytes) -> bytes:
 
 
 def encode_body(body: Body) -> bytes:
-    encoded = b"".join(
-        (
-            put_number(PROTOCOL, 1),
-            put_number(body.regime, 4),
-            put_number(body.index, 8),
-            put_number(_FINAL if body.final else 0, 1),
-            put_number(body.master, 1),
-            put_number(body.timestamp_ns, 8),
-            body.previous,
-            put_number(len(body.entries), 3),
-            *map(_encode_entry, body.entries),
-        )
-    )
-    if len(body.previous) != DIGEST_BYTES or len(encoded) > BODY_BYTES_MAX:
-        raise ValueError(f"a body has at most {BODY_BYTES_MAX} octets, and a previous hash of {DIGEST_BYTES}")
+    count = len(body.entries)
+    if len(body.previous) != DIGEST_BYTES or count > ENTRIES_MAX:
+        raise ValueError(f"a body has a previous hash of {DIGEST_BYTES} octets, and at most {ENTRIES_MAX} entries")
+    numbers = (body.regime, body.index, _FINAL if body.final else 0, body.master, body.timestamp_ns)
+    try:
+        front = _FRONT.pack(PROTOCOL, *numbers, body.previous, count >> 16, count & 0xFFFF)
+    except struct.error as error:
+        raise ValueError(f"body: {error}") from None
+    encoded = b"".join((front, *map(_encode_entry, body.entries)))
+    if len(encoded) > BODY_BYTES_MAX:
+        raise ValueError(f"a body has at most {BODY_BYTES_MAX} octets, not {len(encoded)}")
     return encoded
 
 
 def _encode_entry(entry: Entry) -> bytes:
-    if isinstance(entry, ConfigEntry):
+    if type(entry) is ConfigEntry:
         return b"%c%c%c%b%b" % (PROTOCOL, entry.entry_type, entry.stage, put_number(len(entry.data), 4), entry.data)
+    assert type(entry) is DataEntry
     reference = entry.reference
     if len(entry.digest) != DIGEST_BYTES:
         raise ValueError(f"a digest has {DIGEST_BYTES} octets")
-    place = put_number(reference.node, 1) + put_number(reference.journal, 2) + put_number(reference.index, 4)
-    return b"%c%c%b%b" % (PROTOCOL, DATA_ENTRY, place, entry.digest)
+    try:
+        return _DATA.pack(PROTOCOL, DATA_ENTRY, reference.node, reference.journal, reference.index, entry.digest)
+    except struct.error as error:
+        raise ValueError(f"entry: {error}") from None
 
 
 def decode_body(data: bytes) -> Body:
-    if len(data) > BODY_BYTES_MAX:
-        raise Malformed(f"body: at most {BODY_BYTES_MAX} octets, not {len(data)}")
-    cursor = Cursor(data)
-    _protocol(cursor, "body")
-    regime, index = cursor.number(4, "regime"), cursor.number(8, "index")
-    flags, master = cursor.number(1, "flags"), cursor.number(1, "master")
-    timestamp_ns, previous = cursor.number(8, "timestamp"), cursor.take(DIGEST_BYTES, "previous")
+    size = len(data)
+    if not _FRONT.size <= size <= BODY_BYTES_MAX:
+        raise Malformed(f"body: {_FRONT.size} to {BODY_BYTES_MAX} octets, not {size}")
+    protocol, regime, index, flags, master, timestamp_ns, previous, high, low = _FRONT.unpack_from(data)
+    if protocol != PROTOCOL:
+        raise Malformed(f"body: protocol {protocol}, this program speaks {PROTOCOL}")
     if flags > _FINAL or not regime or not index or not master:
         raise Malformed("body: unknown flags, or a regime, index or master of zero")
-    count = cursor.number(3, "entries")
-    entries = tuple(_decode_entry(cursor) for _ in range(count))
-    cursor.end("body")
-    return Body(regime, index, master, timestamp_ns, previous, entries, flags == _FINAL)
+    entries: list[Entry] = []
+    at = _FRONT.size
+    for _ in range(high << 16 | low):
+        if data[at : at + 2] == _DATA_BEGINS and at + _DATA.size <= size:
+            _, _, node, journal, entry_index, digest = _DATA.unpack_from(data, at)
+            entries.append(DataEntry(Reference(node, journal, entry_index), digest))
+            at += _DATA.size
+        else:
+            cursor = Cursor(data, at)
+            entries.append(_decode_config(cursor))
+            at = cursor.position
+    if at != size:
+        raise Malformed(f"body: {size - at} octets too many")
+    return Body(regime, index, master, timestamp_ns, previous, tuple(entries), flags == _FINAL)
 
 
-def _protocol(cursor: Cursor, what: str) -> None:
-    protocol = cursor.number(1, what)
+def _decode_config(cursor: Cursor) -> ConfigEntry:
+    protocol = cursor.number(1, "entry")
     if protocol != PROTOCOL:
-        raise Malformed(f"{what}: protocol {protocol}, this program speaks {PROTOCOL}")
-
-
-def _decode_entry(cursor: Cursor) -> Entry:
-    _protocol(cursor, "entry")
+        raise Malformed(f"entry: protocol {protocol}, this program speaks {PROTOCOL}")
     entry_type = cursor.number(1, "entry type")
     if entry_type == DATA_ENTRY:
-        node, journal, index = cursor.number(1, "node"), cursor.number(2, "journal"), cursor.number(4, "index")
-        return DataEntry(Reference(node, journal, index), cursor.take(DIGEST_BYTES, "digest"))
+        raise Malformed("entry: a reference and its digest run past the end")
     if not entry_type:
         raise Malformed("entry: type 0 means nothing")
     stage = cursor.number(1, "stage")

@@ -10,6 +10,7 @@ Byte tables and hex example: docs/protocol/journal-requests.md.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import NamedTuple
@@ -18,8 +19,12 @@ from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.cluster_message import PROTOCOL, Reference
 from chaplain.journal.request import Heading
-from chaplain.wire.primitives import Cursor, put_number, put_string
+from chaplain.wire.primitives import VCHAR, Cursor, put_number, put_string
 
+_PLACE = struct.Struct(">BBHI")
+_FRONT = struct.Struct(">BBHII")
+_REFERENCE = struct.Struct(">BHI")
+REFERENCE_BYTES = _REFERENCE.size
 _ENTRY_BYTES_MIN = 6
 
 
@@ -71,10 +76,11 @@ def digest_of(message: bytes) -> bytes:
 
 
 def encode(reference: Reference, entries: Sequence[IngestEntry]) -> bytes:
-    pieces: list[bytes | memoryview] = [
-        put_number(PROTOCOL, 1) + put_reference(reference),
-        put_number(len(entries), 4),
-    ]
+    try:
+        front = _FRONT.pack(PROTOCOL, reference.node, reference.journal, reference.index, len(entries))
+    except struct.error as error:
+        raise ValueError(f"ingest message: {error}") from None
+    pieces: list[bytes | memoryview] = [front]
     pieces += [b"%c%b%b" % (PROTOCOL, put_string(entry.stream), put_number(len(entry.raw), 4)) for entry in entries]
     pieces += [entry.raw for entry in entries]
     return b"".join(pieces)
@@ -88,64 +94,91 @@ def compose(reference: Reference, entries: Sequence[IngestEntry]) -> tuple[bytes
 
 
 def decode(data: bytes) -> IngestMessage:
-    cursor = Cursor(data)
-    _protocol(cursor)
-    reference = take_reference(cursor)
-    heads = _heads(cursor, len(data))
+    reference, count = _front(data)
+    heads, position = _heads(data, count)
+    front = data[:position]
     view = memoryview(data)
-    front, position = cursor.position, cursor.position
+    size = len(data)
     entries: list[IngestEntry] = []
-    for stream, size in heads:
-        if position + size > len(data):
+    for stream, pack_bytes in heads:
+        end = position + pack_bytes
+        if end > size:
             raise Malformed("ingest message: a pack runs past its end")
-        entries.append(IngestEntry(stream, view[position : position + size]))
-        position += size
-    if position != len(data):
-        raise Malformed(f"ingest message: {len(data) - position} octets too many")
-    return IngestMessage(reference, tuple(entries), data[:front])
+        entries.append(IngestEntry(stream, view[position:end]))
+        position = end
+    if position != size:
+        raise Malformed(f"ingest message: {size - position} octets too many")
+    return IngestMessage(reference, tuple(entries), front)
 
 
 def reference_of(data: bytes) -> Reference:
     """Only the reference: what whoever passes messages on needs to know."""
-    cursor = Cursor(data)
-    _protocol(cursor)
-    return take_reference(cursor)
+    if len(data) < _PLACE.size:
+        raise Malformed(f"ingest message: a reference ends after {_PLACE.size} octets, not {len(data)}")
+    protocol, node, journal, index = _PLACE.unpack_from(data)
+    _check(protocol, node, index)
+    return Reference(node, journal, index)
 
 
 def heads_of(front: bytes) -> list[tuple[str, int]]:
     """Stream and pack size of each entry, from what stands before the first pack."""
-    cursor = Cursor(front)
-    _protocol(cursor)
-    take_reference(cursor)
-    heads = _heads(cursor, len(front))
-    cursor.end("front")
+    _, count = _front(front)
+    heads, end = _heads(front, count)
+    if end != len(front):
+        raise Malformed(f"front: {len(front) - end} octets too many")
     return heads
 
 
-def _heads(cursor: Cursor, size_bytes: int) -> list[tuple[str, int]]:
-    count = cursor.number(4, "entries")
-    if count * _ENTRY_BYTES_MIN > size_bytes:
-        raise Malformed(f"ingest message: {count} entries in {size_bytes} octets")
-    return [_head(cursor) for _ in range(count)]
+def _front(data: bytes) -> tuple[Reference, int]:
+    """The reference, and how many entries there are."""
+    if len(data) < _FRONT.size:
+        raise Malformed(f"ingest message: at least {_FRONT.size} octets, not {len(data)}")
+    protocol, node, journal, index, count = _FRONT.unpack_from(data)
+    _check(protocol, node, index)
+    return Reference(node, journal, index), count
+
+
+def _heads(data: bytes, count: int) -> tuple[list[tuple[str, int]], int]:
+    """Stream and pack size of each entry, and where the first pack begins."""
+    size = len(data)
+    if count * _ENTRY_BYTES_MIN > size:
+        raise Malformed(f"ingest message: {count} entries in {size} octets")
+    heads: list[tuple[str, int]] = []
+    at = _FRONT.size
+    for _ in range(count):
+        name_at = at + 2
+        name_end = name_at + data[at + 1] if name_at <= size else size
+        if name_end + 4 > size:
+            raise Malformed("ingest message: the head of an entry runs past its end")
+        name = data[name_at:name_end]
+        if data[at] != PROTOCOL or name.translate(None, VCHAR):
+            raise Malformed(f"ingest message: protocol {data[at]}, or a stream that is not all visible ASCII")
+        at = name_end + 4
+        heads.append((name.decode("ascii"), int.from_bytes(data[name_end:at], "big")))
+    return heads, at
 
 
 def put_reference(reference: Reference) -> bytes:
-    return put_number(reference.node, 1) + put_number(reference.journal, 2) + put_number(reference.index, 4)
+    try:
+        return _REFERENCE.pack(reference.node, reference.journal, reference.index)
+    except struct.error as error:
+        raise ValueError(f"reference: {error}") from None
 
 
 def take_reference(cursor: Cursor) -> Reference:
-    node, journal, index = cursor.number(1, "node"), cursor.number(2, "journal"), cursor.number(4, "index")
-    if not node or not index:
-        raise Malformed("reference: nodes and indexes count from 1")
+    node, journal, index = _REFERENCE.unpack(cursor.take(REFERENCE_BYTES, "reference"))
+    _check(PROTOCOL, node, index)
     return Reference(node, journal, index)
 
 
-def _head(cursor: Cursor) -> tuple[str, int]:
-    _protocol(cursor)
-    return cursor.string("stream"), cursor.number(4, "pack size")
+def take_reached(cursor: Cursor) -> tuple[Reference, ...]:
+    """All that are acknowledged. Unlike a reference, an acknowledgement may stand before the first index."""
+    taken = cursor.take(cursor.number(1, "count") * REFERENCE_BYTES, "reached")
+    return tuple([Reference(*reached) for reached in _REFERENCE.iter_unpack(taken)])
 
 
-def _protocol(cursor: Cursor) -> None:
-    protocol = cursor.number(1, "protocol")
+def _check(protocol: int, node: int, index: int) -> None:
     if protocol != PROTOCOL:
         raise Malformed(f"ingest message: protocol {protocol}, this program speaks {PROTOCOL}")
+    if not node or not index:
+        raise Malformed("reference: nodes and indexes count from 1")

@@ -9,6 +9,7 @@ known to be agreed. Byte tables and hex examples: docs/protocol/journal-order.md
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import TypeAlias, assert_never
 
@@ -19,6 +20,11 @@ from chaplain.wire.primitives import Cursor, put_number
 
 KNOWN_AGREED = 0xFFFFFFFF
 """No regime: stands above every ballot."""
+
+_HEAD = struct.Struct(">BBIQBB")
+_HEAD_BYTES = _HEAD.size
+_PROOF = struct.Struct(">32sIB")
+"""What an acknowledgement adds while no node ever lost its memory: hash, life, and no lives."""
 
 Lives = dict[int, int]
 """The highest life known of each node that ever came back without its memory."""
@@ -174,11 +180,15 @@ OrderMessage: TypeAlias = (
 
 
 def _head(purpose: int, regime: int = 0, index: int = 0, flags: int = 0, node: int = 0) -> bytes:
-    numbers = (put_number(regime, 4), put_number(index, 8), put_number(flags, 1), put_number(node, 1))
-    return b"%c%c%b" % (PROTOCOL, purpose, b"".join(numbers))
+    try:
+        return _HEAD.pack(PROTOCOL, purpose, regime, index, flags, node)
+    except struct.error as error:
+        raise ValueError(f"order message: {error}") from None
 
 
 def _put_lives(lives: Mapping[int, int]) -> bytes:
+    if not lives:
+        return b"\0"
     pairs = (put_number(node, 1) + put_number(lives[node], 4) for node in sorted(lives))
     return put_number(len(lives), 1) + b"".join(pairs)
 
@@ -238,29 +248,34 @@ def _put_supplied(message: Supplied) -> bytes:
 
 
 def decode(data: bytes) -> OrderMessage:
-    cursor = Cursor(data)
-    protocol = cursor.number(1, "protocol")
+    if len(data) < _HEAD_BYTES:
+        raise Malformed(f"order message: a head has {_HEAD_BYTES} octets, not {len(data)}")
+    protocol, purpose, regime, index, flags, _ = _HEAD.unpack_from(data)
     if protocol != PROTOCOL:
         raise Malformed(f"order message: protocol {protocol}, this program speaks {PROTOCOL}")
-    purpose, regime = cursor.number(1, "purpose"), cursor.number(4, "regime")
-    index, flags = cursor.number(8, "index"), cursor.number(1, "flags")
-    cursor.number(1, "node")
     if flags > 1 or (flags and purpose not in _FLAGGED):
         raise Malformed("order message: unknown flags")
     if regime == KNOWN_AGREED:
         raise Malformed("order message: no regime has this number")
+    if purpose == _PROPOSE:
+        return Propose(regime, index, data[_HEAD_BYTES:])
+    if purpose == _ACKNOWLEDGE and len(data) == _HEAD_BYTES + _PROOF.size:
+        digest, life, lives = _PROOF.unpack_from(data, _HEAD_BYTES)
+        if not lives:
+            return Acknowledge(regime, index, digest, life, {})
+    cursor = Cursor(data, _HEAD_BYTES)
     message = _decode_fields(cursor, purpose, regime, index, bool(flags))
     cursor.end("order message")
     return message
 
 
+_PROPOSE, _ACKNOWLEDGE = 1, 2
+"""Every write has them, so they are read first."""
 _FLAGGED = (6, 7, 8, 9)
 
 
 def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: bool) -> OrderMessage:
     match purpose:
-        case 1:
-            return Propose(regime, index, cursor.rest())
         case 2:
             digest = cursor.take(DIGEST_BYTES, "hash")
             return Acknowledge(regime, index, digest, cursor.number(4, "life"), _lives(cursor))

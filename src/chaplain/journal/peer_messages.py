@@ -14,7 +14,7 @@ from typing import TypeAlias, assert_never
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.cluster_message import DIGEST_BYTES, PROTOCOL, Reference
-from chaplain.journal.ingest_message import put_reference, take_reference
+from chaplain.journal.ingest_message import put_reference, take_reached, take_reference
 from chaplain.wire.primitives import Cursor, put_number
 
 _NO_DIGEST = bytes(DIGEST_BYTES)
@@ -95,15 +95,17 @@ PeerMessage: TypeAlias = (
     Order | Payload | AskPayload | Ack | PassPetition | Drained | Removed | Covered | AskState | StatePiece
 )
 _ORDER, _PAYLOAD, _ASK, _ACK, _PETITION, _DRAINED, _REMOVED, _COVERED, _ASK_STATE, _STATE = range(1, 11)
+_ORDER_BODY, _PAYLOAD_BODY = bytes((PROTOCOL, _ORDER)), bytes((PROTOCOL, _PAYLOAD))
+"""Every write has both, and they are nothing but a kind before a payload."""
 
 
 def encode(message: PeerMessage) -> tuple[bytes, bytes]:
     """Body and payload of the parcel."""
     match message:
         case Order():
-            return _body(_ORDER), message.message
+            return _ORDER_BODY, message.message
         case Payload():
-            return _body(_PAYLOAD), message.message
+            return _PAYLOAD_BODY, message.message
         case AskPayload():
             return _body(_ASK, put_reference(message.reference), message.digest or _NO_DIGEST), b""
         case Ack():
@@ -131,6 +133,10 @@ def _body(kind: int, *fields: bytes) -> bytes:
 
 
 def decode(body: bytes, payload: bytes) -> PeerMessage:
+    if body == _ORDER_BODY:
+        return Order(payload)
+    if body == _PAYLOAD_BODY:
+        return Payload(payload)
     cursor = Cursor(body)
     if cursor.number(1, "protocol") != PROTOCOL:
         raise Malformed(f"peer message: this program speaks protocol {PROTOCOL}")
@@ -143,15 +149,13 @@ def decode(body: bytes, payload: bytes) -> PeerMessage:
 
 def _fields(cursor: Cursor, kind: int, payload: bytes) -> PeerMessage:
     match kind:
-        case 1:
-            return Order(payload)
-        case 2:
-            return Payload(payload)
+        case 1 | 2:
+            raise Malformed("peer message: fields where none belong")
         case 3:
             reference, digest = take_reference(cursor), cursor.take(DIGEST_BYTES, "digest")
             return AskPayload(reference, b"" if digest == _NO_DIGEST else digest)
         case 4:
-            return Ack(tuple(_reached(cursor) for _ in range(cursor.number(1, "count"))))
+            return Ack(take_reached(cursor))
         case 5:
             return PassPetition(cursor.number(1, "entry type"), cursor.number(1, "stage"), payload)
         case 6:
@@ -172,8 +176,3 @@ def _covered(cursor: Cursor) -> Covered:
     index, digest = cursor.number(8, "index"), cursor.take(DIGEST_BYTES, "digest")
     size_bytes, first, agreed = (cursor.number(8, name) for name in ("size", "first", "agreed"))
     return Covered(index, digest, size_bytes, first, agreed, bool(cursor.number(1, "confirmed")))
-
-
-def _reached(cursor: Cursor) -> Reference:
-    """Unlike a reference, an acknowledgement may stand before the first index."""
-    return Reference(cursor.number(1, "node"), cursor.number(2, "journal"), cursor.number(4, "index"))

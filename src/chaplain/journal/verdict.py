@@ -8,6 +8,7 @@ requests.md.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 
 from chaplain.errors import Malformed
@@ -37,26 +38,33 @@ FALSE = (Reason.MALFORMED, Reason.SIGNATURE)
 """Decided because the pack is not whole or not signed by whom it should be."""
 
 
+_COUNT = struct.Struct(">BH")
+_DATA = struct.Struct(">BBI")
+_PACK = struct.Struct(">BIIIIQ")
+_STREAM = struct.Struct(">QQ")
+
+
 def encode(verdict: Verdict) -> bytes:
-    pieces = [put_number(PROTOCOL, 1), put_number(len(verdict.entries), 3)]
-    for entry in verdict.entries:
-        pieces.append(_encode_data(entry) if isinstance(entry, DataVerdict) else _encode_config(entry))
-    pieces.append(put_number(len(verdict.streams), 3))
-    for stream in verdict.streams:
-        pieces += (put_string(stream.stream), put_number(stream.first_offset, 8), put_number(stream.count, 8))
-        pieces.append(stream.chain)
+    pieces = [bytes((PROTOCOL,)), _put_count(len(verdict.entries))]
+    try:
+        for entry in verdict.entries:
+            if isinstance(entry, DataVerdict):
+                pieces.append(_DATA.pack(DATA_ENTRY, Reason.MALFORMED if entry.malformed else 0, len(entry.packs)))
+                for pack in entry.packs:
+                    numbers = (pack.reason, pack.client_id, pack.first_id, pack.requests, pack.messages)
+                    pieces += (_PACK.pack(*numbers, pack.base_offset), put_string(pack.stream))
+            else:
+                pieces.append(_encode_config(entry))
+        pieces.append(_put_count(len(verdict.streams)))
+        for stream in verdict.streams:
+            pieces += (put_string(stream.stream), _STREAM.pack(stream.first_offset, stream.count), stream.chain)
+    except struct.error as error:
+        raise ValueError(f"verdict: {error}") from None
     return b"".join(pieces)
 
 
-def _encode_data(data: DataVerdict) -> bytes:
-    head = put_number(DATA_ENTRY, 1) + put_number(Reason.MALFORMED if data.malformed else 0, 1)
-    return b"".join((head, put_number(len(data.packs), 4), *map(_encode_pack, data.packs)))
-
-
-def _encode_pack(pack: PackVerdict) -> bytes:
-    numbers = ((pack.reason, 1), (pack.client_id, 4), (pack.first_id, 4), (pack.requests, 4), (pack.messages, 4))
-    fields = b"".join(put_number(value, size) for value, size in numbers)
-    return fields + put_number(pack.base_offset, 8) + put_string(pack.stream)
+def _put_count(count: int) -> bytes:
+    return _COUNT.pack(count >> 16, count & 0xFFFF)
 
 
 def _encode_config(config: ConfigVerdict) -> bytes:

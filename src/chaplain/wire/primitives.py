@@ -7,6 +7,7 @@ and treat a value out of range as the caller's mistake (`ValueError`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from chaplain.errors import Malformed
 from chaplain.wire.limits import STRING_BYTES_MAX, STRINGS_MAX
@@ -83,7 +84,9 @@ def put_number(value: int, octets: int) -> bytes:
         raise ValueError(f"{value} does not fit in {octets} octets") from None
 
 
+@lru_cache(maxsize=1024)
 def put_string(value: str) -> bytes:
+    """Names are few, and said again and again: of clusters, pools and streams."""
     encoded = value.encode()
     if encoded.translate(None, VCHAR):
         raise ValueError(f"only visible ASCII is allowed, not {value!r}")
