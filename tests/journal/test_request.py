@@ -9,10 +9,19 @@ from hypothesis import strategies as st
 from requests_stage import ADMIN, BOB, CLUSTER, WRAPPING, pack, sealed_pack
 
 from chaplain.errors import Malformed
-from chaplain.journal.request import check_pack, check_stream, client_id_of, read_heading, request_digest
+from chaplain.journal.request import (
+    _end_of_few,
+    _end_of_many,
+    check_pack,
+    check_stream,
+    client_id_of,
+    read_heading,
+    request_digest,
+)
 from chaplain.journal.signing import Check, SignatureType, Wrapping, holds
 from chaplain.segment.arrow import to_record_batches
-from chaplain.segment.pack import Pack, decode_pack, digest_of, encode_pack
+from chaplain.segment.layout import octets
+from chaplain.segment.pack import Pack, decode_pack, digest_of, encode_pack, read_head
 from chaplain.segment.record import Kind, Record
 
 ENTRY = pack(7, 3, (b"a", b"bb", b"ccc"), counts=(1, 2))
@@ -109,6 +118,27 @@ def test_what_is_whole_can_be_read(data):
     decode_pack(fixed)
     record = Record(Kind.BATCH, fixed, 1, 0, 1, heading.messages, stream="s")
     assert sum(batch.num_rows for batch in to_record_batches([record])) == heading.messages
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_few_messages_and_many_are_judged_alike(data):
+    """Few are added up one by one, many by numpy: a pack that one takes and the other refuses would split a cluster."""
+    values = tuple(data.draw(st.lists(st.binary(max_size=9), min_size=1, max_size=6)))
+    cells = st.lists(st.none() | st.binary(max_size=3), min_size=len(values), max_size=len(values)).map(tuple)
+    counts = data.draw(st.sampled_from([None, (len(values),), (1,) * len(values)]))
+    whole = Pack(1, 1, values, keys=data.draw(st.none() | cells), headers=data.draw(cells), request_counts=counts)
+    raw = bytearray(encode_pack(whole))
+    for _ in range(data.draw(st.integers(0, 2))):
+        raw[data.draw(st.integers(64, len(raw) - 1))] = data.draw(st.sampled_from([0, 1, 2, 255]))
+    head = read_head(raw, 0)
+    ends = []
+    for judge, view in ((_end_of_few, memoryview(raw)), (_end_of_many, octets(raw))):
+        try:
+            ends.append(judge(view, head))
+        except Malformed as error:
+            ends.append(str(error))
+    assert ends[0] == ends[1]
 
 
 def test_a_request_is_named_by_what_is_signed():

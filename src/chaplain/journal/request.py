@@ -9,13 +9,14 @@ Invariants: a pack that passes `check_pack` is read by `segment.arrow` without c
 
 from __future__ import annotations
 
+import struct
 from hashlib import sha256
 
 import numpy as np
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.segment.layout import HASH_BYTES, Bytes, Octets, octets, padded
+from chaplain.segment.layout import HASH_BYTES, Bytes, Octets, octets, view_of
 from chaplain.segment.pack import NOTHING, PACK_HEAD_BYTES, PackHead, column_count, digest_of, read_head, stated_digest
 from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.primitives import VCHAR, put_string
@@ -26,6 +27,9 @@ _CLIENT_ID_AT = 8
 RESERVED = "_"
 """Streams whose name begins like this are the cluster's own."""
 
+
+FEW = 64
+"""Messages whose sizes are added up one by one."""
 
 STATEMENTS = 1
 """The type of packs whose messages are statements for the stream's database."""
@@ -56,34 +60,53 @@ def client_id_of(raw: bytes) -> int:
 
 def read_heading(raw: Bytes) -> Heading:
     """The heading of one pack, cheaply: enough to say whose it is and which requests it holds."""
-    view = octets(raw)
-    head = _read_head(view)
-    return Heading(
-        client_id=head.client_id,
-        first_id=head.first_id,
-        requests=head.requests,
-        messages=head.count,
-        signature_type=head.signature_type,
-        digest=stated_digest(view),
-        size_bytes=head.end,
-        message_type=head.message_type,
-    )
+    head = _read_head(raw)
+    ids = (head.client_id, head.first_id, head.requests, head.count)
+    return Heading(*ids, head.signature_type, head.digest, head.end, head.message_type)
 
 
-def _read_head(view: Octets) -> PackHead:
+def _read_head(raw: Bytes) -> PackHead:
     """The head of a pack that stands alone, with ids that a lane can have."""
-    head = read_head(view, 0)
-    if head.end != len(view):
-        raise Malformed(f"request: {len(view) - head.end} octets too many")
+    head = read_head(raw, 0)
+    if head.end != len(raw):
+        raise Malformed(f"request: {len(raw) - head.end} octets too many")
     if not head.client_id or not head.first_id or head.first_id + head.requests - 1 > REQUEST_ID_MAX:
         raise Malformed(f"request: lane {head.client_id}, first id {head.first_id}: both count from 1, in 32 bits")
     return head
 
 
 def check_pack(raw: Bytes) -> PackHead:
-    """The pack's head, if its tables add up and its digest is right: numpy does the sums, whatever the count."""
-    view = octets(raw)
-    head = _read_head(view)
+    """The pack's head, if its tables add up and its digest is right."""
+    head = _read_head(raw)
+    view = view_of(raw)
+    end = _end_of_few(view, head) if head.count <= FEW else _end_of_many(octets(view), head)
+    if end + 7 & -8 != head.end:
+        raise Malformed("request: sizes do not add up")
+    signature_end = PACK_HEAD_BYTES + head.signature_bytes
+    if any(view[end:]) or any(view[signature_end : head.tables_at]):
+        raise Malformed("request: padding that is not zero")
+    if digest_of(view, head) != stated_digest(view):
+        raise Malformed("request: the digest is not that of the pack")
+    return head
+
+
+def _end_of_few(view: memoryview, head: PackHead) -> int:
+    """Where the data ends, if the tables can be believed. Not even numpy's first sum is as quick as this."""
+    tabled = head.tabled_requests
+    used = tabled + head.count * column_count(head.columns)
+    words: tuple[int, ...] = struct.unpack_from(f"<{used}I", view, head.tables_at)
+    if tabled and (min(words[:tabled]) < 1 or sum(words[:tabled]) != head.count):
+        raise Malformed("request: the request table does not add up")
+    if NOTHING in words[tabled : tabled + head.count]:
+        raise Malformed("request: a value must be there")
+    if used & 1 and any(view[head.data_at - 4 : head.data_at]):
+        raise Malformed("request: padding that is not zero")
+    sizes = words[tabled:]
+    return head.data_at + sum(sizes) - NOTHING * sizes.count(NOTHING)
+
+
+def _end_of_many(view: Octets, head: PackHead) -> int:
+    """The same: numpy does the sums, whatever the count."""
     tables = view[head.tables_at : head.data_at].view("<u4")
     requests = tables[: head.tabled_requests]
     if len(requests) and (int(requests.min()) < 1 or int(requests.sum(dtype=np.uint64)) != head.count):
@@ -92,15 +115,9 @@ def check_pack(raw: Bytes) -> PackHead:
     sizes = tables[head.tabled_requests : used]
     if int(sizes[: head.count].max()) == NOTHING:
         raise Malformed("request: a value must be there")
-    end = head.data_at + int(sizes[sizes != NOTHING].sum(dtype=np.uint64))
-    if padded(end) != head.end:
-        raise Malformed("request: sizes do not add up")
-    signature_end = PACK_HEAD_BYTES + head.signature_bytes
-    if tables[used:].any() or view[end:].any() or view[signature_end : head.tables_at].any():
+    if tables[used:].any():
         raise Malformed("request: padding that is not zero")
-    if digest_of(view, head) != stated_digest(view):
-        raise Malformed("request: the digest is not that of the pack")
-    return head
+    return head.data_at + int(sizes[sizes != NOTHING].sum(dtype=np.uint64))
 
 
 def check_stream(stream: str) -> None:

@@ -7,6 +7,7 @@ somewhere or sometime else are wrong here.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import google_crc32c
@@ -18,6 +19,9 @@ from chaplain.errors import ConfigError, Malformed
 Octets: TypeAlias = npt.NDArray[np.uint8]
 Bytes: TypeAlias = bytes | bytearray | memoryview | Octets
 """Whatever holds octets. Decoders take any of them and copy none."""
+
+view_of: Callable[[Any], memoryview] = memoryview
+"""Of any of them. An array is one, but its types do not say so."""
 
 ALIGNMENT = 8
 HEADER_BYTES = 512
@@ -42,8 +46,12 @@ def padded(size: int) -> int:
     return (size + ALIGNMENT - 1) & -ALIGNMENT
 
 
+PADDINGS = tuple(bytes(-size % ALIGNMENT) for size in range(ALIGNMENT))
+"""What `padding` gives, by the last bits of the size."""
+
+
 def padding(size: int) -> bytes:
-    return bytes(-size % ALIGNMENT)
+    return PADDINGS[size % ALIGNMENT]
 
 
 def checksum(data: bytes | Octets, start: int = 0) -> int:
@@ -61,7 +69,7 @@ def octets(data: Bytes) -> Octets:
     """A view of any bytes, without a copy."""
     if isinstance(data, np.ndarray):
         return data
-    view: Any = memoryview(data).cast("B")
+    view: Any = view_of(data).cast("B")
     return np.frombuffer(view, dtype=np.uint8) if len(view) else np.empty(0, np.uint8)
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.segment.layout import HASH_BYTES, Bytes, octets, padded, padding
+from chaplain.segment.layout import HASH_BYTES, Bytes, octets, padded, padding, view_of
 
 PROTOCOL = 1
 NOTHING = 0xFFFFFFFF
@@ -25,6 +25,7 @@ NOTHING = 0xFFFFFFFF
 _HEAD = struct.Struct("<IIIIIBBBBHHI32s")
 PACK_HEAD_BYTES = _HEAD.size
 assert PACK_HEAD_BYTES == 64
+_unpack_head: Callable[[Any, int], tuple[Any, ...]] = _HEAD.unpack_from
 _DIGEST_AT = 32
 PACK_BYTES_MAX = 1 << 30
 Cells = Sequence[bytes | None]
@@ -36,6 +37,7 @@ HEADERS = 2
 REQUESTS = 4
 """Bits of a pack's columns. Plain numbers: an enumeration's `&` would cost more than all else about a pack."""
 _ALL_COLUMNS = KEYS | HEADERS | REQUESTS
+_COLUMN_COUNTS = tuple(1 + (columns & KEYS) + (columns >> 1 & 1) for columns in range(_ALL_COLUMNS + 1))
 
 
 class Pack(Frozen, frozen=True):
@@ -66,6 +68,8 @@ class PackHead(Frozen, frozen=True):
     columns: int
     tables_at: int
     data_at: int
+    digest: bytes
+    """As the pack states it."""
 
     @property
     def digest_at(self) -> int:
@@ -143,64 +147,65 @@ def with_signature(raw: bytes, signature: bytes) -> bytes:
 
 def digest_of(raw: Bytes, head: PackHead | None = None) -> bytes:
     """What the digest of this one pack ought to be; its head need not be read again by whoever has it."""
-    view = octets(raw)
-    head = head or read_head(view, 0)
-    hasher = hashlib.sha256(view[:_DIGEST_AT].data)
-    hasher.update(view[head.tables_at : head.end].data)
+    head = head or read_head(raw, 0)
+    view = view_of(raw)
+    hasher = hashlib.sha256(view[:_DIGEST_AT])
+    hasher.update(view[head.tables_at : head.end])
     return hasher.digest()
 
 
 def stated_digest(raw: Bytes) -> bytes:
-    return octets(raw)[_DIGEST_AT : _DIGEST_AT + HASH_BYTES].tobytes()
+    return bytes(raw[_DIGEST_AT : _DIGEST_AT + HASH_BYTES])
 
 
 def read_head(body: Bytes, start: int) -> PackHead:
     """The head of the pack at `start`; nothing it says about sizes leads outside of the pack or the body."""
-    view = octets(body)
-    if start + PACK_HEAD_BYTES > len(view):
-        raise Malformed(f"pack: a head has {PACK_HEAD_BYTES} octets, {len(view) - start} left")
-    fields = _HEAD.unpack_from(view.data, start)
-    size, count, client_id, first_id, requests, protocol, message_type, signature_type, columns = fields[:9]
-    signature_bytes, reserved_short, reserved_long = fields[9:12]
+    left = len(body) - start
+    if left < PACK_HEAD_BYTES:
+        raise Malformed(f"pack: a head has {PACK_HEAD_BYTES} octets, {left} left")
+    (
+        size,
+        count,
+        client_id,
+        first_id,
+        requests,
+        protocol,
+        message_type,
+        signature_type,
+        columns,
+        signature_bytes,
+        reserved_short,
+        reserved_long,
+        digest,
+    ) = _unpack_head(body, start)
     if protocol != PROTOCOL or reserved_short or reserved_long or columns & ~_ALL_COLUMNS:
         raise Malformed(f"pack: protocol {protocol}, columns {columns:#x} are not known")
-    if size % 8 or start + size > len(view):
-        raise Malformed(f"pack: size {size}, {len(view) - start} octets left")
+    if size % 8 or size > left:
+        raise Malformed(f"pack: size {size}, {left} octets left")
     tabled = requests if columns & REQUESTS else 0
     if not 1 <= requests <= count or (not tabled and requests != count):
         raise Malformed(f"pack: {requests} requests of {count} messages")
-    tables_at = start + PACK_HEAD_BYTES + padded(signature_bytes)
-    data_at = tables_at + padded(4 * (tabled + count * column_count(columns)))
-    if data_at > start + size:
+    tables_at = start + PACK_HEAD_BYTES + (signature_bytes + 7 & -8)
+    data_at = tables_at + (4 * (tabled + count * _COLUMN_COUNTS[columns]) + 7 & -8)
+    end = start + size
+    if data_at > end:
         raise Malformed("pack: tables run past its end")
-    return PackHead(
-        start=start,
-        end=start + size,
-        count=count,
-        client_id=client_id,
-        first_id=first_id,
-        requests=requests,
-        message_type=message_type,
-        signature_type=signature_type,
-        signature_bytes=signature_bytes,
-        columns=columns,
-        tables_at=tables_at,
-        data_at=data_at,
-    )
+    sizes = (start, end, count, client_id, first_id, requests)
+    return PackHead(*sizes, message_type, signature_type, signature_bytes, columns, tables_at, data_at, digest)
 
 
 def column_count(columns: int) -> int:
     """How many tables of sizes a pack has: values always, keys and headers if flagged."""
-    return 1 + (columns & KEYS) + (columns >> 1 & 1)
+    return _COLUMN_COUNTS[columns]
 
 
 def heads_of(body: Bytes) -> list[PackHead]:
     """The heads of all packs in a BATCH body."""
-    view = octets(body)
+    size = len(body)
     heads = []
     start = 0
-    while start < len(view):
-        heads.append(read_head(view, start))
+    while start < size:
+        heads.append(read_head(body, start))
         start = heads[-1].end
     return heads
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import struct
 from enum import IntEnum, IntFlag
 
+from google_crc32c import extend
+
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.segment.layout import (
     HASH_BYTES,
     NO_HASH,
     NO_OFFSET,
+    PADDINGS,
     TAG_BYTES,
     Bytes,
     checksum,
     octets,
     padded,
-    padding,
     place_seed,
 )
 
@@ -44,6 +46,9 @@ _FIXED = struct.Struct("<8sIIIHHQQqIIHHBBHIIQ32s32s")
 HEAD_BYTES = _FIXED.size
 assert HEAD_BYTES == 144
 _COVERED_FROM = 12
+_COVERED = struct.Struct("<IIHHQQqIIHHBBHIIQ32s32s")
+"""The same without the tag and the checksum: what the checksum covers."""
+assert _COVERED.size == HEAD_BYTES - _COVERED_FROM
 _STREAM_SIZE_AT = 60
 STREAM_BYTES_MAX = 0xFF
 ROLL_BYTES = HEAD_BYTES + 16
@@ -90,7 +95,7 @@ class Head(Frozen, frozen=True):
 
 def size_of(record: Record) -> int:
     """How many octets the record takes in a segment, whichever it is written to."""
-    return HEAD_BYTES + padded(len(record.stream.encode())) + padded(len(record.body))
+    return HEAD_BYTES + (len(record.stream.encode()) + 7 & -8) + (len(record.body) + 7 & -8)
 
 
 def encode(record: Record, identity: bytes, position: int, proven: int) -> bytes:
@@ -98,17 +103,24 @@ def encode(record: Record, identity: bytes, position: int, proven: int) -> bytes
     return b"".join(pieces_of(record, identity, position, proven))
 
 
-def pieces_of(record: Record, identity: bytes, position: int, proven: int) -> tuple[bytes, ...]:
-    """The same in pieces, for who puts many records together: a large body is copied once less."""
+def pieces_of(
+    record: Record, identity: bytes, position: int, proven: int, identity_crc: int | None = None
+) -> tuple[bytes, ...]:
+    """The same in pieces, for who puts many records together: a large body is copied once less.
+
+    Whoever writes many to a segment knows the checksum of its identity. Every write of every layer comes through here,
+    so checksums are asked for without a detour.
+    """
     stream = record.stream.encode()
     _check(record, stream)
     body = bytes(record.body)
-    seed = place_seed(checksum(identity), position)
-    fixed = _FIXED.pack(
-        identity[:TAG_BYTES],
-        0,
-        checksum(padding(len(body)), checksum(body, seed)),
-        len(body),
+    body_bytes, stream_bytes = len(body), len(stream)
+    body_padding = PADDINGS[body_bytes & 7]
+    seed = place_seed(checksum(identity) if identity_crc is None else identity_crc, position)
+    body_crc = extend(seed, body) if body else seed
+    covered = _COVERED.pack(
+        extend(body_crc, body_padding) if body_padding else body_crc,
+        body_bytes,
         record.kind,
         record.flags,
         record.index,
@@ -118,7 +130,7 @@ def pieces_of(record: Record, identity: bytes, position: int, proven: int) -> tu
         record.regime,
         record.part,
         record.parts,
-        len(stream),
+        stream_bytes,
         record.origin_node,
         record.origin_journal,
         record.origin_index,
@@ -127,9 +139,10 @@ def pieces_of(record: Record, identity: bytes, position: int, proven: int) -> tu
         record.previous_hash,
         record.chain_hash,
     )
-    covered = b"".join((fixed[_COVERED_FROM:], stream, padding(len(stream))))
-    crc = checksum(covered, seed).to_bytes(4, "little")
-    return (identity[:TAG_BYTES], crc, covered, body, padding(len(body)))
+    if stream:
+        covered = b"".join((covered, stream, PADDINGS[stream_bytes & 7]))
+    crc: int = extend(seed, covered)
+    return (identity[:TAG_BYTES], crc.to_bytes(4, "little"), covered, body, body_padding)
 
 
 def _check(record: Record, stream: bytes) -> None:

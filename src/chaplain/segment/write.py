@@ -19,6 +19,7 @@ from chaplain.segment.layout import (
     IDENTITY_BYTES,
     check_log_name,
     check_segment_bytes,
+    checksum,
     free_name,
     segment_name,
 )
@@ -28,6 +29,7 @@ from chaplain.segment.settings import LogSettings
 from chaplain.segment.survey import Ending, Survey
 
 EMPTY_SURVEY = Survey((), (), 0, ())
+_END = Record(Kind.END)
 
 
 class Writer:
@@ -50,7 +52,12 @@ class Writer:
         self._settings = settings
         self._chance = chance
         self._free = list(free)
+        self._record_bytes_max = settings.record_bytes_max
         self._header: SegmentHeader | None = None
+        self._file = ""
+        """Where the header's segment is."""
+        self._identity_crc = 0
+        """The checksum of its identity."""
         self._must_roll = False
         self._taken: set[int] = set(survey.unused)
         self.written = 0
@@ -70,16 +77,24 @@ class Writer:
         operations: list[Operation] = []
         waiting: list[bytes] = []
         start = self.written
+        header = self._header
         for record in records:
-            size = self._size(record)
-            if self._header is None or self._must_roll or self.written + size + ROLL_BYTES > self._header.end:
+            size = size_of(record)
+            if size > self._record_bytes_max:
+                raise ValueError(f"a record has at most {self._record_bytes_max} octets here, not {size}")
+            if (
+                header is None
+                or self._must_roll
+                or self.written + size + ROLL_BYTES > header.base + self._settings.segment_bytes
+            ):
                 operations += self._roll(start, waiting)
-                start, waiting = self.written, []
-            assert self._header is not None
-            waiting += pieces_of(record, self._header.identity, self.written, self.proven)
+                start, waiting, header = self.written, [], self.header
+            waiting += pieces_of(record, header.identity, self.written, self.proven, self._identity_crc)
             self.written += size
         if waiting:
-            operations.append(self._write(start, [*waiting, self._end_mark(self.written)]))
+            assert header is not None
+            waiting += pieces_of(_END, header.identity, self.written, self.proven, self._identity_crc)
+            operations.append(self._write(start, waiting))
         return tuple(operations)
 
     def synced(self, position: int) -> None:
@@ -108,7 +123,13 @@ class Writer:
         if cut is not None:
             self._cut(survey.endings, cut.position)
         elif survey.endings:
-            self._header, self.written = survey.endings[-1].header, survey.endings[-1].end
+            self._take_up(survey.endings[-1].header)
+            self.written = survey.endings[-1].end
+
+    def _take_up(self, header: SegmentHeader) -> None:
+        self._header = header
+        self._file = self._path(segment_name(header.log, header.sequence))
+        self._identity_crc = checksum(header.identity)
 
     def _cut(self, endings: tuple[Ending, ...], position: int) -> None:
         """Find the segment in which the log is cut, and where its ROLL goes. Later segments are begun anew.
@@ -118,15 +139,10 @@ class Writer:
         within = [ending for ending in endings if ending.header.records_start <= position]
         self._taken |= {ending.header.sequence for ending in endings[len(within) :]}
         if within:
-            self._header, self.written = within[-1].header, min(within[-1].end, position)
+            self._take_up(within[-1].header)
+            self.written = min(within[-1].end, position)
         self._must_roll = True
         self.proven = min(self.proven, self.written)
-
-    def _size(self, record: Record) -> int:
-        size = size_of(record)
-        if size > self._settings.record_bytes_max:
-            raise ValueError(f"a record has at most {self._settings.record_bytes_max} octets here, not {size}")
-        return size
 
     def _roll(self, start: int, waiting: list[bytes]) -> list[Operation]:
         """Begin the next segment, then end the current one with what waits for it and ROLL.
@@ -140,13 +156,14 @@ class Writer:
             WriteAt(
                 self._path(segment_name(new.log, new.sequence)),
                 0,
-                encode_pages(new) + encode(Record(Kind.END), new.identity, new.records_start, self.proven),
+                encode_pages(new) + encode(_END, new.identity, new.records_start, self.proven),
             )
         )
         if old is not None:
             roll = Record(Kind.ROLL, new.identity, index=new.sequence)
             operations.append(self._write(start, [*waiting, encode(roll, old.identity, self.written, self.proven)]))
-        self._header, self.written, self._must_roll = new, new.records_start, False
+        self._take_up(new)
+        self.written, self._must_roll = new.records_start, False
         return operations
 
     def _next_header(self, old: SegmentHeader | None) -> SegmentHeader:
@@ -174,14 +191,9 @@ class Writer:
             return [Rename(self._free.pop(0), file)]
         return [WriteAt(file, self._settings.segment_bytes - 8, bytes(8))]
 
-    def _end_mark(self, position: int) -> bytes:
-        assert self._header is not None
-        return encode(Record(Kind.END), self._header.identity, position, self.proven)
-
     def _write(self, position: int, pieces: list[bytes]) -> WriteAt:
         assert self._header is not None
-        file = self._path(segment_name(self._header.log, self._header.sequence))
-        return WriteAt(file, position - self._header.base, b"".join(pieces))
+        return WriteAt(self._file, position - self._header.base, b"".join(pieces))
 
     def _path(self, name: str) -> str:
         return self._settings.folder + name
