@@ -94,9 +94,11 @@ class Clientele:
 
     def wanted(self) -> list[tuple[str, ClienteleEffect]]:
         """What the parts want done, each with its name; they want it no more."""
+        if not (self.petitions.effects or self.reading.effects or self.service.effects or self.promotion.effects):
+            return []  # asked at every step, and seldom so
         wanted: list[tuple[str, ClienteleEffect]] = []
         for name, part in self._parts.items():
-            if part.effects:  # asked at every step, and seldom so
+            if part.effects:
                 wanted += [(name, effect) for effect in part.effects]
                 part.effects.clear()
         return wanted

@@ -211,9 +211,10 @@ class JournalCore:
 
     def _drained(self, now_ns: int) -> None:
         """What was checked at once goes into the batch that is formed now."""
-        if self._to_ingest(now_ns, Drained()):
+        if self.ingest.restless and self._to_ingest(now_ns, Drained()):
             self._to_ingest(now_ns, Drained())
-        self._to_order(now_ns, Drained())
+        if self.serializer.presides:
+            self._to_order(now_ns, Drained())
         if not self._seat.blocked:
             return
         master = self._seat.tells_drained(now_ns, self._petitions.master, self.ingest.idle)
@@ -264,7 +265,7 @@ class JournalCore:
     def _of_order(self, now_ns: int, effect: OrderEffect) -> None:
         match effect:
             case Tell():
-                self._mail.to_peer(ToPeer(effect.node, peer_messages.Order(effect.message)))
+                self._mail.order(effect)
             case Persist():
                 self._out.append(self._slips.write("order", effect))
             case Agreed():
@@ -306,7 +307,8 @@ class JournalCore:
         while wanted := self._clientele.wanted():
             for part, effect in wanted:
                 self._of_clientele(now_ns, part, effect)
-        self._out += self.covering.perform(self._mail, self._slips)
+        if self.covering.restless:
+            self._out += self.covering.perform(self._mail, self._slips)
 
     def _of_clientele(self, now_ns: int, part: str, effect: ClienteleEffect) -> None:
         match effect:

@@ -111,6 +111,12 @@ class Covering:
         else:
             self._adoption.written()
 
+    @property
+    def restless(self) -> bool:
+        """Whether there is anything to perform; asked at every step, and seldom so."""
+        assert self._log is not None
+        return bool(self.archive.effects or self._adoption.effects or self._log.places.first != self._first)
+
     def perform(self, mail: Mail, slips: Slips) -> list[Persist | Report | Halt]:
         """Say what is to be said; gives what is the host's."""
         assert self._log is not None
@@ -119,8 +125,6 @@ class Covering:
             self._forget(self._first)
         effects: list[Persist | Report | Halt] = []
         for name, part in self._parts.items():
-            if not part.effects:  # asked at every step, and seldom so
-                continue
             for effect in part.effects:
                 if isinstance(effect, ToPeer):
                     mail.to_peer(effect)

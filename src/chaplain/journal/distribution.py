@@ -74,8 +74,13 @@ class Distribution:
         self._owed[node] = None
         self.effects.append(PayloadArrived(reference, digest, payload))
 
+    @property
+    def owes_ack(self) -> bool:
+        """Somebody waits for our acknowledgement, and no moment is set for it."""
+        return bool(self._owed) and self._owed_ns is None
+
     def drained(self, now_ns: int) -> None:
-        if self._owed and self._owed_ns is None:
+        if self.owes_ack:
             self._owed_ns = now_ns + self._settings.ack_ns
 
     def _acknowledge(self, now_ns: int) -> None:

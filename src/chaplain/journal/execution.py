@@ -37,7 +37,7 @@ from chaplain.journal.order_events import Preview, Settled
 from chaplain.journal.request import STATEMENTS, Heading, check_stream, read_heading, request_digest
 from chaplain.journal.signing import Check, SignatureType, Wrapping, holds
 from chaplain.journal.state import Draft, State, load
-from chaplain.journal.verdict import FALSE, UNCHECKED, Reason, read_executed, streams_of, void
+from chaplain.journal.verdict import FALSE, UNCHECKED, Reason, read_executed, streams_of, taken, void
 from chaplain.rights import may_write
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Kind, Record
@@ -265,7 +265,7 @@ class JournalExecution:
         if heading.message_type == transaction.STAGED and self._owed(draft, entry, heading, valid):
             draft.holding.pay()
             base = draft.write(entry.stream, heading.messages, heading.digest)
-            return msgspec.structs.replace(void(heading, entry.stream, Reason.APPLIED), base_offset=base)
+            return taken(heading, entry.stream, Reason.APPLIED, base)
         lane = draft.lane(heading.client_id)
         client = draft.client(lane.acl) if lane is not None else None
         if lane is None or client is None:
@@ -342,7 +342,7 @@ class JournalExecution:
         )
         after = lanes.applied(lane, remembered, self._policy)
         draft.put_lane(after)
-        return msgspec.structs.replace(void(heading, stream, reason, after), base_offset=base)
+        return taken(heading, stream, reason, base, after.last_id + 1)
 
     # Signatures.
 

@@ -103,6 +103,17 @@ class IngestCore:
         return self._intake.idle
 
     @property
+    def restless(self) -> bool:
+        """Whether the end of a round means anything to us."""
+        return bool(
+            self._checking.new
+            or self._checked
+            or self._promoted
+            or self._intake.credit.owes
+            or self._distribution.owes_ack
+        )
+
+    @property
     def waiting_bytes(self) -> int:
         return self._intake.credit.waiting_bytes
 

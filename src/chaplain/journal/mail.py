@@ -9,6 +9,7 @@ from chaplain.journal import client_messages, peer_messages
 from chaplain.journal.clientele import Clientele
 from chaplain.journal.journal_events import JournalEffect, ToClient, ToPeer
 from chaplain.journal.nodes import Nodes
+from chaplain.journal.order_events import Tell
 from chaplain.journal.peer_messages import Order, PeerMessage
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Whisper
@@ -22,21 +23,35 @@ class Mail:
         self._identifier = identifier
         self._nodes = nodes
         self._clientele = clientele
+        self._said: tuple[object, bytes] = (None, b"")
+        """What was said to a peer last, and its parcel: mostly the next one is told the same."""
 
     def to_peer(self, effect: ToPeer) -> None:
         instance = self._nodes.instance(effect.node)
-        if instance is not None:
+        if instance is None:
+            return
+        if self._said[0] is not effect.message:
             body, payload = peer_messages.encode(effect.message)
-            self._whisper(instance, body, payload, urgent=isinstance(effect.message, Order))
+            self._said = (effect.message, parcel.encode(Parcel(self._identifier, Layer.JOURNAL, body, payload)))
+        self._out.append(Whisper(instance, self._said[1], urgent=False))
+
+    def order(self, tell: Tell) -> None:
+        instance = self._nodes.instance(tell.node)
+        if instance is None:
+            return
+        if self._said[0] is not tell.message:
+            body, payload = peer_messages.encode(Order(tell.message))
+            self._said = (tell.message, parcel.encode(Parcel(self._identifier, Layer.JOURNAL, body, payload)))
+        self._out.append(Whisper(instance, self._said[1], urgent=True))
 
     def to_session(self, peer: Peer, message: PeerMessage) -> None:
         """To a node that is no member, and hence has no id here."""
-        self._whisper(peer.instance, *peer_messages.encode(message), urgent=False)
+        self._whisper(peer.instance, *peer_messages.encode(message))
 
     def to_client(self, effect: ToClient) -> None:
         if effect.instance in self._clientele:
-            self._whisper(effect.instance, client_messages.encode(effect.message), effect.payload, urgent=False)
+            self._whisper(effect.instance, client_messages.encode(effect.message), effect.payload)
 
-    def _whisper(self, instance: bytes, body: bytes, payload: bytes, *, urgent: bool) -> None:
+    def _whisper(self, instance: bytes, body: bytes, payload: bytes) -> None:
         content = parcel.encode(Parcel(self._identifier, Layer.JOURNAL, body, payload))
-        self._out.append(Whisper(instance, content, urgent))
+        self._out.append(Whisper(instance, content, urgent=False))

@@ -116,6 +116,11 @@ class SerializerCore:
         return self._election.role
 
     @property
+    def presides(self) -> bool:
+        """It is master: the end of a round is when it proposes."""
+        return self._office is not None
+
+    @property
     def standing(self) -> str:
         """What we may claim about our own past, and what is missing here."""
         state = self._bench.keeper.now.state.name.lower()

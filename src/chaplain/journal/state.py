@@ -168,6 +168,7 @@ class Draft:
         self._proofs: dict[bytes, Proof] = {}
         self._journals: dict[int, tuple[int, int]] = {}
         self.writings: dict[str, Writing] = {}
+        self._tails: dict[str, Tail] | None = None
         self.holding = HoldingDraft(state.holding)
         self.weight_bytes = state.weight_bytes
         self.released = state.released
@@ -240,11 +241,14 @@ class Draft:
         base = writing.next_offset
         writing.next_offset += count
         writing.digests.append(digest)
+        self._tails = None
         return base
 
     def tails(self) -> dict[str, Tail]:
         """Where the streams that were written to go on."""
-        return {stream: writing.tail() for stream, writing in self.writings.items()}
+        if self._tails is None:
+            self._tails = {stream: writing.tail() for stream, writing in self.writings.items()}
+        return self._tails
 
     @property
     def clients_changed(self) -> bool:
@@ -264,7 +268,8 @@ class Draft:
                 state.drop_lane(client_id)
         state.clients.update(self._clients)
         state.streams.update(self.tails())
-        state.proofs = {**self._proofs, **state.proofs}
+        if self._proofs:
+            state.proofs = {**self._proofs, **state.proofs}
         state.journals.update(self._journals)
         self.holding.commit()
         state.weight_bytes = 0 if self.checkpoint else self.weight_bytes

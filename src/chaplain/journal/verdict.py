@@ -9,7 +9,7 @@ requests.md.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from chaplain.errors import Malformed
 from chaplain.journal.cluster_message import DATA_ENTRY, PROTOCOL
@@ -132,10 +132,18 @@ def void(
     )
 
 
-def streams_of(draft: Draft) -> Iterator[StreamVerdict]:
+def taken(heading: Heading, stream: str, reason: Reason, base_offset: int, expected_id: int = 0) -> PackVerdict:
+    """A pack that gets an offset, a ticket, or a place among what is staged."""
+    ids = (heading.client_id, heading.first_id, heading.requests, heading.messages)
+    return PackVerdict(*ids, stream, reason, base_offset, None, expected_id)
+
+
+def streams_of(draft: Draft) -> list[StreamVerdict]:
+    verdicts: list[StreamVerdict] = []
     for stream, tail in draft.tails().items():
-        writing = draft.writings[stream]
-        yield StreamVerdict(stream, writing.first_offset, writing.count, tail.chain)
+        first_offset = draft.writings[stream].first_offset
+        verdicts.append(StreamVerdict(stream, first_offset, tail.next_offset - first_offset, tail.chain))
+    return verdicts
 
 
 def read_executed(records: Sequence[Record]) -> Executed:
