@@ -10,6 +10,7 @@ Invariants: a pack that passes `check_pack` is read by `segment.arrow` without c
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from hashlib import sha256
 
 import numpy as np
@@ -120,8 +121,9 @@ def _end_of_many(view: Octets, head: PackHead) -> int:
     return head.data_at + int(sizes[sizes != NOTHING].sum(dtype=np.uint64))
 
 
+@lru_cache(maxsize=1024)
 def check_stream(stream: str) -> None:
-    """Whether a stream may be called so."""
+    """Whether a stream may be called so. What is refused is not remembered: anybody can say it."""
     encoded = stream.encode()
     if not encoded or len(encoded) > STRING_BYTES_MAX or encoded.translate(None, VCHAR):
         raise Malformed(f"stream: 1 to {STRING_BYTES_MAX} visible ASCII characters, not {stream!r}")

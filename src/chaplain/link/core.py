@@ -119,19 +119,19 @@ class LinkCore:
 
     def step(self, now_ns: int, event: LinkInput) -> list[LinkEffect]:
         # Those that come with every command go first.
-        if isinstance(event, Say):
+        if type(event) is Drained:
+            return self._seal_all(now_ns) if self._waiting else []
+        if type(event) is Say:
             return self._say(now_ns, event)
-        if isinstance(event, Arrived):
+        if type(event) is Arrived:
             return self._arrived(now_ns, event)
-        if isinstance(event, Flushed):
+        if type(event) is Flushed:
             self._flushed(event)
             return []
         out = self._book.begin_step()
         match event:
-            case Drained():
-                self._seal_all(now_ns, out)
             case Woken():
-                self._seal_all(now_ns, out)
+                out += self._seal_all(now_ns)
                 self._woken(now_ns)
             case Knocked():
                 self._knocked(now_ns, event)
@@ -149,6 +149,8 @@ class LinkCore:
                 self._change_ring(now_ns, event)
             case Register():
                 self._register(now_ns, event)
+            case Drained() | Say() | Arrived() | Flushed():
+                raise AssertionError("taken above")
             case _:
                 assert_never(event)
         return out
@@ -195,10 +197,9 @@ class LinkCore:
         session.line.queued_bytes += len(frame)
         return Send(session.line.channel, frame)
 
-    def _seal_all(self, now_ns: int, out: list[LinkEffect]) -> None:
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            out.extend(self._seal(now_ns, session) for session in waiting if session.pending)
+    def _seal_all(self, now_ns: int) -> list[LinkEffect]:
+        waiting, self._waiting = self._waiting, []
+        return [self._seal(now_ns, session) for session in waiting if session.pending]
 
     def _drop(self, event: Say, reason: str) -> list[LinkEffect]:
         self.counts["dropped"] += 1
@@ -262,7 +263,8 @@ class LinkCore:
         line = self._book.lines.get(event.channel)
         if line is not None:
             # A route may come back under its old name with what was queued before still being told.
-            line.queued_bytes = max(0, line.queued_bytes - event.size)
+            queued_bytes = line.queued_bytes - event.size
+            line.queued_bytes = queued_bytes if queued_bytes > 0 else 0
 
     # The door.
 
@@ -304,7 +306,7 @@ class LinkCore:
         call = self._book.call_of(event.endpoint)
         if call is None:
             return
-        self._seal_all(now_ns, self._book.out)
+        self._book.out += self._seal_all(now_ns)
         if call.line is not None and call.line.session is not None:
             self._handshake.end(now_ns, call.line.session, "forgotten")
         self._book.drop_call(call)

@@ -87,9 +87,10 @@ class Session:
     def close_pending(self) -> bytes:
         """Seal all that waits."""
         commands, self.pending, self.pending_bytes = self.pending, [], 0
-        if len(commands) == 1:
-            return self.close(commands[0])
-        self.sent += len(commands)
+        count = len(commands)
+        self.sent += count
+        if count == 1:
+            return self._closing.close(self.sent, self.heard, commands[0])
         return self._closing.close(self.sent, self.heard, bundle.pack(commands), BUNDLED)
 
     def close(self, command: bytes) -> bytes:
@@ -111,12 +112,13 @@ class Session:
         if confirmed > self.sent:
             raise Refusal("confirms what was never said")
         commands = self._unpack(opened, counter) if frame[0] & BUNDLED else (opened,)
-        missed = max(0, counter - len(commands) - max(self.heard, _NOD_COUNTER))
+        # Every frame comes through here, so it does not go through `max`.
+        missed = counter - len(commands) - (self.heard or _NOD_COUNTER)
         self.heard = counter
-        self.confirmed = max(self.confirmed, confirmed)
+        self.confirmed = confirmed if confirmed > self.confirmed else self.confirmed
         while self._moments and self._moments[0][0] <= confirmed:
             _, self.heard_us_ns = self._moments.popleft()
-        return commands, missed
+        return commands, missed if missed > 0 else 0
 
     def _unpack(self, opened: bytes, counter: int) -> tuple[bytes, ...]:
         try:

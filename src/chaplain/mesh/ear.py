@@ -48,10 +48,13 @@ class Ear:
             return
         if gap:
             effects += self.lost(session, gap)
-        try:
-            self._obey(now_ns, session, command, effects)
-        except Malformed as error:
-            effects.append(self._complain(session, "malformed command", str(error)))
+        if command[2] == ALIVE and not notes.is_note(content := command[_FIELDS_AT:]):
+            effects.append(Whispered(session.peer, content))
+        else:
+            try:
+                self._obey(now_ns, session, command, effects)
+            except Malformed as error:
+                effects.append(self._complain(session, "malformed command", str(error)))
         if session.doubtful:
             effects += self._ask(now_ns, session)
 
@@ -76,11 +79,7 @@ class Ear:
     def _obey(self, now_ns: int, session: Session, command: bytes, effects: list[MeshEffect]) -> None:
         octet = command[2]
         if octet == ALIVE:
-            content = command[_FIELDS_AT:]
-            if notes.is_note(content):
-                effects += self._note(now_ns, session, content)
-            else:
-                effects.append(Whispered(session.peer, content))
+            effects += self._note(now_ns, session, command[_FIELDS_AT:])
         elif octet == BROADCAST:
             self._broadcast(session, command, effects)
         elif octet == PING:

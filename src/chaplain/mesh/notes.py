@@ -35,11 +35,12 @@ Note: TypeAlias = Heartbeat | Ask | Roll
 _ASK, _ROLL = 1, 2
 _LAYER_AT = 4
 _HEADER_BYTES = 8
+_MESH = int(parcel.Layer.MESH)
 
 
 def is_note(content: bytes) -> bool:
     """Whether this is the mesh's own, from the header alone: every ALIVE is looked at."""
-    return len(content) >= _HEADER_BYTES and content[_LAYER_AT] & 0xF == parcel.Layer.MESH
+    return len(content) >= _HEADER_BYTES and content[_LAYER_AT] & 0xF == _MESH
 
 
 def encode(node: int, note: Note) -> bytes:

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from chaplain.core import Frozen
 from chaplain.link.events import Peer
@@ -34,9 +34,8 @@ class Roster:
         self._clients_max = settings.clients_max
         self._sessions: dict[bytes, Session] = {}
         self._nodes: dict[int, Session] = {}
-
-    def session(self, instance: bytes) -> Session | None:
-        return self._sessions.get(instance)
+        self.session: Callable[[bytes], Session | None] = self._sessions.get
+        """By instance. Nothing stands between a frame and its session."""
 
     def node(self, identifier: int) -> Session | None:
         return self._nodes.get(identifier)

@@ -19,6 +19,7 @@ class Session:
         "doubtful",
         "headers",
         "heard_ns",
+        "is_node",
         "numbering",
         "peer",
         "pinged_ns",
@@ -30,6 +31,7 @@ class Session:
 
     def __init__(self, peer: Peer, hello: Hello) -> None:
         self.peer = peer
+        self.is_node = not peer.client
         self.headers = hello.headers
         self.numbering = Numbering(hello.sequence)
         self.pools: dict[str, None] = {}
@@ -43,10 +45,6 @@ class Session:
         self.beat_ns = self.asked_ns = self.told_ns = NEVER_NS
         self.pinged_ns: int | None = None
         """When the first PING went out that no DECENACK has answered yet."""
-
-    @property
-    def is_node(self) -> bool:
-        return not self.peer.client
 
     @property
     def name(self) -> str:

@@ -29,6 +29,8 @@ class Vigil:
         self._spoke: Queue = OrderedDict()
         self._attended: Queue = OrderedDict()
         self._heard: Queue = OrderedDict()
+        self._calm_ns = 0
+        """Nobody is pinged or given up before this: anything heard since can only have put it off."""
 
     def watch(self, now_ns: int, session: Session) -> None:
         """From now on; the greeting was a sign of life in both directions."""
@@ -79,12 +81,15 @@ class Vigil:
     def deadline(self) -> int | None:
         if not self._heard:
             return None
-        due = _head(self._attended).attended_ns + self._ping_after_ns
-        if (gone_ns := self._gone_ns(_head(self._heard))) is not None:
-            due = min(due, gone_ns)
-        if self._spoke:
-            due = min(due, _head(self._spoke).spoke_ns + self._heartbeat_ns)
-        return due
+        beat_ns = _head(self._spoke).spoke_ns + self._heartbeat_ns if self._spoke else None
+        # Heartbeats are due most often by far, so the other queues are seldom looked at.
+        if beat_ns is not None and beat_ns <= self._calm_ns:
+            return beat_ns
+        calm_ns = _head(self._attended).attended_ns + self._ping_after_ns
+        if (gone_ns := self._gone_ns(_head(self._heard))) is not None and gone_ns < calm_ns:
+            calm_ns = gone_ns
+        self._calm_ns = calm_ns
+        return calm_ns if beat_ns is None or calm_ns < beat_ns else beat_ns
 
     def _gone_ns(self, session: Session) -> int | None:
         """When to give the peer up, or None before it had a chance to answer.

@@ -58,7 +58,9 @@ class Voice:
         if len(whisper.content) > self._settings.content_bytes_max:
             return self._too_large(len(whisper.content))
         self._counts["whispers"] += 1
-        return [self._say(now_ns, session, ALIVE, whisper.content, whisper.urgent)]
+        if session.is_node:
+            self._vigil.spoke(now_ns, session)
+        return [session.say(ALIVE, whisper.content, whisper.urgent)]
 
     def tell(self, now_ns: int, nodes: Iterable[Session], octet: int, pool: str) -> list[MeshEffect]:
         """JOIN or LEAVE, to every node."""

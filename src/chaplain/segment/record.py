@@ -95,7 +95,8 @@ class Head(Frozen, frozen=True):
 
 def size_of(record: Record) -> int:
     """How many octets the record takes in a segment, whichever it is written to."""
-    return HEAD_BYTES + (len(record.stream.encode()) + 7 & -8) + (len(record.body) + 7 & -8)
+    stream_bytes = len(record.stream.encode()) if record.stream else 0
+    return HEAD_BYTES + (stream_bytes + 7 & -8) + (len(record.body) + 7 & -8)
 
 
 def encode(record: Record, identity: bytes, position: int, proven: int) -> bytes:
@@ -111,12 +112,18 @@ def pieces_of(
     Whoever writes many to a segment knows the checksum of its identity. Every write of every layer comes through here,
     so checksums are asked for without a detour.
     """
-    stream = record.stream.encode()
-    _check(record, stream)
+    stream = record.stream.encode() if record.stream else b""
+    stream_bytes = len(stream)
+    if (
+        stream_bytes > STREAM_BYTES_MAX
+        or not 0 <= record.part < record.parts
+        or not len(record.previous_hash) == len(record.chain_hash) == HASH_BYTES
+    ):
+        raise _complaint(record, stream)
     body = bytes(record.body)
-    body_bytes, stream_bytes = len(body), len(stream)
+    body_bytes = len(body)
     body_padding = PADDINGS[body_bytes & 7]
-    seed = place_seed(checksum(identity) if identity_crc is None else identity_crc, position)
+    seed: int = extend(checksum(identity) if identity_crc is None else identity_crc, position.to_bytes(8, "little"))
     body_crc = extend(seed, body) if body else seed
     covered = _COVERED.pack(
         extend(body_crc, body_padding) if body_padding else body_crc,
@@ -145,13 +152,12 @@ def pieces_of(
     return (identity[:TAG_BYTES], crc.to_bytes(4, "little"), covered, body, body_padding)
 
 
-def _check(record: Record, stream: bytes) -> None:
+def _complaint(record: Record, stream: bytes) -> ValueError:
     if len(stream) > STREAM_BYTES_MAX:
-        raise ValueError(f"a stream's name has at most {STREAM_BYTES_MAX} octets, not {len(stream)}")
-    if len(record.previous_hash) != HASH_BYTES or len(record.chain_hash) != HASH_BYTES:
-        raise ValueError(f"a chain hash has {HASH_BYTES} octets")
+        return ValueError(f"a stream's name has at most {STREAM_BYTES_MAX} octets, not {len(stream)}")
     if not 0 <= record.part < record.parts:
-        raise ValueError(f"part {record.part} of {record.parts}: parts count from 0")
+        return ValueError(f"part {record.part} of {record.parts}: parts count from 0")
+    return ValueError(f"a chain hash has {HASH_BYTES} octets")
 
 
 def decode_head(data: Bytes, identity: bytes, position: int, identity_crc: int | None = None) -> Head:

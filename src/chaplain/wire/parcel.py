@@ -17,6 +17,7 @@ from chaplain.wire.limits import PARCEL_BODY_BYTES_MAX
 
 WIRE_VERSION = 1
 _HEADER = struct.Struct(">IHH")
+_HEADER_BYTES = _HEADER.size
 
 
 class Layer(IntEnum):
@@ -41,27 +42,23 @@ class Parcel(Frozen, frozen=True):
 
 
 def encode(parcel: Parcel) -> bytes:
-    if len(parcel.body) > PARCEL_BODY_BYTES_MAX:
-        raise ValueError(f"a parcel's body holds at most {PARCEL_BODY_BYTES_MAX} octets, not {len(parcel.body)}")
+    size = len(parcel.body)
+    if size > PARCEL_BODY_BYTES_MAX:
+        raise ValueError(f"a parcel's body holds at most {PARCEL_BODY_BYTES_MAX} octets, not {size}")
     if not (0 <= parcel.version < 16 and 0 <= parcel.layer < 16 and 0 <= parcel.flags < 256):
         raise ValueError("version and layer have four bits each, flags eight")
     metadata = parcel.version << 12 | parcel.layer << 8 | parcel.flags
-    return b"".join((_HEADER.pack(parcel.node, metadata, len(parcel.body)), parcel.body, parcel.payload))
+    return b"".join((_HEADER.pack(parcel.node, metadata, size), parcel.body, parcel.payload))
 
 
 def decode(data: bytes) -> Parcel:
     """Split the parcel. Any version and layer is readable here; who may speak which is the receiver's decision."""
-    if len(data) < _HEADER.size:
-        raise Malformed(f"parcel: a header has {_HEADER.size} octets, not {len(data)}")
+    left = len(data) - _HEADER_BYTES
+    if left < 0:
+        raise Malformed(f"parcel: a header has {_HEADER_BYTES} octets, not {len(data)}")
     node, metadata, size = _HEADER.unpack_from(data)
-    end = _HEADER.size + size
-    if end > len(data):
-        raise Malformed(f"parcel: body of {size} octets, {len(data) - _HEADER.size} left")
-    return Parcel(
-        node=node,
-        layer=metadata >> 8 & 0xF,
-        body=data[_HEADER.size : end],
-        payload=data[end:],
-        flags=metadata & 0xFF,
-        version=metadata >> 12,
-    )
+    if size > left:
+        raise Malformed(f"parcel: body of {size} octets, {left} left")
+    end = _HEADER_BYTES + size
+    body, payload = data[_HEADER_BYTES:end], data[end:]
+    return Parcel(node, metadata >> 8 & 0xF, body, payload, metadata & 0xFF, metadata >> 12)

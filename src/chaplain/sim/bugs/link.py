@@ -13,23 +13,28 @@ def _bug(name: str, module: str, old: str, new: str, *expected: str, mode: str =
 
 BUGS = [
     _bug("skip the replay check", "session", "if counter <= self.heard:", "if counter < 0:", "speech"),
-    _bug("reuse a counter", "session", "self.sent += 1\n", "self.sent = self.sent or 1\n", "seal"),
-    _bug("do not tell of missed", "session", "return commands, missed", "return commands, 0", "speech"),
-    _bug("count frames", "session", "self.sent += len(commands)", "self.sent += 1", "speech"),
+    _bug("reuse a counter", "session", "self.sent += count\n", "self.sent = self.sent or count\n", "seal"),
+    _bug(
+        "do not tell of missed",
+        "session",
+        "return commands, missed if missed > 0 else 0",
+        "return commands, 0",
+        "speech",
+    ),
+    _bug("count frames", "session", "self.sent += count\n", "self.sent += 1\n", "speech"),
     _bug("lose what waited", "session", "+ len(self.pending)", "", "speech"),
     _bug(
         "never drain",
         "core",
-        "                self._seal_all(now_ns, out)\n"
-        "            case Woken():\n"
-        "                self._seal_all(now_ns, out)",
-        "                pass\n            case Woken():\n                pass",
+        "        waiting, self._waiting = self._waiting, []\n"
+        "        return [self._seal(now_ns, session) for session in waiting if session.pending]",
+        "        return []",
         "host",
     ),
     _bug(
         "believe all was heard",
         "session",
-        "self.confirmed = max(self.confirmed, confirmed)",
+        "self.confirmed = confirmed if confirmed > self.confirmed else self.confirmed",
         "self.confirmed = self.sent",
         "speech",
     ),
