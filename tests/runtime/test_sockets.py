@@ -141,6 +141,22 @@ def test_what_arrived_before_the_end_is_told_before_it():
         assert caller.seen[-2:] == [Arrived(1, b"last words"), Disconnected(1, "connection lost")]
 
 
+def test_what_arrived_before_a_callers_end_is_taken_in():
+    """A ROUTER is asked whether it has something: that must not throw away what it has."""
+    words = [b"word %d" % number for number in range(20)]
+    with Side(SERVER, ANY) as server:
+        caller = Side(CALLER)
+        try:
+            caller.dial(1, server.sockets.endpoint)
+            until(lambda: caller.of(Connected), server, caller)
+            for word in words:
+                caller.sockets.perform(Send(1, word))
+        finally:
+            caller.sockets.close(PATIENCE_S * 1000)  # gone, when this returns, and all has left
+        until(lambda: len(server.of(Arrived)) == len(words), server)
+        assert [arrived.frame for arrived in server.of(Arrived)] == words
+
+
 def test_knocks_that_nobody_answers_are_bounded(monkeypatch):
     monkeypatch.setattr(zap, "KNOCKS_MAX", 1)
     with Side(SERVER, ANY) as server, Side(CALLER) as caller:

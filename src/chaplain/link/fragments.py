@@ -26,7 +26,7 @@ _STEP = PIECE_BYTES_MAX - 1
 
 
 def is_piece(message: bytes) -> bool:
-    return message[:1] in _MARKS
+    return message != b"" and message[0] in _MARK_OCTETS
 
 
 def cut(frame: bytes) -> list[bytes]:

@@ -5,9 +5,9 @@ disconnection, because a DEALER that reconnects by itself would deliver what it 
 It decides nothing: who may come in, what a frame means and how much may be queued are the core's business.
 
 ZeroMQ signals through one file descriptor per socket, and only when something changed since the socket was last
-found empty. So a socket is drained until it says "again" or is put down as unfinished, and one that was written
-to, which may have swallowed a signal, is drained once more before waiting. A bound instance spares itself that for its
-DEALERs: whoever it dials answers by a dial of its own, and finding a socket empty costs an exception.
+found empty. So a socket is drained until it is empty or is put down as unfinished, and one that was written to, which
+may have swallowed a signal, is drained once more before waiting. A bound instance spares itself that for its DEALERs:
+whoever it dials answers by a dial of its own, and finding a DEALER empty costs an exception.
 
 Invariants: frames of a channel keep their order both ways; every dial ends in exactly one `Disconnected` unless the
 core hung up first; `Connected` follows only a finished handshake; no queue passes its bound.
@@ -51,10 +51,18 @@ SocketEffect: TypeAlias = Admit | Refuse | Dial | HangUp | Send
 JOINING_BYTES_MAX = 64 * 1024 * 1024
 DRAIN_MESSAGES_MAX = 256
 """Messages taken from one socket per wake-up, so that timers and other sockets get their turn."""
+FLUSH_BYTES = 8 * 1024
+"""`Flushed` waits until there is this much to tell in all, or nothing else: each frame would cost another step."""
 EAGER_FLUSH_BYTES = 64 * 1024
-"""`Flushed` waits for the next wake-up unless a channel has this much to tell."""
+"""With this much to tell nobody waits for anything else."""
 BLOCKED_RETRY_NS = 5_000_000
 """ZeroMQ's signal that a full queue has room can be swallowed by a read; so look again after this."""
+
+# As plain numbers: putting two of ZeroMQ's own together costs more than the sending.
+_NOW = int(zmq.NOBLOCK)
+_NOW_MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_CAN_READ = int(zmq.POLLIN)
 
 
 class Sockets:
@@ -66,6 +74,8 @@ class Sockets:
         self.routing_id = route_of(instance)
         self._inputs: list[SocketInput] = []
         self._flushed: dict[Channel, int] = {}
+        self._flushed_bytes = 0
+        """Of all channels since `Flushed` was last told."""
         self._outboxes: dict[Channel, Outbox] = {}
         self._joiner = Joiner(self.counts, JOINING_BYTES_MAX)
         self._lines: dict[int, Line] = {}
@@ -113,9 +123,9 @@ class Sockets:
         if self._dialling:
             self._give_up()
         inputs, self._inputs = self._inputs, []
-        if self._flushed:
+        if self._flushed and (not inputs or self._flushed_bytes >= FLUSH_BYTES):
             inputs += [Flushed(channel, size) for channel, size in self._flushed.items()]
-            self._flushed = {}
+            self._flushed, self._flushed_bytes = {}, 0
         return inputs
 
     def fileno(self) -> int:
@@ -132,10 +142,10 @@ class Sockets:
         return sum(outbox.size for outbox in self._outboxes.values())
 
     def _timeout_s(self, timeout_ns: int | None) -> float:
-        if self._inputs or self._unfinished or (self._flushed and max(self._flushed.values()) >= EAGER_FLUSH_BYTES):
+        if self._inputs or self._unfinished or self._flushed_bytes >= EAGER_FLUSH_BYTES:
             return 0
         if timeout_ns is not None and not self._outboxes and not self._dialling:
-            return max(0, timeout_ns) / 1e9
+            return timeout_ns / 1e9 if timeout_ns > 0 else 0
         bounds_ns = [] if timeout_ns is None else [timeout_ns]
         if self._outboxes:
             bounds_ns.append(BLOCKED_RETRY_NS)
@@ -168,11 +178,15 @@ class Sockets:
         router = self._router
         assert router is not None
         receive = router.recv
-        try:
-            for _ in range(DRAIN_MESSAGES_MAX):
-                self._take(router, receive(zmq.NOBLOCK), receive(zmq.NOBLOCK, copy=False))
+        for _ in range(DRAIN_MESSAGES_MAX):
+            # Unlike a DEALER, see below, a ROUTER keeps what arrived before a connection's end: so it can be asked.
+            if not int(router.get(_EVENTS)) & _CAN_READ:
+                break
+            self._take(router, receive(_NOW), receive(_NOW, copy=False))
+        else:
             self._unfinished[self._drain_router] = None
-        except zmq.Again:
+            return
+        if self._outboxes:
             for channel in [channel for channel in self._outboxes if isinstance(channel, bytes)]:
                 self._flush(channel)
 
@@ -184,7 +198,7 @@ class Sockets:
             # Not asked whether there is something, cheaper as that is: asking takes in the news of the connection's
             # end, and with it what arrived before.
             for _ in range(DRAIN_MESSAGES_MAX):
-                self._take(line.dealer, dial, line.dealer.recv(zmq.NOBLOCK, copy=False))
+                self._take(line.dealer, dial, line.dealer.recv(_NOW, copy=False))
             self._unfinished[line.drain] = None
         except zmq.Again:
             self._flush(dial)
@@ -194,7 +208,7 @@ class Sockets:
             # No frame of ours has a second part: read past it, or its parts would pass for routing ids.
             self.counts["link_multipart_discarded"] += 1
             while part.more:
-                part = socket.recv(zmq.NOBLOCK, copy=False)
+                part = socket.recv(_NOW, copy=False)
             return
         frame = self._joiner.take(channel, part.bytes)
         if frame is not None:
@@ -267,22 +281,29 @@ class Sockets:
     def _send_at_once(self, channel: Channel, frame: bytes) -> bool:
         """Whether ZeroMQ took the frame, or the channel is lost: nothing waits on it, and nothing is to be cut."""
         assert not is_piece(frame), "no frame begins like a piece"
+        router = self._router
         try:
             if isinstance(channel, int):
                 line = self._lines[channel]
-                line.dealer.send(frame, zmq.NOBLOCK)
-                if self._router is None:
+                line.dealer.send(frame, _NOW)
+                if router is None:
                     self._unfinished[line.drain] = None
             else:
-                self._route(channel)(frame)
+                assert router is not None, "only a bound instance has routes"
+                router.send(channel, _NOW_MORE)
+                router.send(frame, _NOW)
                 self._unfinished[self._drain_router] = None
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
             self._lose(channel, error.strerror or "unreachable")
             return True
-        self._flushed[channel] = self._flushed.get(channel, 0) + len(frame)
+        self._left(channel, len(frame))
         return True
+
+    def _left(self, channel: Channel, size: int) -> None:
+        self._flushed[channel] = self._flushed.get(channel, 0) + size
+        self._flushed_bytes += size
 
     def _flush(self, channel: Channel) -> None:
         """Give ZeroMQ what it takes. It signals when it can take more."""
@@ -296,21 +317,21 @@ class Sockets:
             return
         if sent_bytes:
             self._unfinished[self._drain_of(channel)] = None
-            self._flushed[channel] = self._flushed.get(channel, 0) + sent_bytes
+            self._left(channel, sent_bytes)
         if outbox.empty:
             del self._outboxes[channel]
 
     def _deal(self, dial: int) -> Callable[[bytes], None]:
         send = self._lines[dial].dealer.send
-        return lambda message: send(message, zmq.NOBLOCK)
+        return lambda message: send(message, _NOW)
 
     def _route(self, route: bytes) -> Callable[[bytes], None]:
         assert self._router is not None, "only a bound instance has routes"
         send = self._router.send
 
         def send_routed(message: bytes) -> None:
-            send(route, zmq.SNDMORE | zmq.NOBLOCK)
-            send(message, zmq.NOBLOCK)
+            send(route, _NOW_MORE)
+            send(message, _NOW)
 
         return send_routed
 
