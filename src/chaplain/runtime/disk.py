@@ -16,10 +16,9 @@ class Disk:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._root_fd)
 
     def write(self, fd: int, data: bytes, position: int) -> None:
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(fd, view, position)
-            view, position = view[written:], position + written
+        written = os.pwrite(fd, data, position)
+        while written < len(data):  # hardly ever
+            written += os.pwrite(fd, memoryview(data)[written:], position + written)
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)

@@ -48,7 +48,7 @@ class Files:
     def perform(self, operation: Operation) -> None:
         match operation:
             case WriteAt():
-                self._write_at(check_name(operation.file), operation)
+                self._write_at(operation)
             case Replace():
                 self._replace(check_name(operation.file), operation.data)
             case Rename():
@@ -69,8 +69,12 @@ class Files:
             self._forget(name)
         self._disk.release()
 
-    def _write_at(self, name: str, operation: WriteAt) -> None:
-        fd = self._opened(name)
+    def _write_at(self, operation: WriteAt) -> None:
+        name = operation.file
+        fd = self._open.pop(name, None)
+        if fd is None:
+            fd = self._opened(check_name(name))
+        self._open[name] = fd  # last in the dictionary: used most recently
         if not operation.lazy:
             self._unsynced[name] = None
         self._write(fd, operation.data, operation.position)
@@ -88,16 +92,12 @@ class Files:
             raise (NoRoom(str(error)) if error.errno in FULL else error) from error
 
     def _opened(self, name: str) -> int:
-        fd = self._open.pop(name, None)
-        if fd is None:
-            if len(self._open) >= OPEN_FILES_MAX:
-                self._close_oldest()
-            try:
-                fd = self._disk.open(name, os.O_WRONLY)
-            except FileNotFoundError:
-                fd = self._create(name)
-        self._open[name] = fd  # last in the dictionary: used most recently
-        return fd
+        if len(self._open) >= OPEN_FILES_MAX:
+            self._close_oldest()
+        try:
+            return self._disk.open(name, os.O_WRONLY)
+        except FileNotFoundError:
+            return self._create(name)
 
     def _create(self, name: str) -> int:
         self.sync()

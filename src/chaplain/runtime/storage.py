@@ -50,7 +50,7 @@ class Storage:
         self._queue: list[Persist] = []
         self._queue_bytes = 0
         self._busy = False
-        """The thread has something in hand."""
+        """The thread has something in hand, or something waits for it."""
         self._slow_until_ns = 0
         self._done: deque[Persisted | PersistFailed] = deque()
         self._failure = ""
@@ -65,6 +65,7 @@ class Storage:
         if self._at_once(persists):
             return True
         with self._room:
+            self._busy = True
             for persist in persists:
                 self._room.wait_for(lambda: self._queue_bytes < self._queue_bytes_max)
                 self._queue.append(persist)
@@ -76,16 +77,21 @@ class Storage:
 
     def _at_once(self, persists: list[Persist]) -> bool:
         """Whether they were done here. Nobody else submits, so an idle thread stays idle meanwhile."""
-        with self._room:
-            if self._queue or self._busy or self._failure or time.monotonic_ns() < self._slow_until_ns:
-                return False
-        operations = [operation for persist in persists for operation in persist.operations]
-        small = sum(map(_size_bytes, persists)) <= SMALL_BYTES
-        if not small or not all(isinstance(operation, WriteAt) for operation in operations):
+        # Without the lock: only we say that the thread is busy, and it takes that back when nothing is left for it.
+        if self._busy or self._failure or time.monotonic_ns() < self._slow_until_ns:
+            return False
+        size_bytes = 0
+        for persist in persists:
+            for operation in persist.operations:
+                if type(operation) is not WriteAt:
+                    return False
+                size_bytes += len(operation.data)
+        if size_bytes > SMALL_BYTES:
             return False
         try:
-            for operation in operations:
-                self._files.perform(operation)
+            for persist in persists:
+                for operation in persist.operations:
+                    self._files.perform(operation)
         except NoRoom:
             return False  # done again, all of it, by the thread, which can wait
         except Exception as error:
@@ -118,10 +124,9 @@ class Storage:
     def _work(self) -> None:
         while True:
             with self._room:
-                self._busy = False
+                self._busy = bool(self._queue)
                 self._room.wait_for(lambda: self._queue or self._closing)
                 group, self._queue = self._queue, []
-                self._busy = bool(group)
             if not group:
                 self._files.close()
                 return
@@ -152,8 +157,8 @@ class Storage:
         if now_ns - started_ns > SLOW_NS:
             self._slow_until_ns = now_ns + SLOW_FOR_NS
         for persist in group:
-            failed = PersistFailed(persist.ticket, self._failure)
-            self._done.append(failed if self._failure else Persisted(persist.ticket))
+            ticket = persist.ticket
+            self._done.append(PersistFailed(ticket, self._failure) if self._failure else Persisted(ticket))
         self.counts["storage_groups"] += 1
         self.counts["storage_tickets"] += len(group)
         self.counts["storage_busy_microseconds"] += (now_ns - started_ns) // 1000
