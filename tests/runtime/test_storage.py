@@ -254,6 +254,19 @@ def test_small_writes_are_on_disk_when_submit_returns(tmp_path, monkeypatch):
     storage.close()
 
 
+def test_what_is_done_at_once_is_told_at_once_and_never_overtakes(tmp_path, monkeypatch):
+    monkeypatch.setattr("chaplain.runtime.storage.SLOW_NS", 10**12)
+    storage = Storage(Disk(str(tmp_path)))
+    assert storage.at_once([write(1), write(2)]) == [Persisted(1), Persisted(2)]
+    assert storage.completed() == []
+    assert storage.at_once([Persist(3, (Replace("b", b"x"),))]) == []
+    storage.submit([Persist(3, (Replace("b", b"x"),))])
+    assert select.select([storage.fd], [], [], 20)[0]
+    assert storage.at_once([write(4)]) == [], "what the thread finished was not told yet"
+    assert finish(storage, 1) == [Persisted(3)]
+    storage.close()
+
+
 def test_a_slow_disk_gets_a_thread(tmp_path, monkeypatch):
     monkeypatch.setattr("chaplain.runtime.storage.SLOW_NS", -1)  # whatever it takes is slow
     submitters: list[int] = []

@@ -62,7 +62,8 @@ class Storage:
         """Do these, or queue them; says whether they are done. Waits while the queue is full: a node that outruns its
         disk must slow down.
         """
-        if self._at_once(persists):
+        if done := self.at_once(persists):
+            self._tell(done)
             return True
         with self._room:
             self._busy = True
@@ -75,29 +76,31 @@ class Storage:
             self._room.notify_all()
         return False
 
-    def _at_once(self, persists: list[Persist]) -> bool:
-        """Whether they were done here. Nobody else submits, so an idle thread stays idle meanwhile."""
-        # Without the lock: only we say that the thread is busy, and it takes that back when nothing is left for it.
-        if self._busy or self._failure or time.monotonic_ns() < self._slow_until_ns:
-            return False
+    def at_once(self, persists: list[Persist]) -> list[Persisted | PersistFailed]:
+        """Do these here, if they are small, and say what came of it; nothing of it comes through `completed`. Empty:
+        they are to be submitted. Nobody else submits, so an idle thread stays idle meanwhile.
+        """
+        # Without the lock: only we say that the thread is busy, and it takes that back when nothing is left for it. But
+        # what it finished may not have been told yet, and comes first.
+        if self._busy or self._done or self._failure or time.monotonic_ns() < self._slow_until_ns:
+            return []
         size_bytes = 0
         for persist in persists:
             for operation in persist.operations:
                 if type(operation) is not WriteAt:
-                    return False
+                    return []
                 size_bytes += len(operation.data)
         if size_bytes > SMALL_BYTES:
-            return False
+            return []
         try:
             for persist in persists:
                 for operation in persist.operations:
                     self._files.perform(operation)
         except NoRoom:
-            return False  # done again, all of it, by the thread, which can wait
+            return []  # done again, all of it, by the thread, which can wait
         except Exception as error:
             self._fail(error)
-        self._finish(persists)
-        return True
+        return self._finish(persists)
 
     def completed(self) -> list[Persisted | PersistFailed]:
         """What is finished since the last call."""
@@ -131,7 +134,7 @@ class Storage:
                 self._files.close()
                 return
             self._perform_all(group)
-            self._finish(group)
+            self._tell(self._finish(group))
             with self._room:
                 self._queue_bytes -= sum(map(_size_bytes, group))
                 assert self._queue_bytes >= 0
@@ -145,8 +148,8 @@ class Storage:
         except Exception as error:
             self._fail(error)
 
-    def _finish(self, group: list[Persist]) -> None:
-        """Sync what was performed, and complete it."""
+    def _finish(self, group: list[Persist]) -> list[Persisted | PersistFailed]:
+        """Sync what was performed, and say what came of it."""
         started_ns = time.monotonic_ns()
         try:
             if not self._failure:
@@ -156,12 +159,14 @@ class Storage:
         now_ns = time.monotonic_ns()
         if now_ns - started_ns > SLOW_NS:
             self._slow_until_ns = now_ns + SLOW_FOR_NS
-        for persist in group:
-            ticket = persist.ticket
-            self._done.append(PersistFailed(ticket, self._failure) if self._failure else Persisted(ticket))
         self.counts["storage_groups"] += 1
         self.counts["storage_tickets"] += len(group)
         self.counts["storage_busy_microseconds"] += (now_ns - started_ns) // 1000
+        failure = self._failure
+        return [PersistFailed(each.ticket, failure) if failure else Persisted(each.ticket) for each in group]
+
+    def _tell(self, done: list[Persisted | PersistFailed]) -> None:
+        self._done.extend(done)
         os.eventfd_write(self.fd, 1)
 
     def _fail(self, error: Exception) -> None:
