@@ -27,17 +27,18 @@ def pack(commands: Sequence[bytes]) -> bytes:
 
 def unpack(data: bytes) -> tuple[bytes, ...]:
     """The commands. The data passed its seal, but not even a proven peer is trusted to write it well."""
-    count = int.from_bytes(data[:_COUNT_BYTES], "big")
+    whole = len(data)
+    count = data[0] << 8 | data[1] if whole >= _COUNT_BYTES else 0
     at = _COUNT_BYTES + count * _SIZE_BYTES
-    if count < COMMANDS_MIN or at > len(data):
-        raise Malformed(f"bundle: {len(data)} octets cannot hold a table of {count} commands")
+    if count < COMMANDS_MIN or at > whole:
+        raise Malformed(f"bundle: {whole} octets cannot hold a table of {count} commands")
     sizes = struct.unpack_from(f">{count}H", data, _COUNT_BYTES)
-    if not all(sizes):
+    if 0 in sizes:
         raise Malformed("bundle: no command may be empty")
     commands = []
     for size in sizes:
         commands.append(data[at : at + size])
         at += size
-    if at != len(data):
-        raise Malformed(f"bundle: commands of {at} octets announced, {len(data)} there")
+    if at != whole:
+        raise Malformed(f"bundle: commands of {at} octets announced, {whole} there")
     return tuple(commands)

@@ -298,12 +298,10 @@ class Sockets:
         except zmq.ZMQError as error:
             self._lose(channel, error.strerror or "unreachable")
             return True
-        self._left(channel, len(frame))
-        return True
-
-    def _left(self, channel: Channel, size: int) -> None:
+        size = len(frame)
         self._flushed[channel] = self._flushed.get(channel, 0) + size
         self._flushed_bytes += size
+        return True
 
     def _flush(self, channel: Channel) -> None:
         """Give ZeroMQ what it takes. It signals when it can take more."""
@@ -317,7 +315,8 @@ class Sockets:
             return
         if sent_bytes:
             self._unfinished[self._drain_of(channel)] = None
-            self._left(channel, sent_bytes)
+            self._flushed[channel] = self._flushed.get(channel, 0) + sent_bytes
+            self._flushed_bytes += sent_bytes
         if outbox.empty:
             del self._outboxes[channel]
 
