@@ -121,10 +121,16 @@ class Board:
         self._last = 0
         self._groups = 0
 
-    def open(self, build: Callable[[int], ClientInput], sink: Sink) -> int:
+    def enter(self, sink: Sink) -> int:
+        """Have the sink wait for a call of this number, which is yet to be handed over."""
         with self._lock:
             call = self._number()
             self._sinks[call] = sink
+        return call
+
+    def open(self, build: Callable[[int], ClientInput], sink: Sink) -> int:
+        """Hand over a call that nobody blocks for."""
+        call = self.enter(sink)
         try:
             self._submit(build(call))
         except BaseException:
@@ -147,6 +153,13 @@ class Board:
         if self._forget(call) is not None:
             with suppress(Closed):
                 self._submit(Cancelled(call))
+
+    def abandon(self, sink: Sink) -> None:
+        """Cancel its call, if it has one: whoever was interrupted may not know the number."""
+        with self._lock:
+            calls = [call for call, one in self._sinks.items() if one is sink]
+        for call in calls:
+            self.cancel(call)
 
     def deliver(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:

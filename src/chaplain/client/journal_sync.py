@@ -227,11 +227,13 @@ class Writer:
     def _wait(self, holds: Callable[[], bool]) -> None:
         """The engine answers or fails every chunk in time, so that long without news means that there is none."""
         while not holds() and self._error is None:
-            if not self._changed.wait(self._line.timeout_s + _OVERTIME_S):
+            with self._line.engine.attended:
+                told = self._changed.wait(self._line.timeout_s + _OVERTIME_S)
+            if not told:
                 raise Unreachable("this client's own thread does not answer; close the client and connect again")
         self._complain()
 
-    # From the engine's thread.
+    # From whoever drives.
 
     def _written(self, size_bytes: int, place: Place) -> None:
         with self._changed:
@@ -298,7 +300,8 @@ class Reader:
                 left_s = None if end_s is None else end_s - time.monotonic()
                 if self._sink.ended or (left_s is not None and left_s <= 0):
                     return None
-                self._changed.wait(nap(left_s))
+                with self._line.engine.attended:
+                    self._changed.wait(nap(left_s))
             portion = self._sink.portions.popleft()
         self._size_bytes = len(portion.packs)
         return portion

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from threading import Condition, Lock
 from types import TracebackType
@@ -25,13 +24,14 @@ from chaplain.client.requests import Ask
 from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, MemberNews, PoolMessage, Question
 from chaplain.client.sequence import SequenceStream
 from chaplain.client.sql_sync import Sql
-from chaplain.errors import ChaplainError, Unreachable
+from chaplain.client.waiter import Waiter
+from chaplain.errors import Unreachable
 
 T = TypeVar("T")
 Item = TypeVar("Item", bound=Heard)
 
 _OVERTIME_S = 5.0
-"""The engine ends every call in time; this much later we stop believing in the engine."""
+"""The core ends every call in time; this much later we stop believing in it."""
 
 
 class _Line:
@@ -45,22 +45,21 @@ class _Line:
         self.engine.start(self.board)
 
     def run(self, ask: Ask[T]) -> T:
-        timeout_s = self.timeout_s if ask.timeout_s is None else ask.timeout_s
-        future: Future[Any] = Future()
-        call = self.board.open(lambda number: ask.build(number, int(timeout_s * 1e9)), Sink(future))
-        return ask.read(self.wait(call, future, timeout_s))
+        waiter = Waiter()
+        self.call(ask, Sink(waiter), waiter)
+        return ask.read(waiter.result())
 
-    def wait(self, call: int, future: Future[Any], timeout_s: float) -> Any:
+    def call(self, ask: Ask[Any], sink: Sink, waiter: Waiter) -> int:
+        """Make a call, and block until its waiter has something; gives its number."""
+        timeout_s = self.timeout_s if ask.timeout_s is None else ask.timeout_s
         try:
-            return future.result(timeout_s + _OVERTIME_S)
-        except ChaplainError:
-            raise
-        except TimeoutError:
-            self.board.cancel(call)
-            raise Unreachable("this client's own thread does not answer; close the client and connect again") from None
+            call = self.board.enter(sink)
+            if not self.engine.call(ask.build(call, int(timeout_s * 1e9)), waiter, timeout_s + _OVERTIME_S):
+                raise Unreachable("this client does not answer in time; close it and connect again")
         except BaseException:  # interrupted: nobody will take the answer
-            self.board.cancel(call)
+            self.board.abandon(sink)
             raise
+        return call
 
 
 class _Listening(Generic[Item]):
@@ -70,10 +69,10 @@ class _Listening(Generic[Item]):
         self._line = line
         self._inbox = Inbox()
         self._changed = Condition()
-        future: Future[bytes] = Future()
-        self._sink = ListeningSink(future, self._inbox, self._knock)
-        self._call = line.board.open(lambda number: ask.build(number, int(line.timeout_s * 1e9)), self._sink)
-        line.wait(self._call, future, line.timeout_s)
+        waiter = Waiter()
+        self._sink = ListeningSink(waiter, self._inbox, self._knock)
+        self._call = line.call(ask, self._sink, waiter)
+        waiter.result()
 
     def take(self, timeout_s: float | None) -> Item | None:
         """The next item, or None if nothing new came for so long."""
@@ -85,7 +84,8 @@ class _Listening(Generic[Item]):
                 left_s = None if end_s is None else end_s - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     return None
-                self._changed.wait(nap(left_s))
+                with self._line.engine.attended:
+                    self._changed.wait(nap(left_s))
         return cast("Item", item)
 
     def end(self) -> None:
