@@ -141,7 +141,7 @@ class Stage:
 
     def serving(self) -> PlainNode:
         """The node that the next call goes to."""
-        session = self.core._keeper.serving()
+        session = next(iter(self.core._keeper.sessions.values()), None)
         assert session is not None
         return self.nodes[session.endpoint]
 

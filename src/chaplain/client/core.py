@@ -115,8 +115,11 @@ class ClientCore:
         """Sessions with nodes that said that they are no executors."""
 
     def step(self, now_ns: int, event: ClientInput) -> list[ClientEffect]:
-        match event:
-            case Arrived() | Connected() | Disconnected() | Flushed():
+        match event:  # in the order of how often they come
+            case Drained():
+                self._to_journal(now_ns, event)
+                self._keeper.drained(now_ns, event)
+            case Arrived() | Flushed() | Connected() | Disconnected():
                 self._keeper.host(now_ns, event)
             case Call() | Connect() | Measure():
                 self._called(now_ns, event)
@@ -132,9 +135,6 @@ class ClientCore:
                 self._to_journal(now_ns, event)
             case Stopping():
                 self._stop(now_ns)
-            case Drained():
-                self._to_journal(now_ns, event)
-                self._keeper.drained(now_ns, event)
             case Knocked() | Heard() | Persisted() | PersistFailed():
                 pass  # a client binds nothing, hears no beacons and writes no files
             case _:
@@ -277,11 +277,13 @@ class ClientCore:
     # News of the sessions.
 
     def _settle(self, now_ns: int) -> None:
-        news, journal = self._keeper.news, self._journal
-        while news:
-            self._hear(now_ns, news.popleft())
-        self._keeper.set_aside(now_ns, self._idle if journal is None else self._idle | journal.barred)
-        if self._keeper.serving() is None and self._endpoints.all_refused():
+        keeper, journal = self._keeper, self._journal
+        while keeper.news:
+            self._hear(now_ns, keeper.news.popleft())
+        useless = self._idle if journal is None else self._idle | journal.barred
+        if useless or self._endpoints.aside:
+            keeper.set_aside(now_ns, useless)
+        if not keeper.sessions and self._endpoints.all_refused():
             for pending in list(self._calls.values()):
                 self._fail(pending, Failure.REFUSED, self._nobody())
             if journal is not None and journal.waits:

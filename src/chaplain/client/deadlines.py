@@ -27,9 +27,10 @@ class Deadlines:
         self._due.pop(call, None)
 
     def next_ns(self) -> int | None:
-        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        heap = self._heap
+        while heap and self._due.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
 
     def pop_due(self, now_ns: int) -> list[int]:
         """The calls whose time has come, the longest overdue first."""

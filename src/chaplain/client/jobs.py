@@ -69,14 +69,24 @@ class Jobs:
         """Whether somebody waits to be told."""
         return bool(self._by_call)
 
-    def waiting(self) -> Iterator[Job]:
-        """Jobs to be signed next, in order. Those that nobody waits for any more are dropped here."""
+    def first(self) -> Job | None:
+        """The job to be signed next. Those before it that nobody waits for any more are dropped here."""
         while self.queue and not self.queue[0].call:
             self.pop()
+        return self.queue[0] if self.queue else None
+
+    def waiting(self) -> Iterable[Batch]:
+        """What is to be signed next, in order, up to something that nobody waits for any more."""
+        first = self.first()
+        if first is None:
+            return ()
+        return (first.batch,) if len(self.queue) == 1 else self._wanted()
+
+    def _wanted(self) -> Iterator[Batch]:
         for job in self.queue:
             if not job.call:
                 return
-            yield job
+            yield job.batch
 
     def pop(self) -> Job:
         job = self.queue.popleft()
@@ -130,7 +140,7 @@ class Jobs:
 
     def refuse_beyond(self, bytes_max: int) -> None:
         """What no node would take is not signed: an id would be lost with it."""
-        while (first := next(self.waiting(), None)) is not None and packed_bytes(first.batch) > bytes_max:
+        while (first := self.first()) is not None and packed_bytes(first.batch) > bytes_max:
             size = f"a request of {first.batch.size_bytes} bytes in {len(first.batch.values)} messages"
             self.refuse(self.pop(), f"{size} is too much for this cluster, which takes {bytes_max} in all")
 
@@ -184,4 +194,4 @@ class Jobs:
                 reason = f"no receipt came, so it may or may not be written: {waited}; resolve({tuple(job.id)}) tells"
                 self._end(job, Raised(job.call, Failure.UNKNOWN, reason, job.id))
                 self._fail_group(job, reason)
-        next(self.waiting(), None)  # lets go of those at the front that nobody waits for
+        self.first()  # lets go of those at the front that nobody waits for

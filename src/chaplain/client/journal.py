@@ -127,12 +127,16 @@ class ClientJournal:
                 self._stop(now_ns)
             case _:
                 assert_never(event)
-        self._follow(now_ns)
+        if self._moves != self._outlets.moves:
+            self._follow(now_ns)
+        if not self._effects:
+            return []
         effects = list(self._effects)
         self._effects.clear()
-        for effect in effects:
-            if isinstance(effect, Written | Returned | Raised) and effect.call in self._asks:
-                self._forget(self._asks[effect.call])
+        if self._asks:
+            for effect in effects:
+                if isinstance(effect, Written | Returned | Raised) and effect.call in self._asks:
+                    self._forget(self._asks[effect.call])
         return effects
 
     @property
@@ -146,9 +150,8 @@ class ClientJournal:
         return bool(self._asks) or self._writing.jobs.waits or self._streaming.waits
 
     def deadline(self) -> int | None:
-        times = [part.due_ns() for part in (self._outlets, self._petitioning, self._writing, self._streaming)]
-        times.append(self._deadlines.next_ns())
-        return soonest(times)
+        parts = (self._outlets.due_ns(), self._petitioning.due_ns(), self._writing.due_ns(), self._streaming.due_ns())
+        return soonest((self._deadlines.next_ns(), *parts))
 
     def _follow(self, now_ns: int) -> None:
         """Everything that is not said and done goes to the session that is chosen now."""

@@ -31,6 +31,7 @@ from chaplain.core import (
     Report,
     Send,
     Woken,
+    soonest,
 )
 from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Said, Say
 
@@ -52,13 +53,13 @@ class Keeper:
         self._settings = settings
         self._dials: dict[int, str] = {}
         self._stopped = False
+        self._reaching_ns: int | None = None
+        """When a greeting is late, or an endpoint may be tried."""
+        self._reaching_stale = True
+        """Endpoints or sessions came or went since that was worked out."""
         self.sessions: dict[bytes, Session] = {}
         self.effects: list[HostEffect] = []
         self.news: deque[News] = deque()
-
-    def serving(self) -> Session | None:
-        """The session that calls go through: the oldest one that is up."""
-        return next(iter(self.sessions.values()), None)
 
     def host(self, now_ns: int, event: Arrived | Connected | Disconnected | Flushed) -> None:
         channel = event.dial if isinstance(event, Connected) else event.channel
@@ -112,12 +113,15 @@ class Keeper:
     def deadline(self) -> int | None:
         if self._stopped:
             return None
-        times = [session.next_ns() for session in self.sessions.values()]
-        times += [since + self._settings.greet_within_ns for since in self._unmet().values()]
-        times += [time for time in (self._link.deadline(), self._endpoints.next_ns()) if time is not None]
-        return min(times, default=None)
+        if self._reaching_stale:
+            late = [since + self._settings.greet_within_ns for since in self._unmet().values()]
+            self._reaching_ns = soonest((self._endpoints.next_ns(), *late))
+            self._reaching_stale = False
+        sessions = [session.next_ns() for session in self.sessions.values()]
+        return soonest((self._reaching_ns, self._link.deadline(), *sessions))
 
     def _choose(self, now_ns: int) -> None:
+        self._reaching_stale = True
         if self._stopped:
             return
         for endpoint in self._endpoints.choose(now_ns):
@@ -181,6 +185,7 @@ class Keeper:
             self._give_up(now_ns, endpoint, reason)
 
     def _met(self, now_ns: int, met: Met, endpoint: str) -> None:
+        self._reaching_stale = True
         instance = met.peer.instance
         endpoint = endpoint or met.peer.endpoint
         before = self.sessions.pop(instance, None)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from chaplain.client.journal_events import JournalEffect, Utter
-from chaplain.core import Report
+from chaplain.core import Report, soonest
 from chaplain.journal.client_messages import CALL_MAX, ClientMessage, Failed, NodeMessage, Open, Opened
 from chaplain.journal.config_message import ACL_BYTES
 
@@ -245,7 +245,7 @@ class Outlets:
                 self._open(now_ns, outlet)
 
     def due_ns(self) -> int | None:
-        return min((outlet.due_ns for outlet in self._closed()), default=None)
+        return soonest([outlet.due_ns for outlet in self._closed()]) if self._awake else None
 
     def _closed(self) -> list[Outlet]:
         return [outlet for outlet in self._outlets.values() if self._awake and not outlet.ready]

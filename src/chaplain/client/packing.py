@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import TypeAlias
 
 from chaplain.client.journal_events import Batch
 from chaplain.client.signer import Signer
@@ -37,9 +38,10 @@ def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BY
     count = messages = size_bytes = requests = 0
     kind: tuple[str, int] | None = None
     for batch in waiting:
-        messages += len(batch.values)
+        number = len(batch.values)
+        messages += number
         size_bytes += packed_bytes(batch)
-        requests += batch.requests
+        requests += 1 if batch.transaction else number
         kind = kind or (batch.stream, batch.message_type)
         fits = size_bytes <= bytes_max and messages <= PACK_MESSAGES and (batch.stream, batch.message_type) == kind
         if (count and not fits) or requests > requests_max:
@@ -50,27 +52,46 @@ def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BY
 
 def make_pack(client_id: int, first_id: int, batches: Sequence[Batch], signer: Signer) -> bytes:
     """One signed pack of these batches, which are for one stream."""
-    stream = batches[0].stream
-    assert all((batch.stream, batch.message_type) == (stream, batches[0].message_type) for batch in batches)
-    assert first_id + sum(batch.requests for batch in batches) - 1 <= REQUEST_ID_MAX
-    values = batches[0].values if len(batches) == 1 else list(chain.from_iterable(batch.values for batch in batches))
+    batch = batches[0]
+    values, keys, headers, counts = _one(batch) if len(batches) == 1 else _together(batches)
+    assert first_id + (len(values) if counts is None else len(counts)) - 1 <= REQUEST_ID_MAX
+    kind = signer.type
     pack = Pack(
         client_id=client_id,
         first_id=first_id,
-        values=tuple(values),
-        keys=_column([batch.keys for batch in batches], batches),
-        headers=_column([batch.headers for batch in batches], batches),
-        request_counts=_counts(batches),
-        message_type=batches[0].message_type,
-        signature_type=signer.type,
-        signature=bytes(SLOT_BYTES[signer.type]),
+        values=values,
+        keys=keys,
+        headers=headers,
+        request_counts=counts,
+        message_type=batch.message_type,
+        signature_type=kind,
+        signature=bytes(SLOT_BYTES[kind]),
     )
-    return signer.sign(encode_pack(pack), stream)
+    return signer.sign(encode_pack(pack), batch.stream)
 
 
-def _column(
-    columns: Sequence[Sequence[bytes | None] | None], batches: Sequence[Batch]
-) -> tuple[bytes | None, ...] | None:
+_Column: TypeAlias = tuple[bytes | None, ...] | None
+_Columns: TypeAlias = tuple[tuple[bytes, ...], _Column, _Column, tuple[int, ...] | None]
+"""Values, keys, headers, and how many messages each request has; each but the first may be missing."""
+
+
+def _one(batch: Batch) -> _Columns:
+    values = tuple(batch.values)
+    keys = None if batch.keys is None else tuple(batch.keys)
+    headers = None if batch.headers is None else tuple(batch.headers)
+    return values, keys, headers, (len(values),) if batch.transaction and len(values) > 1 else None
+
+
+def _together(batches: Sequence[Batch]) -> _Columns:
+    kind = (batches[0].stream, batches[0].message_type)
+    assert all((batch.stream, batch.message_type) == kind for batch in batches)
+    values = tuple(chain.from_iterable(batch.values for batch in batches))
+    keys = _column([batch.keys for batch in batches], batches)
+    headers = _column([batch.headers for batch in batches], batches)
+    return values, keys, headers, _counts(batches)
+
+
+def _column(columns: Sequence[Sequence[bytes | None] | None], batches: Sequence[Batch]) -> _Column:
     """One column over all batches; None if none of them has it."""
     if all(column is None for column in columns):
         return None

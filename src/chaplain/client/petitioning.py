@@ -86,7 +86,7 @@ class Petitioning:
                 self._send(now_ns, petition)
 
     def due_ns(self) -> int | None:
-        if self._outlets.chosen is None:
+        if not self._waiting or self._outlets.chosen is None:
             return None
         return min((petition.due_ns for petition in self._waiting.values()), default=None)
 

@@ -132,6 +132,8 @@ class Streaming:
         self._fail(reader, Failure.UNREACHABLE, reason)
 
     def due_ns(self) -> int | None:
+        if not self._readers:
+            return None
         return soonest(time for reader in self._readers.values() for time in (reader.again_ns, reader.due_ns))
 
     @property

@@ -87,13 +87,16 @@ class Writing:
         outlet = self._outlets.chosen
         if outlet is None:
             return
-        for retiring in self._retiring.values():
-            self._send(now_ns, outlet, retiring)
-        if self._phase is Phase.NONE and next(self.jobs.waiting(), None) is not None:
+        if self._retiring:
+            for retiring in self._retiring.values():
+                self._send(now_ns, outlet, retiring)
+        if self._phase is Phase.NONE and self.jobs.first() is not None:
             self._lease(now_ns)
         if self._phase is Phase.OPEN and self._lane is not None:
-            self._send(now_ns, outlet, self._lane)
-            self._pack(now_ns, outlet, self._lane)
+            if self._lane.cursor < self._lane.next_id:
+                self._send(now_ns, outlet, self._lane)
+            if self.jobs.queue:
+                self._pack(now_ns, outlet, self._lane)
 
     def moved(self, now_ns: int) -> None:
         """Another session: there, nothing was sent yet."""
@@ -124,10 +127,8 @@ class Writing:
             self.fence(now_ns)  # their ids are used up
 
     def due_ns(self) -> int | None:
-        times = [self.jobs.due_ns(), self._answer_due_ns()]
-        if self._hold_ns and any(True for lane in self._lanes() for _ in lane.unsent()):
-            times.append(self._hold_ns)
-        return soonest(times)
+        held = self._hold_ns and any(True for lane in self._lanes() for _ in lane.unsent())
+        return soonest((self.jobs.due_ns(), self._answer_due_ns(), self._hold_ns if held else None))
 
     def stop(self, now_ns: int) -> None:
         """Give back the lane, unless somebody may still want to know what became of something on it."""
@@ -331,13 +332,12 @@ class Writing:
 
     def _pack(self, now_ns: int, outlet: Outlet, lane: Lane[Job]) -> None:
         bytes_max = min(packing.PACK_BYTES, self._outlets.pack_bytes_max or packing.PACK_BYTES)
-        while self._may_pack(outlet, lane):
+        while self.jobs.queue and self._may_pack(outlet, lane):
             if self._outlets.pack_bytes_max is not None:
                 self.jobs.refuse_beyond(self._outlets.pack_bytes_max)
-            waiting = (job.batch for job in self.jobs.waiting())
-            count = packing.choose(waiting, self._ids_max - lane.next_id + 1, bytes_max)
+            count = packing.choose(self.jobs.waiting(), self._ids_max - lane.next_id + 1, bytes_max)
             if not count:
-                if next(self.jobs.waiting(), None) is not None:
+                if self.jobs.first() is not None:
                     lane.next_id = max(lane.next_id, self._ids_max + 1)  # too few ids are left
                     self._let_go(now_ns, lane)
                 return
@@ -352,7 +352,7 @@ class Writing:
             return False
         if unanswered >= SMALL_PACKS_MAX and self.jobs.queued_bytes < SMALL_BYTES:
             return False
-        first = next(self.jobs.waiting(), None)
+        first = self.jobs.first()
         return first is not None and outlet.affords(max(packing.PACK_BYTES, packing.packed_bytes(first.batch)))
 
     def _sign(self, lane: Lane[Job], jobs: list[Job]) -> Packed[Job]:
@@ -362,7 +362,7 @@ class Writing:
         for job in jobs:
             job.id = RequestId(lane.client_id, first_id)
             first_id += job.batch.requests
-        messages = sum(len(batch.values) for batch in batches)
+        messages = len(batches[0].values) if len(batches) == 1 else sum(len(batch.values) for batch in batches)
         requests = first_id - lane.next_id
         stream = batches[0].stream
         packed = Packed(lane.next_id, requests=requests, messages=messages, stream=stream, raw=raw, things=jobs)
@@ -385,8 +385,10 @@ class Writing:
         return self._retiring.get(client_id)
 
     def _answer_due_ns(self) -> int | None:
-        waits = any(lane.in_flight for lane in self._lanes()) and self._outlets.chosen is not None
-        return self._progress_ns + ANSWER_NS if waits else None
+        waits = self._lane is not None and bool(self._lane.in_flight)
+        if not waits and self._retiring:
+            waits = any(lane.in_flight for lane in self._retiring.values())
+        return self._progress_ns + ANSWER_NS if waits and self._outlets.chosen is not None else None
 
     def _trouble(self) -> str:
         if self._outlets.chosen is None:
