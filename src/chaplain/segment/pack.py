@@ -27,6 +27,9 @@ PACK_HEAD_BYTES = _HEAD.size
 assert PACK_HEAD_BYTES == 64
 _unpack_head: Callable[[Any, int], tuple[Any, ...]] = _HEAD.unpack_from
 _DIGEST_AT = 32
+_SLOT_FIELD = 9
+"""Which field of the head has the size of the signature."""
+_SIZE = struct.Struct("<I")
 PACK_BYTES_MAX = 1 << 30
 Cells = Sequence[bytes | None]
 Words = npt.NDArray[np.uint32]
@@ -84,12 +87,7 @@ def encode_pack(pack: Pack) -> bytes:
     """The pack's octets, digest included."""
     _check(pack)
     count = len(pack.values)
-    tables = [np.array(pack.request_counts, "<u4").tobytes()] if pack.request_counts else []
-    tables.append(np.fromiter(map(len, pack.values), "<u4", count).tobytes())
-    columns: list[Cells] = [cells for cells in (pack.keys, pack.headers) if cells is not None]
-    tables += [_sizes(cells) for cells in columns]
-    table = b"".join(tables)
-    data = b"".join((*pack.values, *(cell for cells in columns for cell in cells if cell)))
+    table, data = _table_and_data(pack)
     body = b"".join((table, padding(len(table)), data, padding(len(data))))
     signature = pack.signature + padding(len(pack.signature))
     size = PACK_HEAD_BYTES + len(signature) + len(body)
@@ -112,6 +110,17 @@ def encode_pack(pack: Pack) -> bytes:
     )[:_DIGEST_AT]
     digest = hashlib.sha256(head + body).digest()
     return b"".join((head, digest, signature, body))
+
+
+def _table_and_data(pack: Pack) -> tuple[bytes, bytes]:
+    if len(pack.values) == 1 and pack.keys is None and pack.headers is None and pack.request_counts is None:
+        [value] = pack.values
+        return _SIZE.pack(len(value)), value
+    tables = [np.array(pack.request_counts, "<u4").tobytes()] if pack.request_counts else []
+    tables.append(np.fromiter(map(len, pack.values), "<u4", len(pack.values)).tobytes())
+    columns: list[Cells] = [cells for cells in (pack.keys, pack.headers) if cells is not None]
+    tables += [_sizes(cells) for cells in columns]
+    return b"".join(tables), b"".join((*pack.values, *(cell for cells in columns for cell in cells if cell)))
 
 
 def _check(pack: Pack) -> None:
@@ -139,9 +148,9 @@ def _sizes(cells: Cells) -> bytes:
 
 def with_signature(raw: bytes, signature: bytes) -> bytes:
     """The same pack with its signature slot filled: sign the digest of a pack encoded with zeros, then put it in."""
-    head = read_head(raw, 0)
-    if len(signature) != head.signature_bytes:
-        raise ValueError(f"the slot has {head.signature_bytes} octets, the signature {len(signature)}")
+    slot_bytes = _HEAD.unpack_from(raw)[_SLOT_FIELD]
+    if len(signature) != slot_bytes:
+        raise ValueError(f"the slot has {slot_bytes} octets, the signature {len(signature)}")
     return b"".join((raw[:PACK_HEAD_BYTES], signature, raw[PACK_HEAD_BYTES + len(signature) :]))
 
 
