@@ -28,10 +28,11 @@ GROUPS_MAX = 1024
 class Job:
     """The requests of one caller."""
 
-    __slots__ = ("batch", "call", "group", "id", "timeout_ns")
+    __slots__ = ("batch", "call", "group", "id", "requests", "timeout_ns")
 
     def __init__(self, wish: WriteWish) -> None:
         self.batch: Batch = wish.batch
+        self.requests = wish.batch.requests
         self.call = wish.call
         """0 when nobody waits any more."""
         self.group = wish.group
@@ -45,6 +46,7 @@ class Jobs:
         self._effects = effects
         self._by_call: dict[int, Job] = {}
         self._deadlines = Deadlines()
+        self.due_ns = self._deadlines.next_ns
         self.fates = Fates(effects)
         self._failed_groups: dict[int, str] = {}
         self.queue: deque[Job] = deque()
@@ -104,7 +106,7 @@ class Jobs:
                 self.queue.appendleft(job)
                 self.queued_bytes += job.batch.size_bytes
             if told is not None:
-                self.fates.know(told, job.batch.requests, None)
+                self.fates.know(told, job.requests, None)
 
     # How jobs end.
 
@@ -112,7 +114,7 @@ class Jobs:
         """The pack of these jobs is written there."""
         first_id, offset = place.first_id, place.base_offset
         for job in jobs:
-            requests, messages = job.batch.requests, len(job.batch.values)
+            requests, messages = job.requests, len(job.batch.values)
             mine = Place(
                 place.client_id,
                 first_id,
@@ -136,7 +138,7 @@ class Jobs:
         self._fail_group(job, reason)
         self._end(job, Raised(job.call, failure, reason, kind=kind))
         if job.id is not None:
-            self.fates.know(job.id, job.batch.requests, None)
+            self.fates.know(job.id, job.requests, None)
 
     def refuse_beyond(self, bytes_max: int) -> None:
         """What no node would take is not signed: an id would be lost with it."""
@@ -180,9 +182,6 @@ class Jobs:
         return job is not None
 
     # Time.
-
-    def due_ns(self) -> int | None:
-        return self._deadlines.next_ns()
 
     def expire(self, now_ns: int, trouble: str, failure: Failure = Failure.UNREACHABLE) -> None:
         for call in self._deadlines.pop_due(now_ns):

@@ -65,10 +65,11 @@ class Keeper:
         channel = event.dial if isinstance(event, Connected) else event.channel
         endpoint = self._dials.get(channel, "") if isinstance(channel, int) else ""
         self._tell(now_ns, event, endpoint)
-        if isinstance(event, Connected) and endpoint in self._unmet():
-            self._endpoints.note(endpoint, NOT_GREETED)
-        if isinstance(event, Disconnected) and endpoint:
-            self._gone(now_ns, channel, event.reason)
+        match event:
+            case Connected() if endpoint in self._unmet():
+                self._endpoints.note(endpoint, NOT_GREETED)
+            case Disconnected() if endpoint:
+                self._gone(now_ns, channel, event.reason)
 
     def set_aside(self, now_ns: int, instances: frozenset[bytes]) -> None:
         """These take nothing of ours: sessions with others are wanted beside them."""
@@ -117,8 +118,11 @@ class Keeper:
             late = [since + self._settings.greet_within_ns for since in self._unmet().values()]
             self._reaching_ns = soonest((self._endpoints.next_ns(), *late))
             self._reaching_stale = False
-        sessions = [session.next_ns() for session in self.sessions.values()]
-        return soonest((self._reaching_ns, self._link.deadline(), *sessions))
+        first = soonest((self._reaching_ns, self._link.deadline()))
+        for session in self.sessions.values():
+            due_ns = session.next_ns()
+            first = due_ns if first is None or due_ns < first else first
+        return first
 
     def _choose(self, now_ns: int) -> None:
         self._reaching_stale = True

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from chaplain.client.journal_events import JournalEffect, Utter
-from chaplain.core import Report, soonest
+from chaplain.core import Report
 from chaplain.journal.client_messages import CALL_MAX, ClientMessage, Failed, NodeMessage, Open, Opened
 from chaplain.journal.config_message import ACL_BYTES
 
@@ -68,6 +68,8 @@ class Outlets:
         self.cluster = cluster
         """What is signed is good for this cluster alone, whatever a node says of itself."""
         self._outlets: dict[bytes, Outlet] = {}
+        self._closed: dict[bytes, Outlet] = {}
+        """Those that are not ready."""
         self._awake = False
         self._answers: dict[int, tuple[bytes, Answer]] = {}
         self._call = 0
@@ -99,12 +101,13 @@ class Outlets:
                 self._open(now_ns, outlet)
 
     def up(self, now_ns: int, instance: bytes) -> None:
-        outlet = self._outlets[instance] = Outlet(instance)
+        outlet = self._outlets[instance] = self._closed[instance] = Outlet(instance)
         if self._awake:
             self._open(now_ns, outlet)
 
     def down(self, instance: bytes, reason: str) -> None:
         self._outlets.pop(instance, None)
+        self._closed.pop(instance, None)
         self.barred -= {instance}
         for call in [call for call, (asked, _) in self._answers.items() if asked == instance]:
             del self._answers[call]
@@ -226,6 +229,7 @@ class Outlets:
             return
         self.forget(outlet.call)
         outlet.ready = True
+        self._closed.pop(outlet.instance, None)
         outlet.credit_bytes = max(outlet.credit_bytes, message.credit_bytes)
         self.acl = message.acl
         if message.pack_bytes_max >= PACK_BYTES_LEAST:
@@ -240,12 +244,11 @@ class Outlets:
         self._prefer(outlet)
 
     def woken(self, now_ns: int) -> None:
-        for outlet in self._closed():
+        for outlet in self._closed.values() if self._awake else ():
             if now_ns >= outlet.due_ns:
                 self._open(now_ns, outlet)
 
     def due_ns(self) -> int | None:
-        return soonest([outlet.due_ns for outlet in self._closed()]) if self._awake else None
-
-    def _closed(self) -> list[Outlet]:
-        return [outlet for outlet in self._outlets.values() if self._awake and not outlet.ready]
+        if not self._closed or not self._awake:
+            return None
+        return min(outlet.due_ns for outlet in self._closed.values())

@@ -361,7 +361,7 @@ class Writing:
         first_id = lane.next_id
         for job in jobs:
             job.id = RequestId(lane.client_id, first_id)
-            first_id += job.batch.requests
+            first_id += job.requests
         messages = len(batches[0].values) if len(batches) == 1 else sum(len(batch.values) for batch in batches)
         requests = first_id - lane.next_id
         stream = batches[0].stream
