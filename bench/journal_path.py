@@ -7,17 +7,11 @@ figures say what a write asks of the interpreter while everything is in its cach
 
 from __future__ import annotations
 
-import argparse
-import cProfile
-import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Callable
-from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
 
 from chaplain.client.events import Returned
 from chaplain.client.journal_events import Written
@@ -25,153 +19,20 @@ from chaplain.client.journal_requests import single
 from chaplain.client.journal_requests import write as ask_to_write
 from chaplain.client.opening import prepare
 from chaplain.config import NODE_FILE, load_cluster, load_node
-from chaplain.core import (
-    Admit,
-    Arrived,
-    Channel,
-    Connected,
-    Dial,
-    Disconnected,
-    Drained,
-    HangUp,
-    Knocked,
-    Persist,
-    Persisted,
-    Refuse,
-    Send,
-    Woken,
-)
 from chaplain.journal.journal_events import Verified, Verify
 from chaplain.journal.order_events import Role
 from chaplain.journal.signing import holds
 from chaplain.link.identity import new_instance
 from chaplain.runtime.assemble import make_node
 from chaplain.runtime.founding import make_cluster
+from paths import Network, Party, measure, options, show
 
-HOP_NS = 100_000
 STREAM = "bench"
-
-
-class Party:
-    """A core, what waits for it, and what it has cost."""
-
-    def __init__(self, name: str, core: Any, routing_id: bytes = b"") -> None:
-        self.name = name
-        self.core = core
-        self.routing_id = routing_id
-        self.waiting: list[Any] = []
-        self.told: list[Any] = []
-        """What a client's program hears."""
-        self.peers: dict[Channel, tuple[Party, Channel]] = {}
-        """By channel: who is at its other end, and what it calls it."""
-        self.turns = self.calls = self.busy_ns = 0
-
-    def clear(self) -> None:
-        self.turns = self.calls = self.busy_ns = 0
-
-
-class Network:
-    """Hands frames over. Time passes with each wake-up, and is made up."""
-
-    def __init__(self, now_ns: int) -> None:
-        self.now_ns = now_ns
-        self.parties: dict[str, Party] = {}
-        """By endpoint; a client has none, but a name."""
-        self.counting = False
-        self.profiles: dict[str, cProfile.Profile] = {}
-        self._ready: deque[Party] = deque()
-        self._knocks: dict[bytes, tuple[Party, Dial, Party]] = {}
-        self._routes = 0
-
-    def give(self, party: Party, event: Any) -> None:
-        if not party.waiting:
-            self._ready.append(party)
-        party.waiting.append(event)
-
-    def run(self, done: Callable[[], bool], wake_ups_max: int = 100_000) -> None:
-        for _ in range(wake_ups_max):
-            if done():
-                return
-            if self._ready:
-                self._turn(self._ready.popleft())
-            else:
-                self._let_time_pass()
-        raise SystemExit(f"nothing came of it in {wake_ups_max} wake-ups")
-
-    def _let_time_pass(self) -> None:
-        due = [(deadline, party) for party in self.parties.values() if (deadline := party.core.deadline()) is not None]
-        deadline_ns, party = min(due, key=lambda pair: pair[0])
-        self.now_ns = max(self.now_ns, deadline_ns)
-        self._turn(party)
-
-    def _turn(self, party: Party) -> None:
-        """As the real host does it: all that waits, then `Drained`; what is on disk at once is told at once."""
-        self.now_ns += HOP_NS
-        events, party.waiting = party.waiting, []
-        party.turns += 1
-        effects: list[Any] = []
-        with self.profiles.get(party.name, nullcontext()):
-            if self.counting:
-                sys.setprofile(_counter(party))
-            began_ns = time.perf_counter_ns()
-            deadline_ns = party.core.deadline()
-            if deadline_ns is not None and deadline_ns <= self.now_ns:
-                events.append(Woken())
-            for event in (*events, Drained()):
-                effects += party.core.step(self.now_ns, event)
-            persists = [effect for effect in effects if type(effect) is Persist]
-            later: list[Any] = []
-            for event in (*(Persisted(persist.ticket) for persist in persists), *([Drained()] if persists else ())):
-                later += party.core.step(self.now_ns, event)
-            party.busy_ns += time.perf_counter_ns() - began_ns
-            sys.setprofile(None)
-        for effect in effects:
-            self._perform(party, effect)
-        for effect in later:
-            self._perform(party, effect)
-            if type(effect) is Persist:
-                self.give(party, Persisted(effect.ticket))
-
-    def _perform(self, party: Party, effect: Any) -> None:
-        match effect:
-            case Send():
-                end = party.peers.get(effect.channel)
-                if end is not None:
-                    self.give(end[0], Arrived(end[1], effect.frame))
-            case Dial():
-                self._routes += 1
-                request = self._routes.to_bytes(4, "big")
-                self._knocks[request] = (party, effect, self.parties[effect.endpoint])
-                self.give(self.parties[effect.endpoint], Knocked(request, effect.name, effect.proof, "127.0.0.1"))
-            case Admit():
-                dialler, dial, taker = self._knocks.pop(effect.request)
-                route = dialler.routing_id + effect.request
-                dialler.peers[dial.dial], taker.peers[route] = (taker, route), (dialler, dial.dial)
-                self.give(dialler, Connected(dial.dial))
-            case Refuse():
-                dialler, dial, _ = self._knocks.pop(effect.request)
-                self.give(dialler, Disconnected(dial.dial, effect.reason))
-            case HangUp():
-                end = party.peers.pop(effect.channel, None)
-                if end is not None:
-                    self.give(end[0], Disconnected(end[1], "hung up"))
-            case Verify():
-                self.give(party, Verified(effect.ticket, tuple(map(holds, effect.items))))
-            case _:
-                party.told.append(effect)
-
-
-def _counter(party: Party) -> Callable[..., None]:
-    def count(_frame: object, event: str, _arg: object) -> None:
-        if event in ("call", "c_call"):
-            party.calls += 1
-
-    return count
 
 
 def build(directory: Path) -> tuple[Network, Party]:
     make_cluster(directory, 3, "none", None)
-    network = Network(time.time_ns())
+    network = Network(time.time_ns(), {Verify: _verified})
     for node in load_cluster(directory).nodes:
         config = load_node(directory / f"node-{node.id}" / NODE_FILE)
         core = make_node(config, node.endpoint, new_instance(SystemRandom()), network.now_ns)
@@ -192,44 +53,24 @@ def write(network: Network, client: Party, number: int, value: bytes) -> None:
     network.run(lambda: any(isinstance(told, Returned | Written) for told in client.told))
 
 
-def show(network: Network, measured: dict[str, list[float]]) -> None:
-    """Wake-ups and microseconds are of the first run; calls are counted in a second, which the counting slows down."""
-    print(f"{'a write':<20} {'wake-ups':>8} {'µs':>8} {'calls':>8}")
-    for party in network.parties.values():
-        wake_ups, busy_us, *_, calls = measured[party.name]
-        role = f" ({party.core.role.role.name.lower()})" if hasattr(party.core, "role") else ""
-        print(f"{party.name + role:<20} {wake_ups:>8.2f} {busy_us:>8.0f} {calls:>8.0f}")
-    busy_us, calls = (sum(figures[at] for figures in measured.values()) for at in (1, 5))
-    print(f"{'all':<20} {'':>8} {busy_us:>8.0f} {calls:>8.0f}")
+def _verified(verify: Verify) -> Verified:
+    return Verified(verify.ticket, tuple(map(holds, verify.items)))
+
+
+def role(party: Party) -> str:
+    return f" ({party.core.role.role.name.lower()})" if hasattr(party.core, "role") else ""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--writes", type=int, default=500)
-    parser.add_argument("--size", type=int, default=100, help="bytes of a message")
-    parser.add_argument("--profile", default="", help="write a cProfile of each party to this path and its name")
-    options = parser.parse_args()
-    value = bytes(options.size)
+    asked = options("write", __doc__).parse_args()
+    value = bytes(asked.size)
+    numbers = count(1)
     with tempfile.TemporaryDirectory(prefix="chaplain-bench-") as directory:
         network, client = build(Path(directory))
-        for number in range(1, 201):
-            write(network, client, number, value)
-        numbers = iter(range(1000, 1000 + 2 * options.writes))
-        measured: dict[str, list[float]] = {}
-        for counting in (False, True):
-            network.counting = counting and not options.profile
-            if counting and options.profile:
-                network.profiles = {party.name: cProfile.Profile() for party in network.parties.values()}
-            for party in network.parties.values():
-                party.clear()
-            for _ in range(options.writes):
-                write(network, client, next(numbers), value)
-            for party in network.parties.values():
-                figures = (party.turns, party.busy_ns / 1000, party.calls)
-                measured.setdefault(party.name, []).extend(figure / options.writes for figure in figures)
-        show(network, measured)
-        for name, profile in network.profiles.items():
-            profile.dump_stats(f"{options.profile}.{name.replace(' ', '-')}")
+        for _ in range(200):
+            write(network, client, next(numbers), value)
+        found = measure(network, lambda: write(network, client, next(numbers), value), asked.acts, asked.profile)
+        show("a write", network, found, role)
 
 
 if __name__ == "__main__":

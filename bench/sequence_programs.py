@@ -189,17 +189,11 @@ class BenchNode(NodeCore):
         return bench.state is State.WRK and len(bench.log.members) == len(bench.settings.listed) + 1
 
 
-def run_node(index: int, ports: list[int], control: Connection, profile: str) -> None:
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    identities = [Identity.generate(random.Random(number)) for number in range(len(ports))]
-    endpoints = [f"tcp://127.0.0.1:{port}" for port in ports]
-    chance = random.SystemRandom()
-    instance = new_instance(chance)
-    sockets = Sockets(instance, endpoints[index])
-    clock = Clock()
+def make_node(index: int, endpoints: list[str], chance: random.Random, now_ns: int) -> BenchNode:
+    identities = [Identity.generate(random.Random(number)) for number in range(len(endpoints))]
     own = identities[index].identifier
     listed = tuple(identity.identifier for identity in identities if identity.identifier != own)
-    core = SequenceCore(SequenceSettings(own, listed=listed), chance, clock.now_ns())
+    core = SequenceCore(SequenceSettings(own, listed=listed), chance, now_ns)
     settings = NodeSettings(
         LinkSettings("bench", endpoints[index]),
         MeshSettings(cluster="bench"),
@@ -207,8 +201,16 @@ def run_node(index: int, ports: list[int], control: Connection, profile: str) ->
         neighbours=tuple(endpoints[:index]),
     )
     ring = KeyRing(b"k" * 32)
-    options = {"clients": {}, "rng": chance, "instance": instance, "now_ns": clock.now_ns()}
-    node = BenchNode(BenchLayer(core), settings, identities[index], ring, **options)
+    options = {"clients": {}, "rng": chance, "instance": new_instance(chance), "now_ns": now_ns}
+    return BenchNode(BenchLayer(core), settings, identities[index], ring, **options)
+
+
+def run_node(index: int, ports: list[int], control: Connection, profile: str) -> None:
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    endpoints = [f"tcp://127.0.0.1:{port}" for port in ports]
+    clock = Clock()
+    node = make_node(index, endpoints, random.SystemRandom(), clock.now_ns())
+    sockets = Sockets(node.link.instance, endpoints[index])
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
         host = Host(node, sockets, Storage(Disk(folder)), Log(str(index), nowhere), clock=clock)
         threading.Thread(target=serve_node, args=(host, node, control), daemon=True).start()

@@ -1,0 +1,191 @@
+"""Cores in one process, frames from hand to hand: what an act of theirs asks of the interpreter.
+
+The cores are the real ones, and what is to be persisted counts as persisted. `journal_path.py` and `sequence_path.py`
+say what they count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from chaplain.core import (
+    Admit,
+    Arrived,
+    Channel,
+    Connected,
+    Dial,
+    Disconnected,
+    Drained,
+    HangUp,
+    Knocked,
+    Persist,
+    Persisted,
+    Refuse,
+    Send,
+    Woken,
+)
+
+HOP_NS = 100_000
+
+
+class Party:
+    """A core, what waits for it, and what it has cost."""
+
+    def __init__(self, name: str, core: Any, routing_id: bytes = b"") -> None:
+        self.name = name
+        self.core = core
+        self.routing_id = routing_id
+        self.waiting: list[Any] = []
+        self.told: list[Any] = []
+        """What a client's program hears."""
+        self.peers: dict[Channel, tuple[Party, Channel]] = {}
+        """By channel: who is at its other end, and what it calls it."""
+        self.turns = self.calls = self.busy_ns = 0
+
+    def clear(self) -> None:
+        self.turns = self.calls = self.busy_ns = 0
+
+
+class Network:
+    """Hands frames over. Time passes with each wake-up, and is made up."""
+
+    def __init__(self, now_ns: int, errands: Mapping[type, Callable[[Any], Any]] | None = None) -> None:
+        """`errands` are what a core may want done beside, by type of effect: each gives the core's next input."""
+        self.now_ns = now_ns
+        self._errands = errands or {}
+        self.parties: dict[str, Party] = {}
+        """By endpoint; a client has none, but a name."""
+        self.counting = False
+        self.profiles: dict[str, cProfile.Profile] = {}
+        self._ready: deque[Party] = deque()
+        self._knocks: dict[bytes, tuple[Party, Dial, Party]] = {}
+        self._routes = 0
+
+    def give(self, party: Party, event: Any) -> None:
+        if not party.waiting:
+            self._ready.append(party)
+        party.waiting.append(event)
+
+    def run(self, done: Callable[[], bool], wake_ups_max: int = 100_000) -> None:
+        for _ in range(wake_ups_max):
+            if done():
+                return
+            if self._ready:
+                self._turn(self._ready.popleft())
+            else:
+                self._let_time_pass()
+        raise SystemExit(f"nothing came of it in {wake_ups_max} wake-ups")
+
+    def _let_time_pass(self) -> None:
+        due = [(deadline, party) for party in self.parties.values() if (deadline := party.core.deadline()) is not None]
+        deadline_ns, party = min(due, key=lambda pair: pair[0])
+        self.now_ns = max(self.now_ns, deadline_ns)
+        self._turn(party)
+
+    def _turn(self, party: Party) -> None:
+        """As the real host does it: all that waits, then `Drained`; what is on disk at once is told at once."""
+        self.now_ns += HOP_NS
+        events, party.waiting = party.waiting, []
+        party.turns += 1
+        effects: list[Any] = []
+        with self.profiles.get(party.name, nullcontext()):
+            if self.counting:
+                sys.setprofile(_counter(party))
+            began_ns = time.perf_counter_ns()
+            deadline_ns = party.core.deadline()
+            if deadline_ns is not None and deadline_ns <= self.now_ns:
+                events.append(Woken())
+            for event in (*events, Drained()):
+                effects += party.core.step(self.now_ns, event)
+            persists = [effect for effect in effects if type(effect) is Persist]
+            later: list[Any] = []
+            for event in (*(Persisted(persist.ticket) for persist in persists), *([Drained()] if persists else ())):
+                later += party.core.step(self.now_ns, event)
+            party.busy_ns += time.perf_counter_ns() - began_ns
+            sys.setprofile(None)
+        for effect in effects:
+            self._perform(party, effect)
+        for effect in later:
+            self._perform(party, effect)
+            if type(effect) is Persist:
+                self.give(party, Persisted(effect.ticket))
+
+    def _perform(self, party: Party, effect: Any) -> None:
+        match effect:
+            case Send():
+                end = party.peers.get(effect.channel)
+                if end is not None:
+                    self.give(end[0], Arrived(end[1], effect.frame))
+            case Dial():
+                self._routes += 1
+                request = self._routes.to_bytes(4, "big")
+                self._knocks[request] = (party, effect, self.parties[effect.endpoint])
+                self.give(self.parties[effect.endpoint], Knocked(request, effect.name, effect.proof, "127.0.0.1"))
+            case Admit():
+                dialler, dial, taker = self._knocks.pop(effect.request)
+                route = dialler.routing_id + effect.request
+                dialler.peers[dial.dial], taker.peers[route] = (taker, route), (dialler, dial.dial)
+                self.give(dialler, Connected(dial.dial))
+            case Refuse():
+                dialler, dial, _ = self._knocks.pop(effect.request)
+                self.give(dialler, Disconnected(dial.dial, effect.reason))
+            case HangUp():
+                end = party.peers.pop(effect.channel, None)
+                if end is not None:
+                    self.give(end[0], Disconnected(end[1], "hung up"))
+            case _ if type(effect) in self._errands:
+                self.give(party, self._errands[type(effect)](effect))
+            case _:
+                party.told.append(effect)
+
+
+def _counter(party: Party) -> Callable[..., None]:
+    def count(_frame: object, event: str, _arg: object) -> None:
+        if event in ("call", "c_call"):
+            party.calls += 1
+
+    return count
+
+
+def options(what: str, about: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(f"--{what}s", dest="acts", type=int, default=500)
+    parser.add_argument("--size", type=int, default=100, help=f"bytes of one {what}")
+    parser.add_argument("--profile", default="", help="write a cProfile of each party to this path and its name")
+    return parser
+
+
+def measure(network: Network, act: Callable[[], None], acts: int, profile: str = "") -> dict[str, list[float]]:
+    """By party: wake-ups, microseconds and nothing of a first run, then the same and calls of a second, counted one."""
+    measured: dict[str, list[float]] = {}
+    for counting in (False, True):
+        network.counting = counting and not profile
+        if counting and profile:
+            network.profiles = {party.name: cProfile.Profile() for party in network.parties.values()}
+        for party in network.parties.values():
+            party.clear()
+        for _ in range(acts):
+            act()
+        for party in network.parties.values():
+            figures = (party.turns, party.busy_ns / 1000, party.calls)
+            measured.setdefault(party.name, []).extend(figure / acts for figure in figures)
+    for name, found in network.profiles.items():
+        found.dump_stats(f"{profile}.{name.replace(' ', '-')}")
+    return measured
+
+
+def show(what: str, network: Network, measured: dict[str, list[float]], role: Callable[[Party], str]) -> None:
+    """Wake-ups and microseconds are of the first run; calls are counted in a second, which the counting slows down."""
+    print(f"{what:<20} {'wake-ups':>8} {'µs':>8} {'calls':>8}")
+    for party in network.parties.values():
+        wake_ups, busy_us, *_, calls = measured[party.name]
+        print(f"{party.name + role(party):<20} {wake_ups:>8.2f} {busy_us:>8.0f} {calls:>8.0f}")
+    busy_us, calls = (sum(figures[at] for figures in measured.values()) for at in (1, 5))
+    print(f"{'all':<20} {'':>8} {busy_us:>8.0f} {calls:>8.0f}")

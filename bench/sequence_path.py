@@ -1,0 +1,52 @@
+"""What one event costs in Python alone: three nodes in one process, without sockets and other work.
+
+The cores are the real ones; frames go from hand to hand. One of the nodes publishes, one event at a time, as the
+program of `sequence.py` does. So the figures say what an event asks of the interpreter while everything is in its
+caches: microseconds, and function calls (built-in ones among them), which are the same however busy the machine is.
+Real nodes cost more: `sequence.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+from paths import Network, Party, measure, options, show
+from sequence_programs import make_node
+
+NODES = 3
+
+
+def build() -> Network:
+    network = Network(time.time_ns())
+    endpoints = [f"tcp://127.0.0.1:{port}" for port in range(1, 1 + NODES)]
+    for index, endpoint in enumerate(endpoints):
+        node = make_node(index, endpoints, Random(index), network.now_ns)
+        network.parties[endpoint] = Party(f"node {index}", node, node.routing_id)
+    network.run(lambda: all(party.core.working() for party in network.parties.values()))
+    return network
+
+
+def publish(network: Network, publisher: Party, value: bytes) -> None:
+    numbers: list[int] = []
+    layer = publisher.core.layer
+    layer.publish(value, numbers.append)
+    network.give(publisher, layer.taken())
+    network.run(lambda: bool(numbers))
+
+
+def main() -> None:
+    parser = options("event", __doc__)
+    parser.add_argument("--publisher", type=int, default=0, choices=range(NODES), help="which node publishes")
+    asked = parser.parse_args()
+    value = bytes(asked.size)
+    network = build()
+    publisher = list(network.parties.values())[asked.publisher]
+    for _ in range(200):
+        publish(network, publisher, value)
+    found = measure(network, lambda: publish(network, publisher, value), asked.acts, asked.profile)
+    show("an event", network, found, lambda party: " (publisher)" if party is publisher else "")
+
+
+if __name__ == "__main__":
+    main()
