@@ -156,7 +156,7 @@ class Bench:
         """Say that we hold our last entry to its author, or to all if they need it to count (0072)."""
         log, others = self.log, self.members()
         self.ack_due = False
-        two_suffice = len(log.members) <= _TWO_SUFFICE and not log.is_changing()
+        two_suffice = len(log.members) <= _TWO_SUFFICE and not log.changing
         if two_suffice and log.author is not None and not (self.wants or self._wish_told):
             others = [one for one in others if one.identifier == log.author]
         else:

@@ -32,7 +32,7 @@ class Calm:
             and log is self._log
             and log.members is self._members
             and bench.state is State.WRK
-            and not log.is_changing()
+            and not log.changing
         )
 
     def begin(self) -> None:

@@ -153,7 +153,7 @@ class SequenceCore:
         ballot = self.locking.complete()
         if ballot is not None:
             self._writing.write_first(ballot)
-        elif bench.state is State.WRK or bench.log.is_changing():
+        elif bench.state is State.WRK or bench.log.changing:
             self._writing.write()
         self._writing.wait()
         if bench.ack_due and bench.counts_here:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,9 +24,12 @@ from chaplain.errors import Malformed
 from chaplain.wire.primitives import Cursor, put_number, put_string
 
 _HEAD = struct.Struct(">BQQIQI")
+_COUNT = struct.Struct(">I")
 HEAD_BYTES = _HEAD.size
 MEMBERS_MAX = 255
 NO_HASH = bytes(32)
+_NAMES_MAX = 1024
+"""Pairs of stream and publisher whose octets are kept; beyond it those not used for longest are read anew."""
 
 
 class EntryKind(IntEnum):
@@ -59,6 +63,8 @@ class Run(Frozen, frozen=True):
     publisher: str
     lengths: tuple[int, ...]
     data: bytes
+    named: int
+    """Where the publisher's name begins in the data: it, the lengths and the values are what is hashed."""
     at: int
     """Where the first value begins in the data."""
     end: int
@@ -128,12 +134,12 @@ def _finish(kind: EntryKind, ballot: Ballot, author: int, then: int, encoded: by
         raise Malformed("entry: a ballot has a round and a seat")
     runs: tuple[Run, ...] = ()
     match kind:
+        case EntryKind.EVENTS:
+            runs = _take_runs(encoded)
         case EntryKind.FOUND:
             decode_members(encoded[HEAD_BYTES:])
         case EntryKind.CHANGE:
             decode_change(encoded[HEAD_BYTES:])
-        case EntryKind.EVENTS:
-            runs = _take_runs(encoded)
         case EntryKind.PASS:
             if len(encoded) > HEAD_BYTES:
                 raise Malformed("entry: PASS has no body")
@@ -178,24 +184,45 @@ def decode_change(body: bytes) -> Change:
 
 
 def encode_run(stream: str, publisher: str, values: Sequence[bytes]) -> bytes:
-    lengths = struct.pack(f">{len(values)}I", *map(len, values))
-    return b"".join((put_string(stream), put_string(publisher), put_number(len(values), 4), lengths, *values))
+    count = len(values)
+    lengths = struct.pack(f">{count + 1}I", count, *map(len, values))
+    return b"".join((_put_names(stream, publisher), lengths, *values))
+
+
+@lru_cache(_NAMES_MAX)
+def _put_names(stream: str, publisher: str) -> bytes:
+    return put_string(stream) + put_string(publisher)
+
+
+@lru_cache(_NAMES_MAX)
+def _take_names(octets: bytes) -> tuple[str, str]:
+    """The same few publishers come again and again."""
+    cursor = Cursor(octets)
+    stream, publisher = cursor.string("stream"), cursor.string("publisher")
+    if not stream:
+        raise Malformed("run: a stream has a name")
+    return stream, publisher
 
 
 def _take_runs(encoded: bytes) -> tuple[Run, ...]:
-    cursor = Cursor(encoded, HEAD_BYTES)
     runs: list[Run] = []
-    while cursor.position < len(encoded):
-        stream, publisher = cursor.string("stream"), cursor.string("publisher")
-        count = cursor.number(4, "run")
-        if not stream or not count:
-            raise Malformed("run: a stream has a name, and a run an event")
-        lengths = struct.unpack(f">{count}I", cursor.take(4 * count, "lengths"))
-        at, end = cursor.position, cursor.position + sum(lengths)
-        if end > len(encoded):
-            raise Malformed(f"run: values of {end - at} octets, {len(encoded) - at} left")
-        cursor.position = end
-        runs.append(Run(stream, publisher, lengths, encoded, at, end))
+    begin, size = HEAD_BYTES, len(encoded)
+    while begin < size:
+        named = begin + 1 + encoded[begin]
+        counted = named + 1 + encoded[named] if named < size else size
+        if counted + _COUNT.size > size:
+            raise Malformed(f"run: two names and a count wanted, {size - begin} octets left")
+        stream, publisher = _take_names(encoded[begin:counted])
+        (count,) = _COUNT.unpack_from(encoded, counted)
+        at = counted + 4 + 4 * count
+        if not count or at > size:
+            raise Malformed(f"run: it has an event; lengths of {count}, {size - counted - 4} octets left")
+        lengths = struct.unpack_from(f">{count}I", encoded, counted + 4)
+        end = at + sum(lengths)
+        if end > size:
+            raise Malformed(f"run: values of {end - at} octets, {size - at} left")
+        runs.append(Run(stream, publisher, lengths, encoded, named, at, end))
+        begin = end
     if not runs:
         raise Malformed("entry: EVENTS has at least one run")
     return tuple(runs)
@@ -206,9 +233,10 @@ def _take_runs(encoded: bytes) -> tuple[Run, ...]:
 
 def run_hash(previous: bytes, first: int, run: Run) -> bytes:
     """The stream's hash behind a run whose first event has this number."""
-    lengths = struct.pack(f">{len(run.lengths)}I", *run.lengths)
-    hashed = sha256(b"".join((previous, put_number(first, 8), put_string(run.publisher), lengths)))
-    hashed.update(memoryview(run.data)[run.at : run.end])
+    lengths_at = run.at - 4 * len(run.lengths)
+    publisher = run.data[run.named : lengths_at - 4]
+    hashed = sha256(b"".join((previous, first.to_bytes(8, "big"), publisher)))
+    hashed.update(memoryview(run.data)[lengths_at : run.end])
     return hashed.digest()
 
 

@@ -33,13 +33,19 @@ class Log:
         self._held: deque[Held] = deque()
         self._bytes = 0
         self.head = Place(base.ballot, base.index)
-        """How long the log is; it only changes with its last entry."""
+        """How long the log is; it and what follows here only change with its last entry."""
+        self.head_hash = base.hash
+        self.turn = base.next
+        """The seat that writes next, under the head's ballot."""
+        self.author: int | None = None
+        """Who wrote the last entry, if it is held."""
         self.decided = base.index
+        self.decided_hash = base.hash
         self.members: WorkSet = members
         """The work set behind the last decided entry."""
         self.undecided_bytes = 0
-        self._changing = 0
-        """Undecided entries that change the work set."""
+        self.changing = 0
+        """Undecided entries that change the work set: behind one nothing is written."""
 
     # Reading.
 
@@ -47,27 +53,9 @@ class Log:
     def base(self) -> Base:
         return self._base
 
-    @property
-    def head_hash(self) -> bytes:
-        return self._held[-1].hash if self._held else self._base.hash
-
-    @property
-    def turn(self) -> int:
-        """The seat that writes next, under the head's ballot."""
-        return self._held[-1].entry.next if self._held else self._base.next
-
-    @property
-    def author(self) -> int | None:
-        """Who wrote the last entry, as far as it is held."""
-        return self._held[-1].entry.author if self._held else None
-
-    @property
-    def decided_hash(self) -> bytes:
-        found = self.hash_at(self.decided)
-        assert found is not None, "the last decided entry is always known"
-        return found
-
     def hash_at(self, index: int) -> bytes | None:
+        if index == self.head.index:
+            return self.head_hash
         if index == self._base.index:
             return self._base.hash
         held = self.at(index)
@@ -108,7 +96,7 @@ class Log:
 
     def sets(self) -> list[WorkSet]:
         """The work sets from the last decided entry to the head."""
-        if not self._changing:
+        if not self.changing:
             return [self.members]
         sets = [self.members]
         for held in self.after(self.decided):
@@ -126,15 +114,11 @@ class Log:
     def set_for(self, held: Held) -> WorkSet:
         """The work set that decides about an undecided entry; the first entry of all is decided by those it names."""
         members = self.members or set_behind((), held.entry)
-        if not self._changing:
+        if not self.changing:
             return members
         for before in self.after(self.decided)[: held.index - self.decided - 1]:
             members = set_behind(members, before.entry)
         return members
-
-    def is_changing(self) -> bool:
-        """Whether an undecided entry changes the work set: then nothing is written behind it."""
-        return self._changing > 0
 
     # Changing.
 
@@ -145,11 +129,15 @@ class Log:
         return held
 
     def _hold(self, held: Held) -> None:
+        entry = held.entry
+        size = len(entry.encoded)
         self._held.append(held)
-        self.head = Place(held.entry.ballot, held.index)
-        self._bytes += len(held.entry.encoded)
-        self.undecided_bytes += len(held.entry.encoded)
-        self._changing += _changes(held)
+        self.head = Place(entry.ballot, held.index)
+        self.head_hash, self.turn, self.author = held.hash, entry.next, entry.author
+        self._bytes += size
+        self.undecided_bytes += size
+        if entry.kind is not EntryKind.EVENTS:
+            self.changing += _changes(entry)
 
     def cut(self, index: int) -> list[Held]:
         """Drop everything behind an index, and give it back."""
@@ -159,11 +147,13 @@ class Log:
             held = self._held.pop()
             self._bytes -= len(held.entry.encoded)
             self.undecided_bytes -= len(held.entry.encoded)
-            self._changing -= _changes(held)
+            self.changing -= _changes(held.entry)
             dropped.append(held)
         if dropped:
             last = self.base_at(index)
             self.head = Place(last.ballot, last.index)
+            self.head_hash, self.turn = last.hash, last.next
+            self.author = self._held[-1].entry.author if self._held else None
         return dropped[::-1]
 
     def fit(self, previous: int, previous_hash: bytes, entries: list[Entry]) -> tuple[int, list[Entry]] | None:
@@ -186,7 +176,7 @@ class Log:
         assert before is not None
         for index, entry in enumerate(entries, previous + 1):
             here = entry_hash(before, index, entry.encoded)
-            held = self.at(index)
+            held = self.at(index) if index <= self.head.index else None
             if held is not None and held.hash != here:
                 dropped += self.cut(index - 1)
                 held = None
@@ -198,13 +188,16 @@ class Log:
     def decide_next(self) -> Held:
         held = self.at(self.decided + 1)
         assert held is not None, "only what is held is decided"
+        entry = held.entry
         self.decided += 1
-        self.undecided_bytes -= len(held.entry.encoded)
-        self._changing -= _changes(held)
-        behind = set_behind(self.members, held.entry)
-        if held.entry.kind is not EntryKind.FOUND:
-            assert len(set(behind) ^ set(self.members)) <= 1, "work sets change by one member"
-        self.members = behind
+        self.decided_hash = held.hash
+        self.undecided_bytes -= len(entry.encoded)
+        if entry.kind is not EntryKind.EVENTS:
+            self.changing -= _changes(entry)
+            behind = set_behind(self.members, entry)
+            if entry.kind is not EntryKind.FOUND:
+                assert len(set(behind) ^ set(self.members)) <= 1, "work sets change by one member"
+            self.members = behind
         return held
 
     def trim(self, bytes_max: int, entries_max: int) -> list[Held]:
@@ -220,8 +213,8 @@ class Log:
         return forgotten
 
 
-def _changes(held: Held) -> bool:
-    return held.entry.kind in {EntryKind.FOUND, EntryKind.CHANGE}
+def _changes(entry: Entry) -> bool:
+    return entry.kind is EntryKind.FOUND or entry.kind is EntryKind.CHANGE
 
 
 def set_behind(members: WorkSet, entry: Entry) -> WorkSet:

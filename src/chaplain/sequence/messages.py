@@ -26,6 +26,8 @@ from chaplain.wire.primitives import Cursor, put_number, put_string
 
 _BEARING = struct.Struct(">BBHQQQQQQQQ32sQ")
 BEARING_BYTES = _BEARING.size
+_BEHIND = struct.Struct(">Q32s")
+"""The entry that others stand behind: its index and hash."""
 NEIGHBOURS_MAX = MEMBERS_MAX
 _WANTS, _REMEMBERS = 4, 8
 
@@ -161,8 +163,13 @@ Message: TypeAlias = DscReq | DscRes | SeqRes | Seq | Beat | Events | Lock | Gra
 
 
 def encode(message: Message) -> tuple[bytes, bytes]:
-    """Body and payload of the parcel."""
+    """Body and payload of the parcel. Those that come with every entry go first, here and in `decode`."""
     match message:
+        case Beat():
+            return _lead(Type.BEAT, message.bearing), b""
+        case Events():
+            fixed = _BEHIND.pack(message.previous, message.previous_hash)
+            return _lead(Type.EVENTS, message.bearing) + fixed, message.entries
         case DscReq():
             return _lead(Type.DSCREQ, message.bearing) + _put_neighbours(message.neighbours), b""
         case DscRes():
@@ -173,11 +180,6 @@ def encode(message: Message) -> tuple[bytes, bytes]:
             fixed = struct.pack(">Q32sQQQ", message.index, message.hash, *message.ballot, message.next)
             body = _lead(Type.SEQ, message.bearing) + fixed + encode_members(message.members)
             return body, _put_streams(message.streams)
-        case Beat():
-            return _lead(Type.BEAT, message.bearing), b""
-        case Events():
-            fixed = struct.pack(">Q32s", message.previous, message.previous_hash)
-            return _lead(Type.EVENTS, message.bearing) + fixed, message.entries
         case Lock():
             return _lead(Type.LOCK, message.bearing), b""
         case Grant():
@@ -219,6 +221,12 @@ def decode(body: bytes, payload: bytes) -> Message:
     if len(body) < BEARING_BYTES:
         raise Malformed(f"sequence: a bearing has {BEARING_BYTES} octets, not {len(body)}")
     kind, bearing = _take_bearing(body)
+    size = len(body) - BEARING_BYTES
+    if kind == _BEAT and not size and not payload:
+        return Beat(bearing)
+    if kind == _EVENTS and size == _BEHIND.size:
+        previous, hash_ = _BEHIND.unpack_from(body, BEARING_BYTES)
+        return Events(bearing, previous, hash_, payload)
     cursor = Cursor(body, BEARING_BYTES)
     message = _decode_rest(kind, bearing, cursor, payload)
     cursor.end("sequence")
@@ -234,20 +242,15 @@ def _take_bearing(body: bytes) -> tuple[int, Bearing]:
         raise Malformed(f"sequence: flags {flags:#04x} are not known")
     if not seat:
         raise Malformed("sequence: whoever speaks has a seat")
-    bearing = Bearing(
-        State(state),
-        history,
-        seat,
-        tenure,
-        bool(flags & _WANTS),
-        bool(flags & _REMEMBERS),
-        Ballot(r, s),
-        Place(Ballot(hr, hs), index),
-        decided,
-        hash_,
-        events,
-    )
-    return kind, bearing
+    promised = Ballot(r, s)
+    head = Place(promised if hr == r and hs == s else Ballot(hr, hs), index)
+    wants, remembers = flags & _WANTS != 0, flags & _REMEMBERS != 0
+    told = (wants, remembers, promised, head, decided, hash_, events)
+    return kind, Bearing(_STATES[state], history, seat, tenure, *told)
+
+
+_STATES = tuple(State)
+_BEAT, _EVENTS = int(Type.BEAT), int(Type.EVENTS)
 
 
 def _decode_rest(kind: int, bearing: Bearing, cursor: Cursor, payload: bytes) -> Message:

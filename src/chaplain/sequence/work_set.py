@@ -27,8 +27,12 @@ def is_enough(members: WorkSet, seats: Collection[int], dead: Collection[int]) -
 
 
 def enough_index(members: WorkSet, held: Mapping[int, int], dead: Collection[int]) -> int:
-    """The highest index that enough members hold, by seat."""
-    for index in sorted(set(held.values()), reverse=True):
+    """The highest index that enough members hold, by seat. Most often more than half hold the very last."""
+    ordered = sorted(held.values(), reverse=True)
+    half = len(members) // 2
+    if len(ordered) > half and ordered[half] == ordered[0]:
+        return ordered[0]
+    for index in dict.fromkeys(ordered):
         if is_enough(members, {seat for seat, through in held.items() if through >= index}, dead):
             return index
     return 0

@@ -68,7 +68,7 @@ class Writing:
     def write_first(self, ballot: Ballot) -> None:
         """The lock is ours by a new ballot: go on with what was found, and put a first entry of ours behind it."""
         bench = self._bench
-        may_publish = bench.publishing and not bench.log.is_changing() and bench.state is State.WRK
+        may_publish = bench.publishing and not bench.log.changing and bench.state is State.WRK
         if may_publish and self._has_room():
             self._append(EntryKind.EVENTS, ballot, self._batch())
         else:
@@ -78,7 +78,7 @@ class Writing:
 
     def write(self) -> None:
         """While the lock is ours: changes of the work set first, then events, then somebody else's turn."""
-        while self._locking.holds and not self._bench.log.is_changing():
+        while self._locking.holds and not self._bench.log.changing:
             if not self._write_one():
                 return
             self._bench.spread(self._bench.log.head.index - 1)
