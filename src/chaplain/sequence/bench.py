@@ -67,6 +67,9 @@ class Bench:
         """Something was accepted that the others do not know of yet."""
         self._wish_told = False
         """What all others last heard of `wants`: who gets its turn from us may have heard it from nobody else."""
+        self._others: tuple[WorkSet, int, list[Fellow]] | None = None
+        """Whom `members` found last, in which work set and company."""
+        self.look_for_seat()
 
     def new_seat(self) -> None:
         self.tenure = min(self.tenure + 1, 0xFFFF)
@@ -81,20 +84,18 @@ class Bench:
         self.clear()
         self.history = history
         self.log = Log(base, members)
+        self.look_for_seat()
         self.foot = Foot(members, streams)
         self.streams = dict(self.foot.streams)
         self.events = sum(number for number, _ in self.streams.values())
 
     # Who I am.
 
-    @property
-    def is_member(self) -> bool:
-        return self.me in self.log.members
-
-    @property
-    def learns(self) -> bool:
+    def look_for_seat(self) -> None:
+        """To be called when the work set behind the last decided entry has changed, and only that changes these."""
+        self.is_member = self.me in self.log.members
+        self.learns = bool(self.log.members) and not self.is_member
         """Whether it follows a history in which it has no seat yet."""
-        return bool(self.log.members) and not self.is_member
 
     @property
     def counts_here(self) -> bool:
@@ -103,6 +104,8 @@ class Bench:
 
     def knows(self, member: Member) -> bool:
         """Whether it is in the work set, or would be if what is undecided were decided."""
+        if not self.log.changing:
+            return member in self.log.members
         return any(member in members for members in self.log.sets())
 
     def bearing(self) -> Bearing:
@@ -148,9 +151,14 @@ class Bench:
 
     def members(self) -> list[Fellow]:
         """The connected others of the work set, undecided changes included, in order."""
-        known = {member.identifier for members in self.log.sets() for member in members}
-        fellows = self.company.fellows
-        return [fellows[who] for who in sorted(known) if who in fellows and fellows[who].connected]
+        log, company, kept = self.log, self.company, self._others
+        if kept is not None and kept[0] is log.members and kept[1] == company.changes and not log.changing:
+            return kept[2]
+        known = {member.identifier for members in log.sets() for member in members}
+        fellows = company.fellows
+        others = [fellows[who] for who in sorted(known) if who in fellows and fellows[who].connected]
+        self._others = None if log.changing else (log.members, company.changes, others)
+        return others
 
     def acknowledge(self) -> None:
         """Say that we hold our last entry to its author, or to all if they need it to count (0072)."""
@@ -168,6 +176,13 @@ class Bench:
         self.ack_due = False
         self._wish_told = self.wants
         self.tell_all(self.members(), self.entries_after(after))
+
+    def spread_last(self, before: bytes) -> None:
+        """The same of the last entry alone, with the hash of the one before it."""
+        self.ack_due = False
+        self._wish_told = self.wants
+        last = self.log.last
+        self.tell_all(self.members(), Events(self.bearing(), last.index - 1, before, last.entry.encoded))
 
     def number(self) -> Seq:
         """What one needs who would learn all that we remember: the foot of our window, or what the first entry left."""

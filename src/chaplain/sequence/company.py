@@ -49,6 +49,8 @@ class Company:
         self.dead: set[int] = set()
         self.changes = 0
         """Counts whatever may have changed beside how far the others are: who is connected, seats, states, wishes."""
+        self.wanting = 0
+        """How many wait for the lock, by their last word."""
         self._expected: dict[int, int] = {}
         """Members that never spoke: since when they are waited for, by seat."""
 
@@ -86,6 +88,7 @@ class Company:
         if before.state is not bearing.state:
             self.changes += 1
         known.acked = max(known.acked, bearing.head)
+        self.wanting += bearing.wants - before.wants
         known.bearing, known.heard_ns, known.tenure = bearing, now_ns, bearing.tenure
         return known
 
@@ -103,9 +106,6 @@ class Company:
         """Who is connected and spoke lately, in order of identifiers."""
         found = [one for one in self.connected() if one.heard_ns is not None and now_ns - one.heard_ns <= within_ns]
         return sorted(found, key=lambda fellow: fellow.identifier)
-
-    def anybody_wants(self) -> bool:
-        return any(fellow.bearing.wants for fellow in self.fellows.values())
 
     def of_seat(self, members: WorkSet, seat: int) -> Fellow | None:
         """The node that has this seat in the work set, if it is connected and still has it."""

@@ -74,6 +74,7 @@ class SequenceCore:
         self._intake = Intake(self.bench, self.locking, self.discovery, self._advance)
         self._learning = Learning(self.bench, self._intake.lacks, self._leave)
         self._parts = (self.locking, self.discovery, self._writing, self._intake, self._learning)
+        self._parts_of_members = (self.locking, self._writing, self._intake)
         self._calm = Calm(self.bench)
         self._clock_ns = now_ns
         self._beat_ns = 0
@@ -86,21 +87,22 @@ class SequenceCore:
 
     def deadline(self) -> int | None:
         due_ns = self._beat_ns
-        for part in self._parts:
+        for part in self._parts if not self.bench.is_member else self._parts_of_members:
             when = part.due_ns()
             if when is not None and when < due_ns:
                 due_ns = when
-        return self._clock_ns + max(0, due_ns - self.bench.now_ns)
-
-    def _pass_time(self, now_ns: int) -> None:
-        self.bench.now_ns += min(max(0, now_ns - self._clock_ns), _STEP_NS_MAX)
-        self._clock_ns = now_ns
+        left_ns = due_ns - self.bench.now_ns
+        return self._clock_ns + left_ns if left_ns > 0 else self._clock_ns
 
     def step(self, now_ns: int, event: SequenceInput) -> list[SequenceEffect]:
-        if isinstance(event, Drained) and not self._stirred:
+        kind = type(event)
+        if kind is Drained and not self._stirred:
             return []  # others of the node were woken, not we
-        self._pass_time(now_ns)
-        self._stirred = not isinstance(event, Drained | Woken)
+        passed_ns = now_ns - self._clock_ns
+        if passed_ns > 0:
+            self.bench.now_ns += passed_ns if passed_ns < _STEP_NS_MAX else _STEP_NS_MAX
+        self._clock_ns = now_ns
+        self._stirred = kind is not Drained and kind is not Woken
         match event:
             case Told():
                 self._told(event)
@@ -131,6 +133,7 @@ class SequenceCore:
 
     def _tick(self) -> None:
         bench = self.bench
+        assert bench.is_member is (bench.me in bench.log.members), "a change of the work set was overlooked"
         self._calm.end()
         self.discovery.look()
         self._learning.look()
@@ -144,10 +147,15 @@ class SequenceCore:
     def _act(self) -> None:
         """Everything that came has been taken in: write, wait for the lock, acknowledge."""
         bench = self.bench
+        calm = self._calm.lasts()
+        if calm and not bench.ack_due and self._writing.rests():
+            return
         if not bench.is_member:
             self.discovery.look()
-        self._decide()
-        if not self._calm.lasts():
+        if bench.log.head.index > bench.log.decided:
+            self._decide()
+            calm = calm and self._calm.lasts()
+        if not calm:
             self._writing.look_for_chores()
         self._writing.watch()
         ballot = self.locking.complete()
@@ -254,15 +262,15 @@ class SequenceCore:
             fellow = bench.company.note(bench.now_ns, told.peer, message.bearing)
             if fellow is None:
                 return
-            self._heard(fellow, message.bearing)
+            self._heard(fellow, message)
             self._answer(fellow, message)
         except Malformed as wrong:
             bench.counts["parcels_malformed"] += 1
             detail = {"reason": str(wrong)}
             bench.out.append(Report("malformed sequence parcel", f"{told.peer.identifier:08x}", detail))
 
-    def _heard(self, fellow: Fellow, bearing: Bearing) -> None:
-        bench = self.bench
+    def _heard(self, fellow: Fellow, message: Message) -> None:
+        bench, bearing = self.bench, message.bearing
         if bearing.history and bearing.decided:
             bench.remembers = True
         if not bench.history or not bearing.history:
@@ -272,16 +280,19 @@ class SequenceCore:
                 self._meet_history(bearing)
         elif bench.learns:
             self._learn(fellow, bearing)
-        elif bench.knows(Member(fellow.identifier, bearing.seat)):
-            self.locking.promise(bearing.promised)
-            self._intake.learn_decided(bearing)
-            self._intake.note_lack(fellow, bearing)
+        elif (fellow.identifier, bearing.seat) in bench.log.members or bench.knows(_seated(fellow)):
+            if bearing.promised > bench.promised:
+                self.locking.promise(bearing.promised)
+            if bearing.decided > bench.log.decided:
+                self._intake.learn_decided(bearing)
+            if type(message) is not Events or not message.entries:  # entries are what it lacks, or will tell
+                self._intake.note_lack(fellow, bearing)
 
     def _learn(self, fellow: Fellow, bearing: Bearing) -> None:
         """We may not know yet that it is in the work set; what is decided is so whoever says it."""
         if bearing.state is State.DSC:
             return
-        if self.bench.knows(Member(fellow.identifier, bearing.seat)):
+        if self.bench.knows(_seated(fellow)):
             self.locking.promise(bearing.promised)
         self._intake.learn_decided(bearing)
         self._learning.heard(fellow)
@@ -299,6 +310,12 @@ class SequenceCore:
     def _answer(self, fellow: Fellow, message: Message) -> None:
         bench = self.bench
         match message:
+            case Beat():
+                pass
+            case Events():
+                self._intake.take_in(fellow, message)
+                if bench.learns:
+                    self._learning.took(fellow)
             case DscReq():
                 self.discovery.learn(dict(message.neighbours))
                 bench.tell(fellow, DscRes(bench.bearing(), self.discovery.neighbours()))
@@ -311,11 +328,6 @@ class SequenceCore:
                     bench.tell(fellow, bench.number())
             case Seq():
                 self._enter(fellow, message)
-            case Beat():
-                pass
-            case Events():
-                self._intake.take_in(fellow, message)
-                self._learning.took(fellow)
             case Lock() | Grant() | Refuse() | Fill():
                 if bench.history and message.bearing.history == bench.history:
                     self._negotiate(fellow, message)
@@ -368,6 +380,8 @@ class SequenceCore:
         self._deciding.advance(index)
         bench.remembers = True
         self._writing.decided()
+        if bench.log.members is before:
+            return
         if bench.log.members != before:
             self.locking.hurry()
             for member in bench.log.members:
@@ -376,3 +390,7 @@ class SequenceCore:
                     bench.tell(fellow, Beat(bench.bearing()))  # it has a seat: that is what it waits for
         if bench.me in before and not bench.is_member:
             self._leave("is no longer in the work set")
+
+
+def _seated(fellow: Fellow) -> Member:
+    return Member(fellow.identifier, fellow.bearing.seat)

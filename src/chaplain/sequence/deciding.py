@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from chaplain.core import Report
 from chaplain.sequence.bench import Bench
-from chaplain.sequence.entry import NO_HASH, EntryKind, Run, run_hash
+from chaplain.sequence.entry import NO_HASH, EntryKind, run_hash
 from chaplain.sequence.events import Began, Delivered, Forgot, Published
 from chaplain.sequence.held import Held
 from chaplain.sequence.log import change_of
 from chaplain.sequence.work_set import WorkSet, enough_index
+
+_NOTHING = (0, NO_HASH)
 
 
 class Deciding:
@@ -32,8 +34,11 @@ class Deciding:
         """The highest index that is decided by what the others say they hold; 0 if none is."""
         bench = self._bench
         log = bench.log
-        if not log.undecided or log.head.ballot != bench.promised:
+        if log.head.index == log.decided or log.head.ballot != bench.promised:
             return 0
+        if not log.changing:
+            index = enough_index(log.members, self._held(log.members), bench.company.dead)
+            return log.head.index if index >= log.head.index else self._under_promised(index)
         index, held_by_all = 0, log.head.index
         asked: WorkSet = ()
         for held in log.after(log.decided):
@@ -44,8 +49,11 @@ class Deciding:
             if held.index > held_by_all:
                 break
             index = held.index
-        at = log.at(index)
-        return index if at is not None and at.entry.ballot == bench.promised else 0
+        return self._under_promised(index)
+
+    def _under_promised(self, index: int) -> int:
+        at = self._bench.log.at(index)
+        return index if at is not None and at.entry.ballot == self._bench.promised else 0
 
     def _held(self, members: WorkSet) -> dict[int, int]:
         """How far each member holds the log of the promised ballot, by seat."""
@@ -63,21 +71,26 @@ class Deciding:
 
     def advance(self, index: int) -> None:
         bench = self._bench
-        while bench.log.decided < index:
-            held = bench.log.decide_next()
+        log = bench.log
+        while log.decided < index:
+            members = log.members
+            held = log.decide_next()
+            if log.members is not members:
+                bench.look_for_seat()
             ours = bench.publishing.decided(held.index, held.hash)
             match held.entry.kind:
                 case EntryKind.EVENTS:
                     firsts = self._deliver(held)
-                    bench.out += [Published(one.publish.token, firsts[one.run] + one.offset) for one in ours]
+                    for one in ours:
+                        bench.out.append(Published(one.publish.token, firsts[one.run] + one.offset))
                 case EntryKind.FOUND:
                     self.began()
                 case EntryKind.CHANGE:
                     self._report(held)
                 case EntryKind.PASS:
                     pass
-        bench.counts["entries_decided"] = bench.log.decided
-        forgotten = bench.log.trim(bench.settings.window_bytes, bench.settings.window_entries_max)
+        bench.counts["entries_decided"] = log.decided
+        forgotten = log.trim(bench.settings.window_bytes, bench.settings.window_entries_max)
         if forgotten:
             bench.foot.rise(forgotten)
             bench.out.append(Forgot(bench.log.base.index))
@@ -85,20 +98,18 @@ class Deciding:
     def _deliver(self, held: Held) -> list[int]:
         """The first number of each run."""
         bench = self._bench
+        streams = bench.streams
         firsts: list[int] = []
         for run in held.entry.runs:
-            firsts.append(self._number(held, run))
-            bench.events += len(run.lengths)
+            count = len(run.lengths)
+            last, before = streams.get(run.stream, _NOTHING)
+            end = streams[run.stream] = (last + count, run_hash(before, last + 1, run))
+            bench.foot.note(held.index, run.stream, end)
+            bench.out.append(Delivered(bench.history, held.index, last + 1, run, before, not bench.is_member))
+            bench.events += count
+            firsts.append(last + 1)
         bench.counts["events"] = bench.events
         return firsts
-
-    def _number(self, held: Held, run: Run) -> int:
-        bench = self._bench
-        last, before = bench.streams.get(run.stream, (0, NO_HASH))
-        end = bench.streams[run.stream] = (last + len(run.lengths), run_hash(before, last + 1, run))
-        bench.foot.note(held.index, run.stream, end)
-        bench.out.append(Delivered(bench.history, held.index, last + 1, run, before, not bench.is_member))
-        return last + 1
 
     def _report(self, held: Held) -> None:
         change = change_of(held.entry)

@@ -24,7 +24,7 @@ class Base(Frozen, frozen=True):
     next: int = 0
 
 
-class Placed(NamedTuple):
+class Placed(Frozen, frozen=True):
     publish: Publish
     run: int
     offset: int

@@ -52,6 +52,7 @@ class Intake:
             return
         fitting = bench.log.fit(message.previous, message.previous_hash, entries)
         if fitting is None:
+            self.note_lack(fellow, message.bearing)
             if message.previous >= bench.log.decided:
                 self._ask_for_missing(fellow.identifier)
             return
@@ -70,6 +71,8 @@ class Intake:
         if entries:
             bench.ack_due = True
             self._lack = None
+        else:
+            self.note_lack(fellow, bearing)
         told = min(bearing.decided, previous + len(entries))
         if told > bench.log.decided:
             self._advance(told)  # these are the sender's own, and it knows them to be decided

@@ -26,6 +26,7 @@ from chaplain.core import (
     soonest,
 )
 from chaplain.errors import Malformed
+from chaplain.gossip.events import Told
 from chaplain.link.events import Meet
 from chaplain.mesh.events import Whisper
 from chaplain.segment.tap import Tap
@@ -84,6 +85,8 @@ class SequenceLayer:
     def step(self, now_ns: int, event: LayerInput, /) -> list[LayerEffect]:
         out: list[LayerEffect] = []
         match event:
+            case Told():
+                self._feed(now_ns, event, out)
             case Requested():
                 self._requested(now_ns, event, out)
             case Withdrawn():
@@ -98,17 +101,22 @@ class SequenceLayer:
                 self._answer_waiting(now_ns, out)
             case Drained():
                 self._feed(now_ns, event, out)
-                out += [] if self._tapping is None else self._tapping.drained(now_ns)
+                if self._tapping is not None:
+                    out += self._tapping.drained(now_ns)
             case _:
                 self._feed(now_ns, event, out)
         if self._changed:
             self._changed = False
-            self._answer_waiting(now_ns, out)
+            if self._waiting:
+                self._answer_waiting(now_ns, out)
         return out
 
     def _feed(self, now_ns: int, event: SequenceInput, out: list[LayerEffect]) -> None:
         for effect in self.core.step(now_ns, event):
-            self._of_core(effect, out)
+            if type(effect) is Whisper:
+                out.append(effect)
+            else:
+                self._of_core(effect, out)
 
     def _of_core(self, effect: SequenceEffect, out: list[LayerEffect]) -> None:
         match effect:

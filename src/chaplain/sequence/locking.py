@@ -52,6 +52,11 @@ class Locking:
         return self._attempt.until_ns if self._attempt is not None else self._due_ns
 
     @property
+    def rests(self) -> bool:
+        """Whether it is neither taken nor waited for."""
+        return self._attempt is None and self._armed is None
+
+    @property
     def holds(self) -> bool:
         """Whether the next entry is ours to write."""
         bench = self._bench

@@ -53,6 +53,10 @@ class Log:
     def base(self) -> Base:
         return self._base
 
+    @property
+    def last(self) -> Held:
+        return self._held[-1]
+
     def hash_at(self, index: int) -> bytes | None:
         if index == self.head.index:
             return self.head_hash

@@ -12,7 +12,7 @@ Invariants: a token ends once; events wait again, in front, only when they are c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from chaplain.sequence.entry import encode_run
 from chaplain.sequence.events import Publish
@@ -23,9 +23,10 @@ class Publishing:
     def __init__(self) -> None:
         self._pending: deque[Publish] = deque()
         self.pending_bytes = 0
+        """0 if and only if nothing waits."""
         self._placed: dict[int, list[Placed]] = {}
         """By the index of our entry."""
-        self._lost: list[deque[Lost]] = []
+        self.lost: list[deque[Lost]] = []
         """Entries that left the log undecided, as they hung on each other; some of them ours."""
 
     def __bool__(self) -> bool:
@@ -38,6 +39,11 @@ class Publishing:
     def take(self, index: int, bytes_max: int) -> bytes:
         """The body of the entry that will stand at this index."""
         assert self._pending
+        if len(self._pending) == 1:
+            publish = self._pending.popleft()
+            self.pending_bytes = 0
+            self._placed[index] = [Placed(publish, 0, 0)]
+            return encode_run(publish.stream, publish.publisher, publish.values)
         placed: list[Placed] = []
         runs: list[tuple[str, str, list[bytes]]] = []
         size = 0
@@ -53,26 +59,30 @@ class Publishing:
         self._placed[index] = placed
         return b"".join(encode_run(*run) for run in runs)
 
-    def displaced(self, dropped: Iterable[Held]) -> None:
+    def displaced(self, dropped: Sequence[Held]) -> None:
         """Entries left the log undecided."""
+        if not dropped:
+            return
         chain = deque(Lost(held.index, held.hash, self._placed.pop(held.index, [])) for held in dropped)
         if any(lost.placed for lost in chain):
-            self._lost.append(chain)
+            self.lost.append(chain)
 
     def is_lost_behind(self, index: int) -> bool:
         """Whether something of ours is to be decided by what is agreed behind an index."""
-        return any(chain[-1].at > index for chain in self._lost)
+        return any(chain[-1].at > index for chain in self.lost)
 
     def decided(self, index: int, digest: bytes) -> list[Placed]:
         """What is agreed at the next index: gives what of ours is in it; what it rules out waits again."""
         found = self._placed.pop(index, [])
-        for chain in [chain for chain in self._lost if chain[0].at == index]:
+        if not self.lost:
+            return found
+        for chain in [chain for chain in self.lost if chain[0].at == index]:
             if chain[0].hash == digest:
                 found = chain.popleft().placed or found
             else:
                 self._wait_again([one.publish for lost in chain for one in lost.placed])
                 chain.clear()
-        self._lost = [chain for chain in self._lost if chain]
+        self.lost = [chain for chain in self.lost if chain]
         return found
 
     def _wait_again(self, publishes: list[Publish]) -> None:
@@ -81,10 +91,10 @@ class Publishing:
 
     def abandon_placed(self) -> list[int]:
         """The tokens of what is in the log, or was and may be elsewhere; nobody waits for them here any more."""
-        lost = [one.publish.token for chain in self._lost for each in chain for one in each.placed]
+        lost = [one.publish.token for chain in self.lost for each in chain for one in each.placed]
         tokens = [one.publish.token for index in sorted(self._placed) for one in self._placed[index]]
         self._placed.clear()
-        self._lost.clear()
+        self.lost.clear()
         return lost + tokens
 
     def abandon_pending(self) -> list[int]:

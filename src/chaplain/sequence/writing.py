@@ -53,14 +53,16 @@ class Writing:
 
     def watch(self) -> None:
         bench = self._bench
-        if not bench.history or not (bench.log.undecided or self._is_something_lost()):
+        log = bench.log
+        if not bench.history or not (log.head.index > log.decided or self._is_something_lost()):
             self._stuck_ns = None
         elif self._stuck_ns is None:
             self._stuck_ns = bench.now_ns
 
     def _is_something_lost(self) -> bool:
         """Whether it takes another entry to decide what becomes of events of ours."""
-        return self._bench.publishing.is_lost_behind(self._bench.log.head.index)
+        publishing = self._bench.publishing
+        return bool(publishing.lost) and publishing.is_lost_behind(self._bench.log.head.index)
 
     def decided(self) -> None:
         self._stuck_ns = None
@@ -78,12 +80,31 @@ class Writing:
 
     def write(self) -> None:
         """While the lock is ours: changes of the work set first, then events, then somebody else's turn."""
-        while self._locking.holds and not self._bench.log.changing:
+        bench = self._bench
+        while self._has_reason() and self._locking.holds and not bench.log.changing:
+            before = bench.log.head_hash
             if not self._write_one():
                 return
-            self._bench.spread(self._bench.log.head.index - 1)
-            if len(self._bench.log.members) <= _ALONE_SUFFICES:
+            bench.spread_last(before)
+            if len(bench.log.members) <= _ALONE_SUFFICES:
                 self._decide()
+
+    def _has_reason(self) -> bool:
+        """Whether there may be something to write, were the lock ours."""
+        bench = self._bench
+        publishing = bench.publishing
+        return bool(publishing.pending_bytes or publishing.lost or bench.company.wanting or self._chore_ns is not None)
+
+    def rests(self) -> bool:
+        """Whether there is nothing to write, to wait for or to be decided, and so nothing to do for one who is calm."""
+        log = self._bench.log
+        return (
+            log.head.index == log.decided
+            and self._stuck_ns is None
+            and not self._bench.wants
+            and not self._has_reason()
+            and self._locking.rests
+        )
 
     def _write_one(self) -> bool:
         bench = self._bench
@@ -120,7 +141,7 @@ class Writing:
     def _next(self) -> int:
         """Whose turn is next: going round, the first member that waits for the lock; else it stays ours."""
         bench = self._bench
-        if not bench.company.anybody_wants():
+        if not bench.company.wanting:
             return bench.seat
         fresh = bench.company.fresh(bench.now_ns, bench.settings.silence_ns)
         wanting = {one.bearing.seat for one in fresh if one.bearing.wants and one.bearing.history == bench.history}
@@ -133,7 +154,8 @@ class Writing:
 
     def _wants(self) -> bool:
         bench = self._bench
-        if not bench.is_member or self._locking.holds:
+        idle = not bench.publishing.pending_bytes and self._chore_ns is None and self._stuck_ns is None
+        if idle or not bench.is_member or self._locking.holds:
             return False
         due = [since for since in (self._chore_ns, self._stuck_ns) if since is not None]
         if bench.publishing or not due:

@@ -105,7 +105,7 @@ BUGS = [
     _bug(
         "publish again what may keep its place elsewhere",
         "publishing",
-        "            self._lost.append(chain)\n",
+        "            self.lost.append(chain)\n",
         "            self._wait_again([one.publish for lost in chain for one in lost.placed])\n",
         400,
     ),
