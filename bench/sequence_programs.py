@@ -36,7 +36,7 @@ from chaplain.runtime.host import Clock, Host
 from chaplain.runtime.log import Log
 from chaplain.runtime.storage import Storage
 from chaplain.sequence.core import SequenceCore
-from chaplain.sequence.events import Publish, Published, SequenceEffect, Unpublished
+from chaplain.sequence.events import Publish, Published, Unpublished
 from chaplain.sequence.layer import LayerEffect, SequenceLayer
 from chaplain.sequence.messages import State
 from chaplain.sequence.settings import SequenceSettings
@@ -146,15 +146,15 @@ class BenchLayer(SequenceLayer):
         self._open[self._token] = list(callbacks)
         return Publish(self._token, STREAM, "bench", values)
 
-    def _of_core(self, effect: SequenceEffect, out: list[LayerEffect]) -> None:
-        if isinstance(effect, Published) and effect.token < 0:
+    def _ended(self, effect: Published | Unpublished, out: list[LayerEffect]) -> None:
+        if effect.token > 0:
+            super()._ended(effect, out)
+        elif isinstance(effect, Published):
             for number, callback in enumerate(self._open.pop(effect.token), effect.first):
                 callback(number)
-        elif isinstance(effect, Unpublished) and effect.token < 0:
+        else:
             for _ in self._open.pop(effect.token):
                 self.load.failed()  # a starved machine may put a node in ERR: made again, as for PySyncObj
-        else:
-            super()._of_core(effect, out)
 
 
 class BenchNode(NodeCore):

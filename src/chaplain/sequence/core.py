@@ -154,19 +154,19 @@ class SequenceCore:
             self.discovery.look()
         if bench.log.head.index > bench.log.decided:
             self._decide()
-            calm = calm and self._calm.lasts()
         if not calm:
             self._writing.look_for_chores()
         self._writing.watch()
         ballot = self.locking.complete()
         if ballot is not None:
             self._writing.write_first(ballot)
+            calm = False  # what was found may change the work set
         elif bench.state is State.WRK or bench.log.changing:
             self._writing.write()
         self._writing.wait()
         if bench.ack_due and bench.counts_here:
             bench.acknowledge()
-        if not self._calm.lasts():
+        if not calm:
             self._assess()
             if not self._writing.has_chore and self._rival is None:
                 self._calm.begin()
@@ -263,7 +263,8 @@ class SequenceCore:
             if fellow is None:
                 return
             self._heard(fellow, message)
-            self._answer(fellow, message)
+            if type(message) is not Beat:
+                self._answer(fellow, message)
         except Malformed as wrong:
             bench.counts["parcels_malformed"] += 1
             detail = {"reason": str(wrong)}

@@ -129,14 +129,8 @@ class SequenceLayer:
                     self._tapping.keep(effect)
             case Forgot():
                 self._shelf.forget(effect.index)
-            case Published():
-                if effect.token in self._publishing:
-                    self._publishing.discard(effect.token)
-                    out.append(Settled(effect.token, requests.encode(Numbered(effect.first))))
-            case Unpublished():
-                if effect.token in self._publishing:
-                    self._publishing.discard(effect.token)
-                    out.append(Settled(effect.token, kind=effect.kind, reason=effect.reason))
+            case Published() | Unpublished():
+                self._ended(effect, out)
             case Began():
                 self._shelf.began(effect)
                 self._changed = True
@@ -146,6 +140,16 @@ class SequenceLayer:
                 assert_never(effect)
 
     # Calls.
+
+    def _ended(self, effect: Published | Unpublished, out: list[LayerEffect]) -> None:
+        call = effect.token
+        if call not in self._publishing:
+            return
+        self._publishing.discard(call)
+        if isinstance(effect, Published):
+            out.append(Settled(call, requests.encode(Numbered(effect.first))))
+        else:
+            out.append(Settled(call, kind=effect.kind, reason=effect.reason))
 
     def _requested(self, now_ns: int, asked: Requested, out: list[LayerEffect]) -> None:
         try:

@@ -54,7 +54,7 @@ class Locking:
     @property
     def rests(self) -> bool:
         """Whether it is neither taken nor waited for."""
-        return self._attempt is None and self._armed is None
+        return self._attempt is None and self._armed is None and self._due_ns is None
 
     @property
     def holds(self) -> bool:

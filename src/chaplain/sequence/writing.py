@@ -97,11 +97,11 @@ class Writing:
 
     def rests(self) -> bool:
         """Whether there is nothing to write, to wait for or to be decided, and so nothing to do for one who is calm."""
-        log = self._bench.log
+        bench = self._bench
         return (
-            log.head.index == log.decided
+            bench.log.head.index == bench.log.decided
             and self._stuck_ns is None
-            and not self._bench.wants
+            and not bench.wants
             and not self._has_reason()
             and self._locking.rests
         )
