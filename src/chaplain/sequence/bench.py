@@ -17,7 +17,7 @@ from chaplain.sequence.company import Company, Fellow
 from chaplain.sequence.entry import NO_BALLOT, Ballot, Member
 from chaplain.sequence.events import Became, SequenceEffect
 from chaplain.sequence.foot import End, Foot
-from chaplain.sequence.held import Base
+from chaplain.sequence.held import Base, Held
 from chaplain.sequence.log import NOTHING, Log, set_behind
 from chaplain.sequence.messages import Bearing, Beat, Events, Message, Seq, State, encode
 from chaplain.sequence.publishing import Publishing
@@ -177,11 +177,10 @@ class Bench:
         self._wish_told = self.wants
         self.tell_all(self.members(), self.entries_after(after))
 
-    def spread_last(self, before: bytes) -> None:
+    def spread_last(self, before: bytes, last: Held) -> None:
         """The same of the last entry alone, with the hash of the one before it."""
         self.ack_due = False
         self._wish_told = self.wants
-        last = self.log.last
         self.tell_all(self.members(), Events(self.bearing(), last.index - 1, before, last.entry.encoded))
 
     def number(self) -> Seq:

@@ -74,12 +74,13 @@ class SequenceCore:
         self._intake = Intake(self.bench, self.locking, self.discovery, self._advance)
         self._learning = Learning(self.bench, self._intake.lacks, self._leave)
         self._parts = (self.locking, self.discovery, self._writing, self._intake, self._learning)
-        self._parts_of_members = (self.locking, self._writing, self._intake)
         self._calm = Calm(self.bench)
         self._clock_ns = now_ns
         self._beat_ns = 0
         self._stirred = True
         """Something came since we acted last."""
+        self._rests = False
+        """Nothing is to be written, decided or waited for, by one who has a seat."""
         self._rival: tuple[int, int] | None = None
         """Another history with events in it, and when it was last met."""
 
@@ -87,7 +88,7 @@ class SequenceCore:
 
     def deadline(self) -> int | None:
         due_ns = self._beat_ns
-        for part in self._parts if not self.bench.is_member else self._parts_of_members:
+        for part in (self._intake,) if self._rests else self._parts:
             when = part.due_ns()
             if when is not None and when < due_ns:
                 due_ns = when
@@ -103,6 +104,7 @@ class SequenceCore:
             self.bench.now_ns += passed_ns if passed_ns < _STEP_NS_MAX else _STEP_NS_MAX
         self._clock_ns = now_ns
         self._stirred = kind is not Drained and kind is not Woken
+        self._rests = False
         match event:
             case Told():
                 self._told(event)
@@ -148,12 +150,15 @@ class SequenceCore:
         """Everything that came has been taken in: write, wait for the lock, acknowledge."""
         bench = self.bench
         calm = self._calm.lasts()
-        if calm and not bench.ack_due and self._writing.rests():
-            return
         if not bench.is_member:
             self.discovery.look()
         if bench.log.head.index > bench.log.decided:
             self._decide()
+        if calm and self._writing.rests():
+            self._rests = True
+            if bench.ack_due:
+                bench.acknowledge()
+            return
         if not calm:
             self._writing.look_for_chores()
         self._writing.watch()
@@ -286,7 +291,9 @@ class SequenceCore:
                 self.locking.promise(bearing.promised)
             if bearing.decided > bench.log.decided:
                 self._intake.learn_decided(bearing)
-            if type(message) is not Events or not message.entries:  # entries are what it lacks, or will tell
+            if type(message) is Events and message.entries:
+                return  # what it brings is what we lack, or will tell
+            if self._intake.lack is not None or bearing.head > bench.log.head or bearing.decided > bench.log.decided:
                 self._intake.note_lack(fellow, bearing)
 
     def _learn(self, fellow: Fellow, bearing: Bearing) -> None:

@@ -28,19 +28,19 @@ class Intake:
         self._locking = locking
         self._discovery = discovery
         self._advance = advance
-        self._lack: tuple[int, int] | None = None
+        self.lack: tuple[int, int] | None = None
         """Whom to ask for what we lack, and when."""
         self._filled_ns = -bench.settings.lack_ns
 
     def reset(self) -> None:
-        self._lack = None
+        self.lack = None
 
     def due_ns(self) -> int | None:
-        return None if self._lack is None else self._lack[1]
+        return None if self.lack is None else self.lack[1]
 
     def tick(self) -> None:
-        if self._lack is not None and self._bench.now_ns >= self._lack[1]:
-            self._ask_for_missing(self._lack[0])
+        if self.lack is not None and self._bench.now_ns >= self.lack[1]:
+            self._ask_for_missing(self.lack[0])
 
     def take_in(self, fellow: Fellow, message: Events) -> None:
         bench = self._bench
@@ -65,18 +65,21 @@ class Intake:
             if entries[-1].author == fellow.identifier and bearing.promised < bench.promised:
                 bench.tell(fellow, Refuse(bench.bearing(), Why.STALE))
             entries = entries[: max(0, bearing.decided - previous)]
-        elif entries:
+        elif entries and entries[-1].ballot > bench.promised:
             self._locking.promise(entries[-1].ballot)
-        bench.publishing.displaced(bench.log.attach(previous, entries))
+        dropped = bench.log.attach(previous, entries)
+        if dropped:
+            bench.publishing.displaced(dropped)
         if entries:
             bench.ack_due = True
-            self._lack = None
+            self.lack = None
         else:
             self.note_lack(fellow, bearing)
         told = min(bearing.decided, previous + len(entries))
         if told > bench.log.decided:
             self._advance(told)  # these are the sender's own, and it knows them to be decided
-        self.learn_decided(bearing)
+        if bearing.decided > bench.log.decided:
+            self.learn_decided(bearing)
         if self.lacks(bearing):
             self._ask_for_missing(fellow.identifier)
 
@@ -89,10 +92,10 @@ class Intake:
         """Others acknowledge what has not come here: it is on its way, or lost."""
         bench = self._bench
         if self.lacks(bearing):
-            if self._lack is None:
-                self._lack = (fellow.identifier, bench.now_ns + self._bench.settings.lack_ns)
-        elif self._lack is not None and self._lack[0] == fellow.identifier:
-            self._lack = None
+            if self.lack is None:
+                self.lack = (fellow.identifier, bench.now_ns + self._bench.settings.lack_ns)
+        elif self.lack is not None and self.lack[0] == fellow.identifier:
+            self.lack = None
 
     def lacks(self, bearing: Bearing) -> bool:
         """Whether somebody holds what we could accept: something decided, or more under a ballot not given up."""
@@ -106,13 +109,13 @@ class Intake:
         """Not more often than once in the time that an answer may take; who learns has a way of its own."""
         bench = self._bench
         if bench.learns:
-            self._lack = None
+            self.lack = None
             return
         fellow = bench.company.fellows.get(identifier)
         if self._filled_ns > bench.now_ns - self._bench.settings.lack_ns // 2:
-            self._lack = (identifier, bench.now_ns + self._bench.settings.lack_ns // 2)
+            self.lack = (identifier, bench.now_ns + self._bench.settings.lack_ns // 2)
             return
-        self._lack = None
+        self.lack = None
         if fellow is not None and bench.history:
             self._filled_ns = bench.now_ns
             bench.tell(fellow, Fill(bench.bearing()))

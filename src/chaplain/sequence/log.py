@@ -53,10 +53,6 @@ class Log:
     def base(self) -> Base:
         return self._base
 
-    @property
-    def last(self) -> Held:
-        return self._held[-1]
-
     def hash_at(self, index: int) -> bytes | None:
         if index == self.head.index:
             return self.head_hash
@@ -165,7 +161,8 @@ class Log:
         if previous > self.head.index:
             return None
         if previous >= self.decided:
-            return (previous, entries) if self.hash_at(previous) == previous_hash else None
+            before = self.head_hash if previous == self.head.index else self.hash_at(previous)
+            return (previous, entries) if before == previous_hash else None
         skip = self.decided - previous
         for index, entry in enumerate(entries[:skip], previous + 1):
             previous_hash = entry_hash(previous_hash, index, entry.encoded)
@@ -176,7 +173,7 @@ class Log:
     def attach(self, previous: int, entries: list[Entry]) -> list[Held]:
         """Hold these entries behind `previous`; what contradicts them is dropped and given back."""
         dropped: list[Held] = []
-        before = self.hash_at(previous)
+        before = self.head_hash if previous == self.head.index else self.hash_at(previous)
         assert before is not None
         for index, entry in enumerate(entries, previous + 1):
             here = entry_hash(before, index, entry.encoded)
@@ -190,8 +187,8 @@ class Log:
         return dropped
 
     def decide_next(self) -> Held:
-        held = self.at(self.decided + 1)
-        assert held is not None, "only what is held is decided"
+        assert self.decided < self.head.index, "only what is held is decided"
+        held = self._held[self.decided - self._base.index]
         entry = held.entry
         self.decided += 1
         self.decided_hash = held.hash

@@ -14,6 +14,7 @@ from chaplain.sequence.bench import Bench
 from chaplain.sequence.changes import due_change
 from chaplain.sequence.company import Fellow
 from chaplain.sequence.entry import Ballot, EntryKind, encode_change, make_entry
+from chaplain.sequence.held import Held
 from chaplain.sequence.locking import Locking
 from chaplain.sequence.messages import Beat, State
 from chaplain.sequence.work_set import successor
@@ -83,9 +84,10 @@ class Writing:
         bench = self._bench
         while self._has_reason() and self._locking.holds and not bench.log.changing:
             before = bench.log.head_hash
-            if not self._write_one():
+            written = self._write_one()
+            if written is None:
                 return
-            bench.spread_last(before)
+            bench.spread_last(before, written)
             if len(bench.log.members) <= _ALONE_SUFFICES:
                 self._decide()
 
@@ -106,22 +108,18 @@ class Writing:
             and self._locking.rests
         )
 
-    def _write_one(self) -> bool:
+    def _write_one(self) -> Held | None:
         bench = self._bench
         change = due_change(bench) if self._chore_ns is not None else None
         if change is not None:
             if bench.log.undecided:
-                return False
-            self._append(EntryKind.CHANGE, bench.promised, encode_change(change), then=bench.seat)
-        elif bench.publishing and not self._is_held_back():
-            if not self._has_room():
-                return False
-            self._append(EntryKind.EVENTS, bench.promised, self._batch())
-        elif (self._next() != bench.seat or self._is_something_lost()) and self._has_room():
-            self._append(EntryKind.PASS, bench.promised)
-        else:
-            return False
-        return True
+                return None
+            return self._append(EntryKind.CHANGE, bench.promised, encode_change(change), then=bench.seat)
+        if bench.publishing.pending_bytes and not (bench.alone and self._is_held_back()):
+            return self._append(EntryKind.EVENTS, bench.promised, self._batch()) if self._has_room() else None
+        if (self._next() != bench.seat or self._is_something_lost()) and self._has_room():
+            return self._append(EntryKind.PASS, bench.promised)
+        return None
 
     def _has_room(self) -> bool:
         settings, log = self._bench.settings, self._bench.log
@@ -132,11 +130,11 @@ class Writing:
         bench = self._bench
         return bench.publishing.take(bench.log.head.index + 1, bench.settings.batch_bytes_max)
 
-    def _append(self, kind: EntryKind, ballot: Ballot, body: bytes = b"", then: int = 0) -> None:
+    def _append(self, kind: EntryKind, ballot: Ballot, body: bytes = b"", then: int = 0) -> Held:
         bench = self._bench
         assert ballot == bench.promised, "nobody writes under a ballot that is not his"
-        bench.log.append(make_entry(kind, ballot, bench.settings.identifier, then or self._next(), body))
         bench.counts["entries_written"] += 1
+        return bench.log.append(make_entry(kind, ballot, bench.settings.identifier, then or self._next(), body))
 
     def _next(self) -> int:
         """Whose turn is next: going round, the first member that waits for the lock; else it stays ours."""
@@ -149,7 +147,7 @@ class Writing:
 
     def _is_held_back(self) -> bool:
         bench = self._bench
-        lonely = bench.alone and len(bench.log.members) == 1
+        lonely = len(bench.log.members) == 1
         return lonely and bench.now_ns - bench.since_ns < bench.settings.lonely_ns
 
     def _wants(self) -> bool:

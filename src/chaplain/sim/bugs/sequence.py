@@ -137,15 +137,15 @@ BUGS = [
     _bug(
         "say that one holds what others hold",
         "intake",
-        "            bench.ack_due = True\n            self._lack = None\n",
-        "            bench.ack_due = True\n            self._lack = None\n"
+        "            bench.ack_due = True\n            self.lack = None\n",
+        "            bench.ack_due = True\n            self.lack = None\n"
         "            fellow.acked = max(other.acked for other in bench.company.fellows.values())\n",
         300,
     ),
     _bug(
         "hold entries that do not fit",
         "log",
-        "            return (previous, entries) if self.hash_at(previous) == previous_hash else None",
+        "            return (previous, entries) if before == previous_hash else None",
         "            return previous, entries",
     ),
     _bug(
