@@ -70,6 +70,7 @@ class Stage:
                 self.wire.append((number, to, effect.content))
             else:
                 self.effects.append((number, effect))
+        check_short_cuts(self.cores[number])
         return effects
 
     def deliver(self) -> None:
@@ -140,3 +141,23 @@ class Stage:
     def holder(self) -> int:
         [found] = [number for number, core in self.cores.items() if core.locking.holds]
         return found
+
+
+def check_short_cuts(core: SequenceCore) -> None:
+    """What is kept because it is asked for with every event is what looking for it would find."""
+    bench = core.bench
+    log, publishing = bench.log, bench.publishing
+    assert bench.is_member is (bench.me in log.members)
+    assert bench.learns is (bool(log.members) and not bench.is_member)
+    assert bench.company.wanting == sum(fellow.bearing.wants for fellow in bench.company.fellows.values())
+    assert bool(publishing) is (publishing.pending_bytes > 0)
+    assert log.decided_hash == (log.base.hash if log.decided == log.base.index else log.base_at(log.decided).hash)
+    last = log.base_at(log.head.index)
+    assert (log.head.ballot, log.head_hash, log.turn) == (last.ballot, last.hash, last.next)
+    fellows = bench.company.fellows
+    known = sorted({member.identifier for members in log.sets() for member in members} & set(fellows))
+    assert bench.members() == [fellows[who] for who in known if fellows[who].connected]
+    due_ns, rests = core.deadline(), core._rests
+    core._rests = False
+    assert core.deadline() == due_ns
+    core._rests = rests

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 from sequence_stage import Stage
 
 from chaplain.core import Drained
@@ -84,6 +86,18 @@ def test_what_is_enough() -> None:
     assert is_lost(five, {10, 20, 30})
     assert not is_lost(four, {10, 20})
     assert enough_index(five, {10: 9, 20: 7, 30: 5, 40: 1}, ()) == 5
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=7),
+    st.dictionaries(st.sampled_from(range(10, 80, 10)), st.integers(1, 4)),
+    st.sets(st.sampled_from(range(10, 80, 10))),
+)
+def test_an_index_is_enough_if_those_who_hold_it_are(seated: list[bool], held: dict[int, int], dead: set[int]) -> None:
+    members = tuple(Member(number, number * 10 * seat) for number, seat in enumerate(seated, 1))
+    here = {member.seat: held[member.seat] for member in members if member.seat in held}
+    enough = [i for i in (1, 2, 3, 4) if is_enough(members, {seat for seat in here if here[seat] >= i}, dead)]
+    assert enough_index(members, here, dead) == max(enough, default=0)
 
 
 def test_changes_and_turns() -> None:

@@ -136,6 +136,7 @@ class SequenceCore:
     def _tick(self) -> None:
         bench = self.bench
         assert bench.is_member is (bench.me in bench.log.members), "a change of the work set was overlooked"
+        assert bench.company.wanting == sum(fellow.bearing.wants for fellow in bench.company.fellows.values())
         self._calm.end()
         self.discovery.look()
         self._learning.look()
