@@ -36,10 +36,10 @@ class Numbering:
         self._dropped_last = GREETING
         self._dropped_run = 0
 
-    def next_octets(self) -> bytes:
+    def next_number(self) -> int:
         """Take the next number for a command of ours."""
         self.sent = sent = (self.sent + 1) & _MASK
-        return sent.to_bytes(2, "big")
+        return sent
 
     def dropped(self, sequence: int) -> None:
         """Our command of this number was not sent."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+
 from chaplain.link.events import Peer, Say
 from chaplain.mesh.numbering import Numbering
 from chaplain.wire.command import SIGNATURE, Hello
 
+_FRONT = struct.Struct(">2sBH")
 NEVER_NS = -(1 << 62)
 """Longer ago than any interval."""
 
@@ -53,5 +56,5 @@ class Session:
 
     def say(self, octet: int, fields: bytes = b"", urgent: bool = False) -> Say:
         """The next command to this peer."""
-        command = b"".join((SIGNATURE, bytes((octet,)), self.numbering.next_octets(), fields))
-        return Say(self.peer.instance, command, urgent)
+        front = _FRONT.pack(SIGNATURE, octet, self.numbering.next_number())
+        return Say(self.peer.instance, front + fields, urgent)

@@ -49,7 +49,7 @@ class Voice:
         tail = name_octets(shout.pool) + shout.content
         effects: list[MeshEffect] = []
         for session in members:
-            command = b"".join((_SHOUT, session.numbering.next_octets(), tail))
+            command = b"".join((_SHOUT, session.numbering.next_number().to_bytes(2, "big"), tail))
             effects.append(Say(session.peer.instance, command))
             self._vigil.spoke(now_ns, session)
         return effects
