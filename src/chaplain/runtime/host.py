@@ -223,22 +223,21 @@ class Host:
             inputs.append(Woken())
         if inputs:
             self._counts["host_wakeups"] += 1
-            if self._step(inputs, now_ns) and not self._halted:
-                self._take_completed()
-                written, self._others = self._others, []
-                self._step(written, self._clock.now_ns())
+            written = self._step(inputs, now_ns)
+            if written and not self._halted:
+                self._others += self._step(written, self._clock.now_ns())  # for the next turn, which does not wait
         for _ in range(len(self._questions)):
             self._questions.popleft()()
 
     def _timeout_ns(self, deadline_ns: int | None) -> int:
         now_ns = self._clock.now_ns()
         wait_ns = IDLE_NS if deadline_ns is None else max(0, min(deadline_ns - now_ns, IDLE_NS))
-        if self._questions:
+        if self._questions or self._others:
             return 0
         return wait_ns if self._good_bye_ns is None else min(wait_ns, 20_000_000)
 
-    def _step(self, inputs: list[Any], now_ns: int) -> bool:
-        """Says whether something was written, and is on disk already."""
+    def _step(self, inputs: list[Any], now_ns: int) -> list[Any]:
+        """Says what was written and is on disk already."""
         step = self.core.step
         effects: list[Any] = []
         for event in inputs:
@@ -251,8 +250,10 @@ class Host:
                 send(effect.channel, effect.frame)
             else:
                 self._perform(effect)
-        self._unwritten += len(persists)
-        written = bool(persists) and self._storage.submit(persists)
+        written: list[Any] = self._storage.at_once(persists) if persists else []
+        if persists and not written:
+            self._unwritten += len(persists)
+            self._storage.submit(persists)
         self._counts["host_inputs"] += len(inputs)
         self._counts["host_busy_microseconds"] += (self._clock.now_ns() - now_ns) // 1000
         return written
@@ -289,4 +290,4 @@ class Host:
             return False
         if self._clock.now_ns() >= self._good_bye_ns:
             return True
-        return self._sockets.queued_bytes == 0 and self._unwritten == 0
+        return self._sockets.queued_bytes == 0 and self._unwritten == 0 and not self._others
