@@ -28,7 +28,7 @@ class Wakes:
 
 
 def rung(waiter: Waiter) -> bool:
-    return not waiter._bell.locked()
+    return waiter.rings
 
 
 def kicked(wheel: Wheel) -> bool:

@@ -7,12 +7,16 @@ Belongs to one thread at a time.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Protocol
 
 from chaplain.client.events import Began, ClientEffect, ClientInput, Outcome, Raised, Returned, Yielded
 from chaplain.client.journal_events import Portion, Written
 from chaplain.core import Admit, Cast, Dial, Drained, Halt, HangUp, Persist, Refuse, Report, Send, Woken
 from chaplain.link.sockets import Sockets
+
+_elapsed_ns = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
+"""Goes on while the machine sleeps, as the nodes' clocks do."""
 
 
 class StepsClient(Protocol):
@@ -25,28 +29,27 @@ class Drive:
         self._core = core
         self._sockets = sockets
         self._epoch_ns = time.time_ns() - _elapsed_ns()
+        """From here on Unix time never goes back: nodes compare it with theirs, and timers must not see a clock set."""
         self._due_ns = core.deadline()
 
     def left_ns(self) -> int | None:
         """How long until the core wants to be woken; None: until something happens. To be asked before `take`."""
         self._due_ns = self._core.deadline()  # holds until the core is stepped
-        return None if self._due_ns is None else max(0, self._due_ns - self._now_ns())
+        return None if self._due_ns is None else max(0, self._due_ns - self._epoch_ns - _elapsed_ns())
 
     def take(self, events: list[ClientInput]) -> list[Outcome]:
         """Everything that came since the last time: do what follows from it, and give what is to be told."""
-        now_ns = self._now_ns()
+        now_ns = self._epoch_ns + _elapsed_ns()
         if self._due_ns is not None and self._due_ns <= now_ns:
             events = [*events, Woken()]
         if not events:
             return []
         outcomes: list[Outcome] = []
         for event in (*events, Drained()):
-            self._perform(self._core.step(now_ns, event), outcomes)
+            effects = self._core.step(now_ns, event)
+            if effects:
+                self._perform(effects, outcomes)
         return outcomes
-
-    def _now_ns(self) -> int:
-        """Unix time that never goes back: nodes compare it with theirs, and timers must not see a clock being set."""
-        return self._epoch_ns + _elapsed_ns()
 
     def _perform(self, effects: list[ClientEffect], outcomes: list[Outcome]) -> None:
         for effect in effects:
@@ -59,7 +62,3 @@ class Drive:
                     pass  # what a user must know is in the error that follows from it
                 case Admit() | Refuse() | Cast() | Persist() | Halt():
                     raise AssertionError(f"a client does not ask for {type(effect).__name__}")
-
-
-def _elapsed_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)  # goes on while the machine sleeps, as the nodes' clocks do

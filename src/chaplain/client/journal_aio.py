@@ -25,7 +25,7 @@ from chaplain.client.journal_requests import (
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
 from chaplain.client.journal_together import Together
-from chaplain.client.receipts import Receipts
+from chaplain.client.receipts import Receipts, last_receipt
 from chaplain.client.requests import Ask
 from chaplain.client.unpacking import messages_of
 from chaplain.errors import ChaplainError, Closed
@@ -238,7 +238,7 @@ class AsyncWriter:
         self._unanswered -= 1
         self._unanswered_bytes -= size_bytes
         self.count += place.messages
-        self.last = Receipts(place)[-1]
+        self.last = last_receipt(place)
         if self._places is not None:
             self._places.append(place)
         if not self._unanswered and self._error is None:

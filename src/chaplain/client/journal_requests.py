@@ -12,7 +12,7 @@ from chaplain.client.journal_events import AskWish, Batch, PetitionWish, Place, 
 from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
 from chaplain.client.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
 from chaplain.client.proof import Proof, read_proof
-from chaplain.client.receipts import Receipts
+from chaplain.client.receipts import Receipts, last_receipt
 from chaplain.client.requests import Ask, check_name, reader
 from chaplain.client.streaming import FROM_HEAD, FROM_START
 from chaplain.errors import Malformed, Missing
@@ -127,6 +127,8 @@ class Gathering:
 
 
 def single(stream: str, value: bytes, key: bytes | None, headers: Headers | None) -> Batch:
+    if type(value) is bytes and key is None and not headers and len(value) <= CHUNK_BYTES:
+        return Batch(stream, [value], size_bytes=len(value))  # what most are, without a look at the bound
     gathering = Gathering()
     gathering.add(value, key, headers)
     return gathering.batch(stream)
@@ -151,13 +153,18 @@ def write(batch: Batch) -> Ask[Receipts]:
     return Ask(lambda call, timeout_ns: WriteWish(call, batch, timeout_ns), Receipts)
 
 
+def write_one(batch: Batch) -> Ask[Receipt]:
+    """The same for a batch of one request: its last receipt."""
+    return Ask(lambda call, timeout_ns: WriteWish(call, batch, timeout_ns), last_receipt)
+
+
 def resolve(request: Sequence[int]) -> Ask[Receipt | None]:
     if not isinstance(request, tuple | list) or [type(part) for part in request] != [int, int] or min(request) < 1:
         raise ValueError(f"a request's id is two numbers from 1 on, as the `id` of an `Unknown`, not {request!r}")
     client_id, message_id = request
     return Ask(
         lambda call, timeout_ns: ResolveWish(call, client_id, message_id, timeout_ns),
-        lambda found: Receipts(found)[-1] if isinstance(found, Place) else None,
+        lambda found: last_receipt(found) if isinstance(found, Place) else None,
     )
 
 

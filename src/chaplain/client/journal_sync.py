@@ -27,7 +27,7 @@ from chaplain.client.journal_requests import (
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
 from chaplain.client.nap import nap
-from chaplain.client.receipts import Receipts
+from chaplain.client.receipts import Receipts, last_receipt
 from chaplain.client.requests import Ask
 from chaplain.client.unpacking import messages_of
 from chaplain.errors import ChaplainError, Closed, Unreachable
@@ -73,7 +73,7 @@ class Journal:
         """
         batch = journal_requests.single(self.stream, value, key, headers)
         known = None if id is None else self._resolve(id)
-        return known if known is not None else self._line.run(journal_requests.write(batch))[0]
+        return known if known is not None else self._line.run(journal_requests.write_one(batch))
 
     def write_many(self, items: Iterable[Item]) -> Receipts:
         """Append messages as one request: all of them, one after the other, or none."""
@@ -240,7 +240,7 @@ class Writer:
             self._unanswered -= 1
             self._unanswered_bytes -= size_bytes
             self.count += place.messages
-            self.last = Receipts(place)[-1]
+            self.last = last_receipt(place)
             if self._places is not None:
                 self._places.append(place)
             if not self._unanswered and self._error is None:

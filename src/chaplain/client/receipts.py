@@ -64,5 +64,20 @@ class Receipts(Sequence[Receipt]):
         return repr([*self])
 
 
+def last_receipt(place: Place) -> Receipt:
+    """Of the last message there; a single one needs no more."""
+    unknown, before = place.base_offset == PLACE_UNKNOWN, place.messages - 1
+    return Receipt(
+        place.stream,
+        PLACE_UNKNOWN if unknown else place.base_offset + before,
+        place.regime,
+        place.index,
+        place.timestamp_ns,
+        place.hash,
+        place.client_id,
+        place.first_id if place.requests == 1 else place.first_id + before,
+    )
+
+
 def _shifted(numbers: range, by: int) -> range:
     return range(numbers.start + by, numbers.stop + by, numbers.step)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Sized
 from types import FrameType
 from typing import Any
@@ -19,9 +20,12 @@ from typing import Any
 _FAULTS = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 _NUMBERS = tuple(sorted(int(number) for number in signal.valid_signals() - _FAULTS if number < 32))
 
-# Without the conversions to and from enumerations, which cost more than all the rest.
-_get: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
-_set: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
+_NONE_OF_PYTHON = (None, signal.SIG_DFL, signal.SIG_IGN)
+
+# What `signal` is made of, if it is there, without conversions to enumerations, which cost more than all the rest.
+_signal: Any = sys.modules.get("_signal", signal)
+_get: Callable[[int], Any] = _signal.getsignal
+_set: Callable[[int, Any], Any] = _signal.signal
 
 
 class Shield:
@@ -30,7 +34,10 @@ class Shield:
     def __init__(self) -> None:
         self.held: dict[int, FrameType | None] = {}
         """Signals that came meanwhile."""
+        self._found: list[Any] = []
+        """What was installed for each of the signals the last time, ..."""
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        """... and which of it is to be held back."""
         self._up = False
         self._pid = os.getpid()
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -41,19 +48,24 @@ class Shield:
 
     def __enter__(self) -> Shield:
         note = self._note
-        found = {number: handler for number in _NUMBERS if callable(handler := _get(number))}
-        for number, handler in found.items():
-            if handler == note:  # not put back the last time
-                found[number] = self._handlers[number]
-        self._handlers = found
+        found = list(map(_get, _NUMBERS))
+        if found != self._found:
+            self._handlers = self._to_hold(found)
+            self._found = found
         self._up = True
         try:
-            for number in found:
+            for number in self._handlers:
                 _set(number, note)
         except BaseException:  # of a handler that had its turn in between
             self.__exit__()
             raise
         return self
+
+    def _to_hold(self, found: list[Any]) -> dict[int, Callable[[int, FrameType | None], Any]]:
+        handlers = dict(zip(_NUMBERS, found, strict=True))
+        late = {number: self._handlers[number] for number, one in handlers.items() if one == self._note}
+        handlers |= late  # they were not put back the last time
+        return {number: handler for number, handler in handlers.items() if handler not in _NONE_OF_PYTHON}
 
     def __exit__(self, *_: object) -> None:
         self._up = False  # what is not put back, because a handler raises in between, goes on to whom it was meant for

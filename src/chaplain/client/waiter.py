@@ -19,16 +19,30 @@ class Waiter:
         """The outcome is there."""
         self._result: Any = None
         self._error: BaseException | None = None
-        self._bell = Lock()  # held until it is rung
-        self._bell.acquire()
+        self._bell: Lock | None = None  # held until it is rung
+
+    def arm(self) -> None:
+        """From now on it can be rung. Who means to sleep looks whether it is over after this, not before."""
+        if self._bell is None:
+            bell = Lock()
+            bell.acquire()
+            self._bell = bell
 
     def sleep(self, timeout_s: float) -> None:
         """Until it is rung, which may have happened before."""
-        self._bell.acquire(timeout=max(0.0, timeout_s))
+        self.arm()
+        assert self._bell is not None
+        if not self.over:
+            self._bell.acquire(timeout=max(0.0, timeout_s))
 
     def ring(self) -> None:
+        assert self._bell is not None, "only who is armed can be rung"
         with suppress(RuntimeError):  # it is ringing
             self._bell.release()
+
+    @property
+    def rings(self) -> bool:
+        return self._bell is not None and not self._bell.locked()
 
     def result(self) -> Any:
         """What came of the call, once it is over: given, or raised."""
@@ -47,9 +61,11 @@ class Waiter:
     def set_result(self, result: Any, /) -> None:
         self._result = result
         self.over = True
-        self.ring()
+        if self._bell is not None:
+            self.ring()
 
     def set_exception(self, exception: BaseException, /) -> None:
         self._error = exception
         self.over = True
-        self.ring()
+        if self._bell is not None:
+            self.ring()

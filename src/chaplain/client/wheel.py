@@ -102,6 +102,7 @@ class Wheel:
                 if self._waiters:
                     self._waiters.pop(waiter, None)
                 return True
+            waiter.arm()
             self._waiters[waiter] = None
             if self._queue:
                 self._rouse()
