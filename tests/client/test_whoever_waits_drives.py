@@ -20,7 +20,7 @@ from chaplain.client.board import Board, Sink
 from chaplain.client.engine import Engine
 from chaplain.client.events import Cancelled, Returned
 from chaplain.client.waiter import Waiter
-from chaplain.core import Drained
+from chaplain.core import Disconnected, Drained
 from chaplain.errors import ChaplainError, Closed
 from chaplain.link.sockets import Sockets
 
@@ -103,6 +103,32 @@ def call_on(engine: Engine, board: Board) -> None:
     end_s = time.monotonic() + LIMIT_S
     while time.monotonic() < end_s:
         call(engine, board)
+
+
+class Keeps(Answers):
+    """Keeps what it was given, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def step(self, now_ns: int, event: object) -> list[object]:
+        self.seen.append(event)
+        return super().step(now_ns, event)
+
+
+def test_what_came_before_a_call_is_taken_in_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a write would go to a session that has ended, and once more to another: nobody could tell its fate."""
+    ended, core = Disconnected(1, "the node is gone"), Keeps()
+    engine, board = started(core)
+    call(engine, board)
+    core.seen.clear()
+    waiting = [[ended]]  # as if the background thread had not looked since
+    wait = engine._sockets.wait
+    monkeypatch.setattr(engine._sockets, "wait", lambda left_ns: waiting.pop() if waiting else wait(left_ns))
+    call(engine, board)
+    assert [type(event) for event in core.seen][:2] == [Disconnected, Cancelled]
+    engine.stop()
 
 
 def test_the_background_thread_tells_what_nobody_drives_for() -> None:

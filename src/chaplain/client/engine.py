@@ -114,7 +114,8 @@ class Engine:
     def _drive_for(self, waiter: Waiter, end_s: float, held: Sized) -> None:
         """Until the waiter has its outcome, time is up, or a signal wants to be handled."""
         try:
-            goes_on = self._turn(self._wheel.taken_in())  # what we came for leaves before we look what came
+            # What came before goes first: a session that has ended must not be written to as if it had not.
+            goes_on = self._turn([*self._sockets.wait(0), *self._wheel.taken_in()])
             while goes_on and not waiter.over and not held and time.monotonic() < end_s:
                 left_ns = self._drive.left_ns()
                 arrived = self._sockets.wait(_NAP_NS if left_ns is None else min(left_ns, _NAP_NS))
