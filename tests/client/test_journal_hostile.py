@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from chaplain.client.call_events import Raised, Returned
 from chaplain.client.journal import ClientJournal
 from chaplain.client.journal_events import (
     AskWish,
+    Barred,
     Batch,
     PetitionWish,
     ReadWish,
@@ -127,3 +129,22 @@ def test_whatever_nodes_say_every_call_ends_once(script, payload) -> None:
             give(Spoke(b"%016d" % session, step, payload))
     give(Stopping())
     assert sorted(ended) == list(range(1, call + 1))
+
+
+@pytest.mark.parametrize("end", [Stopping(), Barred("nobody will have us")])
+def test_who_asks_what_becomes_of_a_write_hears_of_its_end_once(end) -> None:
+    journal = ClientJournal(Identity(b"m" * 32), "cluster", Random(1))
+    opened = Opened(1, 1, "cluster", b"a" * 15, "me", 2**40)
+    leased = Decided(2, "applied", "", 7, b"a" * 15, 0)
+    events = [
+        SessionUp(bytes(16)),
+        WriteWish(1, Batch("s", [b"a"], size_bytes=1), SECOND_NS),
+        Spoke(bytes(16), opened, b""),
+        Drained(),
+        Spoke(bytes(16), leased, b""),
+        Drained(),
+        ResolveWish(2, 7, 1, SECOND_NS),
+        end,
+    ]
+    effects = [effect for event in events for effect in journal.step(SECOND_NS, event)]
+    assert sorted(effect.call for effect in effects if isinstance(effect, Written | Returned | Raised)) == [1, 2]

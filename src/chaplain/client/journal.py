@@ -184,14 +184,19 @@ class ClientJournal:
         """Nobody will have us: what waits need not wait."""
         self._writing.bar(reason)
         self._streaming.bar(reason)
-        for ask in list(self._asks.values()):
-            self._fail(ask, Failure.REFUSED, reason)
+        self._fail_asks(Failure.REFUSED, reason)
 
     def _stop(self, now_ns: int) -> None:
         self._writing.stop(now_ns)
         self._streaming.stop()
+        self._fail_asks(Failure.CLOSED, "the client was closed before an answer came")
+
+    def _fail_asks(self, failure: Failure, reason: str) -> None:
+        """All but those that were just told what became of the write that they asked about."""
+        told = {effect.call for effect in self._effects if isinstance(effect, Written | Returned | Raised)}
         for ask in list(self._asks.values()):
-            self._fail(ask, Failure.CLOSED, "the client was closed before an answer came")
+            if ask.wish.call not in told:
+                self._fail(ask, failure, reason)
 
     # What nodes say.
 
