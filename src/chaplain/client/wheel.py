@@ -25,7 +25,7 @@ from chaplain.client.events import ClientInput
 from chaplain.client.waiter import Waiter
 from chaplain.errors import Closed
 
-DOZE_S = 0.05
+DOZE_S = 0.01
 """How late the engine's thread may be for what comes while nobody waits for anything."""
 _NOBODY = 0
 
