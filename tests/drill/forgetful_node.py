@@ -6,22 +6,21 @@ What it wrote before is whole: so it surely starts again, and surely without wha
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 from chaplain.cli.main import main
-from chaplain.core import Persist, Persisted
+from chaplain.core import Persist, Persisted, PersistFailed
 from chaplain.runtime.storage import Storage
 
 FLAG = "forget"
-_really_at_once, _really_perform, _really_finish = Storage._at_once, Storage._perform_all, Storage._finish
+_really_at_once, _really_perform, _really_finish = Storage.at_once, Storage._perform_all, Storage._finish
 _flag = Path(sys.argv[-1]).parent.parent / FLAG
 _forgetting = False
 
 
-def at_once(self: Storage, persists: list[Persist]) -> bool:
-    return not _forgets() and _really_at_once(self, persists)
+def at_once(self: Storage, persists: list[Persist]) -> list[Persisted | PersistFailed]:
+    return [] if _forgets() else _really_at_once(self, persists)
 
 
 def perform_all(self: Storage, group: list[Persist]) -> None:
@@ -29,13 +28,10 @@ def perform_all(self: Storage, group: list[Persist]) -> None:
         _really_perform(self, group)
 
 
-def finish(self: Storage, group: list[Persist]) -> None:
+def finish(self: Storage, group: list[Persist]) -> list[Persisted | PersistFailed]:
     if not _forgetting:
-        _really_finish(self, group)
-        return
-    for persist in group:
-        self._done.append(Persisted(persist.ticket))
-    os.eventfd_write(self.fd, 1)
+        return _really_finish(self, group)
+    return [Persisted(persist.ticket) for persist in group]
 
 
 def _forgets() -> bool:
@@ -46,7 +42,7 @@ def _forgets() -> bool:
 
 
 if __name__ == "__main__":
-    Storage._at_once = at_once  # type: ignore[method-assign]
+    Storage.at_once = at_once  # type: ignore[method-assign]
     Storage._perform_all = perform_all  # type: ignore[method-assign]
     Storage._finish = finish  # type: ignore[method-assign]
     main()
