@@ -27,22 +27,19 @@ class Mail:
         """What was said to a peer last, and its parcel: mostly the next one is told the same."""
 
     def to_peer(self, effect: ToPeer) -> None:
-        instance = self._nodes.instance(effect.node)
-        if instance is None:
-            return
-        if self._said[0] is not effect.message:
-            body, payload = peer_messages.encode(effect.message)
-            self._said = (effect.message, parcel.encode(Parcel(self._identifier, Layer.JOURNAL, body, payload)))
-        self._out.append(Whisper(instance, self._said[1], urgent=False))
+        self._to_node(effect.node, effect.message, effect.message, urgent=False)
 
     def order(self, tell: Tell) -> None:
-        instance = self._nodes.instance(tell.node)
+        self._to_node(tell.node, tell.message, Order(tell.message), urgent=True)
+
+    def _to_node(self, node: int, said: object, message: PeerMessage, *, urgent: bool) -> None:
+        """`said` is what the message is made of, and is the same for all who are told the same."""
+        instance = self._nodes.instance(node)
         if instance is None:
             return
-        if self._said[0] is not tell.message:
-            body, payload = peer_messages.encode(Order(tell.message))
-            self._said = (tell.message, parcel.encode(Parcel(self._identifier, Layer.JOURNAL, body, payload)))
-        self._out.append(Whisper(instance, self._said[1], urgent=True))
+        if self._said[0] is not said:
+            self._said = (said, self._parcel(*peer_messages.encode(message)))
+        self._out.append(Whisper(instance, self._said[1], urgent))
 
     def to_session(self, peer: Peer, message: PeerMessage) -> None:
         """To a node that is no member, and hence has no id here."""
@@ -53,5 +50,7 @@ class Mail:
             self._whisper(effect.instance, client_messages.encode(effect.message), effect.payload)
 
     def _whisper(self, instance: bytes, body: bytes, payload: bytes) -> None:
-        content = parcel.encode(Parcel(self._identifier, Layer.JOURNAL, body, payload))
-        self._out.append(Whisper(instance, content, urgent=False))
+        self._out.append(Whisper(instance, self._parcel(body, payload), urgent=False))
+
+    def _parcel(self, body: bytes, payload: bytes) -> bytes:
+        return parcel.encode(Parcel(self._identifier, Layer.JOURNAL, body, payload))
