@@ -24,7 +24,7 @@ from chaplain.client.lane import Lane, Packed
 from chaplain.client.opening import prepare
 from chaplain.client.packing import make_pack
 from chaplain.client.proof import pack_proof, read_proof
-from chaplain.client.receipts import Receipts
+from chaplain.client.receipts import Receipts, last_receipt
 from chaplain.client.signer import Signer
 from chaplain.client.unpacking import messages_of
 from chaplain.errors import ConfigError, Malformed, Missing
@@ -163,6 +163,15 @@ def test_receipts_of_a_place() -> None:
     with pytest.raises(IndexError):
         each[3]
     assert (dict(last)["offset"], last.timestamp, last.hash) == (102, 77, b"h" * 32)
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+@pytest.mark.parametrize("base_offset", [0, 100, PLACE_UNKNOWN])
+def test_one_receipt_is_what_all_of_them_have_there(requests: int, base_offset: int) -> None:
+    place = Place(4, 10, requests, "s", base_offset, 3, 9, 2, 77, b"h" * 32)
+    receipts = Receipts(place)
+    assert [receipts[number] for number in range(3)] == [*receipts]
+    assert last_receipt(place) == [*receipts][-1]
 
 
 # Lanes.

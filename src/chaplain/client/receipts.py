@@ -31,8 +31,7 @@ class Receipts(Sequence[Receipt]):
     def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
         if isinstance(index, slice):
             return self._some(range(len(self))[index])
-        number = range(len(self))[index]
-        return self._some(range(number, number + 1))[0]
+        return _one(self._place, range(len(self))[index])
 
     def _some(self, numbers: range) -> list[Receipt]:
         """The receipts of these messages, counted from 0; what they share is looked up once."""
@@ -66,16 +65,20 @@ class Receipts(Sequence[Receipt]):
 
 def last_receipt(place: Place) -> Receipt:
     """Of the last message there; a single one needs no more."""
-    unknown, before = place.base_offset == PLACE_UNKNOWN, place.messages - 1
+    return _one(place, place.messages - 1)
+
+
+def _one(place: Place, number: int) -> Receipt:
+    """What `_some` gives for this message alone, without the ranges."""
     return Receipt(
         place.stream,
-        PLACE_UNKNOWN if unknown else place.base_offset + before,
+        PLACE_UNKNOWN if place.base_offset == PLACE_UNKNOWN else place.base_offset + number,
         place.regime,
         place.index,
         place.timestamp_ns,
         place.hash,
         place.client_id,
-        place.first_id if place.requests == 1 else place.first_id + before,
+        place.first_id if place.requests == 1 else place.first_id + number,
     )
 
 
