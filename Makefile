@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 
+# Nodes are processes, started by the hundred in the suite: each would compile all of its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test check bench prove lock clean
 
 help:  ## list the targets
@@ -18,8 +21,9 @@ $(READY): pyproject.toml requirements.lock
 	@echo "set-up: filling $(VENV), about 700 MB to download the first time"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@$(UV) pip install --quiet --require-hashes -r requirements.lock
+	@$(UV) pip install --quiet --compile-bytecode --require-hashes -r requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $(READY)
 	@echo "set-up: done, $(BIN)/chaplain is ready"
 
