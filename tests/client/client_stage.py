@@ -194,3 +194,10 @@ class Stage:
 
 
 __all__ = ["SECOND_NS", "Done", "EventItem", "Failed", "PlainNode", "PoolItem", "Stage", "Started"]
+
+
+def up(count: int = 3, settings: Settings | None = None) -> Stage:
+    """A client that has met its nodes."""
+    stage = Stage(count, settings)
+    stage.run(0.001)
+    return stage

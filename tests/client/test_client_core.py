@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from client_stage import SECOND_NS, PlainNode, Stage
+from client_stage import SECOND_NS, PlainNode, Stage, up
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.client.events import (
-    Began,
     Connect,
     Failure,
-    Measure,
     Raised,
     Returned,
     Settings,
-    Yielded,
 )
 from chaplain.core import Drained, Stopping
 from chaplain.desk.messages import (
     AskQuestion,
-    Cancel,
     ClientRequest,
     Done,
-    EventItem,
     Failed,
     FireEvent,
     GetMembers,
@@ -30,20 +25,13 @@ from chaplain.desk.messages import (
     JoinAPool,
     ListenEvents,
     LookUp,
-    PoolItem,
     RotateKeys,
     ShoutToPool,
     Started,
 )
 from chaplain.wire import command
-from chaplain.wire.command import Alive, Ping
+from chaplain.wire.command import Alive
 from chaplain.wire.parcel import Layer
-
-
-def up(count: int = 3, settings: Settings | None = None) -> Stage:
-    stage = Stage(count, settings)
-    stage.run(0.001)
-    return stage
 
 
 def test_three_sessions_are_kept_warm() -> None:
@@ -271,219 +259,6 @@ def test_an_acting_call_that_was_not_sent_yet_is_not_unknown() -> None:
     [raised] = stage.of(1)
     assert isinstance(raised, Raised)
     assert raised.failure is Failure.UNREACHABLE
-
-
-def test_a_third_node_takes_the_place_of_a_lost_one() -> None:
-    stage = up()
-    stage.kill(stage.serving())
-    stage.run(0.5)
-    up_at = {session.endpoint for session in stage.core._keeper.sessions.values()}
-    assert up_at == {endpoint for endpoint, node in stage.nodes.items() if node.up}
-
-
-def test_a_lost_node_is_dialled_again_when_it_is_the_only_one() -> None:
-    stage = up(1)
-    node = stage.serving()
-    stage.kill(node)
-    stage.call(GetStatus(1))
-    stage.run(1)
-    node.up = True
-    stage.run(3)
-    assert node.requests == [(GetStatus(1), b"")]
-
-
-def test_an_answer_from_a_session_the_call_has_left_is_ignored() -> None:
-    stage = up()
-    first, spare = stage.serving(), None
-    stage.call(GetStatus(1))
-    spare = next(node for node in stage.nodes.values() if node.dial is not None and node is not first)
-    stage.reply(spare, Done(1), b"not asked")
-    assert stage.outcomes == []
-
-
-def test_silence_is_pinged_and_then_given_up() -> None:
-    stage = up()
-    first = stage.serving()
-    first.mute = True
-    stage.call(GetStatus(1), timeout_s=30)
-    stage.run(2.1)
-    assert first.pings == 1
-    stage.run(3.8)
-    assert stage.serving() is first
-    stage.run(0.2)
-    second = stage.serving()
-    assert second is not first
-    assert second.requests == [(GetStatus(1), b"")]
-
-
-def test_a_node_that_answers_pings_is_kept() -> None:
-    stage = up()
-    first = stage.serving()
-    stage.run(60)
-    assert stage.serving() is first
-    assert 20 <= first.pings <= 31
-
-
-def test_ping_measures_the_round_trip() -> None:
-    stage = up()
-    node = stage.serving()
-    node.mute = True
-    stage.give(Measure(1, SECOND_NS))
-    stage.now_ns += 1500
-    stage.frame(node, command.encode(command.DecenAck(2)))
-    assert stage.of(1) == [Returned(1, (1500).to_bytes(8, "big"))]
-
-
-def test_ping_moves_with_the_session() -> None:
-    stage = up()
-    first = stage.serving()
-    first.mute = True
-    stage.give(Measure(1, 10 * SECOND_NS))
-    stage.kill(first)
-    assert isinstance(stage.of(1)[0], Returned)
-
-
-def test_a_ping_of_the_node_is_answered() -> None:
-    stage = up()
-    node = stage.serving()
-    stage.frame(node, command.encode(Ping(3)))
-    assert node.sequences == [2]
-
-
-def test_a_greeting_that_never_comes_frees_the_place() -> None:
-    stage = Stage()
-    silent = list(stage.core._endpoints._records)[:2]
-    for endpoint in silent:
-        stage.nodes[endpoint].mute = True
-    stage.give(Connect(1, 10 * SECOND_NS))
-    stage.run(3.5)
-    assert isinstance(stage.of(1)[0], Returned)
-
-
-def test_a_node_that_lets_us_in_and_says_nothing_is_named_as_such() -> None:
-    stage = Stage(1)
-    next(iter(stage.nodes.values())).mute = True
-    stage.give(Connect(1, SECOND_NS))
-    stage.run(1.1)
-    [raised] = stage.of(1)
-    assert isinstance(raised, Raised)
-    assert "does not greet us" in raised.reason
-
-
-def test_timeouts_name_the_node_that_did_not_answer() -> None:
-    stage = up()
-    stage.call(GetStatus(1), timeout_s=1)
-    stage.call(FireEvent(2, "x"), timeout_s=1)
-    stage.run(1.1)
-    status, fire = stage.outcomes
-    assert isinstance(status, Raised)
-    assert status.failure is Failure.UNREACHABLE
-    assert stage.serving().endpoint in status.reason
-    assert isinstance(fire, Raised)
-    assert fire.failure is Failure.UNKNOWN
-
-
-def test_a_listening_begins_once_and_yields() -> None:
-    stage = up()
-    node = stage.serving()
-    stage.call(JoinAPool(1, "chat"), timeout_s=1)
-    stage.reply(node, Started(1))
-    item = PoolItem(1, "chat", 4, "alice", 2)
-    stage.reply(node, item, b"hi")
-    stage.run(30)
-    assert stage.outcomes == [Began(1), Yielded(1, item, b"hi", 2, moved=False)]
-
-
-def test_a_listening_that_does_not_begin_fails_and_is_cancelled() -> None:
-    stage = up()
-    stage.call(JoinAPool(1, "chat"), timeout_s=1)
-    stage.run(1.1)
-    assert [type(outcome) for outcome in stage.outcomes] == [Raised]
-    assert stage.serving().requests[-1] == (Cancel(1), b"")
-
-
-def test_a_listening_moves_and_says_so_once() -> None:
-    stage = up()
-    stage.call(JoinAPool(1, "chat"))
-    stage.reply(stage.serving(), Started(1))
-    stage.kill(stage.serving())
-    node = stage.serving()
-    assert node.requests == [(JoinAPool(1, "chat"), b"")]
-    stage.reply(node, Started(1))
-    item = PoolItem(1, "chat", 4, "alice", 0)
-    stage.reply(node, item, b"a")
-    stage.reply(node, item, b"b")
-    assert stage.outcomes == [
-        Began(1),
-        Yielded(1, item, b"a", 0, moved=True),
-        Yielded(1, item, b"b", 0, moved=False),
-    ]
-
-
-def test_a_listening_waits_out_a_time_without_any_node() -> None:
-    stage = up()
-    stage.call(ListenEvents(1), timeout_s=1)
-    stage.reply(stage.serving(), Started(1))
-    for node in stage.nodes.values():
-        stage.kill(node)
-    stage.run(60)
-    for node in stage.nodes.values():
-        node.up = True
-    stage.run(5)
-    assert stage.serving().requests == [(ListenEvents(1), b"")]
-    assert stage.outcomes == [Began(1)]
-
-
-def test_an_event_seen_at_two_nodes_is_given_once() -> None:
-    stage = up()
-    stage.call(ListenEvents(1))
-    item = EventItem(1, "ab", "deployed", 4)
-    stage.reply(stage.serving(), Started(1))
-    stage.reply(stage.serving(), item, b"v2")
-    stage.kill(stage.serving())
-    stage.reply(stage.serving(), Started(1))
-    stage.reply(stage.serving(), item, b"v2")
-    assert [type(outcome) for outcome in stage.outcomes] == [Began, Yielded]
-
-
-def test_losses_of_the_link_are_counted_into_the_next_item() -> None:
-    stage = up()
-    node = stage.serving()
-    stage.call(JoinAPool(1, "chat"))
-    stage.reply(node, Started(1))
-    stage.link.lost = 3
-    item = PoolItem(1, "chat", 4, "alice", 2)
-    stage.reply(node, item)
-    assert stage.of(1)[-1] == Yielded(1, item, b"", 5, moved=False)
-
-
-def test_cancelling_a_listening_tells_the_node_and_ends_it() -> None:
-    stage = up()
-    node = stage.serving()
-    stage.call(JoinAPool(1, "chat"))
-    stage.reply(node, Started(1))
-    stage.cancel(1)
-    assert node.requests[-1] == (Cancel(1), b"")
-    stage.reply(node, PoolItem(1, "chat", 4, "alice", 0))
-    assert stage.outcomes == [Began(1)]
-
-
-def test_cancelling_an_unknown_call_does_nothing() -> None:
-    stage = up()
-    stage.cancel(99)
-    assert stage.outcomes == []
-
-
-def test_an_item_of_something_else_is_reported_and_not_given() -> None:
-    stage = up()
-    node = stage.serving()
-    stage.call(JoinAPool(1, "chat"))
-    stage.call(GetStatus(2))
-    stage.reply(node, PoolItem(1, "other", 4, "alice", 0))
-    stage.reply(node, EventItem(1, "ab", "x", 4))
-    stage.reply(node, Started(2))
-    assert stage.outcomes == []
-    assert [(report.event, report.peer) for report in stage.reports] == [("malformed", node.endpoint)] * 3
 
 
 def test_too_many_calls_are_refused_before_anything_is_sent() -> None:

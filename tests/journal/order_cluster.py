@@ -156,6 +156,9 @@ class Cluster:
     def up(self) -> list[Desk]:
         return [desk for node, desk in self.desks.items() if node not in self.down]
 
+    def followers(self) -> list[int]:
+        return [node for node in self.nodes if node != self.master().node]
+
     def move(self) -> bool:
         """Deliver one message on every wire, let every disk write, drain."""
         moved = False

@@ -8,7 +8,7 @@ import pytest
 from order_cluster import MILLISECOND, Cluster
 
 from chaplain.core import Drained, PersistFailed, Replace, Stopping, Woken
-from chaplain.journal.cluster_message import Reference, decode_body
+from chaplain.journal.cluster_message import Reference
 from chaplain.journal.node_message import EntryType, NewSet, Stage, encode_fields
 from chaplain.journal.order_events import ConfigOffered, PayloadArrived, PeerDown, Role, SpaceTold
 from chaplain.journal.order_message import (
@@ -16,7 +16,6 @@ from chaplain.journal.order_message import (
     AskVote,
     Canvass,
     Canvassed,
-    Fetch,
     Handover,
     Heard,
     Mark,
@@ -32,10 +31,6 @@ def cluster() -> Cluster:
     made = Cluster(3)
     made.run(3)
     return made
-
-
-def followers(cluster: Cluster) -> list[int]:
-    return [node for node in cluster.nodes if node != cluster.master().node]
 
 
 def test_founders_elect_one_master_who_opens_his_regime(cluster: Cluster) -> None:
@@ -57,7 +52,7 @@ def test_the_proposal_leaves_before_the_masters_own_sync_and_is_one_persist(clus
     master = cluster.master()
     cluster.arrive()
     master.step(Drained())
-    assert isinstance(master.said(followers(cluster)[0])[-1], Propose)
+    assert isinstance(master.said(cluster.followers()[0])[-1], Propose)
     assert len(master.persists) == 1
     cluster.arrive()
     master.step(Drained())
@@ -65,7 +60,7 @@ def test_the_proposal_leaves_before_the_masters_own_sync_and_is_one_persist(clus
 
 
 def test_no_acknowledgement_before_persisted(cluster: Cluster) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
+    master, node = cluster.master(), cluster.followers()[0]
     cluster.arrive()
     master.step(Drained())
     proposal = next(message for message in master.said(node) if isinstance(message, Propose))
@@ -79,7 +74,7 @@ def test_no_acknowledgement_before_persisted(cluster: Cluster) -> None:
 
 
 def test_no_acknowledgement_while_a_payload_is_missing(cluster: Cluster) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
+    master, node = cluster.master(), cluster.followers()[0]
     arrived = cluster.arrive(master.node)
     master.step(Drained())
     follower = cluster[node]
@@ -95,7 +90,7 @@ def test_no_acknowledgement_while_a_payload_is_missing(cluster: Cluster) -> None
 
 def test_acknowledgements_of_another_regime_or_body_do_not_count(cluster: Cluster) -> None:
     master = cluster.master()
-    a, b = followers(cluster)
+    a, b = cluster.followers()
     cluster.arrive()
     master.step(Drained())
     master.write()
@@ -134,7 +129,7 @@ def test_an_acknowledgement_of_a_life_that_is_over_does_not_count(cluster: Clust
 
 
 def test_a_mark_follows_when_there_is_nothing_to_propose(cluster: Cluster) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
+    master, node = cluster.master(), cluster.followers()[0]
     cluster.arrive()
     cluster.settle()
     assert cluster[node].core.agreed == master.core.agreed
@@ -145,7 +140,7 @@ def test_a_mark_follows_when_there_is_nothing_to_propose(cluster: Cluster) -> No
 
 
 def test_what_only_the_masters_own_clients_wait_for_is_told_a_little_later(cluster: Cluster) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
+    master, node = cluster.master(), cluster.followers()[0]
     payload = b"mine"
     arrived = PayloadArrived(Reference(master.node, 1, 1), sha256(payload).digest(), payload)
     for desk in cluster.up():
@@ -164,7 +159,7 @@ def test_what_only_the_masters_own_clients_wait_for_is_told_a_little_later(clust
 
 
 def test_many_marks_have_one_answer(cluster: Cluster) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
+    master, node = cluster.master(), cluster.followers()[0]
     follower = cluster[node]
     cluster.run(0.5)
     mark = Mark(master.core.regime, *master.core.agreed)
@@ -179,7 +174,7 @@ def test_many_marks_have_one_answer(cluster: Cluster) -> None:
 
 def test_one_vote_a_regime_on_disk_before_it_leaves(cluster: Cluster) -> None:
     master = cluster.master()
-    a, b = followers(cluster)
+    a, b = cluster.followers()
     cluster.kill(master.node)
     voter = cluster[b]
     index = voter.core.agreed[0]
@@ -197,7 +192,7 @@ def test_one_vote_a_regime_on_disk_before_it_leaves(cluster: Cluster) -> None:
 
 def test_no_vote_for_a_log_behind_ones_own(cluster: Cluster) -> None:
     master = cluster.master()
-    a, b = followers(cluster)
+    a, b = cluster.followers()
     cluster.arrive()
     cluster.settle()
     cluster.kill(master.node)
@@ -208,7 +203,7 @@ def test_no_vote_for_a_log_behind_ones_own(cluster: Cluster) -> None:
 
 def test_who_hears_the_master_helps_nobody_unless_the_connection_closed(cluster: Cluster) -> None:
     master = cluster.master()
-    a, b = followers(cluster)
+    a, b = cluster.followers()
     ask = Canvass(2, cluster[b].core.agreed[0], 0xFFFFFFFF)
     master.hear(a, ask)
     assert master.said(a)[-1] == Canvassed(2, False, 1)
@@ -221,7 +216,7 @@ def test_who_hears_the_master_helps_nobody_unless_the_connection_closed(cluster:
 
 
 def test_who_hears_the_master_votes_only_in_a_handover(cluster: Cluster) -> None:
-    a, b = followers(cluster)
+    a, b = cluster.followers()
     last = (cluster[b].core.agreed[0], 0xFFFFFFFF)
     cluster[b].hear(a, AskVote(2, *last, False))
     assert cluster[b].said(a)[-1] == Vote(2, False, 1, 0, {})
@@ -232,7 +227,7 @@ def test_who_hears_the_master_votes_only_in_a_handover(cluster: Cluster) -> None
 
 def test_a_heartbeat_repeats_what_was_not_acknowledged(cluster: Cluster) -> None:
     master = cluster.master()
-    a, b = followers(cluster)
+    a, b = cluster.followers()
     cluster.arrive()
     master.step(Drained())
     cluster.wires[master.node, a].clear()
@@ -244,146 +239,8 @@ def test_a_heartbeat_repeats_what_was_not_acknowledged(cluster: Cluster) -> None
     assert master.agreed[-1].payloads
 
 
-def test_a_killed_master_is_replaced_within_a_fraction_of_a_second(cluster: Cluster) -> None:
-    cluster.kill(cluster.master().node)
-    cluster.run(0.6)
-    assert cluster.master().core.regime >= 2
-    cluster.arrive()
-    cluster.settle()
-    assert cluster.master().agreed[-1].payloads
-
-
-def test_who_hears_of_the_death_first_asks_again_soon(cluster: Cluster) -> None:
-    """The only one who may win asks before the other has noticed, and is refused."""
-    master = cluster.master()
-    a, b = followers(cluster)
-    cluster.arrive()
-    master.step(Drained())
-    cluster.wires[master.node, b].clear()
-    cluster[a].hear(master.node, master.said(a)[-1])
-    cluster[a].write()
-    assert cluster[a].core.reach == cluster[b].core.reach + 1  # type: ignore[operator]
-    cluster[b].hear(master.node, Mark(1, *cluster[b].core.agreed))
-    cluster.kill(master.node, told=False)
-    cluster[a].step(PeerDown(master.node))
-    cluster.run(0.02)
-    assert cluster[a].core.role is Role.CANDIDATE
-    cluster[b].step(PeerDown(master.node))
-    cluster.run(0.4)
-    assert cluster.master().node == a
-
-
-def test_what_the_dead_master_was_asked_for_is_asked_of_the_next_at_once(cluster: Cluster) -> None:
-    """Half a second of every failover was spent on the answer of one who was dead."""
-    master, (a, b) = cluster.master(), followers(cluster)
-    cluster.cut |= {(master.node, a)}
-    for _ in range(2):
-        cluster.arrive()
-        cluster.settle()
-    cluster.cut.clear()
-    cluster[a].hear(master.node, Mark(1, *master.core.agreed))
-    assert isinstance(cluster[a].said(master.node)[-1], Fetch)
-    cluster.kill(master.node)
-    cluster.run(0.3)
-    assert cluster.master().node == b
-    assert cluster[a].core.agreed == cluster[b].core.agreed
-
-
-@pytest.mark.parametrize("regime", [0xFFFFFFFE, 0xFFFFFFFF])
-def test_one_word_does_not_use_the_regimes_up(cluster: Cluster, regime: int) -> None:
-    """Whoever is told of the last regime there is neither dies of it nor goes there."""
-    liar = cluster.master().node
-    for node in followers(cluster):
-        cluster[node].hear(liar, Heard(regime, 1, 1))
-        cluster[node].hear(liar, Canvassed(1, False, regime))
-        cluster[node].hear(liar, AskVote(regime, 0, 0, False))
-    cluster.kill(liar)
-    cluster.run(3)
-    assert cluster.master().core.regime < 10
-
-
-def test_a_silent_master_is_replaced_after_the_election_timeout(cluster: Cluster) -> None:
-    old = cluster.master().node
-    cluster.kill(old, told=False)
-    cluster.run(0.8)
-    assert not [desk for desk in cluster.up() if desk.core.role is Role.MASTER]
-    cluster.run(2.5)
-    assert cluster.master().core.regime == 2
-
-
-def test_a_master_alone_steps_down(cluster: Cluster) -> None:
-    master = cluster.master()
-    for node in followers(cluster):
-        cluster.cut |= {(node, master.node), (master.node, node)}
-    cluster.run(1.5)
-    assert master.core.role is not Role.MASTER
-
-
-@pytest.mark.parametrize("deaf", [True, False])
-def test_a_one_way_cut_changes_no_master(cluster: Cluster, deaf: bool) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
-    cluster.cut.add((master.node, node) if deaf else (node, master.node))
-    for _ in range(20):
-        cluster.arrive()
-        cluster.run(0.5)
-    assert cluster.master() is master
-    assert cluster.master().core.regime == 1
-    assert master.agreed[-1].payloads
-
-
-def test_an_inherited_tail_is_proposed_again_with_the_same_bytes(cluster: Cluster) -> None:
-    master = cluster.master()
-    a, _ = followers(cluster)
-    cluster.arrive()
-    master.step(Drained())
-    original = next(m for m in master.said(a) if isinstance(m, Propose))
-    cluster[a].hear(master.node, original)
-    cluster[a].write()
-    cluster.kill(master.node)
-    cluster.run(0.5)
-    assert cluster.master().node == a, "the longer log must win"
-    assert cluster.master().core.regime >= 2
-    again = cluster.master().agreed[original.index - 1]
-    assert again.ballot == cluster.master().core.regime
-    assert again.body == decode_body(original.body)
-    assert again.body.regime == 1
-    opening = cluster.master().agreed[original.index]
-    assert opening.body.regime == cluster.master().core.regime
-    cluster.restart(master.node)
-    cluster.run(1)
-    assert len({desk.core.agreed for desk in cluster.up()}) == 1
-
-
-def test_a_held_message_is_replaced_by_what_the_new_master_proposes(cluster: Cluster) -> None:
-    master = cluster.master()
-    cluster.arrive()
-    master.step(Drained())
-    master.write()
-    cluster.kill(master.node)
-    cluster.run(1)
-    cluster.arrive()
-    cluster.settle()
-    assert cluster.master().agreed[-1].payloads
-    cluster.restart(master.node)
-    assert master.core.agreed[0] < cluster.master().core.agreed[0]
-    cluster.run(1)
-    assert len({desk.core.agreed for desk in cluster.up()}) == 1
-    assert cluster.master().node != master.node
-
-
-def test_a_stale_master_is_told_and_steps_down(cluster: Cluster) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
-    master.hear(node, Heard(5, 1, 1))
-    assert master.core.role is Role.FOLLOWER
-    follower = cluster[node]
-    follower.hear(master.node, Mark(3, *follower.core.agreed))
-    follower.hear(master.node, Mark(2, *follower.core.agreed))
-    answers = [m for m in follower.said(master.node) if isinstance(m, Heard)]
-    assert answers[-1].regime == 3
-
-
 def test_a_failed_disk_ends_every_promise(cluster: Cluster) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
+    master, node = cluster.master(), cluster.followers()[0]
     cluster.arrive()
     master.step(Drained())
     follower = cluster[node]
@@ -398,13 +255,13 @@ def test_a_failed_disk_ends_every_promise(cluster: Cluster) -> None:
 
 
 def test_two_masters_in_one_regime_stop_the_node(cluster: Cluster) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
+    master, node = cluster.master(), cluster.followers()[0]
     master.hear(node, Mark(1, *master.core.agreed))
     assert "both master" in master.halted
 
 
 def test_two_bodies_under_one_regime_stop_the_node(cluster: Cluster) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
+    master, node = cluster.master(), cluster.followers()[0]
     cluster.arrive()
     master.step(Drained())
     proposal = next(m for m in master.said(node) if isinstance(m, Propose))
@@ -442,14 +299,14 @@ def test_a_master_that_leaves_hands_over(cluster: Cluster) -> None:
 
 
 def test_a_handover_by_somebody_else_is_ignored(cluster: Cluster) -> None:
-    a, b = followers(cluster)
+    a, b = cluster.followers()
     cluster[a].hear(b, Handover(1, 1))
     assert cluster[a].core.role is Role.FOLLOWER
     assert not cluster[a].persists
 
 
 def test_configuration_entries_are_ordered_by_the_master_alone(cluster: Cluster) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
+    master, node = cluster.master(), cluster.followers()[0]
     master.step(ConfigOffered(3, 1, b"node 4"))
     cluster[node].step(ConfigOffered(3, 1, b"node 5"))
     cluster.settle()
@@ -458,7 +315,7 @@ def test_configuration_entries_are_ordered_by_the_master_alone(cluster: Cluster)
 
 
 def test_a_question_is_answered_after_the_new_life_is_on_disk(cluster: Cluster) -> None:
-    master, node = cluster.master(), followers(cluster)[0]
+    master, node = cluster.master(), cluster.followers()[0]
     master.hear(node, Question(77, 3))
     assert not master.said(node)
     master.write()
@@ -487,7 +344,7 @@ def test_a_payload_that_fits_in_no_record_is_refused(cluster: Cluster) -> None:
 def test_malformed_messages_are_reported_and_nothing_else(cluster: Cluster) -> None:
     from chaplain.journal.order_events import Received
 
-    master, node = cluster.master(), followers(cluster)[0]
+    master, node = cluster.master(), cluster.followers()[0]
     for message in (b"", b"\x01", b"\x02" * 40, b"\x01\x63" + bytes(14)):
         master.step(Received(node, message))
         assert master.reports[-1].event == "malformed order message"
