@@ -35,6 +35,7 @@ from chaplain.node.recorder import Recorder
 from chaplain.node.rings import KEYRING_FILE
 from chaplain.node.settings import NodeSettings, RecorderSettings
 from chaplain.node.upper import UpperCore
+from chaplain.runtime import descriptors
 from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.executor import make_databases, make_executor, read_back
@@ -63,6 +64,7 @@ def run_node(config: NodeConfig) -> int:
     """Run a node until it is told to stop; its exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.umask(0o077)  # what a node writes is for its owner
+    descriptors.take_all()
     with locked(config.path("data")), logged(config) as log:
         refuse_other_versions(config.path("data") / SEGMENTS)
         clock = Clock()
@@ -195,6 +197,7 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
             endpoint=endpoint,
             seal=config.text("seal"),
             queue_bytes_max=config.number("bounds.queue_bytes_max"),
+            sessions_max=descriptors.sessions_for(config.number("bounds.strangers_max")),
         ),
         mesh=MeshSettings(
             cluster=cluster,
