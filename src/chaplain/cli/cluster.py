@@ -167,6 +167,8 @@ def _streams(found: Mapping[str, Any]) -> Iterator[dict[str, object]]:
         state = f"{one['read']} read, {one['leaves']} leaves"
         if len(found["nodes"]) > 1:
             state += ", the same on every node" if one["same"] else f", by node {_counts(one['nodes'])}"
+        if one.get("held_by"):
+            state += f", old ones kept for node {', '.join(map(str, one['held_by']))}"
         yield {"kind": "graph", "stream": name, "head": one["events"], "state": state}
     for name, one in (found["sequence"] or {"streams": {}})["streams"].items():
         yield {"kind": "sequence", "stream": name, "head": one["head"], "state": found["sequence"]["state"]}

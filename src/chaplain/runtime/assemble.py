@@ -116,8 +116,9 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         executor.attach(NodesJournal(journal))
         journal.covering.archive.needs.append(executor.first_needed)
     node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
-    sequence = make_sequence(config, identity.identifier, Names(node_ids, journal), endpoint, now_ns)
-    graph = make_graph(config, identity, now_ns)
+    names = Names(node_ids, journal)
+    sequence = make_sequence(config, identity.identifier, names, endpoint, now_ns)
+    graph = make_graph(config, identity, names, now_ns)
     uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence, Layer.GRAPH: graph}
     if executor is not None:
         uppers[Layer.EXECUTOR] = executor
