@@ -16,6 +16,7 @@ class Names:
         self._seen: Assembly | None = None
         self._ids: dict[int, int] = dict(configured)
         self._members: tuple[int, ...] = tuple(sorted(configured))
+        self._removed: frozenset[int] = frozenset()
 
     def id(self, identifier: int) -> int:
         """The node's id; its identifier, if it has none."""
@@ -31,6 +32,11 @@ class Names:
         self._look()
         return self._members
 
+    def removed(self) -> frozenset[int]:
+        """Identifiers of the nodes that belonged to it and never will again: their ids and keys are spent."""
+        self._look()
+        return self._removed
+
     def _look(self) -> None:
         assembly = None if self._journal is None else self._journal.execution.assembly
         if assembly is None or assembly is self._seen:
@@ -39,3 +45,4 @@ class Names:
         known = {identifier_of(placed.key): placed for placed in assembly.nodes}
         self._ids = {**self._configured, **{identifier: placed.node for identifier, placed in known.items()}}
         self._members = tuple(sorted(identifier for identifier, placed in known.items() if assembly.has(placed)))
+        self._removed = frozenset(known.keys() - {*self._members})
