@@ -155,7 +155,7 @@ def make_sequence(config: NodeConfig, identifier: int, names: Names, endpoint: s
     )
     tapped = config.texts("record.sequence")
     tap = make_tap(config, "sequence", StreamKind.SEQUENCE) if tapped else None
-    core = SequenceCore(settings, SystemRandom(), now_ns, names.members)
+    core = SequenceCore(settings, SystemRandom(), now_ns, names.members, names.removed)
     return SequenceLayer(core, tap, tapped)
 
 
