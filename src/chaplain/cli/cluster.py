@@ -155,7 +155,7 @@ def status(cluster: str, node: int | None, output: str) -> None:
 @click.option("--node", type=click.IntRange(1), metavar="I", help="Stop node I, and no other.")
 @output_option
 def down(cluster: str, node: int | None, output: str) -> None:
-    """Stop the cluster's nodes. What they hold stays in the directory."""
+    """Stop the cluster's nodes. What they have on disk stays in the directory."""
     from chaplain.config import find_cluster  # noqa: PLC0415
     from chaplain.runtime.local import bring_down  # noqa: PLC0415
 
