@@ -65,6 +65,8 @@ def make_cluster(
     database: str,
     base_port: int | None,
     split: Split = Split(),  # noqa: B008 frozen
+    *,
+    seal: str = GCM,
 ) -> None:
     """Write everything that a cluster on this machine needs."""
     if not 1 <= count <= NODE_IDS_MAX:
@@ -73,7 +75,7 @@ def make_cluster(
     check_empty(directory)
     ports = free_ports(2 * count) if base_port is None else check_ports(base_port, 2 * count)
     endpoints = [f"tcp://127.0.0.1:{port}" for port in ports[:count]]
-    _make(directory, endpoints, [f"127.0.0.1:{port}" for port in ports[count:]], database, split=split)
+    _make(directory, endpoints, [f"127.0.0.1:{port}" for port in ports[count:]], database, split=split, seal=seal)
 
 
 def found_cluster(
@@ -82,6 +84,8 @@ def found_cluster(
     database: str,
     http: str,
     split: Split = Split(),  # noqa: B008 frozen
+    *,
+    seal: str = GCM,
 ) -> None:
     """Write what a cluster on several machines needs: each machine's folder, to be taken there, and the clients' file.
 
@@ -96,7 +100,7 @@ def found_cluster(
         raise ConfigError("two nodes cannot be reached at one endpoint; give each its own")
     split.check(len(endpoints))
     check_empty(directory)
-    _make(directory, endpoints, [http] * len(endpoints), database, local=False, split=split)
+    _make(directory, endpoints, [http] * len(endpoints), database, local=False, split=split, seal=seal)
 
 
 def check_http(http: str) -> None:
@@ -112,13 +116,20 @@ def check_empty(directory: Path) -> None:
 
 
 def _make(
-    directory: Path, endpoints: Sequence[str], https: Sequence[str], database: str, *, split: Split, local: bool = True
+    directory: Path,
+    endpoints: Sequence[str],
+    https: Sequence[str],
+    database: str,
+    *,
+    split: Split,
+    seal: str,
+    local: bool = True,
 ) -> None:
     """The cluster's file comes last: without it there is no cluster."""
     made_directory = not directory.exists()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        _fill(directory.resolve(), endpoints, https, database, local=local, split=split)
+        _fill(directory.resolve(), endpoints, https, database, local=local, split=split, seal=seal)
     except BaseException:
         for inside in [directory] if made_directory else list(directory.iterdir()):
             shutil.rmtree(inside, ignore_errors=True)
@@ -126,7 +137,14 @@ def _make(
 
 
 def _fill(
-    directory: Path, endpoints: Sequence[str], https: Sequence[str], database: str, *, local: bool, split: Split
+    directory: Path,
+    endpoints: Sequence[str],
+    https: Sequence[str],
+    database: str,
+    *,
+    local: bool,
+    split: Split,
+    seal: str,
 ) -> None:
     chance = random.SystemRandom()
     cluster = (
@@ -152,6 +170,7 @@ def _fill(
             "bind": endpoints[number - 1],
             "http": https[number - 1],
             "database": database,
+            "seal": seal,
             "neighbours": [endpoint for endpoint in endpoints if endpoint != endpoints[number - 1]],
         }
         nodes = {str(other): key for other, key in enumerate(keys, 1)}
@@ -163,9 +182,9 @@ def _fill(
             **split.table(len(endpoints)),
         }
         _write(folder / NODE_FILE, to_toml(settings, tables))
-    passport = write_passport(client, cluster, GCM, (identity.key for identity in identities))
+    passport = write_passport(client, cluster, seal, (identity.key for identity in identities))
     write_secret(directory / "client.identity", passport)
-    top = {"cluster": cluster, "seal": GCM, "identity": "client.identity"}
+    top = {"cluster": cluster, "seal": seal, "identity": "client.identity"}
     listed = [
         {"id": number, "endpoint": endpoint, "key": key, **({"http": http} if local else {}), **split.listed(number)}
         for number, (endpoint, key, http) in enumerate(zip(endpoints, keys, https, strict=True), 1)
