@@ -1,9 +1,9 @@
 """Which key ring a node starts with: the one that is configured, or what rotations made of it in the data directory.
 
 Where both are one file, as `cluster up` lays them out, there is nothing to choose. Where they are two, the rotated one
-goes before the other, which by then has only keys that are retired; so somebody who replaces the configured one, because
-a key leaked, must not be left with the leaked key (decision 0157). Key ids beside the rotated ring tell the two cases
-apart.
+goes before the other, which by then has only keys that are retired; so somebody who replaces the configured one,
+because a key leaked, must not be left with the leaked key (decision 0157). Key ids beside the rotated ring tell the two
+cases apart.
 """
 
 from __future__ import annotations
