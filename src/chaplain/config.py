@@ -27,7 +27,8 @@ NODE_FILE = "node.toml"
 PID_FILE = "pid"
 SEGMENTS = "segments"
 SECOND_NS = 1_000_000_000
-NODE_IDS_MAX = 255
+NODE_IDS_MAX = 254
+"""255 stands for nobody where one octet names a node."""
 
 
 class Setting(Frozen, frozen=True):

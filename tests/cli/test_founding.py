@@ -138,6 +138,23 @@ def test_copies_must_be_possible(tmp_path: Path, split: Split, wrong: str) -> No
     assert not (tmp_path / "ours").exists()
 
 
+@pytest.mark.parametrize(
+    ("nodes", "split", "wrong"),
+    [
+        (16, Split(), "at most 15 nodes serialize, not 16: found fewer and let others in with `chaplain member add`"),
+        (20, Split(16), "at most 15 nodes serialize, not 16"),
+        (255, Split(3), "1 to 254 nodes, not 255"),
+    ],
+)
+def test_no_more_are_founded_than_a_later_set_could_name(tmp_path: Path, nodes: int, split: Split, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        make_cluster(tmp_path / "ours", nodes, "none", None, split)
+    with pytest.raises(ConfigError, match=wrong):
+        found_cluster(tmp_path / "ours", [f"tcp://10.0.0.1:{7000 + node}" for node in range(nodes)], "none", "", split)
+    assert not (tmp_path / "ours").exists()
+    found_cluster(tmp_path / "ours", [f"tcp://10.0.0.1:{7000 + node}" for node in range(20)], "none", "", Split(15))
+
+
 def test_a_file_that_names_serializers_nobody_knows_is_refused(tmp_path: Path) -> None:
     found_cluster(tmp_path / "ours", ["tcp://127.0.0.1:7400"], "none", "")
     file = tmp_path / "ours" / "node-1" / NODE_FILE

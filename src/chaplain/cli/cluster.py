@@ -37,7 +37,7 @@ def cluster() -> None:
 
 
 @cluster.command(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
-@click.option("--nodes", type=click.IntRange(1, 255), help="How many nodes to make.  [default: 3]")
+@click.option("--nodes", type=click.IntRange(1, 254), help="How many nodes to make.  [default: 3]")
 @click.option("--dir", "--cluster", "directory", required=True, type=_FOLDER, help="Its directory; made if need be.")
 @click.option("--database", type=click.Choice(DATABASES), help="What executes journals.  [default: sqlite]")
 @click.option("--base-port", type=click.IntRange(1, 65535), help="First of 2N ports to use.  [default: free ones]")

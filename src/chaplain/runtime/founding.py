@@ -20,6 +20,7 @@ from chaplain.client.identity_file import write_passport
 from chaplain.config import CLUSTER_FILE, NODE_FILE, NODE_IDS_MAX, SEGMENTS
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
+from chaplain.journal.node_message import SERIALIZERS_MAX
 from chaplain.journal.standing import DISK_BYTES
 from chaplain.link.identity import Identity, to_text
 from chaplain.link.keyring import CLUSTER_KEY_BYTES, KeyRing
@@ -42,7 +43,13 @@ class Split(Frozen, frozen=True):
     """Nodes that hold a payload before it is ordered; 0: two, or the only one that holds data."""
 
     def check(self, nodes: int) -> None:
+        if not 1 <= nodes <= NODE_IDS_MAX:
+            raise ConfigError(f"a cluster has 1 to {NODE_IDS_MAX} nodes, not {nodes}")
         check_copies(self.index_only, nodes, self._copies(nodes))
+        serializers = self.index_only or nodes
+        if serializers > SERIALIZERS_MAX:
+            mend = "found fewer and let others in with `chaplain member add`, or choose --index-only"
+            raise ConfigError(f"at most {SERIALIZERS_MAX} nodes serialize, not {serializers}: {mend}")
 
     def _copies(self, nodes: int) -> int:
         return self.copies or (min(2, nodes - self.index_only) if self.index_only else 0)
@@ -69,8 +76,6 @@ def make_cluster(
     seal: str = GCM,
 ) -> None:
     """Write everything that a cluster on this machine needs."""
-    if not 1 <= count <= NODE_IDS_MAX:
-        raise ConfigError(f"--nodes must be from 1 to {NODE_IDS_MAX}, not {count}")
     split.check(count)
     check_empty(directory)
     ports = free_ports(2 * count) if base_port is None else check_ports(base_port, 2 * count)
@@ -91,14 +96,12 @@ def found_cluster(
 
     `http` is where each node serves monitoring, on its own machine.
     """
-    if not 1 <= len(endpoints) <= NODE_IDS_MAX:
-        raise ConfigError(f"a cluster has 1 to {NODE_IDS_MAX} nodes, not {len(endpoints)}")
+    split.check(len(endpoints))
     for endpoint in endpoints:
         split_endpoint(endpoint)
     check_http(http)
     if len({*endpoints}) < len(endpoints):
         raise ConfigError("two nodes cannot be reached at one endpoint; give each its own")
-    split.check(len(endpoints))
     check_empty(directory)
     _make(directory, endpoints, [http] * len(endpoints), database, local=False, split=split, seal=seal)
 
