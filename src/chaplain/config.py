@@ -27,7 +27,8 @@ NODE_FILE = "node.toml"
 PID_FILE = "pid"
 SEGMENTS = "segments"
 SECOND_NS = 1_000_000_000
-NODE_IDS_MAX = 255
+NODE_IDS_MAX = 254
+"""255 stands for nobody where one octet names a node."""
 
 
 class Setting(Frozen, frozen=True):
@@ -44,7 +45,11 @@ class Setting(Frozen, frozen=True):
 SETTINGS: tuple[Setting, ...] = (
     Setting("cluster", "chaplain", "Name of the cluster; only those who say the same name talk."),
     Setting("id", 1, "Number people know this node by.", 1, NODE_IDS_MAX),
-    Setting("bind", "tcp://127.0.0.1:7400", "Where to listen for nodes and clients."),
+    Setting(
+        "bind",
+        "tcp://127.0.0.1:7400",
+        "Where to listen for nodes and clients: address, host name or interface, and port.",
+    ),
     Setting("advertise", "", "Where others reach this node; empty: where it listens."),
     Setting("data", ".", "Data directory, relative to this file."),
     Setting("identity", "identity", "File with this node's key, relative to this file; mode 0600."),

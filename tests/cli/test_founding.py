@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from test_cli import chaplain, worked
 
+from chaplain.client.identity_file import read_passport
 from chaplain.config import NODE_FILE, endpoints_of, load_cluster, load_node
 from chaplain.errors import ConfigError
+from chaplain.link.settings import GCM, HMAC
 from chaplain.runtime.executor import make_executor
 from chaplain.runtime.founding import PORTS_VARIABLE, Split, found_cluster, free_ports, make_cluster
 from chaplain.runtime.joining import list_node, make_folder
@@ -102,6 +104,25 @@ def test_index_only_serializers_are_in_every_nodes_file_and_newcomers_too(tmp_pa
     assert [executor is not None and executor.bare for executor in executors] == [True, False, False, True]
 
 
+def test_a_seal_is_in_every_file_and_newcomers_too(tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    worked("cluster", "found", "--dir", ours, "--at", "tcp://127.0.0.1:7400", "--seal", HMAC)
+    make_folder(ours, 2, "", "")
+    assert [load_node(ours / f"node-{number}" / NODE_FILE, {}).text("seal") for number in (1, 2)] == [HMAC] * 2
+    known = load_cluster(ours)
+    assert [known.seal, read_passport(Path(known.identity).read_text()).seal] == [HMAC] * 2
+    done = chaplain("cluster", "up", "--dir", ours, "--seal", GCM)
+    assert done.returncode == 1
+    assert f"seals with {HMAC}" in done.stderr
+
+
+def test_a_seal_that_is_none_is_refused(tmp_path: Path) -> None:
+    done = chaplain("cluster", "up", "--dir", tmp_path / "ours", "--seal", "wax")
+    assert done.returncode == 2
+    assert "'wax' is not one of 'aes-256-gcm', 'hmac-sha256'" in done.stderr
+    assert not (tmp_path / "ours").exists()
+
+
 @pytest.mark.parametrize(
     ("split", "wrong"),
     [
@@ -115,6 +136,23 @@ def test_copies_must_be_possible(tmp_path: Path, split: Split, wrong: str) -> No
     with pytest.raises(ConfigError, match=wrong):
         make_cluster(tmp_path / "ours", 5, "none", None, split)
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "split", "wrong"),
+    [
+        (16, Split(), "at most 15 nodes serialize, not 16: found fewer and let others in with `chaplain member add`"),
+        (20, Split(16), "at most 15 nodes serialize, not 16"),
+        (255, Split(3), "1 to 254 nodes, not 255"),
+    ],
+)
+def test_no_more_are_founded_than_a_later_set_could_name(tmp_path: Path, nodes: int, split: Split, wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        make_cluster(tmp_path / "ours", nodes, "none", None, split)
+    with pytest.raises(ConfigError, match=wrong):
+        found_cluster(tmp_path / "ours", [f"tcp://10.0.0.1:{7000 + node}" for node in range(nodes)], "none", "", split)
+    assert not (tmp_path / "ours").exists()
+    found_cluster(tmp_path / "ours", [f"tcp://10.0.0.1:{7000 + node}" for node in range(20)], "none", "", Split(15))
 
 
 def test_a_file_that_names_serializers_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -16,6 +18,7 @@ from chaplain.cli.wire_json import from_json, to_json
 from chaplain.cli.wire_layers import CARRIED, WHOLE
 from chaplain.desk.messages import Done
 from chaplain.errors import Malformed
+from chaplain.executor.statement import Answer, Outcome, Run, Statement, encode_run, encode_statement
 from chaplain.gossip import codec as gossip
 from chaplain.gossip.codec import EventId
 from chaplain.graph import messages as graph
@@ -65,8 +68,32 @@ WHOLE_MESSAGES = {
     "order": order_message.encode(order_message.Vote(3, True, 3, 1, {1: 4}), 2),
     "cluster": cluster_message.encode_body(BODY),
     "ingest": ingest_message.encode(Reference(1, 2, 3), [IngestEntry("orders", b"pack"), IngestEntry("x", b"")]),
+    "config": cluster_message.encode_entry(BODY.entries[1]),
+    "statement": encode_statement(Statement("insert into t values (?, ?)", (b"\x00\xff", "00ff"))),
+    "run": encode_run(Run(3, 5, 9, 1, (Outcome(7, (Answer(1, ("a",), ((b"\x01", None, 2.5),)),)),))),
     "event": sign(Draft("notes", b"hello", 5, parents=(Link(HASH, 4),)), WHO, "c").raw,
 }
+PAGES = [
+    ("statement", "protocol/sql.md", "hex statement"),
+    ("run", "protocol/sql.md", "hex run"),
+    ("commit", "protocol/journal-requests.md", "hex commit"),
+    ("verdict", "protocol/journal-requests.md", "hex verdict"),
+    ("beacon", "protocol/mesh.md", "hex\n43 48 50 42"),
+    ("knock", "connection.md", "knock-node"),
+    ("knock", "connection.md", "knock-client"),
+    ("greeting", "connection.md", "greeting-node"),
+    ("greeting", "connection.md", "greeting-client"),
+]
+PROOFS = {"knock-node": 32, "knock-client": 64}
+"""What stands behind the message in the example, and travels beside it."""
+
+
+def example(page: str, begins: str) -> bytes:
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    (block,) = [block for block in re.findall(r"^```(.+?)^```$", text, re.M | re.S) if block.startswith(begins)]
+    lines = [line.partition("#")[0] for line in block.split("\n")[1:]]
+    data = bytes.fromhex("".join("".join(lines).split()))
+    return data[: len(data) - PROOFS.get(begins, 0)]
 
 
 def carried(layer: Layer, message: msgspec.Struct) -> bytes:
@@ -91,10 +118,32 @@ def test_what_is_inside_of_messages_is_shown_by_its_layer(layer: str, data: byte
     assert made.output.strip() == data.hex()
 
 
+@pytest.mark.parametrize(("layer", "page", "begins"), PAGES)
+def test_the_examples_of_the_pages_are_shown_and_made(layer: str, page: str, begins: str) -> None:
+    data = example(page, begins)
+    shown = json.loads(json.dumps(to_json(data, layer)))
+    assert from_json(shown) == data
+
+
+def test_a_beacon_with_a_field_of_another_size_is_none() -> None:
+    shown = to_json(example("protocol/mesh.md", "hex\n43 48 50 42"), "beacon")
+    with pytest.raises(Malformed, match="8, 16 and 32 octets"):
+        from_json({**shown, "mac": "00"})
+
+
+def test_parameters_by_name_are_made_too() -> None:
+    data = encode_statement(Statement("select :a, :b", {"a": b"\x07", "b": "text"}))
+    shown = json.loads(json.dumps(to_json(data, "statement")))
+    assert shown["parameters"] == {"a": {COMMAND: "Octets", "octets": "07"}, "b": "text"}
+    assert from_json(shown) == data
+
+
 def test_what_a_configuration_entry_says_is_shown() -> None:
     entries = to_json(WHOLE_MESSAGES["cluster"], "cluster")["entries"]
     assert entries[0]["reference"] == {COMMAND: "Reference", "node": 1, "journal": 2, "index": 3}
-    assert entries[1]["message"]["message"] == {COMMAND: "FenceLane", "client_id": 7}
+    said = {COMMAND: "FenceLane", "client_id": 7}
+    assert entries[1]["message"]["message"] == said
+    assert to_json(WHOLE_MESSAGES["config"], "config")["message"]["message"] == said
 
 
 def test_no_message_has_a_field_that_its_name_would_hide() -> None:

@@ -21,7 +21,7 @@ from chaplain.client.inbox import Inbox
 from chaplain.client.opening import prepare
 from chaplain.client.requests import members
 from chaplain.client.results import Event, MemberNews, PoolMessage, Question
-from chaplain.desk.messages import NewsItem
+from chaplain.desk.messages import ROTATION_NS, NewsItem
 from chaplain.errors import ChaplainError, Closed, Malformed
 from chaplain.link.identity import Identity
 from chaplain.link.sockets import Sockets
@@ -238,3 +238,9 @@ def test_every_error_is_to_be_had_from_the_package() -> None:
     assert raised <= set(chaplain.__all__)
     assert chaplain.Unknown is errors.Unknown
     assert {name for name in chaplain.__all__ if getattr(chaplain, name) is None} == set()
+
+
+def test_a_rotation_is_waited_for_longer_than_a_node_goes_on_with_it() -> None:
+    waited_s = requests.rotate_keys().timeout_s
+    assert waited_s is not None
+    assert waited_s * 1e9 > ROTATION_NS

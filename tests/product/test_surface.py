@@ -186,6 +186,7 @@ def clients_and_keys(shell: Shell) -> None:
     assert {client["name"] for client in one(shell, "client list")} == {"alice", "default"}
     shell.worked("chaplain client remove alice")
     shell.worked("chaplain key new --out spare && chaplain key rotate")
+    assert len({(node["used"], *node["older"], *node["newer"]) for node in one(shell, "key list")}) == 1
     shell.worked("NO_COLOR=1 chaplain client list")
 
 

@@ -63,8 +63,8 @@ def test_flags_come_from_files_and_from_text(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("id = 0", r"id \(from .*node.toml\) must be a whole number from 1 to 255, not 0"),
-        ("id = 256", "from 1 to 255, not 256"),
+        ("id = 0", r"id \(from .*node.toml\) must be a whole number from 1 to 254, not 0"),
+        ("id = 255", "from 1 to 254, not 255"),
         ('id = "one"', "must be a whole number"),
         ("id = 1.5", "must be a whole number"),
         ("id = true", "must be a whole number"),
@@ -79,7 +79,7 @@ def test_flags_come_from_files_and_from_text(tmp_path):
         ("[mesh]\nx = 1", "'mesh.x' is no setting"),
         ("[mesh.deep]\nx = 1", "mesh.deep is a table"),
         ("clients = 1", r"\[clients\] must hold lines"),
-        ("[nodes]\nzero = 'k'", "'zero'; a node's id is a number from 1 to 255"),
+        ("[nodes]\nzero = 'k'", "'zero'; a node's id is a number from 1 to 254"),
         ("headers = 1", r"\[headers\] must hold lines of name = \"value\""),
         ("[headers]\nrack = 1", r"\[headers\] must hold lines"),
         ("[headers]\nrack = 'b 2'", r"\[headers\] 'rack': 200 visible ASCII characters at most"),

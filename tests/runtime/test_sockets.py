@@ -44,6 +44,13 @@ def test_frames_pass_both_ways_in_order():
         until(lambda: sum(e.size for e in server.of(Flushed)) == sum(map(len, sent)), server, caller)
 
 
+def test_an_interface_stands_for_its_address():
+    with Side(SERVER, "tcp://lo:*") as server, Side(CALLER) as caller:
+        assert server.sockets.endpoint.startswith("tcp://127.0.0.1:")
+        caller.dial(1, server.sockets.endpoint)
+        until(lambda: caller.of(Connected), server, caller)
+
+
 def test_names_and_proofs_are_any_bytes():
     name, proof = bytes(range(255)), bytes(reversed(range(255)))
     with Side(SERVER, ANY, proof=proof) as server, Side(CALLER) as caller:

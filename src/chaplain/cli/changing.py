@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from chaplain.cli.show import progress
 from chaplain.errors import ConfigError, Missing, Refused, Unknown
+from chaplain.journal.node_message import SERIALIZERS_MAX
 from chaplain.link.identity import KEY_BYTES, from_text
 
 if TYPE_CHECKING:
@@ -149,4 +150,7 @@ def _without(census: AssemblyRecord, number: int) -> list[int]:
     left = [node for node in census.serializers if node != number]
     if not left:
         raise ConfigError(f"node {number} is the only serializer: name others with `chaplain member serializers` first")
+    if len(left) > SERIALIZERS_MAX:
+        name = f"name at most {SERIALIZERS_MAX} with `chaplain member serializers` first"
+        raise ConfigError(f"{len(left)} serializers would be left, more than a new set may have: {name}")
     return left

@@ -14,6 +14,7 @@ from chaplain.cli.show import cluster_option, output_option, progress, put_json,
 
 CHANGES_SHOWN = 5
 DATABASES = ["sqlite", "postgres", "none"]
+SEALS = ["aes-256-gcm", "hmac-sha256"]
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
@@ -25,13 +26,18 @@ def _split_options(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--index-only", type=click.IntRange(0, 254), default=0, help=first, metavar="N")(command)
 
 
+def _seal_option(command: Callable[..., None]) -> Callable[..., None]:
+    told = "How frames are sealed; with the second they can be read on the way, not changed.  [default: aes-256-gcm]"
+    return click.option("--seal", type=click.Choice(SEALS), help=told)(command)
+
+
 @click.group(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
 def cluster() -> None:
     """Start, look at and stop a cluster on this machine."""
 
 
 @cluster.command(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
-@click.option("--nodes", type=click.IntRange(1, 255), help="How many nodes to make.  [default: 3]")
+@click.option("--nodes", type=click.IntRange(1, 254), help="How many nodes to make.  [default: 3]")
 @click.option(
     "--dir",
     "--cluster",
@@ -47,6 +53,7 @@ def cluster() -> None:
 @click.option("--database", type=click.Choice(DATABASES), help="What executes journals.  [default: sqlite]")
 @click.option("--base-port", type=click.IntRange(1, 65535), help="First of 2N ports to use.  [default: free ones]")
 @_split_options
+@_seal_option
 @output_option
 def up(
     nodes: int | None,
@@ -56,6 +63,7 @@ def up(
     base_port: int | None,
     index_only: int,
     copies: int,
+    seal: str | None,
     output: str,
 ) -> None:
     """Start N nodes in the background and wait until they serve.
@@ -71,13 +79,16 @@ def up(
     if directory.is_file():
         raise click.BadParameter(f"{directory} is a file and no {CLUSTER_FILE}", param_hint="--dir")
     if not (directory / CLUSTER_FILE).exists():
-        make_cluster(directory, nodes or 3, database or "sqlite", base_port, Split(index_only, copies))
+        split = Split(index_only, copies)
+        make_cluster(directory, nodes or 3, database or "sqlite", base_port, split, seal=seal or SEALS[0])
     elif nodes is not None and nodes != (there := len(load_cluster(directory).nodes)):
         raise ConfigError(f"{directory} holds a cluster of {there} nodes, not {nodes}; choose another directory")
     elif index_only or copies:
         raise ConfigError(f"{directory} holds a cluster: who holds data in it was decided when it was founded")
     elif database is not None and (founded := database_of(directory)) not in (None, database):
         raise ConfigError(f"{directory} holds a cluster with --database {founded}, not {database}: that stays as it is")
+    elif seal is not None and seal != (chosen := load_cluster(directory).seal):
+        raise ConfigError(f"{directory} holds a cluster that seals with {chosen}: this was decided when it was founded")
     started = bring_up(directory.resolve(), progress, only=node)
     if output == "json":
         put_json({"started": started, **_status(directory)})
@@ -97,6 +108,7 @@ def up(
 )
 @click.option("--http", default="127.0.0.1:7480", show_default=True, help="Where each node serves monitoring.")
 @_split_options
+@_seal_option
 @output_option
 def found(
     directory: Path,
@@ -105,6 +117,7 @@ def found(
     http: str,
     index_only: int,
     copies: int,
+    seal: str | None,
     output: str,
 ) -> None:
     """Write the keys and settings of a cluster on several machines, and start nothing.
@@ -113,7 +126,7 @@ def found(
     """
     from chaplain.runtime.founding import Split, found_cluster  # noqa: PLC0415
 
-    found_cluster(directory, endpoints, database, http, Split(index_only, copies))
+    found_cluster(directory, endpoints, database, http, Split(index_only, copies), seal=seal or SEALS[0])
     folders = [str(directory / f"node-{number}") for number in range(1, len(endpoints) + 1)]
     if output == "json":
         put_json({"cluster": str(directory), "nodes": folders})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import SystemRandom
+from typing import Any
 
 import click
 
 from chaplain.cli.reach import reach, talks
-from chaplain.cli.show import output_option, put_json
+from chaplain.cli.show import output_option, progress, put_json, put_table
 
 
 @click.group(epilog="Example: chaplain key new --kind identity --out alice.identity")
@@ -58,8 +59,27 @@ def rotate(cluster: str, node: int | None, output: str) -> None:
     asking again goes on where it stopped.
     """
     with reach(cluster, node) as client:
+        progress("waiting for every node to take the new key; who holds it up is named after half a minute")
         done = client.rotate_keys()
     if output == "json":
         put_json(done)
     else:
         click.echo("Every node uses the new key; the old one is retired.")
+
+
+@key.command("list", epilog="Example: chaplain key list --cluster demo")
+@talks
+def list_(cluster: str, node: int | None, output: str) -> None:
+    """Show which cluster keys each node accepts, by their ids.
+
+    Each proves itself with the used one. Older and newer ones are there while a rotation is not finished.
+    """
+    from chaplain.config import find_cluster  # noqa: PLC0415
+    from chaplain.runtime.overview import describe  # noqa: PLC0415
+
+    found: dict[str, Any] = describe(find_cluster(cluster).parent.resolve(), node)
+    rows = [{"node": one["id"], "state": one["state"], **one.get("keys", {})} for one in found["nodes"]]
+    if output == "json":
+        put_json(rows)
+    else:
+        put_table(["node", "state", "used", "older", "newer"], rows)

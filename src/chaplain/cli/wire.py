@@ -9,7 +9,10 @@ import click
 
 from chaplain.cli.show import output_option, put_json
 
-LAYERS = ("mesh", "parcel", "order", "cluster", "ingest", "request", "event", "graph-request", "sequence-request")
+LAYERS = (
+    *("mesh", "parcel", "order", "cluster", "config", "verdict", "ingest", "request", "commit", "statement", "run"),
+    *("event", "graph-request", "sequence-request", "knock", "greeting", "beacon"),
+)
 """Here too, because what knows them is slow to load."""
 
 

@@ -76,7 +76,9 @@ def _make_one_of(value: object, kinds: tuple[Any, ...], what: str) -> Any:
         if name not in structs:
             raise Malformed(f'{what}: "{COMMAND}" must be one of {", ".join(structs)}, not {name!r}')
         return make(value, structs[name], what)
-    return make(value, next(each for each in kinds if each is not type(None)), what)
+    given = [each for each in kinds if each is not type(None)]
+    fitting = [each for each in given if (get_origin(each) is dict) == isinstance(value, dict)]
+    return make(value, (fitting or given)[0], what)
 
 
 def _make_tuple(value: object, kinds: tuple[Any, ...], what: str) -> tuple[Any, ...]:

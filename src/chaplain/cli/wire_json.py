@@ -83,6 +83,8 @@ def _whole_to_json(data: bytes, layer: str) -> dict[str, Any]:
     shown = {"layer": layer, **show(message)}
     if layer == "order":
         shown["node"] = data[_ORDER_NODE_AT]
+    if isinstance(message, ConfigEntry):
+        shown["message"] = show(read_config(message))
     if isinstance(message, Body):
         for entry, entry_shown in zip(message.entries, shown["entries"], strict=True):
             if isinstance(entry, ConfigEntry):
@@ -94,6 +96,8 @@ def _whole_from_json(fields: dict[str, Any], layer: str) -> bytes:
     if layer == "order":
         node = fields.pop("node", 0)
         return order_message.encode(make(fields, WHOLE[layer].kinds), node)
+    if layer == "config":
+        fields.pop("message", None)  # what the data says
     if layer == "cluster":
         entries = fields.get("entries")
         listed = entries if isinstance(entries, list) else []

@@ -1,7 +1,7 @@
 """Which octets are whose messages: the codecs of all layers under one name each, for `chaplain wire`.
 
 Two sorts: what is in the body and payload of a parcel, by the parcel's protocol number; and what is inside of such a
-message as octets, or on disk, and is shown by naming it with `--layer`.
+message as octets, comes before there are parcels, or is on disk, and is shown by naming it with `--layer`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from chaplain.cli import wire_shapes as shapes
 from chaplain.cli.wire_fields import COMMAND, make
-from chaplain.core import Frozen
 from chaplain.desk import messages as desk
 from chaplain.errors import Malformed
 from chaplain.executor import messages as executor
+from chaplain.executor.statement import Run, Statement
 from chaplain.gossip import codec as gossip
 from chaplain.graph import event as graph_event
 from chaplain.graph import messages as graph
@@ -30,9 +31,11 @@ from chaplain.journal import (
     order_message,
     peer_messages,
     request,
+    transaction,
+    verdict,
 )
-from chaplain.journal.cluster_message import Reference
-from chaplain.journal.ingest_message import IngestEntry
+from chaplain.journal.decided import Verdict
+from chaplain.link import knock
 from chaplain.mesh import notes
 from chaplain.sequence import messages as sequence
 from chaplain.sequence import requests as sequence_requests
@@ -86,38 +89,26 @@ CARRIED: dict[int, tuple[Carried, ...]] = {
 }
 
 
-class Ingest(Frozen, frozen=True):
-    """An ingest message by what it is made of."""
-
-    reference: Reference
-    entries: tuple[IngestEntry, ...]
-
-
-def _read_ingest(data: bytes) -> Ingest:
-    message = ingest_message.decode(data)
-    return Ingest(message.reference, message.entries)
-
-
-def _raw_of(event: graph_event.Event) -> bytes:
-    if graph_event.decode(event.raw) != event:
-        raise Malformed('event: "raw" is what is hashed and signed, and says something else than the other fields')
-    return event.raw
-
-
-def _signed_only(heading: request.Heading) -> bytes:
-    raise Malformed("request: only its heading is shown, and only its client can sign it: use `chaplain journal write`")
-
-
 WHOLE: dict[str, Whole] = {
     "order": Whole(order_message.OrderMessage, order_message.decode, order_message.encode),
     "cluster": Whole(cluster_message.Body, cluster_message.decode_body, cluster_message.encode_body),
-    "ingest": Whole(Ingest, _read_ingest, lambda message: ingest_message.encode(message.reference, message.entries)),
-    "request": Whole(request.Heading, request.read_heading, _signed_only),
-    "event": Whole(graph_event.Event, graph_event.decode, _raw_of),
+    "config": Whole(cluster_message.ConfigEntry, shapes.read_config_entry, cluster_message.encode_entry),
+    "verdict": Whole(Verdict, verdict.decode, verdict.encode),
+    "ingest": Whole(
+        shapes.Ingest, shapes.read_ingest, lambda message: ingest_message.encode(message.reference, message.entries)
+    ),
+    "request": Whole(request.Heading, request.read_heading, shapes.signed_only),
+    "commit": Whole(transaction.Commit, transaction.decode, transaction.encode),
+    "statement": Whole(Statement, shapes.read_statement, shapes.write_statement),
+    "run": Whole(Run, shapes.read_run, shapes.write_run),
+    "event": Whole(graph_event.Event, graph_event.decode, shapes.raw_of),
     "graph-request": Whole(graph_requests.GraphRequest, graph_requests.decode_request, graph_requests.encode),
     "sequence-request": Whole(
         sequence_requests.SequenceRequest, sequence_requests.decode_request, sequence_requests.encode
     ),
+    "knock": Whole(knock.NodeKnock | knock.ClientKnock, knock.decode, knock.encode),
+    "greeting": Whole(shapes.Greeting, shapes.read_greeting, shapes.write_greeting),
+    "beacon": Whole(shapes.Datagram, shapes.read_beacon, shapes.write_beacon),
 }
 
 

@@ -365,7 +365,7 @@ class AsyncClient:
         return await self._line.run(journal_requests.proof(acl))
 
     async def rotate_keys(self) -> dict[str, Any]:
-        """Give every member a new cluster key and retire the old one."""
+        """Give every member a new cluster key and retire the old one; after half a minute, say who holds it up."""
         return await self._line.run(requests.rotate_keys())
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from chaplain.client.results import Acknowledgement, Answer, Member, Question
 from chaplain.desk.limits import IDENTIFIER_END
 from chaplain.desk.messages import (
     NAME_BYTES_MAX,
+    ROTATION_NS,
     AnswerQuestions,
     AskQuestion,
     ClientRequest,
@@ -109,7 +110,8 @@ def broadcast(pool: str, value: bytes) -> Ask[None]:
 
 
 def rotate_keys() -> Ask[dict[str, Any]]:
-    return _request(RotateKeys, reader(dict[str, Any]))
+    """Waits longer than the node does, or nobody would hear who holds it up."""
+    return _request(RotateKeys, reader(dict[str, Any]), timeout_s=ROTATION_NS / _NS + GRACE_S)
 
 
 def listen(members: bool = False) -> Ask[None]:

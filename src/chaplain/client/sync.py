@@ -362,7 +362,7 @@ class Client:
         return self._line.run(journal_requests.proof(acl))
 
     def rotate_keys(self) -> dict[str, Any]:
-        """Give every member a new cluster key and retire the old one."""
+        """Give every member a new cluster key and retire the old one; after half a minute, say who holds it up."""
         return self._line.run(requests.rotate_keys())
 
     def close(self) -> None:

@@ -19,6 +19,8 @@ from chaplain.wire.parcel import Layer, Parcel
 
 CALL_MAX = 2**32 - 1
 NAME_BYTES_MAX = 255
+ROTATION_NS = 30 * 10**9
+"""How long a node goes on with a rotation of keys before it says who holds it up."""
 
 
 class Request(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -90,7 +92,7 @@ class GiveAnAnswer(Request, frozen=True):
 
 
 class RotateKeys(Request, frozen=True):
-    """Give every member a new cluster key and retire the old one."""
+    """Give every member a new cluster key and retire the old one; answered at the latest after `ROTATION_NS`."""
 
 
 class LookUp(Request, frozen=True):

@@ -3,7 +3,9 @@
 One node coordinates; any node can, and asking again anywhere takes up where a dead coordinator stopped. Every member
 tells *everybody* what it has done, so no member has to believe the coordinator: it begins to use a key only when it has
 itself seen every present member confirm that it holds it, and drops one only when it has seen every present member
-confirm that it uses the successor. So a liar who rotates only half of the cluster gets nobody cut off.
+confirm that it uses the successor. So a liar who rotates only half of the cluster gets nobody cut off. Of two
+coordinators with different keys the one with the smaller key id goes on: it does not take the other's key, so nobody
+can begin to use that one.
 
 Refuses to know how keys are kept: `InstallKey` and its like go out, `KeyConfirmed` comes back when it is on disk.
 """
@@ -21,6 +23,7 @@ from chaplain.link.keyring import key_id_of
 
 RETRY_NS = SECOND_NS
 STEPS_REMEMBERED_MAX = 32
+_ANOTHER = "another rotation is running"
 
 
 class _Run:
@@ -50,10 +53,13 @@ class Rotation:
 
     def start(self, order: RotateKey) -> None:
         if self._run is not None:
-            self._voice.out.append(Rotated(order.call, False, KeyStep.INSTALL, (), "another rotation is running"))
+            self._voice.out.append(Rotated(order.call, False, KeyStep.INSTALL, (), _ANOTHER))
         elif order.key_id != key_id_of(order.key) or order.key_id == order.retire_key_id:
             self._voice.out.append(Rotated(order.call, False, KeyStep.INSTALL, (), "key and key ids do not fit"))
         else:
+            # All say anew what they have done: whoever restarted since has forgotten what it heard.
+            for step in KeyStep:
+                self._confirmed.pop((step, order.retire_key_id if step is KeyStep.REMOVE else order.key_id), None)
             self._run = _Run(order, self._voice.now_ns)
             self.tend()
 
@@ -95,7 +101,7 @@ class Rotation:
             return
         match key.step:
             case KeyStep.INSTALL:
-                if key.key_id == key_id_of(key.key):
+                if key.key_id == key_id_of(key.key) and self._gives_way(key.key_id):
                     self._voice.out.append(InstallKey(key.key))
             case KeyStep.USE:
                 if self._everybody(KeyStep.INSTALL, key.key_id):
@@ -103,6 +109,14 @@ class Rotation:
             case KeyStep.REMOVE:
                 if key.key != key.key_id and self._everybody(KeyStep.USE, key.key):
                     self._voice.out.append(RemoveKey(key.key_id))
+
+    def _gives_way(self, key_id: bytes) -> bool:
+        """Whether this key may come in: our own, or one before which our own rotation, if there is one, ends."""
+        run = self._run
+        if run is not None and run.order.key_id > key_id:
+            self._run = None
+            self._voice.out.append(Rotated(run.order.call, False, KeyStep.INSTALL, (), _ANOTHER))
+        return run is None or run.order.key_id >= key_id
 
     def _everybody(self, step: KeyStep, key_id: bytes) -> bool:
         """Has every present member confirmed this?"""
@@ -123,6 +137,10 @@ class Rotation:
                 self._confirmed.get((earlier, key_id), {}).pop(identifier, None)
         if step is not KeyStep.REMOVE:
             self._confirmed.get((KeyStep.REMOVE, key_id), {}).pop(identifier, None)
+        if step is KeyStep.USE:
+            for (earlier, other), members in self._confirmed.items():
+                if earlier is KeyStep.USE and other != key_id:
+                    members.pop(identifier, None)  # one key is used at a time
         self._confirmed.setdefault((step, key_id), {})[identifier] = None
         while len(self._confirmed) > STEPS_REMEMBERED_MAX:
             del self._confirmed[next(iter(self._confirmed))]

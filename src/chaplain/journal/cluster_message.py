@@ -97,13 +97,13 @@ def encode_body(body: Body) -> bytes:
         front = _FRONT.pack(PROTOCOL, *numbers, body.previous, count >> 16, count & 0xFFFF)
     except struct.error as error:
         raise ValueError(f"body: {error}") from None
-    encoded = b"".join((front, *map(_encode_entry, body.entries)))
+    encoded = b"".join((front, *map(encode_entry, body.entries)))
     if len(encoded) > BODY_BYTES_MAX:
         raise ValueError(f"a body has at most {BODY_BYTES_MAX} octets, not {len(encoded)}")
     return encoded
 
 
-def _encode_entry(entry: Entry) -> bytes:
+def encode_entry(entry: Entry) -> bytes:
     if type(entry) is ConfigEntry:
         return b"%c%c%c%b%b" % (PROTOCOL, entry.entry_type, entry.stage, put_number(len(entry.data), 4), entry.data)
     assert type(entry) is DataEntry
@@ -134,14 +134,14 @@ def decode_body(data: bytes) -> Body:
             at += _DATA.size
         else:
             cursor = Cursor(data, at)
-            entries.append(_decode_config(cursor))
+            entries.append(take_config(cursor))
             at = cursor.position
     if at != size:
         raise Malformed(f"body: {size - at} octets too many")
     return Body(regime, index, master, timestamp_ns, previous, tuple(entries), flags == _FINAL)
 
 
-def _decode_config(cursor: Cursor) -> ConfigEntry:
+def take_config(cursor: Cursor) -> ConfigEntry:
     protocol = cursor.number(1, "entry")
     if protocol != PROTOCOL:
         raise Malformed(f"entry: protocol {protocol}, this program speaks {PROTOCOL}")

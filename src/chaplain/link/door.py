@@ -13,6 +13,7 @@ It knows nothing of who is who: that is the link's to decide, through ZAP.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import socket
 import struct
@@ -32,6 +33,8 @@ HANDSHAKE_MS = 2000
 
 _BACKLOG = 64
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # <asm-generic/socket.h>; the socket module has no names for them
+_SIOCGIFADDR = 0x8915  # <linux/sockios.h>
+_ADDRESS = slice(20, 24)  # of struct ifreq: behind the name, the family and the port
 _DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # struct sock_filter: BPF_RET, keep 0 octets
 _TICK_MS = 100
 _EVENT = struct.Struct("=H")
@@ -121,9 +124,18 @@ def _listen(endpoint: str) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setblocking(False)
     try:
-        listener.bind(("" if host == "*" else host, port))
+        listener.bind(("" if host == "*" else _address_of(host), port))
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         raise ConfigError(f"cannot listen at {endpoint}: {error.strerror}; choose another bind endpoint") from error
     return listener
+
+
+def _address_of(host: str) -> str:
+    """The IPv4 address of the interface of this name, if there is one; else what was given."""
+    if host not in {name for _, name in socket.if_nameindex()}:
+        return host
+    request = struct.pack("256s", host.encode())  # struct ifreq: the name, then room for the address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[_ADDRESS])

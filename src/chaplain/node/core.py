@@ -51,7 +51,7 @@ from chaplain.node.clearance import Clearance
 from chaplain.node.names import Names
 from chaplain.node.place import Place
 from chaplain.node.recorder import Recorder
-from chaplain.node.rings import RingKeeper, beacon_keys, confirmation
+from chaplain.node.rings import RingKeeper, beacon_keys
 from chaplain.node.settings import NodeSettings
 from chaplain.node.upper import UpperCore
 from chaplain.wire import parcel
@@ -250,9 +250,8 @@ class NodeCore:
 
         to_gossip.send(self._emit, Report)
         to_gossip.send(give(to_mesh), mesh.Whisper, link.Meet, link.Forget)
-        to_gossip.send(give(to_desk), gossip.Questioned, gossip.Decided, gossip.Acknowledged)
+        to_gossip.send(give(to_desk), gossip.Questioned, gossip.Decided, gossip.Acknowledged, gossip.Rotated)
         to_gossip.send(self._shared(to_desk), gossip.EventSeen)
-        to_gossip.send(self._rotated, gossip.Rotated)
         to_gossip.send(self._change_ring, InstallKey, UseKey, RemoveKey)
         to_gossip.send(self._member_changed, MemberChanged)
 
@@ -385,17 +384,14 @@ class NodeCore:
         rotation = self._rings.rotation(wanted.call, self.settings.rotation_timeout_ns, configured)
         self._work.append((self._gossip, rotation))
 
-    def _rotated(self, event: gossip.Rotated) -> None:
-        if event.done:
-            self._rings.done()
-        self._work.append((self._desk, event))
-
     def _change_ring(self, change: InstallKey | UseKey | RemoveKey) -> None:
-        """The link takes the step at once; others hear of it when the ring is on disk."""
+        """The link takes the step at once; others hear of it when the ring is on disk, and only if it was taken."""
         self._link.timed = False
-        for effect in self.link.step(self.now_ns, change):
-            self._link.routes[type(effect)](effect)
-        self._write(self._gossip, confirmation(change), (self._rings.file(),))
+        for one in self._rings.changes(change):
+            for effect in self.link.step(self.now_ns, one):
+                self._link.routes[type(effect)](effect)
+        if (confirmed := self._rings.taken(change)) is not None:
+            self._write(self._gossip, confirmed, (self._rings.file(),))
 
     # The disk.
 

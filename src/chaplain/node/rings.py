@@ -1,7 +1,8 @@
 """The node's key ring: what of it goes to disk, into beacons, and into a rotation.
 
-Decides which key a rotation is for: one that was begun and not finished is gone on with, or every attempt would leave
-a key behind on every member's ring.
+Decides which key a rotation is for: one that was begun anywhere and not finished is gone on with, or every attempt
+would leave a key behind on every member's ring. Nothing but the ring is remembered of it, so any node that was given
+the new key can go on, also after a restart (decision 0156).
 """
 
 from __future__ import annotations
@@ -24,31 +25,47 @@ class RingKeeper:
     def __init__(self, ring: KeyRing, rng: Random) -> None:
         self.ring = ring
         self._rng = rng
-        self._begun: tuple[bytes, bytes] | None = None
-        """A rotation that is not known to be finished: the new key, and the id of the one to retire."""
 
     def rotation(self, call: int, timeout_ns: int, configured: tuple[int, ...]) -> RotateKey:
-        if self._begun is None:
-            self._begun = (self._rng.randbytes(CLUSTER_KEY_BYTES), self.ring.used_id)
-        key, retire = self._begun
+        key, retire = self._begun() or (self._rng.randbytes(CLUSTER_KEY_BYTES), self.ring.used_id)
         return RotateKey(call, key, key_id_of(key), retire, timeout_ns, configured)
 
-    def done(self) -> None:
-        self._begun = None
+    def _begun(self) -> tuple[bytes, bytes] | None:
+        """A rotation that is not finished here: its new key, and the id of one to retire."""
+        ring = self.ring
+        if ring.newer_ids:
+            key = ring.get(min(ring.newer_ids))  # the same one wherever the same ones are
+            assert key is not None
+            return key, ring.used_id
+        return (ring.used, ring.older_ids[0]) if ring.older_ids else None
+
+    def changes(self, change: InstallKey | UseKey | RemoveKey) -> tuple[InstallKey | UseKey | RemoveKey, ...]:
+        """What a step of a rotation is for the ring: with the key to retire go all that are as old.
+
+        One that is newer than the used one is another rotation's, and that is not for this one to undo.
+        """
+        if not isinstance(change, RemoveKey):
+            return (change,)
+        older = self.ring.older_ids
+        return tuple(RemoveKey(key_id) for key_id in older) if change.key_id in older else ()
+
+    def taken(self, change: InstallKey | UseKey | RemoveKey) -> KeyConfirmed | None:
+        """What may be said of a change once it would outlive a restart; nothing if the ring refused it."""
+        ring = self.ring
+        match change:
+            case InstallKey():
+                step, key_id = KeyStep.INSTALL, key_id_of(change.key)
+                done = ring.get(key_id) == change.key
+            case UseKey():
+                step, key_id = KeyStep.USE, change.key_id
+                done = ring.used_id == key_id
+            case RemoveKey():
+                step, key_id = KeyStep.REMOVE, change.key_id
+                done = ring.get(key_id) is None
+        return KeyConfirmed(step, key_id) if done else None
 
     def file(self) -> Replace:
         return Replace(KEYRING_FILE, self.ring.text().encode())
-
-
-def confirmation(change: InstallKey | UseKey | RemoveKey) -> KeyConfirmed:
-    """What may be said of a change once it would outlive a restart."""
-    match change:
-        case InstallKey():
-            return KeyConfirmed(KeyStep.INSTALL, key_id_of(change.key))
-        case UseKey():
-            return KeyConfirmed(KeyStep.USE, change.key_id)
-        case RemoveKey():
-            return KeyConfirmed(KeyStep.REMOVE, change.key_id)
 
 
 def beacon_keys(ring: KeyRing) -> BeaconKeys:

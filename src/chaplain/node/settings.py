@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from chaplain.core import Frozen
 from chaplain.desk.events import DeskSettings
+from chaplain.desk.messages import ROTATION_NS
 from chaplain.gossip.settings import GossipSettings
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh.settings import MeshSettings
@@ -22,7 +23,7 @@ class NodeSettings(Frozen, frozen=True):
     """Endpoints to join the cluster through; one that answers is enough."""
     node_ids: Mapping[int, int] = {}
     """The names people know nodes by, from their identifiers; others go by their identifier."""
-    rotation_timeout_ns: int = 30 * 10**9
+    rotation_timeout_ns: int = ROTATION_NS
 
 
 class RecorderSettings(Frozen, frozen=True):

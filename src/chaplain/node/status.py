@@ -30,9 +30,18 @@ def of_node(node: NodeCore) -> dict[str, object]:
         "peers": sorted(node.node_id(identifier) for identifier in node.mesh.peers()),
         "pools": list(node.mesh.pools),
         "uptime_ns": node.now_ns - node.started_ns,
+        "keys": of_ring(node),
         **journal,
         **{name: value for upper in node.uppers.values() for name, value in upper.status().items()},
     }
+
+
+def of_ring(node: NodeCore) -> dict[str, object]:
+    """The cluster keys that this node accepts, by their ids alone."""
+    ring = node.link.ring
+    assert ring is not None, "only clients have none"
+    older, newer = ([key_id.hex() for key_id in key_ids] for key_ids in (ring.older_ids, ring.newer_ids))
+    return {"used": ring.used_id.hex(), "older": older, "newer": newer}
 
 
 def counts(node: NodeCore) -> Counter[str]:

@@ -32,7 +32,6 @@ from chaplain.node import status
 from chaplain.node.core import NodeCore
 from chaplain.node.names import Names
 from chaplain.node.recorder import Recorder
-from chaplain.node.rings import KEYRING_FILE
 from chaplain.node.settings import NodeSettings, RecorderSettings
 from chaplain.node.upper import UpperCore
 from chaplain.runtime import descriptors
@@ -44,7 +43,8 @@ from chaplain.runtime.host import Clock, Errands, Host
 from chaplain.runtime.http import HttpServer, Views
 from chaplain.runtime.journal import free_bytes, make_journal, read_log, segments_of
 from chaplain.runtime.log import Log
-from chaplain.runtime.secrets import read_identity, read_keyring, read_public_key
+from chaplain.runtime.ring import choose_ring
+from chaplain.runtime.secrets import read_identity, read_public_key
 from chaplain.runtime.storage import Storage
 from chaplain.segment.files import refuse_other_versions
 from chaplain.segment.settings import LogSettings
@@ -108,7 +108,6 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         raise ConfigError(f"[nodes] gives node {config.number('id')} another key than its identity file has")
     nodes.setdefault(config.number("id"), identity.key)  # one that was added later is not among the founders
     clients = {read_public_key(key, f"[clients] {name}"): name for name, key in config.clients.items()}
-    rotated = config.path("data") / KEYRING_FILE
     executor = make_executor(config, identity.identifier)
     watch = None if executor is None else executor.executed
     journal = make_journal(config, identity.identifier, watch) if config.disks else None
@@ -125,7 +124,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     return NodeCore(
         make_settings(config, endpoint, node_ids),
         identity,
-        read_keyring(rotated if rotated.exists() else config.path("keyring")),
+        choose_ring(config.path("keyring"), config.path("data")),
         clients=clients,
         rng=SystemRandom(),
         instance=instance,

@@ -21,6 +21,7 @@ from chaplain.client.identity_file import write_passport
 from chaplain.config import CLUSTER_FILE, NODE_FILE, NODE_IDS_MAX, SEGMENTS
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
+from chaplain.journal.node_message import SERIALIZERS_MAX
 from chaplain.journal.standing import DISK_BYTES
 from chaplain.link.identity import Identity, to_text
 from chaplain.link.keyring import CLUSTER_KEY_BYTES, KeyRing
@@ -43,7 +44,13 @@ class Split(Frozen, frozen=True):
     """Nodes that hold a payload before it is ordered; 0: two, or the only one that holds data."""
 
     def check(self, nodes: int) -> None:
+        if not 1 <= nodes <= NODE_IDS_MAX:
+            raise ConfigError(f"a cluster has 1 to {NODE_IDS_MAX} nodes, not {nodes}")
         check_copies(self.index_only, nodes, self._copies(nodes))
+        serializers = self.index_only or nodes
+        if serializers > SERIALIZERS_MAX:
+            mend = "found fewer and let others in with `chaplain member add`, or choose --index-only"
+            raise ConfigError(f"at most {SERIALIZERS_MAX} nodes serialize, not {serializers}: {mend}")
 
     def _copies(self, nodes: int) -> int:
         return self.copies or (min(2, nodes - self.index_only) if self.index_only else 0)
@@ -66,15 +73,15 @@ def make_cluster(
     database: str,
     base_port: int | None,
     split: Split = Split(),  # noqa: B008 frozen
+    *,
+    seal: str = GCM,
 ) -> None:
     """Write everything that a cluster on this machine needs."""
-    if not 1 <= count <= NODE_IDS_MAX:
-        raise ConfigError(f"--nodes must be from 1 to {NODE_IDS_MAX}, not {count}")
     split.check(count)
     check_empty(directory)
     ports = free_ports(2 * count) if base_port is None else check_ports(base_port, 2 * count)
     endpoints = [f"tcp://127.0.0.1:{port}" for port in ports[:count]]
-    _make(directory, endpoints, [f"127.0.0.1:{port}" for port in ports[count:]], database, split=split)
+    _make(directory, endpoints, [f"127.0.0.1:{port}" for port in ports[count:]], database, split=split, seal=seal)
 
 
 def found_cluster(
@@ -83,21 +90,21 @@ def found_cluster(
     database: str,
     http: str,
     split: Split = Split(),  # noqa: B008 frozen
+    *,
+    seal: str = GCM,
 ) -> None:
     """Write what a cluster on several machines needs: each machine's folder, to be taken there, and the clients' file.
 
     `http` is where each node serves monitoring, on its own machine.
     """
-    if not 1 <= len(endpoints) <= NODE_IDS_MAX:
-        raise ConfigError(f"a cluster has 1 to {NODE_IDS_MAX} nodes, not {len(endpoints)}")
+    split.check(len(endpoints))
     for endpoint in endpoints:
         split_endpoint(endpoint)
     check_http(http)
     if len({*endpoints}) < len(endpoints):
         raise ConfigError("two nodes cannot be reached at one endpoint; give each its own")
-    split.check(len(endpoints))
     check_empty(directory)
-    _make(directory, endpoints, [http] * len(endpoints), database, local=False, split=split)
+    _make(directory, endpoints, [http] * len(endpoints), database, local=False, split=split, seal=seal)
 
 
 def check_http(http: str) -> None:
@@ -113,13 +120,20 @@ def check_empty(directory: Path) -> None:
 
 
 def _make(
-    directory: Path, endpoints: Sequence[str], https: Sequence[str], database: str, *, split: Split, local: bool = True
+    directory: Path,
+    endpoints: Sequence[str],
+    https: Sequence[str],
+    database: str,
+    *,
+    split: Split,
+    seal: str,
+    local: bool = True,
 ) -> None:
     """The cluster's file comes last: without it there is no cluster."""
     made_directory = not directory.exists()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        _fill(directory.resolve(), endpoints, https, database, local=local, split=split)
+        _fill(directory.resolve(), endpoints, https, database, local=local, split=split, seal=seal)
     except BaseException:
         for inside in [directory] if made_directory else list(directory.iterdir()):
             shutil.rmtree(inside, ignore_errors=True)
@@ -127,7 +141,14 @@ def _make(
 
 
 def _fill(
-    directory: Path, endpoints: Sequence[str], https: Sequence[str], database: str, *, local: bool, split: Split
+    directory: Path,
+    endpoints: Sequence[str],
+    https: Sequence[str],
+    database: str,
+    *,
+    local: bool,
+    split: Split,
+    seal: str,
 ) -> None:
     chance = random.SystemRandom()
     cluster = (
@@ -154,6 +175,7 @@ def _fill(
             "bind": endpoints[number - 1],
             "http": https[number - 1],
             "database": database,
+            "seal": seal,
             "neighbours": [endpoint for endpoint in endpoints if endpoint != endpoints[number - 1]],
         }
         nodes = {str(other): key for other, key in enumerate(keys, 1)}
@@ -165,9 +187,9 @@ def _fill(
             **split.table(len(endpoints)),
         }
         durable.write_new(folder / NODE_FILE, to_toml(settings, tables))
-    passport = write_passport(client, cluster, GCM, (identity.key for identity in identities))
+    passport = write_passport(client, cluster, seal, (identity.key for identity in identities))
     write_secret(directory / "client.identity", passport)
-    top = {"cluster": cluster, "seal": GCM, "identity": "client.identity"}
+    top = {"cluster": cluster, "seal": seal, "identity": "client.identity"}
     listed = [
         {"id": number, "endpoint": endpoint, "key": key, **({"http": http} if local else {}), **split.listed(number)}
         for number, (endpoint, key, http) in enumerate(zip(endpoints, keys, https, strict=True), 1)

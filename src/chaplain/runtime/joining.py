@@ -98,6 +98,7 @@ def _fill(folder: Path, node: ClusterNode, model: NodeConfig, cluster: ClusterFi
         "bind": node.endpoint,
         "http": node.http,
         "database": "none" if node.index_only else model.text("database"),
+        "seal": model.text("seal"),
         "neighbours": [other.endpoint for other in cluster.nodes],
     }
     founding = {"nodes": model.nodes, "uris": model.uris, "disks": model.disks}

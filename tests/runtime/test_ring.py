@@ -1,0 +1,63 @@
+"""Which key ring a node starts with, where the configured one and the rotated one are two files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaplain.errors import ConfigError
+from chaplain.link.keyring import KeyRing
+from chaplain.node.rings import KEYRING_FILE
+from chaplain.runtime.ring import choose_ring
+
+FIRST, SECOND, THIRD = (bytes([number]) * 32 for number in (1, 2, 3))
+
+
+def put(file: Path, *keys: bytes) -> None:
+    file.write_text(KeyRing(keys[0], keys[1:]).text())
+    file.chmod(0o600)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """The configured file, the data directory and the rotated ring of a node that was started and rotated twice."""
+    configured, data = tmp_path / "etc-keyring", tmp_path / "data"
+    data.mkdir()
+    put(configured, FIRST)
+    assert choose_ring(configured, data).used == FIRST
+    put(data / KEYRING_FILE, SECOND)
+    return configured, data, data / KEYRING_FILE
+
+
+def test_what_was_rotated_goes_before_what_is_configured(places: tuple[Path, Path, Path]) -> None:
+    configured, data, _ = places
+    assert choose_ring(configured, data).used == SECOND
+    configured.unlink()
+    assert choose_ring(configured, data).used == SECOND
+
+
+def test_a_configured_ring_that_was_replaced_is_not_left_aside_in_silence(places: tuple[Path, Path, Path]) -> None:
+    configured, data, rotated = places
+    put(configured, THIRD)
+    with pytest.raises(ConfigError, match=f"remove {rotated} to use the new key"):
+        choose_ring(configured, data)
+    rotated.unlink()
+    assert choose_ring(configured, data).ids == KeyRing(THIRD).ids
+    put(rotated, SECOND)
+    assert choose_ring(configured, data).used == SECOND, "rotated again since then"
+
+
+def test_a_configured_ring_that_was_brought_up_to_date_is_no_other(places: tuple[Path, Path, Path]) -> None:
+    configured, data, rotated = places
+    put(configured, SECOND)
+    put(rotated, THIRD, SECOND)
+    assert choose_ring(configured, data).used == THIRD
+
+
+def test_where_both_are_one_file_replacing_it_is_enough(tmp_path: Path) -> None:
+    put(tmp_path / KEYRING_FILE, FIRST)
+    assert choose_ring(tmp_path / KEYRING_FILE, tmp_path).used == FIRST
+    put(tmp_path / KEYRING_FILE, SECOND)
+    assert choose_ring(tmp_path / KEYRING_FILE, tmp_path).used == SECOND
+    assert [file.name for file in tmp_path.iterdir()] == [KEYRING_FILE]
