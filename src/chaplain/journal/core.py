@@ -71,12 +71,12 @@ from chaplain.journal.order_events import (
     Tell,
 )
 from chaplain.journal.reading import StreamIndex
-from chaplain.journal.seat import Seat
+from chaplain.journal.seat import REMOVED, Seat
 from chaplain.journal.serializer import SerializerCore
 from chaplain.journal.signing import Wrapping, holds
 from chaplain.journal.slips import Slips
 from chaplain.link.events import Peer
-from chaplain.mesh.events import Entered, Exited
+from chaplain.mesh.events import Entered, Exited, Expel
 from chaplain.segment.layout import Bytes
 from chaplain.wire.parcel import Parcel
 
@@ -373,15 +373,18 @@ class JournalCore:
             self._to_ingest(now_ns, Dropped())
         if self._seat.left:
             self._leave(now_ns, self.execution.settled)
+        elif self._nodes.gone:
+            self._out.append(Expel(self._nodes.gone))
 
     def _leave(self, now_ns: int, index: int) -> None:
-        """We are no member any more: nothing here is of use to anybody."""
+        """We are no member any more: nothing here is of use to anybody, and what is of use elsewhere is not for us."""
         if not self.removed:
             self.removed = True
             self._clientele.closed = True
             removed = Report("removed from the cluster", detail={"index": index})
             self._out += [removed, self._clientele.admitted(now_ns)]
             self._to_both(now_ns, Stopping())
+            self._out.append(Halt(REMOVED, removed=True))
 
     # What others say.
 

@@ -14,6 +14,8 @@ from chaplain.journal.node_message import Stage
 SAY_AGAIN_NS = 200_000_000
 """A blocked ingest node says so often that nothing of it waits, until it is dropped."""
 
+REMOVED = "the cluster removed this node, for ever: do not start it again; `chaplain member add` makes a new one"
+"""What to do with a node that left."""
 NOBODY = ""
 """A name that no client has."""
 
