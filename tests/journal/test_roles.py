@@ -151,6 +151,7 @@ def test_a_removed_node_leaves_and_serves_nobody_whether_it_heard_of_it_or_not(c
     cluster.until(lambda: not node.admitted.clients)
     assert node.role is Role.OUT
     assert [report.event for report in node.reports].count("removed from the cluster") == 1
+    cluster.until(lambda: node.halts)
     assert node.halts == [Halt(REMOVED, removed=True)]
     assert admin.petition(petition(NEWCOMER, nonce=b"a" * 16)).kind == "node_taken"
 

@@ -64,9 +64,9 @@ class Petition(Frozen, frozen=True):
 class Talker:
     """A layer above gossip that greets its like, and keeps what it is told."""
 
-    def __init__(self, identifier: int) -> None:
+    def __init__(self, identifier: int, layer: Layer = Layer.GRAPH) -> None:
         self.counts: Counter[str] = Counter()
-        self._hello = parcel.encode(Parcel(identifier, Layer.GRAPH, b"hello"))
+        self._hello = parcel.encode(Parcel(identifier, layer, b"hello"))
         self.here: dict[bytes, Peer] = {}
         self.told_by: list[int] = []
 
@@ -82,11 +82,20 @@ class Talker:
                 return [Whisper(instance, self._hello) for instance in self.here]
         return []
 
+    def say(self, node: NodeCore) -> None:
+        node._work.extend((node._mesh, Whisper(instance, self._hello)) for instance in self.here)
+
     def deadline(self) -> int | None:
         return None
 
     def status(self) -> dict[str, object]:
         return {}
+
+
+class Patient(Talker):
+    """One that others have to agree with before they can do without it."""
+
+    patient = True
 
 
 class Whole(NodeCore):
@@ -137,6 +146,7 @@ class Trio:
         self.founding = founding()
         self.stubborn: set[int] = set()
         self.talkers: dict[int, Talker] = {}
+        self.patients: dict[int, Patient] = {}
         self.heard: dict[int, list[object]] = {}
         """What each node showed its clients of pools, events and questions."""
         self.petitions = 0
@@ -167,6 +177,7 @@ class Trio:
             ingest=disk.get(JournalSettings(order).ingest_file),
         )
         talker = self.talkers[number] = Talker(NODES[number].identifier)
+        patient = self.patients[number] = Patient(NODES[number].identifier, Layer.SEQUENCE)
         neighbours = tuple(self._endpoint(one) for one in (1, 2, 3) if ADDRESS_OF[one] != ADDRESS_OF[number])
         node = Whole(
             NodeSettings(
@@ -183,7 +194,7 @@ class Trio:
             instance=new_instance(rng),
             now_ns=now_ns,
             journal=journal,
-            uppers={Layer.GRAPH: talker},
+            uppers={Layer.GRAPH: talker, Layer.SEQUENCE: patient},
         )
         node.files, node.stubborn = files, number in self.stubborn
         heard = self.heard[number] = []
@@ -245,7 +256,9 @@ def assert_nobody_counts(trio: Trio, removed: int, *others: int) -> None:
 
 def test_a_node_that_is_removed_says_so_and_stops_and_the_others_go_on(trio: Trio) -> None:
     trio.change(*OUT)
-    trio.run(2)
+    trio.run(1)
+    assert_nobody_counts(trio, 3, 1, 2)
+    trio.run(6)
     assert [(name, halt.removed) for name, halt in trio.watch.halts] == [("3", True)]
     assert "member add" in trio.watch.halts[0][1].reason, "it says what to do"
     assert trio.watch.reports.count(("3", "removed from the cluster")) == 1
@@ -263,7 +276,7 @@ def test_a_node_that_was_away_when_it_was_removed_is_told_and_stops(trio: Trio) 
     trio.run(12)
     trio.change(*OUT)
     trio.world.start(trio.world.hosts["3"])
-    trio.run(2)
+    trio.run(7)
     assert [name for name, _ in trio.watch.halts] == ["3"]
     assert trio.running == [1, 2]
     assert_nobody_counts(trio, 3, 1, 2)
@@ -281,6 +294,8 @@ def test_one_that_goes_on_all_the_same_has_no_part_in_anything(trio: Trio) -> No
     assert 3 in trio.running
     for number in (1, 2, 3):
         trio.talkers[number].told_by.clear()
+        trio.patients[number].told_by.clear()
+        trio.patients[number].say(trio[number])
         trio.heard[number].clear()
     trio.tell(1, Shout("red", b"of 1"))
     trio.tell(3, Shout("red", b"of 3"))
@@ -291,7 +306,7 @@ def test_one_that_goes_on_all_the_same_has_no_part_in_anything(trio: Trio) -> No
     trio.run(15)
     assert_nobody_counts(trio, 3, 1, 2)
     for number in (1, 2):
-        assert NODES[3].identifier not in trio.talkers[number].told_by
+        assert NODES[3].identifier not in (*trio.talkers[number].told_by, *trio.patients[number].told_by)
         assert not [one for one in trio.heard[number] if b"of 3" in repr(one).encode()]
     assert not [one for one in trio.heard[3] if b"of 1" in repr(one).encode()]
     (answer,) = [one.answer for one in trio.heard[1] if isinstance(one, Decided)]
@@ -299,6 +314,21 @@ def test_one_that_goes_on_all_the_same_has_no_part_in_anything(trio: Trio) -> No
     rings = [trio[number]._rings.ring.ids for number in (1, 2)]
     assert rings[0] == rings[1] != OLD_RING.ids
     assert trio[3]._rings.ring.ids == OLD_RING.ids, "the new key is not for it"
+
+
+def test_who_has_to_agree_on_doing_without_it_talks_with_it_until_it_stops(trio: Trio) -> None:
+    trio.change(*OUT)
+    for number in (1, 2, 3):
+        trio.patients[number].told_by.clear()
+    others, removed = {NODES[1].identifier, NODES[2].identifier}, NODES[3].identifier
+    trio.run(3)
+    assert {peer.identifier for peer in trio.patients[1].here.values()} == {NODES[2].identifier, removed}
+    for number in (1, 2, 3):
+        trio.patients[number].say(trio[number])
+    trio.run(1)
+    assert [set(trio.patients[number].told_by) for number in (1, 3)] == [{NODES[2].identifier, removed}, others]
+    trio.run(3)
+    assert {peer.identifier for peer in trio.patients[1].here.values()} == {NODES[2].identifier}
 
 
 def test_one_that_is_lost_on_the_way_is_told_when_it_speaks(trio: Trio) -> None:
@@ -315,6 +345,7 @@ def test_one_that_is_lost_on_the_way_is_told_when_it_speaks(trio: Trio) -> None:
 
 def test_its_machine_comes_back_as_another_node(trio: Trio) -> None:
     trio.change(*OUT)
+    trio.run(6, lambda: trio.running == [1, 2])
     trio.world.start(trio.world.add("4", trio._endpoint(4)))
     trio.change(NEWCOMER)
     trio.run(10, lambda: all(trio.alive(one) == {1, 2, 4} for one in (1, 2, 4)))

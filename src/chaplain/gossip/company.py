@@ -23,8 +23,9 @@ COMPARE_ENTRIES_MAX = 512
 """More than this in one part is more than a peer of our size would ask for."""
 COMPARE_CARDS_MAX = 128
 HEALS_PER_TICK = 4
-LAST_WORDS_NS = SECOND_NS
-"""The connection to a node that was removed from the cluster is kept for so long: others have yet to tell it."""
+LAST_WORDS_NS = 10 * SECOND_NS
+"""The connection to a node that was removed from the cluster is kept for so long: layers above may have yet to tell it,
+and to agree on doing without it."""
 
 
 class Company:
@@ -148,13 +149,14 @@ class Company:
             self._suspicion.watch(identifier, self._voice.now_ns)
 
     def _part(self, identifier: int) -> None:
-        uri = self._wanted.pop(identifier)
-        if not self._members.is_expelled(identifier):
+        uri, expelled = self._wanted.pop(identifier), self._members.is_expelled(identifier)
+        if not expelled:
             self._voice.out.append(Forget(uri))
         self._suspicion.unwatch(identifier)
         record = self._members.get(identifier)
         if record is not None and record.standing is Standing.LOST:
-            wait_ns = self._voice.settings.heal_ns
+            # One that was removed is only to be forgotten some time.
+            wait_ns = self._voice.settings.heal_for_ns if expelled else self._voice.settings.heal_ns
             self._lost[identifier] = (self._voice.now_ns + wait_ns, wait_ns)
 
     def _close_doors(self) -> None:

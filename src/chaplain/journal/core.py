@@ -71,7 +71,7 @@ from chaplain.journal.order_events import (
     Tell,
 )
 from chaplain.journal.reading import StreamIndex
-from chaplain.journal.seat import REMOVED, Seat
+from chaplain.journal.seat import Seat
 from chaplain.journal.serializer import SerializerCore
 from chaplain.journal.signing import Wrapping, holds
 from chaplain.journal.slips import Slips
@@ -157,8 +157,8 @@ class JournalCore:
         return self._streams.first_offset(stream)
 
     def deadline(self) -> int | None:
-        due = (self.serializer.deadline(), self.ingest.deadline(), self._clientele.due_ns, self.covering.due_ns)
-        return soonest(due)
+        parts = (self._clientele, self.covering, self._seat)
+        return soonest((self.serializer.deadline(), self.ingest.deadline(), *(part.due_ns for part in parts)))
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
         match event:
@@ -177,7 +177,7 @@ class JournalCore:
                 self._drained(now_ns)  # it may come after the round's end, and nothing else may come for long
             case Woken():
                 self._to_ingest(now_ns, event)
-                self._out += self._clientele.woken(now_ns)
+                self._out += [*self._clientele.woken(now_ns), *self._seat.woken(now_ns)]
                 self.covering.woken(now_ns)
                 self._to_order(now_ns, event)
             case Entered():
@@ -208,6 +208,8 @@ class JournalCore:
         self.covering.start()
         self._out.append(self._clientele.admitted(now_ns))
         self._assembled(now_ns)
+        if self.removed:
+            self._seat.leave(now_ns, 0)
 
     def _drained(self, now_ns: int) -> None:
         """What was checked at once goes into the batch that is formed now."""
@@ -384,7 +386,7 @@ class JournalCore:
             removed = Report("removed from the cluster", detail={"index": index})
             self._out += [removed, self._clientele.admitted(now_ns)]
             self._to_both(now_ns, Stopping())
-            self._out.append(Halt(REMOVED, removed=True))
+            self._seat.leave(now_ns)
 
     # What others say.
 

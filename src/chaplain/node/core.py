@@ -113,7 +113,7 @@ class NodeCore:
         """What this node is in the journal's order."""
         self._rings = RingKeeper(ring, rng)
         self._clients = dict(clients)
-        self._presence = Presence()
+        self._presence = Presence([at for at, core in self.uppers.items() if getattr(core, "patient", False)])
         self._writing: dict[int, tuple[Place, KeyConfirmed | Persisted]] = {}
         """By ticket: whom to tell what when it is on disk."""
         self._last_ticket = 0
@@ -344,18 +344,18 @@ class NodeCore:
         if event.peer.client:
             self._work.append((self._desk, event))
         elif self._presence.exit(event.peer):
-            self._part(event)
-
-    def _part(self, event: Exited) -> None:
-        self._work.append((self._desk, event))
-        self._tell_uppers(event)
-        self._work.append((self._gossip, event))
+            self._work.append((self._desk, event))
+            self._tell_uppers(event)
+            self._work.append((self._gossip, event))
+        elif self._presence.let_go(event.peer):
+            self._work.extend((self._uppers[layer], event) for layer in self._presence.patient)
 
     def _expel(self, expel: Expel) -> None:
-        """Their sessions stay, but for all but the journal it is as if they had ended."""
+        """Their sessions stay, but for all but the journal and who is patient it is as if they had ended."""
         self._work += [(self._mesh, expel), (self._gossip, expel)]
         for peer in self._presence.expel(expel.keys, self.mesh.peers().values()):
-            self._part(Exited(peer, "removed"))
+            hasty = (place for layer, place in self._uppers.items() if layer not in self._presence.patient)
+            self._work.extend((place, Exited(peer, "removed")) for place in (self._desk, *hasty, self._gossip))
 
     def _tell_uppers(self, event: Entered | Exited | MemberChanged) -> None:
         self._work.extend((place, event) for place in self._uppers.values())
@@ -373,7 +373,9 @@ class NodeCore:
             name = self.node_id(event.peer.identifier)
             self._out.append(notices.refused("parcel malformed", name, str(error)))
             return
-        if self._journal is not None and (opened.layer == Layer.JOURNAL or self._presence.is_expelled(event.peer)):
+        if self._journal is not None and (
+            opened.layer == Layer.JOURNAL or self._presence.is_shut_out(event.peer, opened.layer)
+        ):
             self._work.append((self._journal, journal_events.Told(event.peer, opened)))
         elif event.peer.client:
             self._work.append((self._desk, event))
