@@ -373,9 +373,8 @@ class NodeCore:
             name = self.node_id(event.peer.identifier)
             self._out.append(notices.refused("parcel malformed", name, str(error)))
             return
-        if self._journal is not None and (
-            opened.layer == Layer.JOURNAL or self._presence.is_shut_out(event.peer, opened.layer)
-        ):
+        of_journal = opened.layer == Layer.JOURNAL or self._presence.is_shut_out(event.peer, opened.layer)
+        if of_journal and self._journal is not None:
             self._work.append((self._journal, journal_events.Told(event.peer, opened)))
         elif event.peer.client:
             self._work.append((self._desk, event))
