@@ -297,7 +297,7 @@ def _wanted(setting: Setting) -> str:
     if isinstance(setting.default, bool):
         return "true or false"
     kind = "a whole number" if isinstance(setting.default, int) else "a number"
-    return kind if setting.low is None else f"{kind} from {setting.low:.10g} to {setting.high:.10g}"
+    return kind if setting.low is None else f"{kind} from {setting.low:.16g} to {setting.high:.16g}"
 
 
 def _nearest(name: str) -> str:

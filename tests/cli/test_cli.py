@@ -91,7 +91,9 @@ def test_up_again_starts_what_is_down(cluster):
     while is_alive(before[0]["pid"]):
         assert time.monotonic() < end
     assert status(cluster)["nodes"][0]["state"] == "down"
-    assert json.loads(worked("cluster", "up", "--dir", cluster, "--output", "json"))["started"] == [1]
+    # As every command has it: the cluster's file, from the environment.
+    said = worked("cluster", "up", "--node", "1", "--output", "json", CHAPLAIN_CLUSTER=str(cluster / "cluster.toml"))
+    assert json.loads(said)["started"] == [1]
     after = status(cluster)["nodes"]
     assert after[0]["pid"] != before[0]["pid"]
     assert after[1]["pid"] == before[1]["pid"]
@@ -174,6 +176,19 @@ def test_another_number_of_nodes_is_refused(cluster):
     assert "holds a cluster of 2 nodes, not 3" in done.stderr
 
 
+def test_another_database_is_refused(cluster):
+    done = chaplain("cluster", "up", "--dir", cluster, "--database", "none")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "holds a cluster with --database sqlite, not none" in done.stderr
+
+
+def test_one_node_of_two_has_no_master_and_says_so(unstarted):
+    said = worked("cluster", "up", "--dir", unstarted, "--node", "2")
+    assert "1 node serves, 1 started now." in said
+    assert "no node is master: nothing is written until a majority serializes; 1 of 2 are up." in said
+    assert pid_of(unstarted / "node-1") is None
+
+
 def test_keys_are_made_once(tmp_path):
     shown = json.loads(worked("key", "new", "--out", tmp_path / "a", "--output", "json"))
     assert f"key {shown['key']}\n" in (tmp_path / "a").read_text()
@@ -224,9 +239,9 @@ def test_every_command_helps_with_an_example():
 def test_every_command_speaks_to_programs_too():
     """Whatever prints a table prints JSON; whatever talks to a cluster can ask one node, but for what is about all."""
     options = {path: {name for option in found.params for name in option.opts} for path, found in commands()}
-    speechless = {("node", "run"), ("completion",), ("wire", "decode"), ("wire", "encode")}
+    speechless = {("node", "run"), ("completion",)}
     assert {path for path, names in options.items() if "--output" not in names} == speechless
-    about_all = {("cluster", "up"), ("pipeline", "compress")}
+    about_all = {("pipeline", "compress")}
     asking = {path for path, names in options.items() if "--cluster" in names}
     assert {path for path in asking if "--node" not in options[path]} == about_all
     assert len(asking) > 25

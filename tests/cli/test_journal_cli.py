@@ -104,7 +104,7 @@ def test_texts_files_and_standard_input_are_written_and_read(cluster, tmp_path):
 def test_each_line_is_a_message_and_each_has_its_receipt(cluster, tmp_path):
     text = b"".join(b"%d\n" % number for number in range(5000)) + b"no line feed"
     where = ("--stream", "lines", "--cluster", cluster)
-    receipts = lines("journal", "write", "-", "--lines", *where, stdin=text)
+    receipts = lines("journal", "write", "--lines", *where, stdin=text)
     assert [receipt["offset"] for receipt in receipts] == list(range(5001))
     wanted = text.decode().split("\n")
     assert [m["value"] for m in read_all(len(wanted), *where)] == wanted

@@ -53,6 +53,7 @@ def test_a_node_joins_takes_over_and_the_first_one_leaves(cluster):
     assert member(cluster, "remove", "1")["lost"] == ["serializer", "ingest", "executor"]
     now = status(cluster)
     assert ([node["id"] for node in now["nodes"]], now["serializers"]) == ([2], [2])
+    assert (now["sequence"]["state"], now["sequence"]["work_set"]) == ("WRK", [2])
     assert "there is no node 1; there are 2" in failure("member", "remove", "1", "--cluster", cluster)
     assert "ids are never given again" in failure("member", "add", "--id", "1", "--cluster", cluster)
     assert "the only serializer" in failure("member", "remove", "2", "--cluster", cluster)

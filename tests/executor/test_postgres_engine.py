@@ -267,6 +267,19 @@ def test_made_anew_if_changes_are_missing(stage: PostgresStage) -> None:
     assert stage.apply(works[0]).fingerprint == fingerprint == stage.folded()
 
 
+def test_what_was_read_is_remembered_up_to_a_bound(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_store, "READ_MAX", 3)
+    stage.apply(Order().message("create table t(k integer primary key)"))
+    stage.engine.clear(ACL, [(1, 3), (2, 7)])
+    stage.engine.clear(OTHER, [(1, 9)])
+    stage.engine.clear(ACL, [(1, 4), (2, 6)])
+    stage.reopen()
+    assert sorted(stage.engine.read) == [(ACL, 1, 4), (ACL, 2, 7), (OTHER, 1, 9)]
+    stage.engine.clear(ACL, [(8, 1)])
+    stage.reopen()
+    assert stage.engine.read == ((OTHER, 1, 9), (ACL, 1, 4), (ACL, 8, 1))
+
+
 def test_results_until_read_and_bounded_for_each(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
     order = Order()
     stage.apply(order.message("create table t(k integer primary key)", "insert into t values (1)"))

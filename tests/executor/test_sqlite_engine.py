@@ -279,6 +279,22 @@ def test_results_are_kept_until_read(tmp_path: Path) -> None:
     database.engine.close()
 
 
+def test_what_was_read_is_remembered_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_store, "READ_MAX", 3)
+    order, database = Order(), Database(tmp_path)
+    step = database.apply(order.message("create table t(a)"))
+    database.engine.clear(ACL, [(1, 3), (2, 7)])
+    database.engine.clear(OTHER, [(1, 9)])
+    database.engine.clear(ACL, [(1, 4), (2, 6)])
+    database.reopen()
+    assert sorted(database.engine.read) == [(ACL, 1, 4), (ACL, 2, 7), (OTHER, 1, 9)]
+    database.engine.clear(ACL, [(8, 1)])
+    database.reopen()
+    assert database.engine.read == ((OTHER, 1, 9), (ACL, 1, 4), (ACL, 8, 1))  # the oldest word is forgotten first
+    assert database.engine.fingerprint == step.fingerprint
+    database.engine.close()
+
+
 def test_results_that_were_read_are_not_given_even_if_they_come_later(tmp_path: Path) -> None:
     order, databases = Order(), Databases("sqlite", tmp_path)
     databases.open(OpenDatabase("main"))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from chaplain.core import Drained, Persist, Persisted, Requested, Settled, Woken
-from chaplain.gossip.events import Told
+from chaplain.gossip.events import Member, MemberChanged, State, Told
 from chaplain.graph import messages, requests
 from chaplain.graph.core import GraphCore
 from chaplain.graph.event import Draft, Event, Link, sign
@@ -39,6 +40,12 @@ def peer(number: int) -> Peer:
     return Peer(bytes((number,)) * 16, who.identifier, who.key, f"tcp://10.0.0.{number}:7400")
 
 
+def left(number: int, *, graceful: bool = False) -> MemberChanged:
+    """Gossip gave the node up, or it said good-bye."""
+    who = peer(number)
+    return MemberChanged(Member(who.identifier, "", who.key, 1, State.LEFT, graceful), State.ALIVE)
+
+
 def make(number: int, content: bytes, previous: Event | None = None, *parents: Event, **fields: Any) -> Event:
     """An event of this author, behind these."""
     first = None if previous is None else Link(previous.id, previous.height)
@@ -52,6 +59,7 @@ class Node:
 
     def __init__(self, number: int, members: int, **settings: Any) -> None:
         self.number = number
+        self.belonging: Callable[[], tuple[bytes, ...]] | None = settings.pop("belonging", None)
         self.files: dict[str, bytearray] = {}
         self.members = members
         self.settings = GraphSettings(CLUSTER, segment_bytes=settings.pop("segment_bytes", 1 << 20), **settings)
@@ -70,6 +78,7 @@ class Node:
             random.Random(self.number),
             now_ns=now_ns + self.skew_ns,
             founders=[identity(number).key for number in range(1, self.members + 1)],
+            belonging=self.belonging,
             segments=[(parse_name(name)[1], bytes(data)) for name, data in found.items()],
         )
         self.settled: dict[int, Settled] = {}

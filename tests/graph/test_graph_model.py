@@ -137,6 +137,22 @@ def test_a_fork_is_flagged_and_both_ways_are_kept():
     assert len(model.forks) == 1
 
 
+def test_a_fork_shows_above_a_floor_only_where_it_is_certain():
+    chain = [make(1, b"0")]
+    for number in range(1, 9):
+        chain.append(make(1, b"%d" % number, chain[-1]))
+    model = filled(chain[:2])
+    model.raise_floor(5)
+    for event in (chain[5], chain[3], chain[6]):  # what stands below a floor may come in any order
+        model.add(event)
+    assert not model.forks
+    assert model.last_of(chain[0].author).id == chain[6].id
+    beside = make(1, b"beside", chain[2], chain[4], make(2, b"high", chain[7]))
+    assert (beside.previous.height, beside.height) == (2, 9)
+    model.add(beside)
+    assert [model.id_of(number) for number in model.forks] == [beside.id]
+
+
 def test_heights_and_previous_are_believed_only_as_they_are():
     root, other = make(1, b"root"), make(2, b"other")
     model = filled([root, other])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from graph_stage import Stage, make, peer
+from graph_stage import Stage, left, make, peer
 
-from chaplain.gossip.events import Member, MemberChanged, State
 from chaplain.graph.event import decode
 from chaplain.graph.messages import Events, Item, Leaves, SyncEvent
 from chaplain.graph.requests import ReadArrivals, ReadSnapshot
@@ -74,12 +73,56 @@ def test_nothing_goes_while_a_member_may_lack_it():
     stage.part({3})
     written(stage, 80, (1, 2))
     stage.run(6 * SECOND)
-    assert stage.nodes[1].model.floor == 0
     for number in (1, 2):
-        left = Member(peer(3).identifier, "", peer(3).key, 1, State.LEFT)
-        stage.nodes[number].step(stage.now_ns, MemberChanged(left, State.ALIVE))
+        stage.nodes[number].step(stage.now_ns, left(3))
+    stage.run(6 * SECOND)
+    assert stage.nodes[1].model.floor == 0
+    assert stage.nodes[1].core.status()["graph"]["notes"]["held_by"] == [peer(3).identifier]
+    for number in (1, 2):
+        stage.nodes[number].step(stage.now_ns, left(3, graceful=True))
     stage.run(6 * SECOND)
     assert stage.nodes[1].model.floor > 20
+    assert stage.nodes[1].core.status()["graph"]["notes"]["held_by"] == []
+
+
+def test_who_was_silent_for_long_gets_everything():
+    """It was taken for one that had left: what it lacked was dropped, and the author seemed to have forked."""
+    stage = Stage(3, keep_events=KEEP // 5)
+    stage.append(1, b"before")
+    stage.run(3 * SECOND)
+    stage.part({3})
+    for number in (1, 2):
+        stage.nodes[number].step(stage.now_ns, left(3))
+    written(stage, 60, (1,))
+    stage.run(6 * SECOND)
+    stage.heal()
+    stage.run(6 * SECOND)
+    assert [len(node.model) for node in stage.nodes.values()] == [61, 61, 61]
+    assert not any(node.model.forks for node in stage.nodes.values())
+    written(stage, 10, (1,))
+    stage.run(6 * SECOND)
+    assert all(node.model.floor > 50 for node in stage.nodes.values())
+
+
+def test_an_author_whose_past_was_pruned_has_not_forked():
+    stage = Stage(3, keep_events=KEEP // 5)
+    stage.append(1, b"before")
+    stage.run(3 * SECOND)
+    stage.part({3})
+    for number in (1, 2):
+        stage.nodes[number].step(stage.now_ns, left(3, graceful=True))
+    written(stage, 60, (1,))
+    stage.run(6 * SECOND)
+    stage.heal()
+    stage.run(6 * SECOND)
+    node = stage.nodes[3]
+    assert node.core.counts["floors_taken_over"] == 1
+    assert not node.model.forks
+    stage.append(1, b"after")
+    stage.run(SECOND)
+    assert not node.model.forks
+    node.start(stage.now_ns)
+    assert not node.model.forks
 
 
 def test_one_member_alone_cannot_raise_a_floor():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from graph_stage import START_NS, Node, Stage, identity, make, peer
+from graph_stage import START_NS, Node, Stage, identity, make
 
 from chaplain.core import Halt, PersistFailed, Requested, Withdrawn, Woken
-from chaplain.gossip.events import Member, MemberChanged, State
 from chaplain.graph import requests
 from chaplain.graph.event import confirm_label, decode
 from chaplain.graph.messages import (
@@ -82,20 +81,6 @@ def test_one_of_seven_is_not_enough_to_be_read():
     stage.heal()
     stage.run(5 * SECOND)
     assert all(node.model.is_read(0) for node in stage.nodes.values())
-
-
-def test_when_others_leave_fewer_make_an_event_read():
-    stage = Stage(5)
-    stage.part({1, 2})
-    stage.append(1, b"x")
-    stage.run(SECOND)
-    node = stage.nodes[1]
-    assert not node.model.is_read(0)
-    for number in (3, 4, 5):
-        left = Member(peer(number).identifier, "", peer(number).key, 1, State.LEFT)
-        node.step(stage.now_ns, MemberChanged(left, State.ALIVE))
-    assert node.core.common.read_at == 1
-    assert node.model.is_read(0)
 
 
 def test_confirmations_count_once_a_member_and_never_for_the_author():

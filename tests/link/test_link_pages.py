@@ -147,7 +147,14 @@ def test_the_bundle(kind: str, algorithm: str) -> None:
 def test_the_bounds_on_the_page_are_the_defaults() -> None:
     page = (DOCS / "connection.md").read_text().replace(",", "")
     defaults = LinkSettings("c")
-    for name in ("sessions_max", "calls_max", "half_greeted_max", "bindings_max", "reports_per_second_max"):
+    for name in (
+        "sessions_max",
+        "sessions_per_client_max",
+        "calls_max",
+        "half_greeted_max",
+        "bindings_max",
+        "reports_per_second_max",
+    ):
         assert f"`{name}` {getattr(defaults, name)}" in page
     assert f"`queue_bytes_max` {defaults.queue_bytes_max >> 20} MiB" in page
     assert f"`reserve_bytes` {defaults.reserve_bytes >> 20} MiB" in page

@@ -6,7 +6,7 @@ import pytest
 from link_stage import SECOND_NS, Stage, pair
 
 from chaplain.core import Connected, Disconnected, Send
-from chaplain.link.events import Dropped, Forget, Introduce, Meet, Parted, Say
+from chaplain.link.events import Dropped, Forget, Introduce, Meet, Parted, Register, Say
 from chaplain.link.greeting import GREETING_NODE
 from chaplain.link.settings import LinkSettings
 from chaplain.wire.limits import FRAME_BYTES_MAX
@@ -323,6 +323,25 @@ def test_sessions_and_calls_are_bounded() -> None:
     assert small.reasons("greeting refused") == ["too many sessions"]
     small.step(Meet("tcp://127.0.0.1:9001"))
     assert small.reasons("meeting refused") == ["too many calls"]
+
+
+def test_clients_keep_no_node_out_and_one_client_no_other() -> None:
+    stage = Stage()
+    small = stage.node("small", sessions_max=3, sessions_per_client_max=2)
+    pinned = frozenset({small.core.identity.key})
+    greedy = stage.client("greedy", pinned)
+    again = [stage.client(f"again {number}", pinned, identity=greedy.core.identity) for number in range(2)]
+    other, late = stage.client("other", pinned), stage.client("late", pinned)
+    small.step(Register({client.core.identity.key: client.name for client in (greedy, other, late)}))
+    for client in (greedy, *again, other, late):
+        client.meet(small)
+        stage.settle()
+    assert small.sessions == {greedy.instance, again[0].instance, other.instance}
+    assert small.reasons("greeting refused")[:2] == ["too many sessions"] * 2
+    bob = stage.node("bob")
+    bob.meet(small)
+    stage.settle()
+    assert bob.instance in small.sessions
 
 
 def test_equal_inputs_give_equal_effects() -> None:

@@ -50,6 +50,22 @@ def test_the_list_is_who_belongs_by_the_configuration_stream_and_changes_with_it
     assert sequence.core.discovery.listed() == [second]
 
 
+def test_the_graphs_members_are_who_belongs_by_the_configuration_stream(tmp_path: Path) -> None:
+    """A founder that was removed is in the file of each node still, and was counted again after a restart."""
+    node = made(tmp_path / "cluster", 3, 1)
+    graph = node.uppers[Layer.GRAPH]
+    assert isinstance(graph, GraphCore)
+    assert node.journal is not None
+    assembly = node.journal.execution.assembly
+    assert list(graph.common.members) == [placed.key for placed in assembly.nodes]
+    bare = {"executor": Stage.NONE, "ingest": Stage.NONE, "config": Stage.NONE}
+    alone = replace(assembly, nodes=(assembly.nodes[0], *(replace(one, **bare) for one in assembly.nodes[1:])))
+    node.journal.execution.state.assembly = replace(alone, serializers=(1,))
+    _written(graph)
+    assert list(graph.common.members) == [assembly.nodes[0].key]
+    assert graph.common.read_at == 0
+
+
 @pytest.mark.parametrize(("count", "state"), [(1, State.WRK), (2, State.DSC), (3, State.DSC)])
 def test_only_who_is_configured_alone_begins_a_history_alone(tmp_path: Path, count: int, state: State) -> None:
     sequence = made(tmp_path / "cluster", count, count).uppers[Layer.SEQUENCE]

@@ -129,7 +129,7 @@ def test_the_page_tells_every_setting_as_it_is():
         default = shown.get(type(setting.default), str(setting.default))
         bounds = ", ".join(setting.choices)
         if setting.low is not None and setting.high is not None:
-            bounds = f"{setting.low:.10g} to {setting.high:.10g}"
+            bounds = f"{setting.low:.16g} to {setting.high:.16g}"
         assert told.pop(setting.name) == (default, bounds, setting.help)
     assert not told
 

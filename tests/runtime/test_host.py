@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -15,6 +17,7 @@ from tests.runtime.toy_core import ToyCore
 from chaplain.core import Arrived, Connected, Disconnected, Heard, Send, Stopping
 from chaplain.errors import ConfigError
 from chaplain.link.sockets import Sockets
+from chaplain.runtime import http
 from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.codes import BROKEN, DONE, HALTED, REMOVED
 from chaplain.runtime.disk import Disk
@@ -178,6 +181,27 @@ def test_http_tells_how_the_node_is(running):
         with pytest.raises(ConfigError, match="choose another http address"):
             HttpServer("127.0.0.1", server.port, Views(running.host, dict, lambda: True))
     finally:
+        server.end()
+
+
+def test_who_drips_octets_keeps_nobody_waiting_for_long(running, monkeypatch):
+    monkeypatch.setattr(http, "REQUEST_S", 0.5)
+    server = HttpServer("127.0.0.1", 0, Views(running.host, dict, lambda: True))
+    slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(http.CONNECTIONS_MAX)]
+    try:
+        end_s = time.monotonic() + PATIENCE_S
+        while True:
+            for connection in slow:
+                with contextlib.suppress(OSError):
+                    connection.send(b"G")
+            with contextlib.suppress(OSError):
+                assert fetch(server.port, "/healthz") == (200, "ok\n")
+                break
+            assert time.monotonic() < end_s, "nobody else was ever answered"
+            time.sleep(0.05)
+    finally:
+        for connection in slow:
+            connection.close()
         server.end()
 
 

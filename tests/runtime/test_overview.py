@@ -63,6 +63,13 @@ def test_each_stream_is_shown_as_the_node_has_it_that_has_most_of_it(cluster: Pa
     assert [node.get("log") for node in found["nodes"]] == [{"first": 1}, None, None]
 
 
+def test_for_whom_a_graph_is_kept_is_shown(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"notes": {**note(2, "a")["notes"], "held_by": [3]}}
+    monkeypatch.setattr(overview, "_status", lambda directory, node, pid: {**SAID[1], "graph": kept})
+    shown = CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)])
+    assert "kept for node 3" in " ".join(shown.output.split())
+
+
 def test_a_database_that_stands_still_is_told_beside_the_table(cluster: Path) -> None:
     shown = CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)])
     assert "node 1, database of main: stopped, disk full\n" in shown.output

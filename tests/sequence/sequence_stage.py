@@ -31,6 +31,8 @@ class Stage:
         self.peers: dict[int, Peer] = {}
         self.belonging: Callable[[], tuple[int, ...]] | None = None
         """Who belongs to the cluster, if that is agreed on; else all of the stage do."""
+        self.removed: dict[int, set[int]] = {}
+        """Whom each node knows to be removed from the cluster."""
         self.wire: deque[tuple[int, int, bytes]] = deque()
         self.cut: set[tuple[int, int]] = set()
         """Directions in which nothing arrives."""
@@ -47,7 +49,9 @@ class Stage:
             listed = tuple(other for other in self.numbers if other != number)
             values = {"listed": listed, **self.settings, **settings}
             made = SequenceSettings(number, **values)
-            self.cores[number] = SequenceCore(made, Random(self.chance.random()), 0, self.belonging)
+            removed = self.removed.setdefault(number, set())
+            chance = Random(self.chance.random())
+            self.cores[number] = SequenceCore(made, chance, 0, self.belonging, lambda removed=removed: removed)
             self.peers[number] = Peer(self.chance.randbytes(16), number, bytes(32), f"tcp://127.0.0.1:{number}")
             for other in [other for other in self.cores if other != number]:
                 self.feed(number, Entered(self.peers[other], {}))
@@ -59,6 +63,11 @@ class Stage:
         gone = self.peers.pop(number)
         for other in list(self.cores):
             self.feed(other, Exited(gone, "gone"))
+
+    def remove(self, *numbers: int, knowing: tuple[int, ...] = ()) -> None:
+        """The cluster agreed that these belong to it no more; all, or those who are `knowing`, have heard of it."""
+        for number in knowing or self.numbers:
+            self.removed.setdefault(number, set()).update(numbers)
 
     # Time and talk.
 

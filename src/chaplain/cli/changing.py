@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FOLLOW_S = 60.0
 """How long a change is followed; it goes on without us."""
+LET_GO_S = 10.0
+"""Longer than the sequence takes to notice that a member is silent, and to take the lock from it."""
 POLL_S = 0.05
 
 
@@ -116,9 +118,23 @@ def remove_node(client: Client, directory: Path, number: int, roles: Sequence[st
             changes.follow(client.remove_node(number, role))
             lost.append(role)
     if not any(one.id == number and one.member for one in client.nodes().nodes):
+        _wait_until_let_go(client, number)
         unlist_node(directory, number)
         stop_nodes([directory / f"node-{number}"])
     return {"id": number, "lost": lost, "shown": ", ".join(lost)}
+
+
+def _wait_until_let_go(client: Client, number: int) -> None:
+    """Its memory counts in the sequence, and may be missed, until the others have agreed on a work set without it."""
+    end = time.monotonic() + LET_GO_S
+    while number in client.status().get("sequence", {}).get("work_set", ()):
+        if time.monotonic() > end:
+            progress(
+                f"node {number} still has a seat in the sequence's work set after {LET_GO_S:.0f} s and is stopped all "
+                "the same; see `chaplain cluster status`"
+            )
+            return
+        time.sleep(POLL_S)
 
 
 def _find(census: AssemblyRecord, number: int) -> NodeRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from base64 import b64encode
 from pathlib import Path
 from random import SystemRandom
@@ -84,6 +85,8 @@ def add(
         put_json({"name": name, "acl": acl, "key": shown, "file": None if file is None else str(file)})
     else:
         click.echo(f"{name} may connect" + (f" with {file}" if file is not None else "") + f"; its key is {shown}.")
+        if file is not None:
+            click.echo(f"Commands go as {name} with CHAPLAIN_IDENTITY={shlex.quote(str(file))} before them.")
 
 
 @client.command(epilog="Example: chaplain client remove alice --cluster demo")

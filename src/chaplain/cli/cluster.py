@@ -32,14 +32,26 @@ def cluster() -> None:
 
 @cluster.command(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
 @click.option("--nodes", type=click.IntRange(1, 255), help="How many nodes to make.  [default: 3]")
-@click.option("--dir", "--cluster", "directory", required=True, type=_FOLDER, help="Its directory; made if need be.")
+@click.option(
+    "--dir",
+    "--cluster",
+    "place",
+    metavar="DIR|FILE",
+    required=True,
+    type=click.Path(path_type=Path),
+    envvar="CHAPLAIN_CLUSTER",
+    show_envvar=True,
+    help="Its directory, made if need be, or its cluster.toml.",
+)
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Start node I, and no other.")
 @click.option("--database", type=click.Choice(DATABASES), help="What executes journals.  [default: sqlite]")
 @click.option("--base-port", type=click.IntRange(1, 65535), help="First of 2N ports to use.  [default: free ones]")
 @_split_options
 @output_option
 def up(
     nodes: int | None,
-    directory: Path,
+    place: Path,
+    node: int | None,
     database: str | None,
     base_port: int | None,
     index_only: int,
@@ -53,19 +65,25 @@ def up(
     from chaplain.config import CLUSTER_FILE, load_cluster  # noqa: PLC0415
     from chaplain.errors import ConfigError  # noqa: PLC0415
     from chaplain.runtime.founding import Split, make_cluster  # noqa: PLC0415
-    from chaplain.runtime.local import bring_up  # noqa: PLC0415
+    from chaplain.runtime.local import bring_up, database_of  # noqa: PLC0415
 
+    directory = place.parent if place.name == CLUSTER_FILE and place.is_file() else place
+    if directory.is_file():
+        raise click.BadParameter(f"{directory} is a file and no {CLUSTER_FILE}", param_hint="--dir")
     if not (directory / CLUSTER_FILE).exists():
         make_cluster(directory, nodes or 3, database or "sqlite", base_port, Split(index_only, copies))
     elif nodes is not None and nodes != (there := len(load_cluster(directory).nodes)):
         raise ConfigError(f"{directory} holds a cluster of {there} nodes, not {nodes}; choose another directory")
     elif index_only or copies:
         raise ConfigError(f"{directory} holds a cluster: who holds data in it was decided when it was founded")
-    started = bring_up(directory.resolve(), progress)
+    elif database is not None and (founded := database_of(directory)) not in (None, database):
+        raise ConfigError(f"{directory} holds a cluster with --database {founded}, not {database}: that stays as it is")
+    started = bring_up(directory.resolve(), progress, only=node)
     if output == "json":
         put_json({"started": started, **_status(directory)})
     else:
-        click.echo(f"{len(load_cluster(directory).nodes)} nodes serve, {len(started)} of them started now.")
+        serving = len(load_cluster(directory).nodes) if node is None else 1
+        click.echo(f"{serving} node{'s' * (serving != 1)} serve{'s' * (serving == 1)}, {len(started)} started now.")
         for line in _troubles(_status(directory)["nodes"]):
             click.echo(line)
         click.echo(f"Next: chaplain cluster status --cluster {shlex.quote(str(directory))}")
@@ -137,7 +155,7 @@ def status(cluster: str, node: int | None, output: str) -> None:
 @click.option("--node", type=click.IntRange(1), metavar="I", help="Stop node I, and no other.")
 @output_option
 def down(cluster: str, node: int | None, output: str) -> None:
-    """Stop the cluster's nodes. What they hold stays in the directory."""
+    """Stop the cluster's nodes. What they have on disk stays in the directory."""
     from chaplain.config import find_cluster  # noqa: PLC0415
     from chaplain.runtime.local import bring_down  # noqa: PLC0415
 
@@ -149,7 +167,13 @@ def down(cluster: str, node: int | None, output: str) -> None:
 
 
 def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
-    """Full disks, and databases that stand still, and why."""
+    """A journal that cannot be written, full disks, and databases that stand still, and why."""
+    here = [node for node in nodes if node["state"] != "down"]
+    if here and not any(node["master"] for node in here):
+        yield f"no node is master: nothing is written until a majority serializes; {len(here)} of {len(nodes)} are up."
+    for node in here:
+        if node.get("standing") not in (None, "", "sound"):
+            yield f"node {node['id']} has no vote until it has caught up: {node['standing']}"
     if full := [str(node["id"]) for node in nodes if node["disk_full"]]:
         yield f"no room on the disk of node {', '.join(full)}: nothing is written there until there is more."
     for node in nodes:
@@ -167,6 +191,8 @@ def _streams(found: Mapping[str, Any]) -> Iterator[dict[str, object]]:
         state = f"{one['read']} read, {one['leaves']} leaves"
         if len(found["nodes"]) > 1:
             state += ", the same on every node" if one["same"] else f", by node {_counts(one['nodes'])}"
+        if one.get("held_by"):
+            state += f", old ones kept for node {', '.join(map(str, one['held_by']))}"
         yield {"kind": "graph", "stream": name, "head": one["events"], "state": state}
     for name, one in (found["sequence"] or {"streams": {}})["streams"].items():
         yield {"kind": "sequence", "stream": name, "head": one["head"], "state": found["sequence"]["state"]}

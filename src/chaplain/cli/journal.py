@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _NS = 1_000_000_000
 _PROGRESS_EVERY = 50_000
+_ONE_SOURCE = "give either TEXT, or --file, or - for standard input"
 _MESSAGE = ["offset", "key", "value", "headers", "timestamp", "client_id"]
 _RECEIPT = ["stream", "offset", "regime", "index", "timestamp", "client_id", "client_message_id"]
 
@@ -47,21 +48,29 @@ def write(
     node: int | None,
     output: str,
 ) -> None:
-    """Append TEXT, a file, or with - what comes on standard input; show the receipts, one a line.
+    """Append TEXT, a file, or what comes on standard input (-, or nothing); show the receipts, one a line.
 
     A receipt means: agreed, and on disk at a quorum. Receipts are JSON unless a person looks at them.
     """
-    if (text is None) == (file is None):
-        raise click.UsageError("give either TEXT, or --file, or - for standard input")
-    source = file or (sys.stdin.buffer if text == "-" else None)
+    source = _source(text, file)
     keyed = None if key is None else octets(key)
+    value = b"" if lines else source.read() if source else octets(text or "")
+    if text is None and file is None and not (lines or value):
+        raise click.UsageError(_ONE_SOURCE)  # nobody meant to say nothing
     with reach(cluster, node) as client, _usage():
         target = client.journal(stream)
         if lines:
             _write_lines(target, source or iter(octets(text or "").splitlines()), keyed, _for_people(output))
         else:
-            value = source.read() if source else octets(text or "")
             _show_receipts([target.write(value, keyed)], _for_people(output))
+
+
+def _source(text: str | None, file: BinaryIO | None) -> BinaryIO | None:
+    """What to read from; None: the text is all. Without either it is standard input, unless a person sits there."""
+    both, neither = text is not None and file is not None, text is None and file is None
+    if both or (neither and sys.stdin.isatty()):
+        raise click.UsageError(_ONE_SOURCE)
+    return file or (sys.stdin.buffer if text in (None, "-") else None)
 
 
 @journal.command(epilog="Example: chaplain journal read --stream orders --from 100 --cluster demo")

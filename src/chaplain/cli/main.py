@@ -18,7 +18,7 @@ from chaplain.errors import ChaplainError
 NOUNS = {
     "cluster": "Start, look at and stop a cluster on this machine.",
     "node": "Run one node.",
-    "member": "See who is in a cluster.",
+    "member": "See who is in a cluster, add nodes and remove them.",
     "client": "Let clients in, with their rights, and end them.",
     "journal": "Write to streams in one agreed order, on disk, and read them.",
     "sequence": "Publish events under one agreed, gapless numbering in memory, and read them.",

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from chaplain.cli.show import put_json
+from chaplain.cli.show import output_option, put_json
 
 LAYERS = ("mesh", "parcel", "order", "cluster", "ingest", "request", "event", "graph-request", "sequence-request")
 """Here too, because what knows them is slow to load."""
@@ -21,7 +21,8 @@ def wire() -> None:
 @wire.command(epilog="Example: chaplain wire decode aaa1060007")
 @click.argument("text", metavar="HEX")
 @click.option("--layer", type=click.Choice(LAYERS), help="What it is.  [default: mesh or parcel, by its first octets]")
-def decode(text: str, layer: str | None) -> None:
+@output_option
+def decode(text: str, layer: str | None, output: str) -> None:
     """Show an unsealed message, given in hexadecimal (or - for standard input), as JSON."""
     from chaplain.cli.wire_json import to_json  # noqa: PLC0415
 
@@ -30,7 +31,8 @@ def decode(text: str, layer: str | None) -> None:
 
 @wire.command(epilog='Example: chaplain wire encode \'{"layer": "mesh", "command": "PING", "sequence": 7}\'')
 @click.argument("text", metavar="JSON")
-def encode(text: str) -> None:
+@output_option
+def encode(text: str, output: str) -> None:
     """Show the bytes of a message, given as `wire decode` shows it (or - for standard input), in hexadecimal."""
     from chaplain.cli.wire_json import from_json  # noqa: PLC0415
 
@@ -38,7 +40,11 @@ def encode(text: str) -> None:
         value = json.loads(_given(text))
     except ValueError as error:
         raise click.BadParameter(f"this is not JSON: {error}", param_hint="JSON") from None
-    click.echo(from_json(value).hex())
+    shown = from_json(value).hex()
+    if output == "json":
+        put_json({"hex": shown})
+    else:
+        click.echo(shown)
 
 
 def _given(text: str) -> str:

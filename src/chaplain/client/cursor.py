@@ -13,6 +13,7 @@ import json
 import os
 from pathlib import Path
 
+from chaplain import durable
 from chaplain.errors import ConfigError
 
 
@@ -33,17 +34,7 @@ class Cursor:
         """Everything before `offset` is done. On disk when this returns."""
         if offset < self.offset:
             raise ValueError(f"the cursor stands at {self.offset} and does not go back to {offset}")
-        fresh = self._file.with_name(self._file.name + ".new")
-        with fresh.open("w") as stream:
-            json.dump({**self._names, "offset": offset}, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.replace(self._file)
-        folder = os.open(self._file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        durable.put(self._file, json.dumps({**self._names, "offset": offset}), mode=0o666)
         self.offset = offset
 
     def close(self) -> None:

@@ -298,6 +298,7 @@ class ExecutorCore:
             return
         feed.opened(event.index, event.fingerprint, event.kept)
         self._copying.opened(feed)
+        self._questions.opened(event)
 
     def _applied(self, now_ns: int, event: Applied) -> None:
         feed = self._feeds[event.stream]
@@ -418,7 +419,7 @@ class ExecutorCore:
                 if feed is not None and len(message.fingerprint) == 32:
                     self._found(feed, feed.comparison.heard(node, message.index, message.fingerprint))
             case WereRead():
-                self._questions.clear(message)
+                self._questions.heard(message)
             case AskCopy():
                 self._copying.asked(event.peer.key, message)
             case CopyPiece():

@@ -8,6 +8,9 @@ from chaplain.core import Frozen
 from chaplain.executor.statement import Parameters
 from chaplain.segment.record import Record
 
+READ_MAX = 4096
+"""Lanes whose results were read, remembered for executors that are away or behind."""
+
 
 class Work(Frozen, frozen=True):
     """What one agreed cluster message says to one database."""
@@ -140,6 +143,8 @@ class DatabaseOpened(Frozen, frozen=True):
     failed: str = ""
     kept: int = 0
     """The last message in the copy that is kept beside it."""
+    read: tuple[tuple[bytes, int, int], ...] = ()
+    """Identities and lanes of which results were read, and the last such id of each."""
 
 
 class DatabaseKept(Frozen, frozen=True):

@@ -17,7 +17,15 @@ import msgspec
 from chaplain.core import Frozen, Requested, Settled
 from chaplain.errors import Malformed
 from chaplain.executor import messages
-from chaplain.executor.events import ClearResults, Looked, RunQuery, StopQuery, TakeResults
+from chaplain.executor.events import (
+    READ_MAX,
+    ClearResults,
+    DatabaseOpened,
+    Looked,
+    RunQuery,
+    StopQuery,
+    TakeResults,
+)
 from chaplain.executor.feed import Feed, Phase
 from chaplain.executor.messages import AskReach, AskResults, PeerMessage, Query, ReadThrough, WereRead
 from chaplain.executor.statement import decode_statement
@@ -31,8 +39,6 @@ WAITING_MAX = 4096
 """Questions that wait for a position."""
 LOOKING_MAX = 256
 """Questions that databases are given at a time."""
-READ_MAX = 4096
-"""Lanes whose results were read, remembered for executors that are away or behind."""
 
 
 class JournalView(Protocol):
@@ -107,6 +113,7 @@ class Questions:
         """Questions that a database is answering: the call, and the stream if it is a query."""
         self._token = 0
         self._read: dict[tuple[str, bytes, int], int] = {}
+        """By stream, identity and lane: results up to this id were read, here or elsewhere. Databases remember it."""
         self.effects: list[QuestionEffect] = []
 
     # Asking.
@@ -239,21 +246,44 @@ class Questions:
 
     def clear(self, were: WereRead) -> None:
         """Here or at another executor, a client has read its results."""
+        self._remember(were)
+        feed = self._feeds.get(were.stream)
+        if feed is not None and feed.is_open:
+            self.effects.append(ClearResults(were.stream, were.acl, were.through))
+
+    def heard(self, were: WereRead) -> None:
+        """Another executor tells all that it remembers whenever we meet: most of it is known."""
+        known, of = self._read, (were.stream, were.acl)
+        news = tuple((lane, last) for lane, last in were.through if last > known.get((*of, lane), 0))
+        if news:
+            self.clear(msgspec.structs.replace(were, through=news))
+
+    def opened(self, event: DatabaseOpened) -> None:
+        """What was read before this node started is told; what was heard before the database was open is kept in it."""
+        for were in self._remembered(event.stream):
+            self.effects.append(ClearResults(were.stream, were.acl, were.through))
+        for acl, lane, last in event.read:
+            self._remember(WereRead(event.stream, acl, ((lane, last),)))
+        for were in self._remembered(event.stream) if event.read else ():
+            self._tell_all(were)
+
+    def _remember(self, were: WereRead) -> None:
         for lane, last_id in were.through:
             key = (were.stream, were.acl, lane)
             self._read[key] = max(last_id, self._read.pop(key, 0))
         while len(self._read) > READ_MAX:
             del self._read[next(iter(self._read))]
-        feed = self._feeds.get(were.stream)
-        if feed is not None and feed.is_open:
-            self.effects.append(ClearResults(were.stream, were.acl, were.through))
 
     def _read_of(self, stream: str, acl: bytes) -> tuple[tuple[int, int], ...]:
         return tuple((lane, last) for (name, owner, lane), last in self._read.items() if (name, owner) == (stream, acl))
 
     def remembered(self) -> list[WereRead]:
         """For an executor that was away."""
-        return [WereRead(stream, acl, ((lane, last),)) for (stream, acl, lane), last in self._read.items()]
+        whose = dict.fromkeys((stream, acl) for stream, acl, _ in self._read)
+        return [WereRead(stream, acl, self._read_of(stream, acl)) for stream, acl in whose]
+
+    def _remembered(self, stream: str) -> list[WereRead]:
+        return [were for were in self.remembered() if were.stream == stream]
 
 
 def _is(client: Client, name: str) -> bool:

@@ -13,6 +13,9 @@ current membership. With n members present, of whom m have not answered yet:
 
 A node's newest answer replaces its earlier one; answers of nodes that are not members (any more) do not count; "I do
 not know this question" is an answer that supports no value.
+
+What is decided waits a moment for answers that are on their way (`late_answers_ns`), so that who is named as missing
+was silent, and not only slower than half of the others. They change no decision.
 """
 
 from __future__ import annotations
@@ -98,12 +101,14 @@ def _judge(members: int, best: int, rival: int, missing: int, time_is_up: bool) 
 class _Open:
     """A question of ours that is not decided."""
 
-    __slots__ = ("call", "due_ns", "tally")
+    __slots__ = ("call", "decided", "due_ns", "tally")
 
     def __init__(self, call: int, tally: Tally, due_ns: int) -> None:
         self.call = call
         self.tally = tally
         self.due_ns = due_ns
+        self.decided: Answer | None = None
+        """Once it is decided, while it waits for those who are a little late."""
 
 
 class _Posed:
@@ -214,7 +219,16 @@ class Questions:
             self._decide(response.query, held)
 
     def _decide(self, query: EventId, held: _Open) -> None:
-        answer = held.tally.verdict(self._voice.members.present, time_is_up=self._voice.now_ns >= held.due_ns)
-        if answer is not None:
-            del self._open[query]
-            self._voice.out.append(Decided(held.call, answer))
+        now_ns = self._voice.now_ns
+        answer = held.tally.verdict(self._voice.members.present, time_is_up=now_ns >= held.due_ns)
+        if held.decided is not None and (answer is None or answer.value != held.decided.value):
+            answer = held.decided  # somebody gave another answer since
+        if answer is None:
+            return
+        if answer.decided and answer.missing and now_ns < held.due_ns:
+            if held.decided is None:
+                held.due_ns = min(held.due_ns, now_ns + self._voice.settings.late_answers_ns)
+            held.decided = answer
+            return
+        del self._open[query]
+        self._voice.out.append(Decided(held.call, answer))

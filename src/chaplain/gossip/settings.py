@@ -59,3 +59,5 @@ class GossipSettings(Frozen, frozen=True):
     questions_max: int = 1_024
     """Different questions that our applications answer. One more is refused."""
     query_timeout_max_ns: int = 60 * SECOND_NS
+    late_answers_ns: int = SECOND_NS // 5
+    """A decided question waits so long for those who have not answered."""

@@ -1,7 +1,7 @@
 """What the parts of the graph share: who is there, the streams, recent bytes, and the effects of this step.
 
-Decides who a member is and how many confirmations make an event read. Invariant: everything here is bounded by the
-settings, or by what is on disk.
+Decides who a member is and how many confirmations make an event read. Invariants: everything here is bounded by the
+settings, or by what is on disk; nobody ceases to be a member by being silent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ ACCOUNTS_MAX = 4096
 
 
 class Common:
-    def __init__(self, settings: GraphSettings, identity: Identity, rng: Random, founders: Iterable[bytes]) -> None:
+    def __init__(
+        self,
+        settings: GraphSettings,
+        identity: Identity,
+        rng: Random,
+        founders: Iterable[bytes],
+        belonging: Callable[[], Sequence[bytes]] | None,
+    ) -> None:
         self.settings = settings
         self.identity = identity
         self.rng = rng
@@ -40,10 +47,18 @@ class Common:
         self.streams: dict[str, Stream] = {}
         self.peers: dict[bytes, Peer] = {}
         """By instance: nodes with which we have a session."""
-        self.members: dict[bytes, None] = dict.fromkeys([identity.key, *founders])
-        """Keys of those who have not left."""
-        self.known = dict(self.members)
+        self._belonging = belonging or (lambda: ())
+        self._listed: Sequence[bytes] = ()
+        """What it said last."""
+        self._met: dict[bytes, None] = dict.fromkeys(founders)
+        """Keys of those who were configured or seen, and have not said good-bye."""
+        self._met_others = True
+        """There is news of those since we looked."""
+        self.known = dict(self._met)
         """Keys of everybody who ever was a member, as far as we heard."""
+        self.members: dict[bytes, None] = {}
+        """Keys of those whose word counts, ourselves included."""
+        self.look()
         self.counts: Counter[str] = Counter()
         self.out: list[GraphEffect] = []
         self.log = rng.randbytes(LOG_BYTES)
@@ -66,13 +81,29 @@ class Common:
         return len(self.members) // 2
 
     def member_changed(self, event: MemberChanged) -> None:
+        """Who is lost is a member still: it may be well on the other side of a partition (decision 0152)."""
         key = event.member.key
         self.known[key] = None
-        if event.member.state is State.LEFT:
-            self.members.pop(key, None)
-        else:
-            self.members[key] = None
-        self.members[self.identity.key] = None
+        self._met_others = True
+        if event.member.state is not State.LEFT:
+            self._met[key] = None
+        elif event.member.graceful:
+            self._met.pop(key, None)
+
+    def look(self) -> bool:
+        """Find out who the members are now, and say whether they are others than before.
+
+        They are who belongs to the cluster, where that is agreed on. Whoever is not on that list has a log that is
+        behind: until it has caught up it counts everybody it met as well, or a few could tell it what they like.
+        """
+        listed = self._belonging()
+        if listed == self._listed and not self._met_others:
+            return False
+        self._listed, self._met_others = listed, False
+        own, before = self.identity.key, self.members
+        self.members = dict.fromkeys(listed if own in listed else [own, *self._met, *listed])
+        self.known |= self.members
+        return self.members != before
 
     # Streams.
 

@@ -10,7 +10,7 @@ Invariants: an acknowledgement follows `Persisted`; tickets complete in order; e
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, assert_never
 
@@ -55,7 +55,7 @@ from chaplain.graph.spreading import Spreading
 from chaplain.graph.store import Store
 from chaplain.graph.stream import Stream
 from chaplain.graph.syncing import Syncing
-from chaplain.link.identity import Identity
+from chaplain.link.identity import Identity, identifier_of
 from chaplain.mesh.events import Entered, Exited
 from chaplain.segment.layout import Bytes
 
@@ -73,10 +73,13 @@ class GraphCore:
         *,
         now_ns: int,
         founders: Iterable[bytes] = (),
+        belonging: Callable[[], Sequence[bytes]] | None = None,
         segments: Iterable[tuple[int, Bytes]] = (),
     ) -> None:
-        """Begin from what the disk holds. `founders` are members until gossip says that they left."""
-        self.common = common = Common(settings, identity, rng, founders)
+        """Begin from what the disk holds. `belonging` gives the keys of who belongs to the cluster now, where that is
+        agreed on; elsewhere `founders`, and whoever comes, are members until they say good-bye.
+        """
+        self.common = common = Common(settings, identity, rng, founders, belonging)
         self.counts: Counter[str] = common.counts
         self._store = Store(settings, rng)
         self.intake = Intake(common, self._added, self._again, self._deep)
@@ -110,7 +113,7 @@ class GraphCore:
         self.reading.name_of = name_of
 
     def status(self) -> dict[str, object]:
-        return {"graph": {name: _summary(stream) for name, stream in sorted(self.streams.items())}}
+        return {"graph": {name: self._summary(stream) for name, stream in sorted(self.streams.items())}}
 
     def gauges(self) -> dict[str, float]:
         streams = self.streams.values()
@@ -127,6 +130,7 @@ class GraphCore:
         return soonest((self.spreading.deadline(), self.syncing.deadline(), self.reading.deadline()))
 
     def step(self, now_ns: int, event: GraphInput) -> list[GraphEffect]:
+        self._look(now_ns)
         match event:
             case Told():
                 self._told(now_ns, event)
@@ -151,7 +155,9 @@ class GraphCore:
             case Exited():
                 self._exited(event.peer.instance)
             case MemberChanged():
-                self._member_changed(now_ns, event)
+                self.common.member_changed(event)
+                self._look(now_ns)
+                self.spreading.wake_for_unread(now_ns)
             case Woken():
                 self.spreading.woken(now_ns)
                 self.syncing.woken(now_ns)
@@ -171,12 +177,15 @@ class GraphCore:
             self.intake.forget(instance)
             self.syncing.exited(instance)
 
-    def _member_changed(self, now_ns: int, event: MemberChanged) -> None:
-        before = self.common.read_at
-        self.common.member_changed(event)
-        if self.common.read_at != before:
-            for stream in self.streams.values():
-                stream.enough.update(dict.fromkeys(stream.unread.recount(self.common.read_at)))
+    def _look(self, now_ns: int) -> None:
+        """Members come and go; what is unread is counted anew without the words of those who went."""
+        before = self.common.members
+        if not self.common.look():
+            return
+        gone = [member for member in before if member not in self.common.members]
+        for stream in self.streams.values():
+            stream.unread.drop(gone)
+            stream.enough.update(dict.fromkeys(stream.unread.recount(self.common.read_at)))
         self.spreading.wake_for_unread(now_ns)
 
     def _told(self, now_ns: int, event: Told) -> None:
@@ -228,7 +237,7 @@ class GraphCore:
             return
         self._prune_ns = now_ns + self.common.settings.sync_ns
         for stream in self.streams.values():
-            floor = allowed_floor(self.common, self.syncing, stream)
+            floor, stream.held_by = allowed_floor(self.common, self.syncing, stream)
             if floor > stream.model.floor:
                 stream.floor_wanted = floor
 
@@ -343,14 +352,16 @@ class GraphCore:
             self.common.counts["floors_raised"] += 1
             self._released = min(stream.first_position() for stream in self.streams.values())
 
+    # For people.
 
-def _summary(stream: Stream) -> dict[str, object]:
-    model = stream.model
-    return {
-        "events": stream.durable,
-        "read": len(model.read_order),
-        "leaves": len(stream.leaves),
-        "forks": len(model.forks),
-        "floor": model.floor,
-        "fingerprint": f"{model.fingerprint:064x}",
-    }
+    def _summary(self, stream: Stream) -> dict[str, object]:
+        model = stream.model
+        return {
+            "events": stream.durable,
+            "read": len(model.read_order),
+            "leaves": len(stream.leaves),
+            "forks": len(model.forks),
+            "floor": model.floor,
+            "held_by": sorted(self.reading.name_of(identifier_of(member)) for member in stream.held_by),
+            "fingerprint": f"{model.fingerprint:064x}",
+        }

@@ -157,16 +157,25 @@ class Model:
         self._first[place] = number
 
     def _follow_author(self, number: int, event: Event) -> None:
-        """An author's events are a chain by their previous hashes; whoever leaves it has forked."""
+        """An author's events are a chain by their previous hashes; whoever leaves it has forked.
+
+        Of what was pruned nobody can tell: a tip below a previous event that is gone is taken for its ancestor, and
+        below the floor a later event may have come first.
+        """
         index = self._author_index.get(event.author)
         if index is None:
             index = self._author_index[event.author] = len(self.authors)
             self.authors.append(event.author)
         self._author.append(index)
         tips = self._tips.setdefault(index, [])
-        before = -1 if event.previous is None else self.find(event.previous.id)
+        previous, heights = event.previous, self._heights
+        before = -1 if previous is None else self.find(previous.id)
+        if previous is not None and before < 0:
+            tips[:] = [tip for tip in tips if heights[tip] >= previous.height]
         if before in tips:
             tips.remove(before)
+        elif event.height < self.floor and any(heights[tip] > event.height for tip in tips):
+            return
         elif tips:
             self.forks[number] = None
         tips.append(number)

@@ -1,8 +1,9 @@
 """What may be forgotten: events that every member has, below the newest ones that are to be kept.
 
-Decides how high a stream's floor may be: everything below it is on the disk of every member that has not left, as their
-leaves said, and read. Also decides when a node that was away, and is below what others still have, takes over their
-floor: only if half of the members say it, so that no single one hides the past. Refuses to know files.
+Decides how high a stream's floor may be: everything below it is on the disk of every member, as their leaves said, and
+read. A member that is silent is waited for (decision 0153). Also decides when a node that comes new, or had left, and
+is below what others still have, takes over their floor: only if half of the members say it, so that no single one hides
+the past. Refuses to know files.
 
 Invariant: nothing unread, nothing that a member may lack, and none of the newest `keep_events` is below a floor that we
 set.
@@ -17,18 +18,20 @@ from chaplain.graph.stream import Stream
 from chaplain.graph.syncing import Syncing
 
 
-def allowed_floor(common: Common, syncing: Syncing, stream: Stream) -> int:
-    """How high the floor may be now."""
+def allowed_floor(common: Common, syncing: Syncing, stream: Stream) -> tuple[int, list[bytes]]:
+    """How high the floor may be now, and who keeps it lower than it could be."""
     keep, model = common.settings.keep_events, stream.model
     if not keep or stream.durable < keep + max(keep // 4, 1):
-        return model.floor
-    floor = model.height_above(keep)
-    for member in common.members:
-        if member != common.identity.key:
-            floor = min(floor, _floor_of(syncing, stream, member))
+        return model.floor, []
+    wanted = model.height_above(keep)
+    if wanted <= model.floor:
+        return model.floor, []
+    others = [member for member in common.members if member != common.identity.key]
+    floors = {member: _floor_of(syncing, stream, member) for member in others}
     unread = [number for number in stream.unread.masks if not model.is_read(number)]
-    floor = min(floor, _lowest(stream, unread), _lowest(stream, range(stream.durable, len(model))))
-    return max(model.floor, floor)
+    own = min(_lowest(stream, unread), _lowest(stream, range(stream.durable, len(model))))
+    floor = min(wanted, own, *floors.values())
+    return max(model.floor, floor), [member for member in others if floors[member] < wanted]
 
 
 def _floor_of(syncing: Syncing, stream: Stream, member: bytes) -> int:

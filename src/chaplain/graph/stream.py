@@ -41,6 +41,8 @@ class Stream:
         """Confirmed often enough; read when that is on disk."""
         self.floor_wanted = 0
         """A floor that is to be written."""
+        self.held_by: list[bytes] = []
+        """Members that keep the floor below where it could be: they lack something there, or have not told."""
         self.confirmed: dict[int, None] = {}
         """Leaves that we gave our word for already."""
         self.quiet_ns = 0

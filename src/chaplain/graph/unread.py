@@ -68,6 +68,14 @@ class UnreadMessages:
         if number in self.masks:
             self.proofs.setdefault(number, {})[member] = signature
 
+    def drop(self, members: Iterable[bytes]) -> None:
+        """These are members no longer: their words do not count for what is unread."""
+        bits = sum(map(self.bit_of, members))
+        for number, mask in self.masks.items():
+            if mask & bits and not self._model.is_read(number):
+                self.masks[number] = left = mask & ~bits
+                self.counts[number] = min(self._count(number, left), 255)
+
     def recount(self, read_at: int) -> list[int]:
         """The cluster has another size now: which events have enough."""
         model = self._model

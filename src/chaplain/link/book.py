@@ -3,7 +3,7 @@
 Decides nothing; keeps the tables agreeing with each other.
 
 Invariants:
-- `by_channel` leads to exactly the sessions in `sessions`;
+- `by_channel` leads to exactly the sessions in `sessions`; `client_sessions` counts those of clients;
 - `offers` holds exactly the live offer of each line in `lines`;
 - every call with a line is in `calls`, and its line in `lines`.
 """
@@ -16,7 +16,7 @@ from random import Random
 
 from chaplain.core import Channel, HangUp
 from chaplain.link.call import Call, Line, State
-from chaplain.link.events import LinkEffect, Parted
+from chaplain.link.events import LinkEffect, Parted, Peer
 from chaplain.link.identity import Identity
 from chaplain.link.keyring import KeyRing
 from chaplain.link.offer import Offer
@@ -45,6 +45,8 @@ class Book:
         self.half_greeted: dict[Channel, Line] = {}
         self.offers: dict[bytes, Line] = {}
         self.clients: dict[bytes, str] = {}
+        self.client_sessions: Counter[bytes] = Counter()
+        """How many sessions each client's key has."""
         self.former: dict[Channel, str] = {}
         """Where the nodes are whose sessions ended, by the channel they spoke on."""
         self._timers: list[tuple[int, int, Call | Line]] = []
@@ -138,12 +140,22 @@ class Book:
 
     # Sessions.
 
+    def has_room_for(self, peer: Peer) -> bool:
+        """For one more session. Nodes and clients are counted apart, or clients could keep a node out."""
+        settings = self.settings
+        if not peer.client:
+            return len(self.by_node_key) < settings.sessions_max
+        clients = len(self.sessions) - len(self.by_node_key)
+        return clients < settings.sessions_max and self.client_sessions[peer.key] < settings.sessions_per_client_max
+
     def begin(self, session: Session) -> None:
         assert session.peer.instance not in self.sessions
         self.sessions[session.peer.instance] = session
         self.by_channel[session.inward] = session
         self.former.pop(session.inward, None)
-        if not session.peer.client:
+        if session.peer.client:
+            self.client_sessions[session.peer.key] += 1
+        else:
             self.by_node_key[session.peer.key] = session
         session.line.session = session
         self.half_greeted.pop(session.line.channel, None)
@@ -152,7 +164,11 @@ class Book:
     def end(self, session: Session, reason: str) -> None:
         del self.sessions[session.peer.instance]
         del self.by_channel[session.inward]
-        if not session.peer.client:
+        if session.peer.client:
+            self.client_sessions[session.peer.key] -= 1
+            if not self.client_sessions[session.peer.key]:
+                del self.client_sessions[session.peer.key]
+        else:
             del self.by_node_key[session.peer.key]
             self.former[session.inward] = session.peer.endpoint
             if len(self.former) > self.settings.bindings_max:

@@ -161,8 +161,8 @@ class Handshake:
         old = [book.sessions.get(peer.instance), line.session]
         if not peer.client:
             old.append(book.by_node_key.get(peer.key))
-        if len(book.sessions) >= book.settings.sessions_max and not any(old):
-            raise Refusal("too many sessions", sessions_max=book.settings.sessions_max)
+        if not any(old) and not book.has_room_for(peer):
+            raise Refusal("too many sessions", sessions=len(book.sessions))
         session = self._session(line, channel, greeting)
         if line.echoed != claim.nonce:
             line.echo, line.to = claim.nonce, claim.instance

@@ -20,6 +20,8 @@ _ENDPOINT = re.compile(r"tcp://([0-9A-Za-z_.:%\[\]-]{1,128}):([1-9][0-9]{0,4})")
 BUNDLE_BYTES_MAX = 60 * 1024
 """So that a bundle is one message to ZeroMQ, and every size in it fits two octets."""
 
+SESSIONS_MAX = 4_096
+
 
 class LinkSettings(Frozen, frozen=True):
     cluster: str
@@ -45,8 +47,11 @@ class LinkSettings(Frozen, frozen=True):
     """What urgent commands may take on top."""
     bundle_bytes_max: int = 48 * 1024
     """Commands said in one wake-up share sealed frames up to this size; with 0 each goes alone, and at once."""
-    sessions_max: int = 4_096
-    """Greetings that would make one more are refused."""
+    sessions_max: int = SESSIONS_MAX
+    """Of nodes, and of clients as many again: however many clients there are, a node finds room. Greetings that would
+    make one more are refused."""
+    sessions_per_client_max: int = 1_024
+    """Of one client's key, so that one client leaves room for others."""
     calls_max: int = 1_024
     """Endpoints dialled; beyond it `Meet` and dial-backs are refused."""
     half_greeted_max: int = 256

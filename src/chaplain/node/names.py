@@ -16,6 +16,8 @@ class Names:
         self._seen: Assembly | None = None
         self._ids: dict[int, int] = dict(configured)
         self._members: tuple[int, ...] = tuple(sorted(configured))
+        self._keys: tuple[bytes, ...] = ()
+        self._removed: frozenset[int] = frozenset()
 
     def id(self, identifier: int) -> int:
         """The node's id; its identifier, if it has none."""
@@ -31,6 +33,16 @@ class Names:
         self._look()
         return self._members
 
+    def keys(self) -> tuple[bytes, ...]:
+        """Public keys of the same nodes, where the configuration stream says who they are; else none."""
+        self._look()
+        return self._keys
+
+    def removed(self) -> frozenset[int]:
+        """Identifiers of the nodes that belonged to it and never will again: their ids and keys are spent."""
+        self._look()
+        return self._removed
+
     def _look(self) -> None:
         assembly = None if self._journal is None else self._journal.execution.assembly
         if assembly is None or assembly is self._seen:
@@ -39,3 +51,5 @@ class Names:
         known = {identifier_of(placed.key): placed for placed in assembly.nodes}
         self._ids = {**self._configured, **{identifier: placed.node for identifier, placed in known.items()}}
         self._members = tuple(sorted(identifier for identifier, placed in known.items() if assembly.has(placed)))
+        self._keys = tuple(placed.key for placed in assembly.nodes if assembly.has(placed))
+        self._removed = frozenset(known.keys() - {*self._members})

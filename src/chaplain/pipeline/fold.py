@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 as everybody calls it
 
 
-def fold(rows: DataFrame, *, keep_keyless: bool = False) -> DataFrame:
+def fold(df: DataFrame, *, keep_keyless: bool = False) -> DataFrame:
     """The latest row of each key of each stream."""
-    latest = F.max_by(F.struct(*rows.columns), F.col("offset")).alias("latest")
-    by = [name for name in ("topic", "key") if name in rows.columns]  # of one stream, its name need not be there
-    folded = rows.where("key is not null").groupBy(*by).agg(latest).select("latest.*")
-    return folded.unionByName(rows.where("key is null")) if keep_keyless else folded
+    latest = F.max_by(F.struct(*df.columns), F.col("offset")).alias("latest")
+    by = [name for name in ("topic", "key") if name in df.columns]  # of one stream, its name need not be there
+    folded = df.where("key is not null").groupBy(*by).agg(latest).select("latest.*")
+    return folded.unionByName(df.where("key is null")) if keep_keyless else folded

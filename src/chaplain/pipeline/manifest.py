@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from chaplain import durable
 from chaplain.client.identity_file import read_passport
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Malformed
@@ -90,9 +91,7 @@ def read(path: Path, identity: Identity) -> Proven | None:
 
 def write(path: Path, proven: Proven, identity: Identity) -> None:
     """Whole or not at all."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text(encode(proven, identity))
-    os.replace(fresh, path)
+    durable.put(path, encode(proven, identity), mode=0o666)
 
 
 def signer_for(path: Path, given: str) -> Identity:

@@ -35,6 +35,7 @@ from chaplain.node.recorder import Recorder
 from chaplain.node.rings import KEYRING_FILE
 from chaplain.node.settings import NodeSettings, RecorderSettings
 from chaplain.node.upper import UpperCore
+from chaplain.runtime import descriptors
 from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.executor import make_databases, make_executor, read_back
@@ -63,6 +64,7 @@ def run_node(config: NodeConfig) -> int:
     """Run a node until it is told to stop; its exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     os.umask(0o077)  # what a node writes is for its owner
+    descriptors.take_all()
     with locked(config.path("data")), logged(config) as log:
         refuse_other_versions(config.path("data") / SEGMENTS)
         clock = Clock()
@@ -114,8 +116,9 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
         executor.attach(NodesJournal(journal))
         journal.covering.archive.needs.append(executor.first_needed)
     node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
-    sequence = make_sequence(config, identity.identifier, Names(node_ids, journal), endpoint, now_ns)
-    graph = make_graph(config, identity, now_ns)
+    names = Names(node_ids, journal)
+    sequence = make_sequence(config, identity.identifier, names, endpoint, now_ns)
+    graph = make_graph(config, identity, names, now_ns)
     uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence, Layer.GRAPH: graph}
     if executor is not None:
         uppers[Layer.EXECUTOR] = executor
@@ -152,7 +155,7 @@ def make_sequence(config: NodeConfig, identifier: int, names: Names, endpoint: s
     )
     tapped = config.texts("record.sequence")
     tap = make_tap(config, "sequence", StreamKind.SEQUENCE) if tapped else None
-    core = SequenceCore(settings, SystemRandom(), now_ns, names.members)
+    core = SequenceCore(settings, SystemRandom(), now_ns, names.members, names.removed)
     return SequenceLayer(core, tap, tapped)
 
 
@@ -195,6 +198,7 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
             endpoint=endpoint,
             seal=config.text("seal"),
             queue_bytes_max=config.number("bounds.queue_bytes_max"),
+            sessions_max=descriptors.sessions_for(config.number("bounds.strangers_max")),
         ),
         mesh=MeshSettings(
             cluster=cluster,

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from chaplain import durable
 from chaplain.client.identity_file import write_passport
 from chaplain.config import CLUSTER_FILE, NODE_FILE, NODE_IDS_MAX, SEGMENTS
 from chaplain.core import Frozen
@@ -142,10 +143,11 @@ def _fill(
         folder = directory / f"node-{number}"
         (folder / SEGMENTS).mkdir(mode=0o700, parents=True)
         folder.chmod(0o700)
+        durable.sync_folder(folder)
         write_secret(folder / "identity", identity.text())
         write_secret(folder / "keyring", ring)
         write_secret(folder / WRAPPING_FILE, wrapping)
-        _write(folder / DISK_FILE, disks[number - 1] + "\n")
+        durable.write_new(folder / DISK_FILE, disks[number - 1] + "\n")
         settings = {
             "cluster": cluster,
             "id": number,
@@ -162,7 +164,7 @@ def _fill(
             "disks": {str(other): disk for other, disk in enumerate(disks, 1)},
             **split.table(len(endpoints)),
         }
-        _write(folder / NODE_FILE, to_toml(settings, tables))
+        durable.write_new(folder / NODE_FILE, to_toml(settings, tables))
     passport = write_passport(client, cluster, GCM, (identity.key for identity in identities))
     write_secret(directory / "client.identity", passport)
     top = {"cluster": cluster, "seal": GCM, "identity": "client.identity"}
@@ -170,7 +172,11 @@ def _fill(
         {"id": number, "endpoint": endpoint, "key": key, **({"http": http} if local else {}), **split.listed(number)}
         for number, (endpoint, key, http) in enumerate(zip(endpoints, keys, https, strict=True), 1)
     ]
-    _write(directory / CLUSTER_FILE, to_toml(top, {}) + "".join(f"\n[[nodes]]\n{to_toml(node, {})}" for node in listed))
+    durable.write_new(directory / CLUSTER_FILE, cluster_text(top, listed))
+
+
+def cluster_text(top: Mapping[str, object], nodes: Sequence[Mapping[str, object]]) -> str:
+    return to_toml(top, {}) + "".join(f"\n[[nodes]]\n{to_toml(node, {})}" for node in nodes)
 
 
 def to_toml(values: Mapping[str, object], tables: Mapping[str, Mapping[str, object]]) -> str:
@@ -190,12 +196,6 @@ def _toml_value(value: object) -> str:
     if isinstance(value, int):
         return str(value)
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _write(file: Path, text: str) -> None:
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "w") as stream:
-        stream.write(text)
 
 
 def free_ports(count: int) -> list[int]:

@@ -13,13 +13,15 @@ from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents,
 from chaplain.graph.settings import GraphSettings
 from chaplain.graph.store import events_at
 from chaplain.link.identity import Identity
+from chaplain.node.names import Names
 from chaplain.runtime.journal import segments_of
 from chaplain.runtime.secrets import read_public_key
 
 LOG = "graph"
 
 
-def make_graph(config: NodeConfig, identity: Identity, now_ns: int) -> GraphCore:
+def make_graph(config: NodeConfig, identity: Identity, names: Names, now_ns: int) -> GraphCore:
+    """Members are all who belong to the cluster, whether or not they are there (decision 0152)."""
     settings = GraphSettings(
         config.text("cluster"),
         log=LOG,
@@ -35,6 +37,7 @@ def make_graph(config: NodeConfig, identity: Identity, now_ns: int) -> GraphCore
         SystemRandom(),
         now_ns=now_ns,
         founders=[read_public_key(key, f"[nodes] {node}") for node, key in sorted(config.nodes.items())],
+        belonging=names.keys,
         segments=segments_of(config.path("data") / SEGMENTS, LOG),
     )
 

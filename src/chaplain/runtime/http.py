@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -18,6 +20,8 @@ from chaplain.runtime.host import Host
 
 CONNECTIONS_MAX = 16
 SOCKET_TIMEOUT_S = 5
+REQUEST_S = 10.0
+"""How long one request may take, from its first octet to its answer's last."""
 _UNFIT = re.compile(r"[^a-zA-Z0-9_]+")
 
 Answer = tuple[int, str, bytes]
@@ -86,6 +90,11 @@ def _json(value: Mapping[str, object]) -> Answer:
     return 200, "application/json", json.dumps(value).encode() + b"\n"
 
 
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has ended meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 class _Handler(BaseHTTPRequestHandler):
     timeout = SOCKET_TIMEOUT_S
     server: HttpServer
@@ -129,9 +138,14 @@ class HttpServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        # Each read may take its time, but all of them together no longer: who drips octets would keep its place.
+        limit = threading.Timer(REQUEST_S, _hang_up, (request,))
+        limit.daemon = True
+        limit.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            limit.cancel()
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

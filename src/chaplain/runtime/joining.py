@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from chaplain import durable
 from chaplain.config import (
     CLUSTER_FILE,
     NODE_FILE,
@@ -30,7 +31,7 @@ from chaplain.journal.standing import DISK_BYTES
 from chaplain.link.identity import Identity, to_text
 from chaplain.link.settings import split_endpoint
 from chaplain.node.rings import KEYRING_FILE
-from chaplain.runtime.founding import check_http, free_ports, to_toml
+from chaplain.runtime.founding import check_http, cluster_text, free_ports, to_toml
 from chaplain.runtime.journal import DISK_FILE, WRAPPING_FILE
 from chaplain.runtime.secrets import write_secret
 
@@ -83,13 +84,14 @@ def _fill(folder: Path, node: ClusterNode, model: NodeConfig, cluster: ClusterFi
     identity, disk = Identity.generate(chance), chance.randbytes(DISK_BYTES).hex()
     (folder / SEGMENTS).mkdir(mode=0o700, parents=True)
     folder.chmod(0o700)
+    durable.sync_folder(folder)
     rotated = model.path("data") / KEYRING_FILE
     write_secret(folder / "identity", identity.text())
     write_secret(folder / "keyring", (rotated if rotated.exists() else model.path("keyring")).read_text())
     wrapping = model.path("data") / WRAPPING_FILE
     if wrapping.exists():
         write_secret(folder / WRAPPING_FILE, wrapping.read_text())
-    (folder / DISK_FILE).write_text(disk + "\n")
+    durable.write_new(folder / DISK_FILE, disk + "\n")
     settings = {
         "cluster": model.text("cluster"),
         "id": node.id,
@@ -104,8 +106,7 @@ def _fill(folder: Path, node: ClusterNode, model: NodeConfig, cluster: ClusterFi
         journal |= {"index_only": [*model.texts("journal.index_only")], "copies": model.number("journal.copies")}
     tables: dict[str, Mapping[str, object]] = {"clients": model.clients, "journal": journal}
     tables |= {name: {str(node): value for node, value in table.items()} for name, table in founding.items()}
-    (folder / NODE_FILE).write_text(to_toml(settings, tables))
-    (folder / NODE_FILE).chmod(0o600)
+    durable.write_new(folder / NODE_FILE, to_toml(settings, tables))
     return Newcomer(msgspec.structs.replace(node, key=to_text(identity.key)), folder, disk)
 
 
@@ -124,8 +125,4 @@ def _rewrite(directory: Path, change: Callable[[Sequence[ClusterNode]], list[Clu
     identity = os.path.relpath(cluster.identity, directory.resolve())
     top = {"cluster": cluster.cluster, "seal": cluster.seal, "identity": identity}
     listed = [{name: value for name, value in msgspec.structs.asdict(node).items() if value} for node in nodes]
-    text = to_toml(top, {}) + "".join(f"\n[[nodes]]\n{to_toml(node, {})}" for node in listed)
-    written = directory / f".{CLUSTER_FILE}.new"
-    written.write_text(text)
-    written.chmod(0o600)
-    written.replace(directory / CLUSTER_FILE)
+    durable.put(directory / CLUSTER_FILE, cluster_text(top, listed))

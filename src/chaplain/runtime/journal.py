@@ -13,6 +13,7 @@ from pathlib import Path
 from random import SystemRandom
 from uuid import UUID
 
+from chaplain import durable
 from chaplain.config import SEGMENTS, NodeConfig
 from chaplain.errors import ConfigError
 from chaplain.journal.checkpoint import checkpoint_name
@@ -34,6 +35,8 @@ from chaplain.segment.layout import Bytes
 
 DISK_FILE = f"{SEGMENTS}/disk"
 """Beside the log, so that whoever empties that folder takes the id along: an empty log under an old id would vote."""
+FOUNDING_FILE = f"{SEGMENTS}/founding"
+"""What the log beside it was executed with, as a digest."""
 WRAPPING_FILE = "wrapping"
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
@@ -42,6 +45,7 @@ def make_journal(config: NodeConfig, identifier: int, watch: Callable[[Executed]
     data = config.path("data")
     wrapping = read_wrapping(data / WRAPPING_FILE, config.text("cluster"))
     founding = make_founding(config, wrapping)
+    check_founding(data, founding)
     settings = make_settings(config, founding)
     order = settings.order
     return JournalCore(
@@ -72,6 +76,24 @@ def make_founding(config: NodeConfig, wrapping: Wrapping | None) -> Founding:
     return Founding(
         config.text("cluster"), members, clients, wrapping_id=wrapping_id, serializers=serializers, copies=copies
     )
+
+
+def check_founding(data: Path, founding: Founding) -> None:
+    """Refuse to go on with another founding than the log was begun with: this node would decide otherwise than the
+    rest from its first message on, and confirm what nobody else has.
+    """
+    file, digest = data / FOUNDING_FILE, founding.digest().hex()
+    try:
+        found = file.read_text().strip()
+    except FileNotFoundError:
+        durable.write_new(file, digest + "\n")
+        return
+    if found != digest:
+        raise ConfigError(
+            "what this cluster was founded with has changed since this node's log was begun: put back [nodes], [uris],"
+            f" [disks], [clients], journal.index_only, journal.copies and the file {data / WRAPPING_FILE} as they were;"
+            " clients are let in with `chaplain client add`, nodes with `chaplain member add`"
+        )
 
 
 def index_only_of(config: NodeConfig) -> tuple[tuple[int, ...], int]:
@@ -139,7 +161,7 @@ def disk_id(data: Path) -> bytes:
         found = bytes.fromhex(file.read_text().strip())
     except FileNotFoundError:
         found = SystemRandom().randbytes(DISK_BYTES)
-        file.write_text(found.hex() + "\n")
+        durable.write_new(file, found.hex() + "\n")
     except ValueError:
         raise ConfigError(f"{file} does not hold a disk id; remove it, and the node catches up as a new disk") from None
     if len(found) != DISK_BYTES:

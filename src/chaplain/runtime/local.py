@@ -50,14 +50,14 @@ class ClusterFailed(ChaplainError):
     """A local cluster could not be brought up or down."""
 
 
-def bring_up(directory: Path, tell: Tell, start_s: float = START_S) -> list[int]:
+def bring_up(directory: Path, tell: Tell, start_s: float = START_S, only: int | None = None) -> list[int]:
     """Start the nodes that are down and wait until all serve; which were started. Undoes its starts if it fails.
 
-    They are given a while to meet, and to work in the sequence. Nodes that joined on other machines are left to those;
-    one that finds itself removed from the cluster is taken off the list.
+    They are given a while to meet, and to work in the sequence, unless there is `only` one to start. Nodes that joined
+    on other machines are left to those; one that finds itself removed from the cluster is taken off the list.
     """
     whole = load_cluster(directory)
-    here = tuple(node for node in whole.nodes if node.http)
+    here = tuple(node for node in choose_nodes(whole.nodes, only) if node.http)
     if not here:
         raise ClusterFailed(f"{directory} is of a cluster on several machines: run each node on its own")
     cluster = msgspec.structs.replace(whole, nodes=here)
@@ -69,15 +69,26 @@ def bring_up(directory: Path, tell: Tell, start_s: float = START_S) -> list[int]
                 started[node.id] = start_node(folder)
                 tell(f"node {node.id} starts")
         _wait_until_ready(directory, cluster, started, tell, start_s)
-        _wait_until_met(cluster, started, tell)
+        if only is None:
+            _wait_until_met(cluster, started, tell)
         _let_go(directory, started, tell)
-        _wait_until_working([node for node in cluster.nodes if node.id in started], tell)
+        if only is None:
+            _wait_until_working([node for node in cluster.nodes if node.id in started], tell)
     except BaseException:
         stop_nodes([directory / f"node-{node_id}" for node_id in started], {p.pid for p in started.values()})
         raise
     for process in started.values():
         process.returncode = 0  # it lives on without us: keep Python from warning about it
     return list(started)
+
+
+def database_of(directory: Path) -> str | None:
+    """What executes journals in this cluster, if a node's folder that says so is here."""
+    for node in load_cluster(directory).nodes:
+        file = directory / f"node-{node.id}" / NODE_FILE
+        if not node.index_only and file.is_file():
+            return load_node(file, {}).text("database")
+    return None
 
 
 def start_node(folder: Path) -> subprocess.Popen[bytes]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from chaplain import durable
 from chaplain.errors import ConfigError, Malformed
 from chaplain.link.identity import KEY_BYTES, Identity, from_text
 from chaplain.link.keyring import KeyRing
@@ -39,18 +40,10 @@ def read_public_key(text: str, where: str) -> bytes:
 def write_secret(file: Path, text: str) -> None:
     """Make the file; never overwrite one, for a lost key cannot be had back."""
     try:
-        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        durable.write_new(file, text)
     except FileExistsError:
         raise ConfigError(f"{file} exists; choose another name, for a key is never overwritten") from None
     except OSError as error:
-        raise ConfigError(f"cannot write {file}: {error.strerror}") from error
-    try:
-        with os.fdopen(fd, "w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(fd)
-    except OSError as error:
-        file.unlink(missing_ok=True)  # half a key is none, and would be in the way of the next attempt
         raise ConfigError(f"cannot write {file}: {error.strerror}") from error
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from chaplain.core import Report
 from chaplain.mesh.events import Whisper
@@ -31,9 +31,13 @@ _TWO_SUFFICE = 3
 
 
 class Bench:
-    def __init__(self, settings: SequenceSettings, chance: random.Random) -> None:
+    def __init__(
+        self, settings: SequenceSettings, chance: random.Random, removed: Callable[[], Collection[int]] = tuple
+    ) -> None:
         self.settings = settings
         self.chance = chance
+        self.removed = removed
+        """Who was removed from the cluster, as far as this node knows: more with time, never less."""
         self.company = Company()
         self.publishing = Publishing()
         self.counts: Counter[str] = Counter()

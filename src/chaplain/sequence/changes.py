@@ -1,7 +1,9 @@
 """Which change of the work set is due, if any: one at a time.
 
 A member whose node shows a new seat has lost its memory, and goes at once. One that was silent too long goes. One that
-asks for a seat is let in, when its former self is out and it holds what the others hold. Only an agreed entry does it.
+was removed from the cluster goes while it is still here, and gets no seat again: its memory counts as any other's until
+then, for it may not know of its removal (decision 0154). One that asks for a seat is let in, when its former self is
+out and it holds what the others hold. Only an agreed entry does it.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ def due_change(bench: Bench) -> Change | None:
 def _should_leave(bench: Bench, member: Member) -> bool:
     if member == bench.me:
         return False
+    if member.identifier in bench.removed():
+        return True
     fellow = bench.company.fellows.get(member.identifier)
     if fellow is not None and fellow.bearing.seat == member.seat and fellow.bearing.history not in {0, bench.history}:
         return True  # it took its seat elsewhere
@@ -42,9 +46,9 @@ def _looks_around(bench: Bench, fellow: Fellow) -> bool:
 
 
 def _joining(bench: Bench) -> list[Member]:
-    present = {member.identifier for member in bench.log.members}
+    barred = {*(member.identifier for member in bench.log.members), *bench.removed()}
     fellows = bench.company.fellows
-    asking = [who for who in sorted(fellows) if who not in present and _asks(bench, fellows[who])]
+    asking = [who for who in sorted(fellows) if who not in barred and _asks(bench, fellows[who])]
     return [Member(who, fellows[who].bearing.seat) for who in asking]
 
 

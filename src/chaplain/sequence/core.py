@@ -12,7 +12,7 @@ acknowledges nothing; a memory that is lost is a new seat.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import assert_never
 
 from chaplain.core import Drained, Report, Stopping, Woken
@@ -49,7 +49,7 @@ from chaplain.sequence.messages import (
     decode,
 )
 from chaplain.sequence.settings import SequenceSettings
-from chaplain.sequence.work_set import is_lost
+from chaplain.sequence.work_set import WorkSet, is_lost
 from chaplain.sequence.writing import Writing
 
 _STEP_NS_MAX = 10**9
@@ -63,10 +63,14 @@ class SequenceCore:
         chance: random.Random,
         now_ns: int,
         belonging: Callable[[], Iterable[int]] | None = None,
+        removed: Callable[[], Collection[int]] = tuple,
     ) -> None:
-        """`belonging` says who belongs to the cluster now, where that is agreed on; else it is who is configured."""
+        """`belonging` says who belongs to the cluster now, where that is agreed on; else it is who is configured.
+
+        `removed` says who belonged to it once and never will again.
+        """
         self.settings = settings
-        self.bench = Bench(settings, chance)
+        self.bench = Bench(settings, chance, removed)
         self.discovery = Discovery(self.bench, belonging or (lambda: settings.listed))
         self.locking = Locking(self.bench)
         self._deciding = Deciding(self.bench)
@@ -199,9 +203,7 @@ class SequenceCore:
             other = history_name(self._rival[0])
             self._fall(f"histories {bench.name} and {other} both hold events: restart the nodes of one of them")
         elif (short := lacking(bench)) is not None:
-            here = awaited(bench)
-            present = sum(1 for member in short if member.seat in here)
-            self._fall(f"reaches {present} of the {len(short)} members of the work set: no majority")
+            self._fall(_shortage(short, awaited(bench), bench.removed()))
         else:
             bench.become(State.WRK, "")
 
@@ -399,6 +401,15 @@ class SequenceCore:
                     bench.tell(fellow, Beat(bench.bearing()))  # it has a seat: that is what it waits for
         if bench.me in before and not bench.is_member:
             self._leave("is no longer in the work set")
+
+
+def _shortage(members: WorkSet, here: Collection[int], removed: Collection[int]) -> str:
+    missing = [member.identifier for member in members if member.seat not in here]
+    reason = f"reaches {len(members) - len(missing)} of the {len(members)} members of the work set: no majority"
+    count = len([who for who in missing if who in removed])
+    if not count:
+        return reason
+    return f"{reason}; {count} of them were removed from the cluster: if those have ended, restart who is here"
 
 
 def _seated(fellow: Fellow) -> Member:

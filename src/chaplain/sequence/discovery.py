@@ -1,8 +1,9 @@
 """How a node without a history gets one: it joins the one there is, or helps to begin one.
 
-The list is who belongs to the cluster, plus gossip's members. A history begins with an entry that names the whole list
-as its first work set; more than half of that set must hold it. So two histories cannot begin side by side among nodes
-that remember. Which node proposes it: the lowest identifier of those it can reach, when all of them are in DSC.
+The list is who belongs to the cluster, plus gossip's members, without those who were removed. A history begins with an
+entry that names the whole list as its first work set; more than half of that set must hold it. So two histories cannot
+begin side by side among nodes that remember. Which node proposes it: the lowest identifier of those it can reach, when
+all of them are in DSC.
 
 Refuses to know locks and logs beyond that first entry.
 """
@@ -57,7 +58,8 @@ class Discovery:
 
     def listed(self) -> list[int]:
         """Identifiers of all others that should be here."""
-        return sorted({*self._belonging(), *self._gossiped} - {self._bench.settings.identifier})
+        bench = self._bench
+        return sorted({*self._belonging(), *self._gossiped} - {*bench.removed(), bench.settings.identifier})
 
     def _unknown(self) -> int:
         """Configured endpoints at which nobody was met yet."""
@@ -110,6 +112,10 @@ class Discovery:
         fresh = self._fresh()
         if any(one.bearing.history for one in fresh):
             return  # there is one: join it, or wait until those who remember it can go on
+        removed = bench.removed()
+        if bench.settings.identifier in removed:
+            return
+        fresh = [one for one in fresh if one.identifier not in removed]
         here = {one.identifier for one in fresh}
         listed, unknown = self.listed(), self._unknown()
         if any(who < bench.settings.identifier for who in here):

@@ -10,7 +10,6 @@ Invariant: offset n of the stream is the database's change n, whatever happened.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -18,6 +17,7 @@ from pathlib import Path
 from random import SystemRandom
 from urllib.parse import quote
 
+from chaplain import durable
 from chaplain.errors import ChaplainError
 from chaplain.runtime.databases.engine import EngineFailed
 from chaplain.runtime.disk import Disk
@@ -96,11 +96,7 @@ def begin_at(folder: Path, count: int) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for segment in list_segments(folder, LOG):
         segment.path.unlink()
-    new = folder / (BEGIN + ".new")
-    new.write_text(f"{count}\n")
-    with new.open() as opened:
-        os.fsync(opened.fileno())
-    new.rename(folder / BEGIN)
+    durable.put(folder / BEGIN, f"{count}\n")
 
 
 def _fitting(pairs: Sequence[Pair], start: int) -> int:

@@ -147,4 +147,4 @@ def why(error: Exception) -> str:
 
 
 def opened(stream: str, engine: Engine) -> DatabaseOpened:
-    return DatabaseOpened(stream, engine.index, engine.fingerprint, kept=getattr(engine, "kept", 0))
+    return DatabaseOpened(stream, engine.index, engine.fingerprint, kept=getattr(engine, "kept", 0), read=engine.read)

@@ -130,6 +130,10 @@ class PostgresDatabase:
         except psycopg.Error as error:
             stop(error)
 
+    @property
+    def read(self) -> tuple[tuple[bytes, int, int], ...]:
+        return self._store.read
+
     def close(self) -> None:
         self._readers.close()
         self._shadows.close()

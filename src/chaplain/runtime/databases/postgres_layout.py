@@ -73,6 +73,9 @@ create table if not exists {OWN}.results(
     number bigint generated always as identity primary key, stream text, acl bytea, client_id bigint,
     first_id bigint, last_id bigint, body bytea);
 create index if not exists results_of on {OWN}.results(stream, acl, client_id, last_id);
+create table if not exists {OWN}.read(
+    number bigint generated always as identity, stream text, acl bytea, client_id bigint, last_id bigint,
+    primary key (stream, acl, client_id));
 create or replace function {OWN}.note() returns trigger language plpgsql as $note$
 begin
     raise notice using errcode = '{CHANGED}', message = tg_table_name,
@@ -138,7 +141,7 @@ def make_role(role: str) -> list[str]:
 
 
 def drop_stream(layout: Layout) -> list[str]:
-    """Everything of a stream but its roles."""
+    """Everything of a stream but its roles, and what its clients have read."""
     stream = literal(layout.stream)
     return [
         f"drop schema if exists {quoted_name(layout.schema)} cascade",

@@ -1,4 +1,4 @@
-"""The executor's own tables in PostgreSQL: its position in a stream, and results.
+"""The executor's own tables in PostgreSQL: its position in a stream, results, and which of these were read.
 
 Decides what is kept and how long, as `sqlite_store` does. The position is written only over the one that is known here:
 whatever else wrote it, a transaction that began before a crash or another node, nothing is applied twice.
@@ -13,6 +13,7 @@ from hashlib import sha256
 import msgspec
 import psycopg
 
+from chaplain.executor.events import READ_MAX
 from chaplain.executor.fingerprint import Tally, fingerprint_of
 from chaplain.executor.statement import Run, encode_run
 from chaplain.runtime.databases.engine import EngineFailed
@@ -37,6 +38,15 @@ _KEEP = f"insert into {OWN}.results(stream, acl, client_id, first_id, last_id, b
 _READ = f"""
 select version, idx, requests, whole, tallies, fingerprint, changes, shape from {OWN}.state where stream = $1::text"""
 
+_NOTE = f"""
+insert into {OWN}.read as known (stream, acl, client_id, last_id)
+values ($1::text, $2::bytea, $3::bigint, $4::bigint) on conflict (stream, acl, client_id)
+do update set number = default, last_id = excluded.last_id where excluded.last_id > known.last_id"""
+_FORGET = f"""
+delete from {OWN}.read where stream = $1::text and number <=
+(select number from {OWN}.read where stream = $1::text order by number desc limit 1 offset $2::bigint)"""
+_NOTED = f"select acl, client_id, last_id from {OWN}.read where stream = $1::text order by number"
+
 
 class State(Position, frozen=True):
     changes: int
@@ -59,6 +69,8 @@ class Store:
         self._failures = 0
         sizes = f"select acl, sum(length(body))::bigint from {OWN}.results where stream = $1::text group by acl"
         self._kept: dict[bytes, int] = dict(connection.execute(sizes.encode(), (layout.stream,)))
+        noted = connection.execute(_NOTED.encode(), (layout.stream,)).fetchall()
+        self.read = tuple((bytes(acl), int(client_id), int(last_id)) for acl, client_id, last_id in noted)
 
     def _take(self, connection: Connection) -> None:
         """One executor at a time: as long as this connection lasts, no other has this stream here."""
@@ -181,15 +193,18 @@ class Store:
     # Between requests.
 
     def clear(self, acl: bytes, through: Sequence[tuple[int, int]]) -> None:
-        """Results of these lanes of an identity, up to an id each, were read."""
+        """Results of these lanes of an identity, up to an id each, were read. Others are told so after a restart."""
         gone = (
             f"delete from {OWN}.results where stream = $1::text and acl = $2::bytea and client_id = $3::bigint"
             " and last_id <= $4::bigint returning length(body)"
         )
-        for client_id, last_id in through:
-            values = (self._layout.stream, acl, client_id, last_id)
-            for (size,) in self._connection.execute(gone.encode(), values).fetchall():
-                self._kept[acl] -= size
+        with self._connection.transaction():
+            for client_id, last_id in through:
+                values = (self._layout.stream, acl, client_id, last_id)
+                self._connection.execute(_NOTE.encode(), values)
+                for (size,) in self._connection.execute(gone.encode(), values).fetchall():
+                    self._kept[acl] -= size
+            self._connection.execute(_FORGET.encode(), (self._layout.stream, READ_MAX))
 
 
 def _lock_of(name: str) -> int:

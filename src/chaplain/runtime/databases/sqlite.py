@@ -2,6 +2,7 @@
 
     chaplain_state    one row: the position, the tallies and the fingerprint at it
     chaplain_results  runs of outcomes, until they are read or too many
+    chaplain_read     up to where they were read, lane by lane
 
 The position commits with the data, so a process that dies goes on exactly behind what is in the file. A request that
 needs care (`sqlite_requests`) gets a transaction of its own; then the position is within a message, and counts the
@@ -196,6 +197,10 @@ class SqliteDatabase:
             self._runner.free(self._store.clear, acl, through)
         except STOPS as error:
             raise EngineFailed(f"SQLite cannot go on: {type(error).__name__}: {error}") from error
+
+    @property
+    def read(self) -> tuple[tuple[bytes, int, int], ...]:
+        return self._store.read
 
     @property
     def kept(self) -> int:

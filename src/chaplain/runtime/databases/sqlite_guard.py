@@ -19,7 +19,7 @@ import apsw
 
 OWN = "chaplain_"
 """Tables of the executor begin with this."""
-OWN_TABLES = tuple(OWN + name for name in ("state", "results"))
+OWN_TABLES = tuple(OWN + name for name in ("state", "results", "read"))
 LENGTH_MAX = 256 * 1024
 """Octets of a text, a blob or a row."""
 _OWN_LENGTH_MAX = 1 << 30

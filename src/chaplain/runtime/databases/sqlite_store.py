@@ -1,4 +1,4 @@
-"""The executor's own tables in a SQLite file: its position, and results.
+"""The executor's own tables in a SQLite file: its position, results, and which of these were read.
 
 Decides what is kept and how long. Results are outside of the fingerprint: which of them are left depends on what was
 read where. An identity that never reads loses its oldest ones first, and nobody else's.
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import apsw
 import msgspec
 
+from chaplain.executor.events import READ_MAX
 from chaplain.executor.fingerprint import Tally, fingerprint_of
 from chaplain.executor.statement import Run, encode_run
 from chaplain.runtime.databases.engine import EngineFailed
@@ -27,9 +28,18 @@ create table if not exists {OWN}state(
 create table if not exists {OWN}results(
     number integer primary key, acl blob, client_id integer, first_id integer, last_id integer, body blob);
 create index if not exists {OWN}results_of on {OWN}results(acl, client_id, last_id);
+create table if not exists {OWN}read(
+    number integer primary key, acl blob, client_id integer, last_id integer, unique (acl, client_id));
 """
 _WRITE = f"update {OWN}state set idx=?, requests=?, whole=?, tallies=?, fingerprint=?, budget=?, changes=?"
 _KEEP = f"insert into {OWN}results(acl, client_id, first_id, last_id, body) values (?,?,?,?,?)"
+
+_NOTE = f"""
+insert into {OWN}read(acl, client_id, last_id) values (?, ?, ?) on conflict (acl, client_id)
+do update set number = (select max(number) + 1 from {OWN}read), last_id = excluded.last_id
+where excluded.last_id > last_id"""
+_FORGET = f"""
+delete from {OWN}read where number <= (select number from {OWN}read order by number desc limit 1 offset ?)"""
 
 
 class State(Position, frozen=True):
@@ -54,6 +64,7 @@ class Store:
         self._failures = 0
         sizes = f"select acl, sum(length(body)) from {OWN}results group by acl"
         self._kept: dict[bytes, int] = dict(connection.execute(sizes))
+        self.read = tuple(connection.execute(f"select acl, client_id, last_id from {OWN}read order by number"))
 
     def _read_state(self, stream: str) -> State:
         rows = list(self._connection.execute(f"select * from {OWN}state"))
@@ -116,8 +127,11 @@ class Store:
     # Between messages.
 
     def clear(self, acl: bytes, through: Sequence[tuple[int, int]]) -> None:
-        """Results of these lanes of an identity, up to an id each, were read."""
+        """Results of these lanes of an identity, up to an id each, were read. Others are told so after a restart."""
         gone = f"delete from {OWN}results where acl = ? and client_id = ? and last_id <= ? returning length(body)"
-        for client_id, last_id in through:
-            for (size,) in self._connection.execute(gone, (acl, client_id, last_id)):
-                self._kept[acl] -= size
+        with self._connection:
+            for client_id, last_id in through:
+                self._connection.execute(_NOTE, (acl, client_id, last_id))
+                for (size,) in self._connection.execute(gone, (acl, client_id, last_id)):
+                    self._kept[acl] -= size
+            self._connection.execute(_FORGET, (READ_MAX,))

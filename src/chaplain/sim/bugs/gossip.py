@@ -109,5 +109,5 @@ BUGS = [
     ),
     _bug("decide with less than half", "query", "if 2 * best > members:", "if 3 * best > members:", "questions"),
     _bug("decide a tie", "query", '            return "tie"', '            return ""', "questions"),
-    _bug("decide twice", "query", "            del self._open[query]\n", "            pass\n", "questions"),
+    _bug("decide twice", "query", "        del self._open[query]\n        self", "        self", "questions"),
 ]

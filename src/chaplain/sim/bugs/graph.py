@@ -57,6 +57,12 @@ BUGS = [
         "        read_at = self._common.read_at // 2\n",
     ),
     _bug(
+        "need fewer confirmations while others are silent",
+        "common",
+        "        elif event.member.graceful:",
+        "        else:",
+    ),
+    _bug(
         "read without its ancestors",
         "model",
         "                stack.extend(self.parents_of(one))\n        found.sort()",

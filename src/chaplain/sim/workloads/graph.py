@@ -60,7 +60,7 @@ class Graph(Workload):
         self.numbers = tuple(range(1, NODES + 1))
         self.names = tuple(f"g{number}" for number in self.numbers)
         self.leaving = rng.random() < 0.3
-        """Whether those who are away for long count as having left."""
+        """Whether those who are away for long are said to have left; that must change nothing."""
         self._identities = {number: Identity(sha256(b"node %d" % number).digest()) for number in self.numbers}
         self._peers = {
             number: Peer(bytes((number,)) * 16, one.identifier, one.key, self.endpoint_of(number))

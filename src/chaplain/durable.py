@@ -1,0 +1,40 @@
+"""Small files that must be there after a power cut: on disk, name and all, when these return."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_new(file: Path, text: str) -> None:
+    """Make the file, for its owner only. FileExistsError if there is one; what could not be written whole is gone."""
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        _fill(fd, text)
+    except OSError:
+        file.unlink(missing_ok=True)
+        raise
+    sync_folder(file.parent)
+
+
+def put(file: Path, text: str, mode: int = 0o600) -> None:
+    """The file has this content or, until now, the one it had."""
+    fresh = file.with_name(file.name + ".new")
+    _fill(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), text)
+    fresh.replace(file)
+    sync_folder(file.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _fill(fd: int, text: str) -> None:
+    with os.fdopen(fd, "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(fd)

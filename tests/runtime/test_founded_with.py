@@ -1,0 +1,57 @@
+"""A log goes on with what its cluster was founded with, or not at all."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from chaplain.config import load_node
+from chaplain.errors import ConfigError
+from chaplain.runtime.founding import make_cluster
+from chaplain.runtime.journal import FOUNDING_FILE, WRAPPING_FILE, make_journal
+
+
+@pytest.fixture
+def folder(tmp_path):
+    make_cluster(tmp_path / "c", 3, "none", None)
+    made = tmp_path / "c/node-3"
+    make_journal(load_node(made / "node.toml"), 1)
+    return made
+
+
+def _edit(folder, pattern: str, text: str) -> None:
+    file = folder / "node.toml"
+    edited, count = re.subn(pattern, text, file.read_text(), count=1, flags=re.MULTILINE)
+    assert count == 1
+    file.write_text(edited)
+
+
+def test_a_node_starts_again_with_what_it_was_founded_with(folder):
+    _edit(folder, r"^http = .*$", 'http = "127.0.0.1:0"')
+    assert make_journal(load_node(folder / "node.toml"), 1).settings.node == 3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r'^"default" = "(.*)"$', r'"default" = "\1"' + "\n" + r'"another" = "\1"'),
+        (r'^"2" = "tcp://.*"$', '"2" = "tcp://127.0.0.1:1"'),
+    ],
+)
+def test_a_file_that_was_edited_since_is_refused_in_words(folder, pattern, text):
+    _edit(folder, pattern, text)
+    with pytest.raises(ConfigError, match=r"put back .*\[clients\].*chaplain client add"):
+        make_journal(load_node(folder / "node.toml"), 1)
+
+
+def test_a_wrapping_key_that_is_gone_is_refused(folder):
+    (folder / WRAPPING_FILE).unlink()
+    with pytest.raises(ConfigError, match=r"put back .*wrapping"):
+        make_journal(load_node(folder / "node.toml"), 1)
+
+
+def test_a_log_from_before_there_was_such_a_note_is_given_one(folder):
+    (folder / FOUNDING_FILE).unlink()
+    make_journal(load_node(folder / "node.toml"), 1)
+    assert (folder / FOUNDING_FILE).is_file()
