@@ -262,6 +262,8 @@ class Halt(Frozen, frozen=True):
     reason: str
     again: bool = False
     """Start it again at once: what it needs is on its disk now."""
+    removed: bool = False
+    """The cluster has let this node go: it says good-bye first, and is not to be started again."""
 
 
 HostEffect: TypeAlias = Admit | Refuse | Dial | HangUp | Send | Cast | Persist | Report | Halt

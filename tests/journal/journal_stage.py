@@ -55,6 +55,7 @@ class Node:
             wrapping=cluster.wrapping,
         )
         self.reports: list[Report] = []
+        self.halts: list[Halt] = []
         self.admitted: Admitted | None = None
         self.role = Role.OUT
         self.verifies = 0
@@ -85,7 +86,8 @@ class Node:
             case Report():
                 self.reports.append(effect)
             case Halt():
-                raise AssertionError(effect.reason)
+                assert effect.removed, effect.reason
+                self.halts.append(effect)
 
     def work(self) -> bool:
         """Everything that waits, then one tick."""

@@ -6,10 +6,12 @@ import pytest
 from journal_stage import Client, Cluster
 from requests_stage import BOB, NODES, pack, petition
 
+from chaplain.core import Halt
 from chaplain.journal.client_messages import Ended, Failed, ListNodes, NotWritten, Read, SubmitPetition
 from chaplain.journal.config_message import AddIdentity, acl_id
 from chaplain.journal.node_message import AddNode, EntryType, NewSet, RemoveNode, Stage, Step, encode_step
 from chaplain.journal.order_events import Role
+from chaplain.journal.seat import REMOVED
 
 NEWCOMER = AddNode(EntryType.ADD_EXECUTOR_NODE, 4, "tcp://127.0.0.1:7004", NODES[4].key, b"\x04" * 16)
 
@@ -149,6 +151,8 @@ def test_a_removed_node_leaves_and_serves_nobody_whether_it_heard_of_it_or_not(c
     cluster.until(lambda: not node.admitted.clients)
     assert node.role is Role.OUT
     assert [report.event for report in node.reports].count("removed from the cluster") == 1
+    cluster.until(lambda: node.halts)
+    assert node.halts == [Halt(REMOVED, removed=True)]
     assert admin.petition(petition(NEWCOMER, nonce=b"a" * 16)).kind == "node_taken"
 
 

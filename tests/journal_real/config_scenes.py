@@ -12,6 +12,7 @@ from tests.journal_real.scenes import Load, status
 from chaplain import Client
 from chaplain.cli.changing import Changes
 from chaplain.link.identity import KEY_BYTES, from_text
+from chaplain.runtime.codes import REMOVED
 from chaplain.runtime.joining import list_node, make_folder, unlist_node
 
 ALL = ("executor", "ingest", "config")
@@ -58,11 +59,13 @@ class Reshaping:
 
     def dismiss(self, number: int) -> Node:
         """The node is gone: it says so itself, and goes."""
-        node = self.cluster.nodes.pop(number)
-        until(lambda: bool(node.lines("removed from the cluster")), f"{node} knows that it is removed")
+        node = self.cluster[number]
+        assert node.process is not None
+        assert node.process.wait(PATIENCE_S) == REMOVED
+        assert node.lines("removed from the cluster")
+        node.process = None
         unlist_node(self.cluster.directory, number)
-        node.stop()
-        return node
+        return self.cluster.nodes.pop(number)
 
 
 def stall_s(histories: Sequence[Sequence[Attempt]]) -> float:

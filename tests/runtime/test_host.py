@@ -19,8 +19,9 @@ from chaplain.errors import ConfigError
 from chaplain.link.sockets import Sockets
 from chaplain.runtime import http
 from chaplain.runtime.beacon import BeaconSocket
+from chaplain.runtime.codes import BROKEN, DONE, HALTED, REMOVED
 from chaplain.runtime.disk import Disk
-from chaplain.runtime.host import BROKEN, DONE, HALTED, Clock, Host
+from chaplain.runtime.host import Clock, Host
 from chaplain.runtime.http import HttpServer, Views
 from chaplain.runtime.log import Log
 from chaplain.runtime.storage import Storage
@@ -89,6 +90,17 @@ def test_a_halt_ends_the_node_and_says_why(running):
     running.thread.join(PATIENCE_S)
     assert running.code == HALTED
     assert json.loads(running.log.getvalue())["reason"] == "a toy was told to halt"
+
+
+def test_a_removed_node_says_good_bye_and_then_ends_with_a_code_of_its_own(running):
+    frames = [b"%d," % number for number in range(200)]
+    answers = call(running, *frames, b"remove")
+    running.thread.join(PATIENCE_S)
+    assert answers == [b"ok " + frame for frame in frames]
+    assert running.code == REMOVED
+    assert running.core.seen.count(Stopping()) == 1
+    assert running.events() == ["good-bye", "halted"]
+    assert json.loads(running.log.getvalue().splitlines()[-1])["reason"] == "a toy was removed"
 
 
 def test_a_broken_core_ends_the_node_with_its_traceback(running):

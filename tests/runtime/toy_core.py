@@ -55,6 +55,8 @@ class ToyCore:
                 return [Cast(self._cast)]
             case Arrived(frame=b"halt"):
                 return [Halt("a toy was told to halt")]
+            case Arrived(frame=b"remove"):
+                return [Halt("a toy was removed", removed=True)]
             case Arrived(frame=b"break"):
                 raise RuntimeError("a toy broke")
             case Arrived():

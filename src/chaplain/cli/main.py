@@ -1,6 +1,7 @@
 """The command `chaplain`: a noun, then a verb. Each noun is a file of this folder, imported when it is used.
 
-Exit codes: 0 done, 1 failed and said why in one sentence, 2 bad usage, 3 a verification found a break.
+Exit codes: 0 done, 1 failed and said why in one sentence, 2 bad usage, 3 a verification found a break. A node has two
+more, see `chaplain node run --help`.
 """
 
 from __future__ import annotations

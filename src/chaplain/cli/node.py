@@ -19,7 +19,7 @@ def run(file: Path, sets: tuple[str, ...]) -> None:
     """Run a node in the foreground until SIGTERM or Ctrl-C.
 
     Log lines go to standard error as JSON. Exit code 1: it could not start, or stopped because a promise could not be
-    kept; 70: a fault of chaplain's own.
+    kept; 4: the cluster removed this node, and it is not to be started again; 70: a fault of chaplain's own.
     """
     from chaplain.config import load_node  # noqa: PLC0415
     from chaplain.runtime.assemble import run_node  # noqa: PLC0415

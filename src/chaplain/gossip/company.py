@@ -14,6 +14,7 @@ from chaplain.gossip.card import Card
 from chaplain.gossip.codec import Compare, Entry, Leave, Standing
 from chaplain.gossip.events import State
 from chaplain.gossip.membership import Membership
+from chaplain.gossip.settings import SECOND_NS
 from chaplain.gossip.spread import Voice
 from chaplain.gossip.suspicion import Suspicion
 from chaplain.link.events import Forget, Meet
@@ -22,6 +23,9 @@ COMPARE_ENTRIES_MAX = 512
 """More than this in one part is more than a peer of our size would ask for."""
 COMPARE_CARDS_MAX = 128
 HEALS_PER_TICK = 4
+LAST_WORDS_NS = 10 * SECOND_NS
+"""The connection to a node that was removed from the cluster is kept for so long: layers above may have yet to tell it,
+and to agree on doing without it."""
 
 
 class Company:
@@ -145,11 +149,14 @@ class Company:
             self._suspicion.watch(identifier, self._voice.now_ns)
 
     def _part(self, identifier: int) -> None:
-        self._voice.out.append(Forget(self._wanted.pop(identifier)))
+        uri, expelled = self._wanted.pop(identifier), self._members.is_expelled(identifier)
+        if not expelled:
+            self._voice.out.append(Forget(uri))
         self._suspicion.unwatch(identifier)
         record = self._members.get(identifier)
         if record is not None and record.standing is Standing.LOST:
-            wait_ns = self._voice.settings.heal_ns
+            # One that was removed is only to be forgotten some time.
+            wait_ns = self._voice.settings.heal_for_ns if expelled else self._voice.settings.heal_ns
             self._lost[identifier] = (self._voice.now_ns + wait_ns, wait_ns)
 
     def _close_doors(self) -> None:
@@ -164,9 +171,10 @@ class Company:
         left = HEALS_PER_TICK
         for identifier, (due_ns, wait_ns) in list(self._lost.items()):
             record = self._members.get(identifier)
-            if record is None or record.state is not State.LEFT or now_ns - record.left_ns > settings.heal_for_ns:
+            for_ns = LAST_WORDS_NS if self._members.is_expelled(identifier) else settings.heal_for_ns
+            if record is None or record.state is not State.LEFT or now_ns - record.left_ns > for_ns:
                 del self._lost[identifier]
-                if record is not None and record.state is State.LEFT:
+                if record is not None and record.state is State.LEFT and record.card.uri not in self._wanted.values():
                     self._voice.out.append(Forget(record.card.uri))
                 continue
             if left and now_ns >= due_ns and identifier not in self._voice.sessions:

@@ -65,7 +65,7 @@ from chaplain.gossip.spread import Voice
 from chaplain.gossip.suspicion import Suspicion
 from chaplain.link.events import Peer
 from chaplain.link.identity import verify
-from chaplain.mesh.events import Entered, Exited
+from chaplain.mesh.events import Entered, Exited, Expel
 
 
 class GossipCore:
@@ -159,6 +159,8 @@ class GossipCore:
                 self._entered(event.peer)
             case Exited():
                 self._membership.exited(event.peer, wanted=self._company.wants(event.peer.identifier))
+            case Expel():
+                self._membership.expel(event.keys)
             case Told():
                 self._told(event)
             case HeardFrom():

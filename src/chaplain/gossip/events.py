@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from chaplain.core import Frozen, Report, Stopping, Woken
 from chaplain.link.events import Forget, InstallKey, Meet, Peer, RemoveKey, UseKey
-from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.mesh.events import Entered, Exited, Expel, Whisper
 from chaplain.wire.parcel import Parcel
 
 ALL = 0
@@ -90,7 +90,7 @@ class KeyStep(StrEnum):
     REMOVE = "remove"
 
 
-# Inputs from the mesh. `Entered` and `Exited` come as the mesh made them.
+# Inputs from the mesh. `Entered` and `Exited` come as the mesh made them; `Expel` is for the mesh and for us.
 
 
 class Told(Frozen, frozen=True):
@@ -187,6 +187,7 @@ GossipInput: TypeAlias = (
     | Stopping
     | Entered
     | Exited
+    | Expel
     | Told
     | HeardFrom
     | JoinThrough

@@ -33,6 +33,7 @@ class Verdict(Enum):
     KNOWN = "the card we hold"
     STALE = "older than what we hold"
     LEFT = "of one who left at this incarnation or later"
+    EXPELLED = "of one who was removed from the cluster"
     FORGED = "not signed by the key that owns the name"
     CONFLICT = "another key under a name already bound"
     FULL = "no room"
@@ -74,6 +75,8 @@ class Members:
         self._left: dict[int, None] = {}
         """Those that have, in the order they did."""
         self._hearsay = 0
+        self.expelled: frozenset[bytes] = frozenset()
+        """Keys of nodes that were removed from the cluster: none of them is ever present."""
         self.revision = 0
         """Grows whenever `present` or a member's URI changes."""
 
@@ -92,6 +95,8 @@ class Members:
 
     def admit(self, card: Card, *, contacted: bool) -> Verdict:
         """Take a card into the list if it is genuine, newer than what is held, and there is room."""
+        if card.key in self.expelled:
+            return Verdict.EXPELLED
         record = self._records.get(card.identifier)
         if record is not None:
             if record.card.key != card.key:
@@ -107,6 +112,10 @@ class Members:
         if (record is None or record.state is State.LEFT) and not self._has_room(contacted):
             return Verdict.FULL
         return self._add(card) if record is None else self._renew(record, card)
+
+    def is_expelled(self, identifier: int) -> bool:
+        record = self._records.get(identifier)
+        return record is not None and record.card.key in self.expelled
 
     def contact(self, identifier: int) -> None:
         """Note that this member has a session with us."""

@@ -2,8 +2,8 @@
 
 Invariants:
 - this node's incarnation is raised here and nowhere else, by one, when somebody holds it for silent or gone;
-- nobody is taken off the list but by their own signed word, by our own clock, or by another's word that our own
-  clock has been ready to believe for T/2 (`Suspicion.may_lose`): one liar evicts nobody;
+- nobody is taken off the list but by their own signed word, by our own clock, by another's word that our own clock has
+  been ready to believe for T/2 (`Suspicion.may_lose`): one liar evicts nobody; or by what the cluster agreed (`expel`);
 - nobody is added but by a card their own key signed.
 """
 
@@ -346,6 +346,15 @@ class Membership:
             self._farewell(leave)
         elif self._members.is_present(leave.id.origin):
             self._on_leave_on_behalf(leave)
+
+    def expel(self, keys: frozenset[bytes]) -> None:
+        """These were removed from the cluster: they are taken off the list, whatever they or others say."""
+        self._members.expelled = keys
+        for identifier in list(self._members.present):
+            record = self._members.get(identifier)
+            assert record is not None
+            if record.card.key in keys:
+                self._take_off(identifier, record)
 
     def _is_news(self, leave: Leave) -> bool:
         """Of a member we know that has not said good-bye yet."""

@@ -91,6 +91,9 @@ class Voice:
         if body.id.origin == self.identifier or not self.seen.is_fresh(body.id):
             self.counts["duplicates"] += 1
             return False
+        if body.key in self.members.expelled:
+            self.counts["expelled_refused"] += 1
+            return False
         if body.hops > self.settings.hops_max:
             self.counts["hops_exceeded"] += 1
             return False

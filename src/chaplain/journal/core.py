@@ -76,7 +76,7 @@ from chaplain.journal.serializer import SerializerCore
 from chaplain.journal.signing import Wrapping, holds
 from chaplain.journal.slips import Slips
 from chaplain.link.events import Peer
-from chaplain.mesh.events import Entered, Exited
+from chaplain.mesh.events import Entered, Exited, Expel
 from chaplain.segment.layout import Bytes
 from chaplain.wire.parcel import Parcel
 
@@ -157,8 +157,8 @@ class JournalCore:
         return self._streams.first_offset(stream)
 
     def deadline(self) -> int | None:
-        due = (self.serializer.deadline(), self.ingest.deadline(), self._clientele.due_ns, self.covering.due_ns)
-        return soonest(due)
+        parts = (self._clientele, self.covering, self._seat)
+        return soonest((self.serializer.deadline(), self.ingest.deadline(), *(part.due_ns for part in parts)))
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
         match event:
@@ -177,7 +177,7 @@ class JournalCore:
                 self._drained(now_ns)  # it may come after the round's end, and nothing else may come for long
             case Woken():
                 self._to_ingest(now_ns, event)
-                self._out += self._clientele.woken(now_ns)
+                self._out += [*self._clientele.woken(now_ns), *self._seat.woken(now_ns)]
                 self.covering.woken(now_ns)
                 self._to_order(now_ns, event)
             case Entered():
@@ -208,6 +208,8 @@ class JournalCore:
         self.covering.start()
         self._out.append(self._clientele.admitted(now_ns))
         self._assembled(now_ns)
+        if self.removed:
+            self._seat.leave(now_ns, 0)
 
     def _drained(self, now_ns: int) -> None:
         """What was checked at once goes into the batch that is formed now."""
@@ -373,15 +375,18 @@ class JournalCore:
             self._to_ingest(now_ns, Dropped())
         if self._seat.left:
             self._leave(now_ns, self.execution.settled)
+        elif self._nodes.gone:
+            self._out.append(Expel(self._nodes.gone))
 
     def _leave(self, now_ns: int, index: int) -> None:
-        """We are no member any more: nothing here is of use to anybody."""
+        """We are no member any more: nothing here is of use to anybody, and what is of use elsewhere is not for us."""
         if not self.removed:
             self.removed = True
             self._clientele.closed = True
             removed = Report("removed from the cluster", detail={"index": index})
             self._out += [removed, self._clientele.admitted(now_ns)]
             self._to_both(now_ns, Stopping())
+            self._seat.leave(now_ns)
 
     # What others say.
 

@@ -27,7 +27,7 @@ from chaplain.journal.order_events import (
 from chaplain.journal.peer_messages import PeerMessage
 from chaplain.journal.signing import Check
 from chaplain.link.events import Peer
-from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.mesh.events import Entered, Exited, Expel, Whisper
 from chaplain.wire.parcel import Parcel
 
 
@@ -87,7 +87,9 @@ JournalInput: TypeAlias = (
     | LogRead
     | SpaceTold
 )
-JournalEffect: TypeAlias = Whisper | Persist | Verify | Rehearse | ReadLog | Admitted | RoleChanged | Report | Halt
+JournalEffect: TypeAlias = (
+    Whisper | Expel | Persist | Verify | Rehearse | ReadLog | Admitted | RoleChanged | Report | Halt
+)
 
 
 # Between ingest and the core around it.

@@ -37,8 +37,9 @@ class Nodes:
         return [*(PeerDown(before[key]) for key in left), *(PeerUp(self._members[key]) for key in come)]
 
     def _find_ways(self) -> None:
-        sessions = self._sessions.items()
-        self._ways = {self._members[key]: peer.instance for key, peer in sessions if key in self._members}
+        """Also to those that are gone: the message that removed a node is the last it is told."""
+        known = {**self._gone, **self._members}
+        self._ways = {known[key]: peer.instance for key, peer in self._sessions.items() if key in known}
 
     def entered(self, peer: Peer) -> list[News]:
         """A session came up; one that it replaces is over."""
@@ -62,6 +63,11 @@ class Nodes:
         """The member that speaks on this session; 0 if it is none, or the session is not its latest."""
         known = self._sessions.get(peer.key)
         return self._members.get(peer.key, 0) if known is not None and known.instance == peer.instance else 0
+
+    @property
+    def gone(self) -> frozenset[bytes]:
+        """Keys of all that were removed."""
+        return frozenset(self._gone)
 
     def is_gone(self, peer: Peer) -> bool:
         return peer.key in self._gone

@@ -1,11 +1,13 @@
 """One node's own seat in the assembly: what its roles let it do for clients.
 
 Decides from the executed state alone, and looks again only when the assembly changed. A node that is not in the
-assembly yet has no role; one that was in it and lost everything has left.
+assembly yet has no role; one that was in it and lost everything has left, and stops: at once if it knew when it was
+started, else after a while in which others can take what it had elsewhere, as its seat in the sequence.
 """
 
 from __future__ import annotations
 
+from chaplain.core import Halt
 from chaplain.journal.assembly import Assembly
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.journal_settings import JournalSettings
@@ -14,6 +16,10 @@ from chaplain.journal.node_message import Stage
 SAY_AGAIN_NS = 200_000_000
 """A blocked ingest node says so often that nothing of it waits, until it is dropped."""
 
+PARTING_NS = 5_000_000_000
+"""How long a node goes on after it was removed; the sequence takes a second or two to let it go."""
+REMOVED = "the cluster removed this node, for ever: do not start it again; `chaplain member add` makes a new one"
+"""What to do with a node that left."""
 NOBODY = ""
 """A name that no client has."""
 
@@ -27,6 +33,8 @@ class Seat:
         self._ingest = self._executor = self._config = Stage.NONE
         self._known = self._belongs = False
         self._said_ns = 0
+        self.due_ns: int | None = None
+        """When a node that has left is to stop."""
 
     @property
     def takes_writes(self) -> bool:
@@ -72,6 +80,15 @@ class Seat:
         """We were a member, and are none any more."""
         self._look()
         return self._known and not self._belongs
+
+    def leave(self, now_ns: int, after_ns: int = PARTING_NS) -> None:
+        self.due_ns = now_ns + after_ns
+
+    def woken(self, now_ns: int) -> list[Halt]:
+        if self.due_ns is None or now_ns < self.due_ns:
+            return []
+        self.due_ns = None
+        return [Halt(REMOVED, removed=True)]
 
     def tells_drained(self, now_ns: int, master: int, idle: bool) -> int:
         """The master, if it is to be told that nothing of ours waits; 0 if not, or not again yet."""

@@ -218,6 +218,8 @@ class SerializerCore:
                 self._die(f"the disk failed: {event.reason}")
             case Stopping():
                 bench.leaving = True
+                if bench.mark_due_ns is not None:
+                    bench.write_mark()  # a node that was removed is to know it when it is started again
             case Started():
                 self._start(now_ns)
             case _:

@@ -25,6 +25,7 @@ from chaplain.mesh.ear import Ear
 from chaplain.mesh.events import (
     Entered,
     Exited,
+    Expel,
     Gapped,
     JoinPool,
     LeavePool,
@@ -57,6 +58,7 @@ class MeshCore:
         self._ear = Ear(settings, self._pools, self._members, self._voice, self.counts)
         self._wanted: dict[str, None] = {}
         """Endpoints that the layers above want met."""
+        self._expelled: frozenset[bytes] = frozenset()
         self._discovery: Discovery | None = None
         if beacon_keys is not None:
             self._discovery = Discovery(settings, rng, own, keys=beacon_keys, counts=self.counts, is_held=self._is_held)
@@ -120,6 +122,8 @@ class MeshCore:
                 return [event]
             case Heard():
                 return [*self._discovery.heard(now_ns, event)] if self._discovery is not None else []
+            case Expel():
+                return self._expel(event)
             case Stopping():
                 return self._stopping(now_ns)
             case _:
@@ -165,13 +169,14 @@ class MeshCore:
 
     def _enter(self, now_ns: int, met: Met) -> list[MeshEffect]:
         session = Session(met.peer, met.hello)
+        session.pooled = session.is_node and met.peer.key not in self._expelled
         self._roster.add(session)
         self._vigil.watch(now_ns, session)
         self.counts["entered"] += 1
         return [Entered(met.peer, met.hello.headers), *self._greeted(now_ns, session, met)]
 
     def _greeted(self, now_ns: int, session: Session, met: Met) -> list[MeshEffect]:
-        if not session.is_node:
+        if not session.pooled:
             return []
         effects = self._ear.refresh(session, met.hello.pools, met.hello.status)
         # Our own greeting may have left before our last join: only the roll is sure to be later than it.
@@ -207,6 +212,16 @@ class MeshCore:
             effects += self._exit(session, parted.reason)
         if self._discovery is not None:
             effects += self._discovery.parted(parted.peer.instance)
+        return effects
+
+    def _expel(self, expel: Expel) -> list[MeshEffect]:
+        """Whoever was removed keeps its session, so that it can be told; but it is in no pool."""
+        self._expelled = expel.keys
+        effects: list[MeshEffect] = []
+        for session in self._roster.nodes():
+            if session.peer.key in expel.keys:
+                effects += self._ear.refresh(session, (), session.status)
+                session.pooled = False
         return effects
 
     # What we hear.
@@ -255,13 +270,16 @@ class MeshCore:
         if len(self._pools) >= self._settings.pools_max:
             return [Report("pool refused", detail={"reason": "too many pools", "pools_max": self._settings.pools_max})]
         self._pools.join(pool)
-        return [self.introduction(), *self._voice.tell(now_ns, self._roster.nodes(), JOIN, pool)]
+        return [self.introduction(), *self._voice.tell(now_ns, self._pooled(), JOIN, pool)]
 
     def _leave(self, now_ns: int, pool: str) -> list[MeshEffect]:
         if pool not in self._pools:
             return []
         self._pools.leave(pool)
-        return [self.introduction(), *self._voice.tell(now_ns, self._roster.nodes(), LEAVE, pool)]
+        return [self.introduction(), *self._voice.tell(now_ns, self._pooled(), LEAVE, pool)]
+
+    def _pooled(self) -> list[Session]:
+        return [session for session in self._roster.nodes() if session.pooled]
 
     def _stopping(self, now_ns: int) -> list[MeshEffect]:
         effects: list[MeshEffect] = []

@@ -4,7 +4,8 @@ It refuses to know who is here; the core finds the session. Bytes may be malform
 
 Invariants:
 - a command is looked at only if its number is new; a gap is told before the command that revealed it;
-- clients are not in pools: their JOIN and LEAVE are reported, their BROADCAST counted, and nothing changes;
+- clients are not in pools: their JOIN and LEAVE are reported, their BROADCAST counted, and nothing changes; nor are
+  nodes that were removed from the cluster, whose JOIN and LEAVE are not worth a report;
 - after a gap, or a status octet that does not follow, the peer is asked for its roll until it has come (at most once
   each `heartbeat_ns`), for a lost JOIN would otherwise lose every shout to that pool.
 """
@@ -61,7 +62,7 @@ class Ear:
     def lost(self, session: Session, count: int) -> list[MeshEffect]:
         """So many commands of the peer never came."""
         self._counts["gapped_incoming"] += count
-        session.doubtful = session.is_node
+        session.doubtful = session.pooled
         return [Gapped(session.peer, count, outgoing=False)]
 
     def refresh(self, session: Session, pools: tuple[str, ...], status: int) -> list[MeshEffect]:
@@ -95,7 +96,7 @@ class Ear:
         size = command[_FIELDS_AT] if len(command) > _FIELDS_AT else 0
         content_at = _FIELDS_AT + 1 + size
         pool = self._pools.name_of(command[_FIELDS_AT:content_at])
-        if pool is None or session.peer.client:
+        if pool is None or not session.pooled:
             decode(command)
             self._counts["broadcasts_outside"] += 1
         else:
@@ -107,10 +108,10 @@ class Ear:
                 return []
             case notes.Ask():
                 # A roll can be 64 KiB: one each heartbeat is all a peer may cost us.
-                due = session.is_node and now_ns - session.told_ns >= self._settings.heartbeat_ns
+                due = session.pooled and now_ns - session.told_ns >= self._settings.heartbeat_ns
                 return [self._voice.roll(now_ns, session)] if due else []
             case notes.Roll(pools, status):
-                return self.refresh(session, pools, status) if session.is_node else []
+                return self.refresh(session, pools, status) if session.pooled else []
 
     def _answered(self, now_ns: int, session: Session) -> list[MeshEffect]:
         if session.pinged_ns is None:
@@ -121,10 +122,12 @@ class Ear:
 
     def _membership(self, session: Session, command: bytes) -> list[MeshEffect]:
         match decode(command):
-            case Join(_, pool, status) if session.is_node:
+            case Join(_, pool, status) if session.pooled:
                 return [*self._follow(session, status), *self._add(session, pool)]
-            case Leave(_, pool, status) if session.is_node:
+            case Leave(_, pool, status) if session.pooled:
                 return [*self._follow(session, status), *self._remove(session, pool)]
+            case Join() | Leave() if session.is_node:
+                return []
             case Hello():
                 return [self._complain(session, "unexpected command", "HELLO within a session")]
             case _:

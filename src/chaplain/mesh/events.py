@@ -33,6 +33,13 @@ class Shout(Frozen, frozen=True):
     content: bytes
 
 
+class Expel(Frozen, frozen=True):
+    """The nodes with these keys were removed from the cluster, for ever: they have no part in anything any more."""
+
+    keys: frozenset[bytes]
+    """All of them so far."""
+
+
 MeshInput: TypeAlias = (
     Woken
     | Stopping
@@ -48,6 +55,7 @@ MeshInput: TypeAlias = (
     | LeavePool
     | Whisper
     | Shout
+    | Expel
 )
 
 

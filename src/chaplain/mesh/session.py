@@ -26,6 +26,7 @@ class Session:
         "numbering",
         "peer",
         "pinged_ns",
+        "pooled",
         "pools",
         "spoke_ns",
         "status",
@@ -35,6 +36,8 @@ class Session:
     def __init__(self, peer: Peer, hello: Hello) -> None:
         self.peer = peer
         self.is_node = not peer.client
+        self.pooled = self.is_node
+        """Whether it may be in pools: clients are not, nor nodes that were removed from the cluster."""
         self.headers = hello.headers
         self.numbering = Numbering(hello.sequence)
         self.pools: dict[str, None] = {}

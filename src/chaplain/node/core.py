@@ -45,11 +45,12 @@ from chaplain.link.identity import Identity, route_of
 from chaplain.link.keyring import KeyRing
 from chaplain.mesh import events as mesh
 from chaplain.mesh.core import MeshCore
-from chaplain.mesh.events import Entered, Exited, Gapped, Whispered
+from chaplain.mesh.events import Entered, Exited, Expel, Gapped, Whispered
 from chaplain.node import notices, status
 from chaplain.node.clearance import Clearance
 from chaplain.node.names import Names
 from chaplain.node.place import Place
+from chaplain.node.presence import Presence
 from chaplain.node.recorder import Recorder
 from chaplain.node.rings import RingKeeper, beacon_keys
 from chaplain.node.settings import NodeSettings
@@ -58,8 +59,6 @@ from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer
 
 _OF_JOURNAL = (Verified, Rehearsed, LogRead, SpaceTold)
-HEARD_EVERY_NS = 10**9
-"""Gossip wants to know who was heard, but not of every frame."""
 
 NodeInput: TypeAlias = HostInput | mesh.JoinPool | mesh.LeavePool | mesh.Shout
 """From the host, or from a program that runs in the node's own process."""
@@ -114,8 +113,7 @@ class NodeCore:
         """What this node is in the journal's order."""
         self._rings = RingKeeper(ring, rng)
         self._clients = dict(clients)
-        self._heard: dict[bytes, tuple[int, int]] = {}
-        """Node peers by instance: identifier, and when gossip was last told that it was heard."""
+        self._presence = Presence([at for at, core in self.uppers.items() if getattr(core, "patient", False)])
         self._writing: dict[int, tuple[Place, KeyConfirmed | Persisted]] = {}
         """By ticket: whom to tell what when it is on disk."""
         self._last_ticket = 0
@@ -142,6 +140,10 @@ class NodeCore:
 
     def _unheard_ns(self, instance: bytes) -> int:
         return self.link.unheard_ns(self.now_ns, instance)
+
+    def ready(self) -> bool:
+        """Whether it serves clients: not when the cluster has removed it."""
+        return self.journal is None or not self.journal.removed
 
     @property
     def counts(self) -> Counter[str]:
@@ -271,6 +273,7 @@ class NodeCore:
         place.send(lambda admitted: self._work.append((self._link, Register(dict(admitted.clients)))), Admitted)
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         place.send(self._role_changed, RoleChanged)
+        place.send(self._expel, Expel)
         place.send(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), Rehearse)
         return place
 
@@ -317,32 +320,41 @@ class NodeCore:
     # News of peers.
 
     def _said(self, said: Said) -> None:
-        heard = self._heard.get(said.instance)
-        if heard is not None and self.now_ns - heard[1] >= HEARD_EVERY_NS:
-            self._heard[said.instance] = (heard[0], self.now_ns)
-            self._work.append((self._gossip, HeardFrom(heard[0])))
+        if identifier := self._presence.hear(self.now_ns, said.instance):
+            self._work.append((self._gossip, HeardFrom(identifier)))
         self._work.append((self._mesh, said))
 
     def _entered(self, event: Entered) -> None:
         peer = event.peer
         if self._journal is not None:
             self._work.append((self._journal, event))
+        if self._presence.is_expelled(peer):
+            return
         self._work.append((self._desk, event))
         if peer.client:
             return
-        self._heard[peer.instance] = (peer.identifier, self.now_ns)
+        self._presence.enter(self.now_ns, peer)
         self._tell_uppers(event)
         self._work.append((self._gossip, event))
 
     def _exited(self, event: Exited) -> None:
-        self._heard.pop(event.peer.instance, None)
         if self._journal is not None:
             self._work.append((self._journal, event))
-        self._work.append((self._desk, event))
         if event.peer.client:
-            return
-        self._tell_uppers(event)
-        self._work.append((self._gossip, event))
+            self._work.append((self._desk, event))
+        elif self._presence.exit(event.peer):
+            self._work.append((self._desk, event))
+            self._tell_uppers(event)
+            self._work.append((self._gossip, event))
+        elif self._presence.let_go(event.peer):
+            self._work.extend((self._uppers[layer], event) for layer in self._presence.patient)
+
+    def _expel(self, expel: Expel) -> None:
+        """Their sessions stay, but for all but the journal and who is patient it is as if they had ended."""
+        self._work += [(self._mesh, expel), (self._gossip, expel)]
+        for peer in self._presence.expel(expel.keys, self.mesh.peers().values()):
+            hasty = (place for layer, place in self._uppers.items() if layer not in self._presence.patient)
+            self._work.extend((place, Exited(peer, "removed")) for place in (self._desk, *hasty, self._gossip))
 
     def _tell_uppers(self, event: Entered | Exited | MemberChanged) -> None:
         self._work.extend((place, event) for place in self._uppers.values())
@@ -360,7 +372,8 @@ class NodeCore:
             name = self.node_id(event.peer.identifier)
             self._out.append(notices.refused("parcel malformed", name, str(error)))
             return
-        if opened.layer == Layer.JOURNAL and self._journal is not None:
+        of_journal = opened.layer == Layer.JOURNAL or self._presence.is_shut_out(event.peer, opened.layer)
+        if of_journal and self._journal is not None:
             self._work.append((self._journal, journal_events.Told(event.peer, opened)))
         elif event.peer.client:
             self._work.append((self._desk, event))

@@ -45,6 +45,8 @@ class UpperCore(Protocol):
     client has no right to. One that looks at what the journal has agreed says so by `follows_journal`; it gets
     `Drained` whenever the journal had something to do, the others only when they had. One that names nodes to people
     has `name_nodes`, and is given what tells a node's id, which the configuration stream may change, by identifier.
+    One that has to agree on doing without a node that was removed is `patient`: it goes on to talk with such a node
+    until that one's session ends.
     """
 
     counts: Counter[str]

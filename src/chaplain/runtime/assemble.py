@@ -229,7 +229,7 @@ def make_http(config: NodeConfig, host: Host, node: NodeCore) -> HttpServer | No
     def whole_status() -> dict[str, object]:
         return {**status.of_node(node), "pid": os.getpid(), "member_list": status.of_members(node)}
 
-    return HttpServer(address, port, Views(host, whole_status, getattr(node, "ready", lambda: True)))
+    return HttpServer(address, port, Views(host, whole_status, node.ready))
 
 
 def advertised(config: NodeConfig, bound: str) -> str:

@@ -36,12 +36,10 @@ from chaplain.core import (
 )
 from chaplain.link.sockets import Sockets
 from chaplain.runtime.beacon import BeaconSocket
+from chaplain.runtime.codes import BROKEN, DONE, HALTED, REMOVED
 from chaplain.runtime.labour import Crew, Labour
 from chaplain.runtime.log import Log
 from chaplain.runtime.storage import Storage
-
-DONE, HALTED, BROKEN = 0, 1, 70
-"""Exit codes: stopped when asked; stopped because a promise could not be kept; a fault of ours."""
 
 GOODBYE_NS = 2_000_000_000
 """How long queued frames and writes may take to leave when the node is asked to stop."""
@@ -137,6 +135,7 @@ class Host:
         self._good_bye_ns: int | None = None
         self._unwritten = 0
         self._halted = ""
+        self._removed = ""
         self.again = False
         """Whether a node that halted is to be started again at once."""
         sockets.watch(storage.fd, self._take_completed)
@@ -198,6 +197,9 @@ class Host:
             level = "info" if self.again else "error"
             self._log.write("starting again" if self.again else "halted", {"reason": self._halted}, level=level)
             return HALTED
+        if self._removed:
+            self._log.write("halted", {"reason": self._removed}, level="error")
+            return REMOVED
         self._log.write("stopped")
         return DONE
 
@@ -271,6 +273,9 @@ class Host:
                     self._beacon.cast(effect.datagram)
             case Report():
                 self._log.write(effect.event, effect.detail, peer=effect.peer)
+            case Halt() if effect.removed:
+                self._removed = effect.reason
+                self.stop()  # what it owes others leaves first, as when it is asked to stop
             case Halt():
                 self._halted = self._halted or effect.reason
                 self.again = effect.again

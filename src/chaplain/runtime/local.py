@@ -27,6 +27,7 @@ from chaplain.config import (
     variable_of,
 )
 from chaplain.errors import ChaplainError
+from chaplain.runtime.codes import REMOVED
 from chaplain.runtime.inquire import get_status, is_ready
 
 START_S = 60.0
@@ -53,7 +54,7 @@ def bring_up(directory: Path, tell: Tell, start_s: float = START_S, only: int | 
     """Start the nodes that are down and wait until all serve; which were started. Undoes its starts if it fails.
 
     They are given a while to meet, and to work in the sequence, unless there is `only` one to start. Nodes that joined
-    on other machines are left to those.
+    on other machines are left to those; one that finds itself removed from the cluster is taken off the list.
     """
     whole = load_cluster(directory)
     here = tuple(node for node in choose_nodes(whole.nodes, only) if node.http)
@@ -69,7 +70,9 @@ def bring_up(directory: Path, tell: Tell, start_s: float = START_S, only: int | 
                 tell(f"node {node.id} starts")
         _wait_until_ready(directory, cluster, started, tell, start_s)
         if only is None:
-            _wait_until_met(cluster, tell)
+            _wait_until_met(cluster, started, tell)
+        _let_go(directory, started, tell)
+        if only is None:
             _wait_until_working([node for node in cluster.nodes if node.id in started], tell)
     except BaseException:
         stop_nodes([directory / f"node-{node_id}" for node_id in started], {p.pid for p in started.values()})
@@ -118,6 +121,9 @@ def _wait_until_ready(
     for _ in _moments(start_s):
         for node in list(waiting.values()):
             process = started.get(node.id)
+            if _is_removed(process):
+                del waiting[node.id]
+                continue
             if process is not None and process.poll() is not None:
                 raise ClusterFailed(_why_ended(directory, node, process.returncode))
             if is_ready(node.http):
@@ -129,11 +135,26 @@ def _wait_until_ready(
     raise ClusterFailed(f"node {names} did not serve within {start_s:.0f} s; its log is {directory}/node-*/{LOG_FILE}")
 
 
-def _wait_until_met(cluster: ClusterFile, tell: Tell) -> None:
+def _let_go(directory: Path, started: dict[int, subprocess.Popen[bytes]], tell: Tell) -> None:
+    """Take those off the list that ended because they were removed, wherever that was asked for."""
+    from chaplain.runtime.joining import unlist_node  # noqa: PLC0415  it loads much, and is seldom needed
+
+    for node_id in [node_id for node_id, process in started.items() if _is_removed(process)]:
+        del started[node_id]
+        unlist_node(directory, node_id)
+        tell(f"node {node_id} was removed from the cluster: it is taken off the list, and not started again")
+
+
+def _is_removed(process: subprocess.Popen[bytes] | None) -> bool:
+    return process is not None and process.poll() == REMOVED
+
+
+def _wait_until_met(cluster: ClusterFile, started: Mapping[int, subprocess.Popen[bytes]], tell: Tell) -> None:
     """Nodes that serve but cannot find each other are said, not hidden; they go on trying."""
     for _ in _moments(MEET_S):
-        statuses = [get_status(node.http) or {} for node in cluster.nodes]
-        if all(_has_met(status, len(cluster.nodes)) for status in statuses):
+        nodes = [node for node in cluster.nodes if not _is_removed(started.get(node.id))]
+        statuses = [get_status(node.http) or {} for node in nodes]
+        if all(_has_met(status, len(nodes)) for status in statuses):
             return
     tell(f"the nodes serve, but have not all met within {MEET_S:.0f} s; see `chaplain cluster status`")
 

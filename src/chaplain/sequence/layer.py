@@ -64,6 +64,8 @@ class _Waiting:
 
 class SequenceLayer:
     wants = staticmethod(requests.wanted)
+    patient = True
+    """A node that was removed from the cluster may have a seat, and the others need its word to take it away."""
 
     def __init__(self, core: SequenceCore, tap: Tap | None = None, tapped: tuple[str, ...] = ()) -> None:
         self.core = core

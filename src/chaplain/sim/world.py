@@ -46,6 +46,8 @@ _SPINS_MAX = 1000
 
 _RESTART_NS = 2 * SECOND
 """How long a supervisor waits before it starts a node that halted."""
+_GOODBYE_NS = 100 * MILLISECOND
+"""How long a node that was removed takes to say good-bye."""
 
 _WOKEN, _DRAINED = Woken(), Drained()
 
@@ -280,5 +282,10 @@ class World:
             self.start(host)
 
     def _halt(self, host: Host, effect: Halt) -> None:
-        self.crash(host, power=False, reason=f"halted, {effect.reason}")
+        reason = f"halted, {effect.reason}"
+        if effect.removed:  # it says good-bye, and nobody starts it again
+            self.deliver(0, host, host.life, Stopping())
+            self.after(_GOODBYE_NS, self.attend, host, host.life, self.crash, host, False, reason)
+            return
+        self.crash(host, power=False, reason=reason)
         self.after(_RESTART_NS, self.restart, host)
