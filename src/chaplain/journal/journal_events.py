@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
+from chaplain.gossip.events import Assembled
 from chaplain.journal.client_messages import NodeMessage
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.decided import Executed
@@ -87,7 +88,9 @@ JournalInput: TypeAlias = (
     | LogRead
     | SpaceTold
 )
-JournalEffect: TypeAlias = Whisper | Persist | Verify | Rehearse | ReadLog | Admitted | RoleChanged | Report | Halt
+JournalEffect: TypeAlias = (
+    Whisper | Persist | Verify | Rehearse | ReadLog | Admitted | Assembled | RoleChanged | Report | Halt
+)
 
 
 # Between ingest and the core around it.
