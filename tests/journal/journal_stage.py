@@ -9,6 +9,7 @@ from hashlib import sha256
 from requests_stage import ADMIN, ADMIN_ACL, CLUSTER, NODES, founding, lease
 
 from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
+from chaplain.gossip.events import Assembled
 from chaplain.journal import client_messages
 from chaplain.journal.client_messages import ClientMessage, Decided, NodeMessage, Receipts, Run, SubmitPetition, Write
 from chaplain.journal.cluster_message import ConfigEntry, genesis
@@ -57,6 +58,7 @@ class Node:
         self.reports: list[Report] = []
         self.halts: list[Halt] = []
         self.admitted: Admitted | None = None
+        self.assembled: Assembled | None = None
         self.role = Role.OUT
         self.verifies = 0
         self.inbox: deque = deque([Started()])
@@ -81,6 +83,8 @@ class Node:
                 self.inbox.append(LogRead(effect.token, records_between(files, effect.start, effect.end)))
             case Admitted():
                 self.admitted = effect
+            case Assembled():
+                self.assembled = effect
             case RoleChanged():
                 self.role = effect.role
             case Report():

@@ -156,6 +156,24 @@ def test_a_removed_node_leaves_and_serves_nobody_whether_it_heard_of_it_or_not(c
     assert admin.petition(petition(NEWCOMER, nonce=b"a" * 16)).kind == "node_taken"
 
 
+def test_where_members_are_is_told_at_the_start_and_whenever_they_change(cluster, admin):
+    def where(number: int) -> tuple[set[int], tuple[str, ...]]:
+        told = cluster.nodes[number].assembled
+        return {node for node in NODES if NODES[node].identifier in told.nodes}, told.gone
+
+    uris = {one.node: one.uri for one in assembly(cluster).nodes}
+    assert cluster.nodes[1].assembled.nodes == {NODES[node].identifier: uris[node] for node in (2, 3)}
+    cluster.start(4)
+    change(cluster, admin, NEWCOMER)
+    cluster.agree()
+    assert [where(number) for number in (1, 4)] == [({2, 3, 4}, ()), ({1, 2, 3}, ())]
+    change(cluster, admin, RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, 4), b"r" * 16)
+    assert where(cluster.master) == ({1, 2, 3} - {cluster.master}, (NEWCOMER.uri,))
+    heir = AddNode(EntryType.ADD_EXECUTOR_NODE, 5, NEWCOMER.uri, NODES[5].key, b"\x05" * 16)
+    admin.petition(petition(heir, nonce=b"h" * 16))
+    assert where(cluster.master) == ({1, 2, 3, 5} - {cluster.master}, ())
+
+
 def test_only_admins_change_nodes_and_nobody_asks_for_a_later_stage(cluster, admin):
     bob = AddIdentity("bob", 1, BOB.key, ("*",), ("*",))
     added = admin.petition(petition(bob, nonce=b"b" * 16))

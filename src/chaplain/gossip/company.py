@@ -2,16 +2,20 @@
 
 Up to `sessions_max` members, everybody is met; above that, ring neighbours at distances 1, 2, 4 …, which keep the graph
 connected at a logarithm of sessions. A member that was lost without saying good-bye is met again and again, with
-growing pauses, so that the sides of a partition find each other after any time; then their lists are compared, whoever
-is held for gone is told, and refutes.
+growing pauses: for a day, and for ever at a door (`doors`), so that the sides of a partition find each other after any
+time; then their lists are compared, whoever is held for gone is told, and refutes.
 
-Invariant: `wanted` is exactly what we asked the mesh to keep; a URI is forgotten before its member's new one is met.
+Invariant: `wanted` and doors are exactly what we asked the mesh to keep, beside lost members; a URI is forgotten before
+its member's new one is met, and never while another member is wanted there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from chaplain.gossip.card import Card
 from chaplain.gossip.codec import Compare, Entry, Leave, Standing
+from chaplain.gossip.doors import Doors
 from chaplain.gossip.events import State
 from chaplain.gossip.membership import Membership
 from chaplain.gossip.settings import SECOND_NS
@@ -35,8 +39,9 @@ class Company:
         self._suspicion = suspicion
         self._membership = membership
         self._wanted: dict[int, str] = {}
-        self._doors: dict[str, None] = {}
-        """URIs we were told to join through, met whoever is there."""
+        self._doors = Doors(voice, membership)
+        self._belonging: frozenset[int] = frozenset()
+        """Who is a node of our cluster, whether or not it is present."""
         self._lost: dict[int, tuple[int, int]] = {}
         """Of each lost member: when to try again, and the pause after that."""
         self._revision = -1
@@ -45,8 +50,17 @@ class Company:
         self._offer_ns = 0
 
     def knock(self, uri: str) -> None:
-        self._doors[uri] = None
-        self._voice.out.append(Meet(uri))
+        self._doors.open(uri)
+
+    def belong(self, nodes: Mapping[int, str], gone: tuple[str, ...]) -> None:
+        """Nodes of our cluster are at these URIs; those that were at the others were removed from it."""
+        self._belonging = frozenset(nodes)
+        self._revision = -1
+        for uri in gone:
+            self._doors.close(uri, self._wanted.values())
+        for uri in nodes.values():
+            if uri not in self._doors and uri != self._membership.card.uri:
+                self._doors.open(uri)
 
     def settle(self) -> None:
         """Meet who has come and forget who has gone. Cheap when nothing changed."""
@@ -69,7 +83,6 @@ class Company:
         """We have left: want nobody any more."""
         for identifier in list(self._wanted):
             self._part(identifier)
-        self._voice.out += [Forget(uri) for uri in self._doors]
         self._doors.clear()
         self._lost.clear()
         self._revision = -1
@@ -86,8 +99,7 @@ class Company:
             self._voice.offer()
         if self._lost:
             self._heal()
-        if self._doors and self._membership.joined and len(self._members) > settings.sessions_max + 1:
-            self._close_doors()
+        self._doors.tend(self._wanted.values())
 
     def compare_with(self, identifier: int) -> None:
         buckets = self._members.buckets()
@@ -131,7 +143,7 @@ class Company:
         me = self._voice.identifier
         if len(self._members) <= self._voice.settings.sessions_max + 1:
             return {identifier: None for identifier in self._members.present if identifier != me}
-        kept = self._voice.settings.always_met
+        kept = self._voice.settings.always_met | self._belonging
         configured = [identifier for identifier in self._members.present if identifier in kept and identifier != me]
         return dict.fromkeys([*configured, *self._members.neighbours(me)])
 
@@ -150,8 +162,9 @@ class Company:
 
     def _part(self, identifier: int) -> None:
         uri, expelled = self._wanted.pop(identifier), self._members.is_expelled(identifier)
-        if not expelled:
+        if not expelled and uri not in self._wanted.values():
             self._voice.out.append(Forget(uri))
+            self._doors.parted(uri)
         self._suspicion.unwatch(identifier)
         record = self._members.get(identifier)
         if record is not None and record.standing is Standing.LOST:
@@ -159,23 +172,20 @@ class Company:
             wait_ns = self._voice.settings.heal_for_ns if expelled else self._voice.settings.heal_ns
             self._lost[identifier] = (self._voice.now_ns + wait_ns, wait_ns)
 
-    def _close_doors(self) -> None:
-        """In a large cluster whom we joined through is a member like any other: keep it only as a neighbour."""
-        kept = set(self._wanted.values())
-        self._voice.out += [Forget(uri) for uri in self._doors if uri not in kept]
-        self._doors.clear()
-
     def _heal(self) -> None:
         """Try lost members whose pause is over, a few at a time."""
         now_ns, settings = self._voice.now_ns, self._voice.settings
-        left = HEALS_PER_TICK
+        left, taken = HEALS_PER_TICK, set(self._wanted.values())
         for identifier, (due_ns, wait_ns) in list(self._lost.items()):
             record = self._members.get(identifier)
-            for_ns = LAST_WORDS_NS if self._members.is_expelled(identifier) else settings.heal_for_ns
-            if record is None or record.state is not State.LEFT or now_ns - record.left_ns > for_ns:
+            if record is None or record.state is not State.LEFT or record.card.uri in taken:
+                del self._lost[identifier]  # nobody remembers it, it is back, or another is where it was
+                continue
+            expelled = self._members.is_expelled(identifier)
+            for_ns = LAST_WORDS_NS if expelled else settings.heal_for_ns
+            if now_ns - record.left_ns > for_ns and (expelled or record.card.uri not in self._doors):
                 del self._lost[identifier]
-                if record is not None and record.state is State.LEFT and record.card.uri not in self._wanted.values():
-                    self._voice.out.append(Forget(record.card.uri))
+                self._voice.out.append(Forget(record.card.uri))
                 continue
             if left and now_ns >= due_ns and identifier not in self._voice.sessions:
                 left -= 1

@@ -39,6 +39,7 @@ from chaplain.gossip.events import (
     BUILT_IN,
     Acknowledged,
     Ask,
+    Assembled,
     Event,
     EventId,
     EventSeen,
@@ -168,6 +169,9 @@ class GossipCore:
             case JoinThrough():
                 if self._membership.join(event.uri):
                     self._company.knock(event.uri)
+            case Assembled():
+                if not self._membership.absent:
+                    self._company.belong(event.nodes, event.gone)
             case Fire():
                 self._fire(event)
             case Ask():

@@ -5,6 +5,7 @@ Calls carry a number chosen by the caller, and exactly one effect with that numb
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -110,9 +111,18 @@ class HeardFrom(Frozen, frozen=True):
 
 
 class JoinThrough(Frozen, frozen=True):
-    """Become a member through the node at this URI; repeat until someone acknowledges."""
+    """Become a member through the node at this URI, a door from now on; repeat until someone acknowledges."""
 
     uri: str
+
+
+class Assembled(Frozen, frozen=True):
+    """Which nodes belong to the cluster now, present or not: where they are is a door, where others were no longer."""
+
+    nodes: Mapping[int, str]
+    """Their URIs by identifier."""
+    gone: tuple[str, ...]
+    """Where nodes were that were removed from the cluster, and none is that belongs to it."""
 
 
 class LeaveCluster(Frozen, frozen=True):
@@ -191,6 +201,7 @@ GossipInput: TypeAlias = (
     | Told
     | HeardFrom
     | JoinThrough
+    | Assembled
     | LeaveCluster
     | Fire
     | Ask

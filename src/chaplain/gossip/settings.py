@@ -47,6 +47,7 @@ class GossipSettings(Frozen, frozen=True):
     """First wait before a member that left without saying so is met again; grows by half up to `heal_wait_max_ns`."""
     heal_wait_max_ns: int = 8 * SECOND_NS
     heal_for_ns: int = 24 * 3600 * SECOND_NS
+    """Lost so long, a member is given up; but not at a door."""
     join_retry_ns: int = 1 * SECOND_NS
     bytes_per_second_max: int = 512 * 1024
     """What this node may say in gossip. Above, ordinary messages are dropped and counted (repair brings them later);

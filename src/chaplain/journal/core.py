@@ -48,7 +48,7 @@ from chaplain.journal.journal_events import (
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.mail import Mail
 from chaplain.journal.milestones import Milestones
-from chaplain.journal.nodes import Nodes
+from chaplain.journal.nodes import Nodes, whereabouts
 from chaplain.journal.order_events import (
     Agreed,
     ConfigOffered,
@@ -370,6 +370,7 @@ class JournalCore:
 
     def _assembled(self, now_ns: int) -> None:
         """The nodes or their roles changed."""
+        self._out.append(whereabouts(self.execution.assembly, self.settings.node))
         self._tell_peers(now_ns, self._nodes.assembled(self.execution.assembly))
         if not self._seat.may_ship:
             self._to_ingest(now_ns, Dropped())

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
+from chaplain.gossip.events import Assembled
 from chaplain.journal.client_messages import NodeMessage
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.decided import Executed
@@ -88,7 +89,7 @@ JournalInput: TypeAlias = (
     | SpaceTold
 )
 JournalEffect: TypeAlias = (
-    Whisper | Expel | Persist | Verify | Rehearse | ReadLog | Admitted | RoleChanged | Report | Halt
+    Whisper | Assembled | Expel | Persist | Verify | Rehearse | ReadLog | Admitted | RoleChanged | Report | Halt
 )
 
 

@@ -1,7 +1,7 @@
 """The other nodes as one journal reaches them: whose key is which node, and the session each is reached by.
 
 Decides who somebody is: a member by its key, as the assembly has it; a stranger, who may become a member; or one that
-was removed. Refuses to know what they say.
+was removed; and where members are, so that gossip meets them. Refuses to know what they say.
 
 Invariant: a node is up while its latest session stands and it is a member, and everybody hears of both.
 """
@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from chaplain.gossip.events import Assembled
 from chaplain.journal.assembly import Assembly
 from chaplain.journal.order_events import PeerDown, PeerUp
 from chaplain.link.events import Peer
+from chaplain.link.identity import identifier_of
+from chaplain.link.settings import is_endpoint
 
 News: TypeAlias = PeerUp | PeerDown
 
@@ -74,3 +77,11 @@ class Nodes:
 
     def instance(self, node: int) -> bytes | None:
         return self._ways.get(node)
+
+
+def whereabouts(assembly: Assembly, own: int) -> Assembled:
+    """Where the other members are, as they were placed. One that was removed may have left its place to another."""
+    members = [one for one in assembly.nodes if assembly.has(one)]
+    taken = {one.uri for one in members}
+    others = {identifier_of(one.key): one.uri for one in members if one.node != own and is_endpoint(one.uri)}
+    return Assembled(others, tuple(one.uri for one in assembly.nodes if one.uri not in taken))

@@ -272,6 +272,7 @@ class NodeCore:
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
         place.send(lambda admitted: self._work.append((self._link, Register(dict(admitted.clients)))), Admitted)
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
+        place.send(lambda assembled: self._work.append((self._gossip, assembled)), gossip.Assembled)
         place.send(self._role_changed, RoleChanged)
         place.send(self._expel, Expel)
         place.send(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), Rehearse)

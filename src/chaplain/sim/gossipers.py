@@ -28,6 +28,7 @@ from chaplain.core import (
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import (
     Ask,
+    Assembled,
     Fire,
     GossipInput,
     HeardFrom,
@@ -117,7 +118,7 @@ class Gossiper:
                 self._give(now_ns, Woken())
             case Lie():
                 self._lie(event)
-            case Stopping() | LeaveCluster() | Fire() | Ask() | JoinThrough():
+            case Stopping() | LeaveCluster() | Fire() | Ask() | JoinThrough() | Assembled():
                 self._give(now_ns, event)
             case _:
                 raise TypeError(f"nothing is known of {event!r}")

@@ -2,6 +2,9 @@
 
 The liar holds the cluster's key. It forges events and cards, replays what others said, reports the living as gone and
 asks after their health; it is a member like any other beside that.
+
+In half of the seeds a member's doors are closed once it knows all others, as if they had found each other by beacon:
+then only whom it lost leads it back to them.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from chaplain.gossip import codec, contents
 from chaplain.gossip.card import INCARNATION_MAX
 from chaplain.gossip.codec import Accuse, Action, Body, Cards, Type
 from chaplain.gossip.contents import Health, User
-from chaplain.gossip.events import ALL, Ask, EventId, Fire, JoinThrough, LeaveCluster
+from chaplain.gossip.events import ALL, Ask, Assembled, EventId, Fire, JoinThrough, LeaveCluster
 from chaplain.gossip.settings import MILLISECOND_NS, SECOND_NS, GossipSettings
 from chaplain.link.identity import Identity
 from chaplain.sim.checkers import Checker
@@ -38,12 +41,16 @@ class Gossip(Workload):
         self._liar = self.names[-1]
         self._lies = 0
         self._calls = 0
+        self._closes = rng.random() < 0.5
 
     def make_node(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> Gossiper:
         through = tuple(self.endpoint(other) for other in self.names if other != name)
         return Gossiper(self._keys[name], self.endpoint(name), SETTINGS, rng, now_ns, through=through)
 
     def begin(self, world: World) -> None:
+        if self._closes:
+            for number in range(60):
+                world.at(number * SECOND_NS // 2, self._close_doors, world)
         for number in range(60):
             world.at(number * SECOND_NS // 2 + self.rng.randrange(SECOND_NS // 2), self._ask_something, world)
 
@@ -60,6 +67,12 @@ class Gossip(Workload):
             assert fault.kind == LIE
             for delay_ns in range(0, 3 * SECOND_NS, SECOND_NS // 4):
                 world.after(delay_ns, self._lie, world)
+
+    def _close_doors(self, world: World) -> None:
+        closed = Assembled({}, tuple(map(self.endpoint, self.names)))
+        for host in world.hosts.values():
+            if isinstance(host.core, Gossiper) and len(host.core.gossip.members()) == len(self.names):
+                world.tell(host, closed)
 
     def _ask_something(self, world: World) -> None:
         host = world.hosts[self.rng.choice(self.names)]

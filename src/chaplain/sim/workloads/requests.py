@@ -18,6 +18,7 @@ from chaplain.core import (
     Persist,
     Send,
 )
+from chaplain.gossip.events import Assembled
 from chaplain.journal import (
     catchup,
     clientele,
@@ -179,8 +180,8 @@ class JournalNode(Coat):
                     for operation in effect.operations:
                         apply(self._files, operation)
                     effects.append(effect)
-                case Admitted():
-                    pass  # clients here need no admission
+                case Admitted() | Assembled():
+                    pass  # clients here need no admission, and nodes dial each other as they are
                 case _:
                     effects.append(effect)
 

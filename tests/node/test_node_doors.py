@@ -1,0 +1,101 @@
+"""Whole nodes with journals whose files name neighbours that are gone: the journal says where the others are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from chaplain.gossip.events import State
+from chaplain.gossip.settings import GossipSettings
+from chaplain.journal.cluster_message import genesis
+from chaplain.journal.core import JournalCore
+from chaplain.journal.founding import Founding, FoundingClient, Member
+from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.log import jot_name, standing_name
+from chaplain.journal.order_events import Role
+from chaplain.journal.order_settings import OrderSettings
+from chaplain.link.identity import Identity, new_instance
+from chaplain.link.keyring import KeyRing
+from chaplain.link.settings import LinkSettings
+from chaplain.mesh.settings import MeshSettings
+from chaplain.node.core import NodeCore
+from chaplain.node.settings import NodeSettings
+from chaplain.sim.disk import segments_of
+from chaplain.sim.trace import Trace
+from chaplain.sim.world import World
+
+SECOND = 10**9
+NAMES = ("one", "two", "three")
+KEYS = {name: Identity.generate(Random(name)) for name in NAMES}
+REPLACED = "tcp://10.0.0.9:7171"
+"""The only neighbour that is named in the nodes' files. Nobody is there."""
+
+
+def endpoint(name: str) -> str:
+    return f"tcp://10.0.0.{NAMES.index(name) + 1}:7171"
+
+
+def disk_of(name: str) -> bytes:
+    return name.encode().ljust(16)
+
+
+MEMBERS = tuple(Member(number, KEYS[name].key, endpoint(name), disk_of(name)) for number, name in enumerate(NAMES, 1))
+FOUNDING = Founding("home", MEMBERS, (FoundingClient("default", Identity.generate(Random("client")).key),))
+
+
+def make(name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> NodeCore:
+    order = OrderSettings(
+        node=NAMES.index(name) + 1,
+        genesis=genesis("home"),
+        disk=disk_of(name),
+        founding_disk=disk_of(name),
+        boot=b"boot".ljust(16),
+    )
+    journal = JournalCore(
+        JournalSettings(order),
+        FOUNDING,
+        rng,
+        identifier=KEYS[name].identifier,
+        segments=segments_of(disk),
+        jot=disk.get(jot_name(order)),
+        standing=disk.get(standing_name(order)),
+    )
+    settings = NodeSettings(
+        LinkSettings(cluster="home", endpoint=endpoint(name)),
+        MeshSettings(cluster="home"),
+        GossipSettings(),
+        neighbours=(REPLACED,),
+    )
+    ring = KeyRing(b"k" * 32)
+    return NodeCore(
+        settings, KEYS[name], ring, clients={}, rng=rng, instance=new_instance(rng), now_ns=now_ns, journal=journal
+    )
+
+
+def node(world: World, name: str) -> NodeCore:
+    core = world.hosts[name].core
+    assert isinstance(core, NodeCore)
+    return core
+
+
+def present(world: World, name: str) -> int:
+    return sum(member.state is State.ALIVE for member in node(world, name).gossip.members())
+
+
+def test_nodes_find_each_other_by_the_journal_and_one_that_stopped_is_found_when_it_is_back() -> None:
+    world = World("doors", make, Trace())
+    for name in NAMES:
+        world.start(world.add(name, endpoint(name)))
+    world.run(10 * SECOND)
+    assert [present(world, name) for name in NAMES] == [3, 3, 3]
+    assert [node(world, name).role.role for name in NAMES].count(Role.MASTER) == 1
+
+    away = world.hosts["one"]
+    world.stop(away)
+    world.run(world.now_ns + SECOND // 10)
+    world.crash(away, power=False)
+    world.run(world.now_ns + 20 * SECOND)
+    assert [present(world, name) for name in NAMES[1:]] == [2, 2]
+    world.start(away)
+    world.run(world.now_ns + 3 * SECOND, lambda: all(present(world, name) == 3 for name in NAMES))
+    assert [present(world, name) for name in NAMES] == [3, 3, 3]
