@@ -86,7 +86,7 @@ def recover(
         found = [(head, record) for head, record in found if head.position < cut.position]
     heap = _Heap(found)
     agreed = heap.agreed(base)
-    gone = _lost(jot, heap) or _headless(survey, base)
+    gone = _lost(jot, heap) or _headless(survey, heap, base)
     doubt = _doubt(survey, cut, jot, boot) or gone or _damaged_end(survey.findings, heap.end)
     return Recovered(
         survey=survey,
@@ -123,10 +123,14 @@ def _lost(jot: Jot | None, heap: _Heap) -> str:
     return f"messages up to {jot.index} were on disk, the log ends with {heap.floor()[0]}"
 
 
-def _headless(survey: Survey, base: Moment) -> str:
-    """Segments were dropped because a checkpoint covered them: without it nobody knows what they came to."""
+def _headless(survey: Survey, heap: _Heap, base: Moment) -> str:
+    """Segments were dropped because a checkpoint covered them: without it nobody knows what they came to.
+
+    If the first message is here all the same, the beginning was lost before, and fetched again to the log's end.
+    """
     begins = survey.endings[0].header.sequence if survey.endings else 0
-    return "the log's beginning was dropped, and its checkpoint is not here" if begins and not base.index else ""
+    headless = begins and not base.index and 1 not in heap.groups
+    return "the log's beginning was dropped, and its checkpoint is not here" if headless else ""
 
 
 def _first(survey: Survey, heap: _Heap, base: Moment) -> int:
