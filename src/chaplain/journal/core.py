@@ -111,7 +111,7 @@ class JournalCore:
         state = self.execution.state
         self.base = base_of(state)
         self._streams.begin({name: tail.next_offset for name, tail in state.streams.items()})
-        self.covering = Covering(settings, self.execution, self._streams.forget)
+        self.covering = Covering(settings, self.execution, self._streams)
         self.serializer = SerializerCore(
             settings.order,
             chance,

@@ -53,6 +53,15 @@ class StreamIndex:
             gone = bisect_left(indexes, first)
             del indexes[:gone], self._firsts[stream][:gone]
 
+    def put_back(self, earlier: Sequence[Executed]) -> None:
+        """These, in their order, are before everything else that is here."""
+        before = StreamIndex()
+        for executed in earlier:
+            before.add(executed)
+        for stream, firsts in before._firsts.items():
+            self._firsts[stream] = firsts + self._firsts.get(stream, array("Q"))
+            self._indexes[stream] = before._indexes[stream] + self._indexes.get(stream, array("Q"))
+
     def first_offset(self, stream: str) -> int:
         """The first that can be read; the next one, if there is none."""
         firsts = self._firsts.get(stream)

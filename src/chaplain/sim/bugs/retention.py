@@ -32,7 +32,7 @@ BUGS = [
         "archive",
         "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))",
         "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))\n"
-        "        self.durable = made.index\n        self._tell_all()",
+        "        self.durable = made.index\n        self.tell_all()",
     ),
     _bug("drop what is to be kept", "retention", "    if segment.last <= released:", "    if segment.last:"),
     _bug(
