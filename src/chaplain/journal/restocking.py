@@ -24,6 +24,8 @@ from chaplain.journal.mending import PATIENCE_MAX, pinned
 from chaplain.journal.order_message import Recall, Recalled
 from chaplain.segment.record import Record
 
+RESTOCKED = "messages that others keep are here again"
+
 
 class Restocking:
     def __init__(self, bench: Bench) -> None:
@@ -116,7 +118,7 @@ class Restocking:
         self._piece, self._piece_bytes, self._writing = [], 0, []
         if not self.lacking:
             self._told = False
-            self._bench.report("messages that others keep are here again", 0, first=log.places.first)
+            self._bench.report(RESTOCKED, 0, first=log.places.first)
 
 
 def _range(lacking: range) -> str:

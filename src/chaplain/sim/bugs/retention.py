@@ -95,4 +95,14 @@ BUGS = [
         "        return False",
         mode="liveness",
     ),
+    Bug(
+        "leave what others keep to them",
+        "chaplain.journal.restocking",
+        "        if not log.before or self._enough or log.index_only:",
+        "        if log.before or self._enough or log.index_only:",
+        "disks",
+        _BY,
+        30,
+        "liveness",
+    ),
 ]
