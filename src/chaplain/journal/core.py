@@ -135,6 +135,7 @@ class JournalCore:
         )
         self._petitions = self._clientele.petitions
         self._reading = self._clientele.reading
+        self._reading.lacks = self.serializer.restocking.lacks
         self.covering.archive.needs.append(self._reading.first_needed)
         self._promotion = self._clientele.promotion
         self._nodes = Nodes(self.execution.assembly)

@@ -51,6 +51,9 @@ class Restocking:
         first = log.places.first
         return range(min((self._bench.firsts[node][0] for node in self._able(first - 1)), default=first), first)
 
+    def lacks(self) -> bool:
+        return bool(self.lacking)
+
     def _able(self, index: int) -> list[int]:
         """Who has this message, with its payloads."""
         bench = self._bench

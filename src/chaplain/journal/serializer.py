@@ -106,7 +106,7 @@ class SerializerCore:
         self._fetcher = Fetcher(self._bench)
         self._supplying = Supplying(self._bench)
         self._mending = Mending(self._bench)
-        self._restocking = Restocking(self._bench)
+        self.restocking = Restocking(self._bench)
         self._doubt: Doubt | None = None
         self._office: Office | None = None
         self._dead = False
@@ -128,7 +128,7 @@ class SerializerCore:
         state = self._bench.keeper.now.state.name.lower()
         if not self.whole or self._bench.missing:
             return f"{state}, messages from {self._bench.log.agreed + 1} on are missing"
-        lacking = self._restocking.lacking
+        lacking = self.restocking.lacking
         return f"{state}, messages {lacking[0]} to {lacking[-1]} are on their way from others" if lacking else state
 
     @property
@@ -170,7 +170,7 @@ class SerializerCore:
             seat_ns = self._office.due_ns
         elif self._election.role is not Role.OUT:
             seat_ns = self._election.due_ns
-        others_ns = (self._fetcher.due_ns, self._mending.due_ns, self._restocking.due_ns, self._following.due_ns)
+        others_ns = (self._fetcher.due_ns, self._mending.due_ns, self.restocking.due_ns, self._following.due_ns)
         return soonest((self._bench.mark_due_ns, *others_ns, seat_ns))
 
     def step(self, now_ns: int, event: OrderInput) -> list[OrderEffect]:
@@ -263,7 +263,7 @@ class SerializerCore:
         """What may follow from any input: an election won, a tenure over, something missing."""
         bench, election = self._bench, self._election
         if self._doubt is None:
-            self._restocking.look(now_ns)
+            self.restocking.look(now_ns)
         if election.won():
             election.take_office()
             self._office = Office(bench, now_ns)
@@ -285,7 +285,7 @@ class SerializerCore:
     def _wake(self, now_ns: int) -> None:
         self._bench.woken(now_ns)
         self._mending.woken(now_ns)
-        self._restocking.woken(now_ns)
+        self.restocking.woken(now_ns)
         self._following.woken(now_ns)
         if self._doubt is not None:
             self._doubt.woken(now_ns)
@@ -305,7 +305,7 @@ class SerializerCore:
                 self._bench.log.synced(proof.position, proof.index)
                 self._bench.keeper.begin_log()
                 self._mending.written(proof.position)
-                self._restocking.written(proof.position)
+                self.restocking.written(proof.position)
                 if self._doubt is not None:
                     self._doubt.durable(now_ns)
             case Regained():
@@ -392,7 +392,7 @@ class SerializerCore:
                 self._supplied(now_ns, node, message)
             case Recalled():
                 self._mending.recalled(node, message)
-                self._restocking.recalled(now_ns, node, message)
+                self.restocking.recalled(now_ns, node, message)
             case Answer():
                 pass
             case Handover():

@@ -153,17 +153,21 @@ class RetentionChecker(Watcher):
         return [host.name for host in healed if self._settled.get(host.name, 0) < then]
 
     def _short(self, healed: Sequence[Host], ago_ns: int = 0) -> list[str]:
-        """Who began so long ago, has a vote, and lacks something that is kept."""
+        """Who holds data, began so long ago, has a vote, and lacks something that is kept."""
         assert self.world is not None
         rules, then_ns = self._workload.rules, self.world.now_ns - ago_ns
         if rules.keep_bytes or rules.keep_ns:
             return []
-        firsts = {host.name: first_of(host) for host in healed if has_a_vote(host)}
+        firsts = {host.name: first_of(host) for host in healed if has_a_vote(host) and _holds_data(host)}
         kept = self._workload.released + 1
         if len(healed) < len(self.world.hosts):  # those that are down for good may be all that had it
             kept = max(kept, min(firsts.values(), default=kept))
         begun_ns = {host.name: self._begun_ns.get((host.name, host.life), then_ns + 1) for host in healed}
         return [name for name, first in firsts.items() if first > kept and begun_ns[name] <= then_ns]
+
+
+def _holds_data(host: Host) -> bool:
+    return not host.core.journal.serializer.bench.log.index_only  # type: ignore[union-attr]
 
 
 def first_of(host: Host) -> int:
