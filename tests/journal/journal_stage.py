@@ -11,6 +11,7 @@ from requests_stage import ADMIN, ADMIN_ACL, CLUSTER, NODES, founding, lease
 from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
 from chaplain.gossip.events import Assembled
 from chaplain.journal import client_messages
+from chaplain.journal.checkpoint import checkpoint_name
 from chaplain.journal.client_messages import ClientMessage, Decided, NodeMessage, Receipts, Run, SubmitPetition, Write
 from chaplain.journal.cluster_message import ConfigEntry, genesis
 from chaplain.journal.core import JournalCore
@@ -53,6 +54,7 @@ class Node:
             jot=_read(self.files, jot_name(order)),
             standing=_read(self.files, standing_name(order)),
             ingest=_read(self.files, settings.ingest_file),
+            checkpoint=_read(self.files, checkpoint_name(order)),
             wrapping=cluster.wrapping,
         )
         self.reports: list[Report] = []
@@ -89,6 +91,8 @@ class Node:
                 self.role = effect.role
             case Report():
                 self.reports.append(effect)
+            case Halt(again=True):
+                self.cluster.again.append(self.number)
             case Halt():
                 assert effect.removed, effect.reason
                 self.halts.append(effect)
@@ -170,9 +174,10 @@ class Cluster:
         *,
         wrapping: Wrapping | None = None,
         copies: int = 0,
-        **settings: int,
+        order: dict[str, int] | None = None,
+        **settings: object,
     ) -> None:
-        """With copies, the first three serialize and are index-only."""
+        """With copies, the first three serialize and are index-only. `order` are settings of the order."""
         self.now_ns = 1_000_000_000_000
         self.numbers = tuple(range(1, count + 1))
         self.wrapping = wrapping
@@ -181,7 +186,8 @@ class Cluster:
         self.founding = founding(policy, wrapping_id, serializers, count=max(3, count), copies=copies)
         self.swapped: set[int] = set()
         """Whose disk is another than the one it was founded with."""
-        self._settings = settings
+        self._settings: dict = settings
+        self._order: dict = {"segment_bytes": SEGMENT_BYTES, **(order or {})}
         self.disks: dict[int, dict[str, bytearray]] = {number: {} for number in NODES}
         self.nodes: dict[int, Node] = {}
         self.lives = dict.fromkeys(NODES, 0)
@@ -189,6 +195,8 @@ class Cluster:
         self.clients_made = 0
         self.cut: set[tuple[int, int]] = set()
         """Directions in which nothing arrives."""
+        self.again: list[int] = []
+        """Who wants to start again."""
         self.spoil = None
         """Called with (from, to, parcel); what it says is true of is lost."""
         for number in self.numbers:
@@ -201,7 +209,7 @@ class Cluster:
             disk=bytes((number,)) * 16 if number not in self.swapped else bytes(16),
             founding_disk=bytes((number,)) * 16,
             boot=b"boot".ljust(16),
-            segment_bytes=SEGMENT_BYTES,
+            **self._order,
         )
         return JournalSettings(order, **self._settings)
 
@@ -245,6 +253,9 @@ class Cluster:
             worked = [node.work() for node in list(self.nodes.values())]
             if not any(worked):
                 return
+            while self.again:
+                self.kill(self.again[-1])
+                self.start(self.again.pop())
         raise AssertionError("never came to rest")
 
     def until(self, condition, limit_ns: int = 60 * 10**9) -> None:

@@ -361,7 +361,7 @@ def test_what_a_checkpoint_covers_of_ingest_nodes_is_not_ordered_again() -> None
     desk.state.journals[7] = (3, 40)
     shelf = Shelf(10**6, 10**9)
     bench: Any = SimpleNamespace(log=desk.log, firsts={}, shelf=shelf)
-    Covering(desk.settings, desk.stage.execution, lambda first: None).attach(bench, None)
+    Covering(desk.settings, desk.stage.execution, StreamIndex()).attach(bench, None)
     for index in (40, 41):
         assert shelf.put(0, Reference(7, 3, index), bytes(32), b"payload")
     assert [entry.reference.index for entry in shelf.choose(10, 10**6)] == [41]
@@ -373,7 +373,7 @@ def test_what_a_checkpoint_covers_of_ingest_nodes_is_not_ordered_again() -> None
 def returning() -> tuple[Covering, Log, checkpoint.Checkpoint]:
     """A node that has dropped its log's beginning, and node 3, which connects and lacks what went."""
     desk = Desk()
-    covering = Covering(desk.settings, desk.stage.execution, lambda first: None)
+    covering = Covering(desk.settings, desk.stage.execution, StreamIndex())
     covering.attach(SimpleNamespace(log=desk.log, firsts={}, shelf=Shelf(10**6, 10**9)), None)  # type: ignore[arg-type]
     desk.archive = covering.archive
     made = desk.make(15)

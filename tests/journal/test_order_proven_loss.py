@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from order_cluster import Cluster
-from test_order_recovery import SEGMENT, damage, positions, state
+from test_order_recovery import SEGMENT, damage, follower, positions, state
 
 from chaplain.journal.order_events import Role
 from chaplain.journal.standing import State
@@ -59,3 +59,49 @@ def test_one_of_three_that_lost_it_gets_it_back() -> None:
     assert {state(desk) for desk in cluster.up()} == {State.SOUND}
     assert {desk.core.agreed for desk in cluster.up()} == {cluster.master().core.agreed}
     assert any(message.hash == agreed[1] for message in cluster[holders[0]].agreed)
+
+
+def lose_the_beginning(cluster: Cluster, node: int) -> None:
+    """Its first segment is gone when it comes back; it fetches what was there."""
+    cluster.kill(node)
+    del cluster[node].files[min(name for name in cluster[node].files if name.endswith(".segment"))]
+    cluster.restart(node)
+    assert cluster[node].core.standing.startswith("lost")
+    cluster.run(8)
+    assert state(cluster[node]) is State.SOUND
+
+
+def several_segments() -> Cluster:
+    cluster = Cluster(3)
+    cluster.run(3)
+    while not all(sum(name.endswith(".segment") for name in desk.files) > 2 for desk in cluster.up()):
+        for _ in range(40):
+            cluster.arrive()
+        cluster.settle()
+    return cluster
+
+
+def test_a_beginning_that_was_lost_and_fetched_again_is_there_after_the_next_start() -> None:
+    cluster = several_segments()
+    victim = follower(cluster)
+    lose_the_beginning(cluster, victim.node)
+    cluster.kill(victim.node)
+    agreed = victim.core.agreed
+    cluster.restart(victim.node)
+    assert victim.core.standing == "sound"
+    assert victim.core.agreed == agreed
+    assert not [report for report in victim.reports if "no vote" in report.event]
+
+
+def test_two_that_lost_and_fetched_their_beginning_one_after_the_other_go_on_when_all_start_again() -> None:
+    cluster = several_segments()
+    for node in (3, 2):
+        lose_the_beginning(cluster, node)
+    agreed = cluster.master().core.agreed[0]
+    for node in cluster.nodes:
+        cluster.kill(node, told=False)
+    for node in cluster.nodes:
+        cluster.restart(node)
+    cluster.run(5)
+    assert {state(desk) for desk in cluster.up()} == {State.SOUND}
+    assert cluster.master().core.agreed[0] >= agreed

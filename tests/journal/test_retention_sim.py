@@ -20,6 +20,12 @@ def test_seeds():
     assert counts["checkpoints adopted"] > 0
 
 
+def test_disks_that_are_replaced_one_after_the_other():
+    outcome = run_seed("disks", 11, "liveness")
+    assert outcome.ok, outcome.reason
+    assert outcome.counts["logs restocked"] > 0
+
+
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_bugs_can_still_be_planted(name):
     planted.mutated(BUGS[name])

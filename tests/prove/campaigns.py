@@ -131,6 +131,7 @@ CAMPAIGNS = [
     simulate("config", seeds=2_000),
     simulate("requests", seeds=2_000),
     simulate("retention", seeds=2_000),
+    simulate("disks", seeds=1_000),
     simulate("indexonly", seeds=1_000),
     simulate("sequence", seeds=2_000),
     simulate("graph", seeds=2_000),

@@ -25,7 +25,7 @@ from chaplain.journal.journal_events import ToPeer
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.log import Log
 from chaplain.journal.peer_messages import AskState, Covered, StatePiece
-from chaplain.journal.retention import droppable, first_needed
+from chaplain.journal.retention import droppable, first_needed, keeps
 from chaplain.journal.returning import Returning
 
 PIECE_BYTES = 512 * 1024
@@ -93,7 +93,7 @@ class Archive:
     def _write(self, made: Checkpoint) -> None:
         assert self._log is not None
         file = checkpoint_name(self._settings.order)
-        data = checkpoint.encode(checkpoint.Checkpoint(made.index, made.digest, made.state, self._log.places.first))
+        data = checkpoint.encode(checkpoint.Checkpoint(made.index, made.digest, made.state, self._log.places.begins))
         self._ticket += 1
         self._writing[self._ticket] = made.index
         self.effects.append(Persist(self._ticket, (Replace(file, data),)))
@@ -104,7 +104,7 @@ class Archive:
             self.durable = index
             self._judge()
             self.effects.append(Report("checkpoint", detail={"index": index}))
-            self._tell_all()
+            self.tell_all()
             self.look(now_ns)
 
     # Others'.
@@ -129,7 +129,7 @@ class Archive:
         index, digest, size = (0, _NOTHING, 0) if made is None else (made.index, made.digest, len(made.state))
         return Covered(index, digest, size, self._log.places.first, self._log.agreed, self.confirmed)
 
-    def _tell_all(self) -> None:
+    def tell_all(self) -> None:
         for node in self.said:
             self._tell(node)
 
@@ -139,7 +139,7 @@ class Archive:
         self._returning.heard(node, lacking=self._lacks(said), latest=said.index >= self.durable)
         self._judge()
         if self.confirmed and not before:
-            self._tell_all()
+            self.tell_all()
         self.look(now_ns)
 
     def asked(self, node: int, ask: AskState) -> None:
@@ -227,13 +227,19 @@ class Archive:
         self._writing[self._ticket] = 0
         self.effects.append(Persist(self._ticket, operations))
         self.effects.append(Report("segments dropped", detail={"segments": going, "first": log.places.first}))
-        self._tell_all()
+        self.tell_all()
 
     def covered(self) -> int:
         """Up to which message nobody can need the log to learn what it came to."""
         if not self.confirmed:
             return 0
         return min([self.durable, *(said.index for said in self.said.values()), *self._returning.checkpoints()])
+
+    def keeps(self, now_ns: int, index: int, timestamp_ns: int) -> bool:
+        """Whether a message that only others have would be kept here, too."""
+        assert self._log is not None
+        released = index <= self._execution.state.released
+        return not released and keeps(self._log.places, self._settings.rules, now_ns, timestamp_ns)
 
     def first_needed(self) -> int:
         return first_needed(self._execution.state.holding, [need() for need in self.needs])

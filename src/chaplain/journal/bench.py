@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from chaplain.core import Report
 from chaplain.journal.assembly import Assembly
@@ -33,6 +33,8 @@ class Bench:
         """Peers we have a connection with, in the order in which they came."""
         self.firsts: dict[int, tuple[int, int]] = {}
         """Where the log of a peer begins, and how far it went when it told us."""
+        self.keeps: Callable[[int, int, int], bool] = _keeps_all
+        """Given the time: whether a message of this index and timestamp is to be kept here."""
         self.room = True
         """The disk has room for more."""
         self.leaving = False
@@ -161,3 +163,7 @@ class Bench:
     def write_mark(self) -> None:
         self.mark_due_ns = None
         self.quill.write(self.log.mark(self.keeper.regime), self.written())
+
+
+def _keeps_all(_now_ns: int, _index: int, _timestamp_ns: int) -> bool:
+    return True

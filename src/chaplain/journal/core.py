@@ -111,7 +111,7 @@ class JournalCore:
         state = self.execution.state
         self.base = base_of(state)
         self._streams.begin({name: tail.next_offset for name, tail in state.streams.items()})
-        self.covering = Covering(settings, self.execution, self._streams.forget)
+        self.covering = Covering(settings, self.execution, self._streams)
         self.serializer = SerializerCore(
             settings.order,
             chance,
@@ -135,6 +135,7 @@ class JournalCore:
         )
         self._petitions = self._clientele.petitions
         self._reading = self._clientele.reading
+        self._reading.lacks = self.serializer.restocking.lacks
         self.covering.archive.needs.append(self._reading.first_needed)
         self._promotion = self._clientele.promotion
         self._nodes = Nodes(self.execution.assembly)

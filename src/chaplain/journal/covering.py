@@ -6,7 +6,6 @@ of them something is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Halt, Persist, Report, soonest
@@ -25,8 +24,10 @@ from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.log import Log
 from chaplain.journal.mail import Mail
 from chaplain.journal.peer_messages import AskState, Covered, StatePiece
+from chaplain.journal.reading import StreamIndex
 from chaplain.journal.slips import Slips
 from chaplain.journal.state import State, load
+from chaplain.journal.verdict import read_executed
 
 CoveringMessage: TypeAlias = Covered | AskState | StatePiece
 
@@ -48,13 +49,13 @@ def found_checkpoint(founding: Founding, data: bytes | None) -> Checkpoint | Non
 
 
 class Covering:
-    def __init__(self, settings: JournalSettings, execution: JournalExecution, forget: Callable[[int], None]) -> None:
-        """`forget` is told from which message on the log goes, when some of it went."""
+    def __init__(self, settings: JournalSettings, execution: JournalExecution, streams: StreamIndex) -> None:
+        """`streams` are told which messages the log has, when some of it went or was put back."""
         self._execution = execution
         self.archive = Archive(settings, execution)
         self._adoption = Adoption(settings, execution, self.archive)
         self._parts: dict[str, Archive | Adoption] = {"archive": self.archive, "adoption": self._adoption}
-        self._forget = forget
+        self._streams = streams
         self._log: Log | None = None
         self._firsts: dict[int, tuple[int, int]] = {}
         self._first = 1
@@ -63,6 +64,7 @@ class Covering:
         """From now on, work; and what the checkpoint covers of ingest nodes' journals is ordered for the serializer."""
         self._log, self._firsts, self._first = bench.log, bench.firsts, bench.log.places.first
         self.archive.attach(bench.log, found)
+        bench.keeps = self.archive.keeps
         self._adoption.attach(bench.log)
         for node, (journal, index) in self._execution.state.journals.items():
             if index:
@@ -122,7 +124,11 @@ class Covering:
         assert self._log is not None
         if self._log.places.first != self._first:
             self._first = self._log.places.first
-            self._forget(self._first)
+            self._streams.forget(self._first)
+        if self._log.restocked:
+            self._streams.put_back([read_executed(records) for records in self._log.restocked])
+            self._log.restocked.clear()
+            self.archive.tell_all()
         effects: list[Persist | Report | Halt] = []
         for name, part in self._parts.items():
             for effect in part.effects:

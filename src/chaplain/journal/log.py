@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -72,7 +72,11 @@ class Log:
         self._writer = Writer(layout, chance, recovered.survey, cut_doubt=True)
         self._settings = settings
         self.execution = execution
-        self.places = Places(recovered.first)
+        self.places = Places(recovered.first, recovered.begins)
+        self.before = recovered.before
+        """The hash of the message before the first; empty if there is none, or we dropped it ourselves."""
+        self.restocked: list[list[Record]] = []
+        """Messages that were put back before the first, until somebody has looked at them."""
         for ending in recovered.survey.endings:
             if ending.header.base <= self._writer.written:  # what lies behind a cut is begun anew
                 self.places.segment(ending.header)
@@ -209,10 +213,12 @@ class Log:
         self.places.segment(self._writer.header)
         if index:
             self.places.note(index, start, self._writer.written, records[0].timestamp_ns)
-        jot = encode_jot(Jot(self._settings.boot, self._writer.written, self.durable))
         # Its position counts on this boot alone, so it need not be synced; its index may lag a little behind.
-        lazy = index % JOTS_UNSYNCED_MAX != 0
-        return (*operations, WriteAt(jot_name(self._settings), 0, jot, lazy))
+        return (*operations, self._jot(lazy=index % JOTS_UNSYNCED_MAX != 0))
+
+    def _jot(self, *, lazy: bool) -> WriteAt:
+        jot = encode_jot(Jot(self._settings.boot, self._writer.written, self.durable))
+        return WriteAt(jot_name(self._settings), 0, jot, lazy)
 
     def _advance(self, message: Message) -> None:
         self.execution.settle(Settled(message.body, message.hash, message.payloads))
@@ -268,9 +274,12 @@ class Log:
     def drop(self, segments_max: int, limit: int) -> tuple[Operation, ...]:
         """Remove segments from the front that hold nothing behind this message."""
         operations: list[Operation] = []
+        first = self.places.first
         for segment in self.places.droppable(limit)[:segments_max]:
             operations += self._writer.release(segment.sequence)
             self.places.drop(segment)
+        if self.places.first > first:
+            self.before = b""
         return tuple(operations)
 
     # Giving messages to others.
@@ -311,13 +320,35 @@ class Log:
         """A message that was found, and the verdict beside it."""
         return message_of(group, self.execution.payloads), verdict_of(group.first)
 
+    def records_again(self, message: Message, verdict: bytes) -> list[Record]:
+        """The records of an agreed message, given another node's verdict. Raises `Malformed` if that is none."""
+        assert message.index <= self.agreed, "only what is agreed is written again"
+        preview = _BARE if self.index_only else self.execution.refile(message.body, message.payloads, verdict)
+        return message_records(message, preview)
+
     def mend(self, message: Message, verdict: bytes) -> tuple[tuple[Operation, ...], tuple[int, int]]:
         """Write an agreed message once more, and where; nothing is read from there before `move`."""
-        assert message.index <= self.agreed, "only what is agreed is mended"
-        preview = _BARE if self.index_only else self.execution.refile(message.body, message.payloads, verdict)
-        start = self._writer.written
-        operations = self._append(message_records(message, preview))
-        return operations, (start, self._writer.written)
+        operations, spans = self.write_again([self.records_again(message, verdict)])
+        return operations, spans[0]
+
+    def write_again(self, messages: Sequence[list[Record]]) -> tuple[tuple[Operation, ...], list[tuple[int, int]]]:
+        """Write the records of agreed messages, and where each is."""
+        operations: list[Operation] = []
+        spans: list[tuple[int, int]] = []
+        for records in messages:
+            start = self._writer.written
+            operations += self._writer.append(records)
+            self.places.segment(self._writer.header)
+            spans.append((start, self._writer.written))
+            self.places.touch(records[0].index, *spans[-1], records[0].timestamp_ns)
+        return (*operations, self._jot(lazy=False)), spans
+
+    def restock(self, messages: Sequence[list[Record]], spans: Sequence[tuple[int, int]]) -> None:
+        """The messages right before our first are on disk, there: the log begins with them."""
+        assert messages[-1][0].index == self.places.first - 1, "something is missing between what is put back and ours"
+        self.places.extend(spans)
+        self.before = messages[0][0].previous_hash if self.places.first > 1 else b""
+        self.restocked += messages
 
     def move(self, index: int, start: int, end: int) -> None:
         """The message of this index is to be read from there."""

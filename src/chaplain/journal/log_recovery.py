@@ -48,7 +48,11 @@ class Recovered(Frozen, frozen=True):
     base: Moment
     """The message that the node's checkpoint covers; 0 if there is none."""
     first: int
-    """Messages before this one were dropped."""
+    """Messages before this one are not here."""
+    before: bytes
+    """The hash of the message before the first; empty if it is not known, or there is none."""
+    begins: int
+    """From this one on messages lie in their order."""
     lost: bool
     """The doubt is none about a torn write: what is gone was written, on this boot, or known to be synced."""
 
@@ -86,7 +90,9 @@ def recover(
         found = [(head, record) for head, record in found if head.position < cut.position]
     heap = _Heap(found)
     agreed = heap.agreed(base)
-    gone = _lost(jot, heap) or _headless(survey, base)
+    begins = max(first, _first(survey, heap, base))
+    first, before = heap.reach_back(begins, base)
+    gone = _lost(jot, heap) or _headless(survey, heap, base)
     doubt = _doubt(survey, cut, jot, boot) or gone or _damaged_end(survey.findings, heap.end)
     return Recovered(
         survey=survey,
@@ -98,7 +104,9 @@ def recover(
         regime=heap.regime,
         doubt=doubt,
         base=base,
-        first=max(first, _first(survey, heap, base)),
+        first=first,
+        before=before,
+        begins=begins,
         lost=bool(gone) or (bool(doubt) and jot is not None and jot.boot == boot),
     )
 
@@ -123,24 +131,40 @@ def _lost(jot: Jot | None, heap: _Heap) -> str:
     return f"messages up to {jot.index} were on disk, the log ends with {heap.floor()[0]}"
 
 
-def _headless(survey: Survey, base: Moment) -> str:
-    """Segments were dropped because a checkpoint covered them: without it nobody knows what they came to."""
+def _headless(survey: Survey, heap: _Heap, base: Moment) -> str:
+    """Segments were dropped because a checkpoint covered them: without it nobody knows what they came to.
+
+    If the first message is here all the same, the beginning was lost before, and fetched again to the log's end.
+    """
     begins = survey.endings[0].header.sequence if survey.endings else 0
-    return "the log's beginning was dropped, and its checkpoint is not here" if begins and not base.index else ""
+    headless = begins and not base.index and 1 not in heap.groups
+    return "the log's beginning was dropped, and its checkpoint is not here" if headless else ""
 
 
 def _first(survey: Survey, heap: _Heap, base: Moment) -> int:
     """Where a log that was dropped from the front begins. A log that has its first segment begins with 1."""
     if not base.index or not survey.endings or not survey.endings[0].header.sequence:
         return 1
-    return min(min(heap.groups, default=base.index + 1), base.index + 1)
+    if _damage(survey.findings, 0) is not None:
+        return min(min(heap.groups, default=base.index + 1), base.index + 1)
+    # Nothing is hidden: what is before a hole was put back to the log's end, and its neighbours were dropped since.
+    first = base.index + 1
+    while first - 1 in heap.groups:
+        first -= 1
+    return first
 
 
 def _damaged_end(findings: Iterable[Finding], end: int) -> str:
+    found = _damage(findings, end)
+    return f"log damaged at position {found.position}, behind its last message: {found.reason}" if found else ""
+
+
+def _damage(findings: Iterable[Finding], since: int) -> Finding | None:
+    """The first damage from this position on that may hide something."""
     for finding in findings:
-        if finding.verdict is Verdict.DAMAGED and finding.position >= end and _HARMLESS not in finding.reason:
-            return f"log damaged at position {finding.position}, behind its last message: {finding.reason}"
-    return ""
+        if finding.verdict is Verdict.DAMAGED and finding.position >= since and _HARMLESS not in finding.reason:
+            return finding
+    return None
 
 
 class _Heap:
@@ -184,6 +208,16 @@ class _Heap:
     def floor(self) -> tuple[int, int]:
         held = (self.last, self.groups[self.last].ballot if self.last else 0)
         return max(held, (self.mark.index, self.mark.regime))
+
+    def reach_back(self, first: int, base: Moment) -> tuple[int, bytes]:
+        """How far the log goes back from here, each message named by the next; and the hash of the one before."""
+        following = self.groups.get(first)
+        before = following.first.previous_hash if following is not None else b""
+        if first == base.index + 1:
+            before = base.hash
+        while before and (group := self.groups.get(first - 1)) is not None and group.first.chain_hash == before:
+            first, before = first - 1, group.first.previous_hash
+        return first, before if first > 1 else b""
 
     def agreed(self, base: Moment) -> int:
         """How far the chain goes, each link named by its successor or by a mark."""

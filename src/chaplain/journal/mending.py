@@ -100,12 +100,7 @@ class Mending:
             return
         bench = self._bench
         try:
-            body = decode_body(message.body)
-            whole = bench.log.index_only or payloads_match(body, message.payloads)
-            if chain_hash(body.previous, message.body) != mend.pin or not whole:
-                raise Malformed("not the message that is missing here")
-            held = Message(body, message.body, mend.pin, bench.keeper.regime, message.payloads)
-            operations, mend.place = bench.log.mend(held, message.verdict)
+            operations, mend.place = bench.log.mend(pinned(bench, message, mend.pin), message.verdict)
         except Malformed as wrong:
             bench.report("recalled message does not fit", node, index=message.index, reason=str(wrong))
             return
@@ -118,3 +113,12 @@ class Mending:
                 self._bench.log.move(index, *mend.place)
                 self._bench.report("mended: a damaged message is whole again", 0, index=index)
                 del self._mends[index]
+
+
+def pinned(bench: Bench, given: Recalled, pin: bytes) -> Message:
+    """What another node gave, if it is the very message that has this hash, and is whole."""
+    body = decode_body(given.body)
+    whole = bench.log.index_only or payloads_match(body, given.payloads)
+    if chain_hash(body.previous, given.body) != pin or not whole:
+        raise Malformed("not the message that is missing here")
+    return Message(body, given.body, pin, bench.keeper.regime, given.payloads)

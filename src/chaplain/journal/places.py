@@ -9,6 +9,7 @@ gone.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from chaplain.segment.header import SegmentHeader
 
@@ -31,9 +32,11 @@ class Stretch:
 
 
 class Places:
-    def __init__(self, first: int = 1) -> None:
+    def __init__(self, first: int = 1, begins: int = 0) -> None:
         self.first = first
         """No message before this one can be read."""
+        self.begins = begins or first
+        """From this one on messages lie in their order; those before it, if there are any, were put back later."""
         self.segments: list[Stretch] = []
         self._origin = first
         self._starts, self._ends = array("Q"), array("Q")
@@ -51,14 +54,18 @@ class Places:
                 self.segments.append(Stretch(known.sequence + 1 + place, base, base + share))
             self.segments.append(Stretch(header.sequence, header.base, header.end))
 
-    def note(self, index: int, start: int, end: int, timestamp_ns: int = 0) -> None:
-        """The newest copy of a message is there."""
+    def touch(self, index: int, start: int, end: int, timestamp_ns: int = 0) -> None:
+        """Something of a message is there: it goes with any of these segments."""
         for segment in reversed(self.segments):
             if segment.end <= start:
                 break
             if segment.base < end:
                 segment.last = max(segment.last, index)
                 segment.newest_ns = max(segment.newest_ns, timestamp_ns)
+
+    def note(self, index: int, start: int, end: int, timestamp_ns: int = 0) -> None:
+        """The newest copy of a message is there."""
+        self.touch(index, start, end, timestamp_ns)
         place = index - self._origin
         if place < 0:
             return
@@ -67,6 +74,12 @@ class Places:
             self._starts.extend(more)
             self._ends.extend(more)
         self._starts[place], self._ends[place] = start, end
+
+    def extend(self, spans: Sequence[tuple[int, int]]) -> None:
+        """The messages right before the first are there, one after the other."""
+        self._starts[:0] = array("Q", [start for start, _ in spans])
+        self._ends[:0] = array("Q", [end for _, end in spans])
+        self.first = self._origin = self.first - len(spans)
 
     def span(self, index: int, through: int, bytes_max: int) -> tuple[int, int] | None:
         """Positions of messages from this index on, one after the other; None if the first is not here."""
@@ -95,6 +108,7 @@ class Places:
         assert len(self.segments) > 1, "the segment that is written to stays"
         del self.segments[0]
         self.first = max(self.first, segment.last + 1)
+        self.begins = max(self.begins, self.first)
         spare = self.first - self._origin
         if spare > 0:
             del self._starts[:spare], self._ends[:spare]

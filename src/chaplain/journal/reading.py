@@ -53,6 +53,15 @@ class StreamIndex:
             gone = bisect_left(indexes, first)
             del indexes[:gone], self._firsts[stream][:gone]
 
+    def put_back(self, earlier: Sequence[Executed]) -> None:
+        """These, in their order, are before everything else that is here."""
+        before = StreamIndex()
+        for executed in earlier:
+            before.add(executed)
+        for stream, firsts in before._firsts.items():
+            self._firsts[stream] = firsts + self._firsts.get(stream, array("Q"))
+            self._indexes[stream] = before._indexes[stream] + self._indexes.get(stream, array("Q"))
+
     def first_offset(self, stream: str) -> int:
         """The first that can be read; the next one, if there is none."""
         firsts = self._firsts.get(stream)
@@ -102,6 +111,8 @@ class Reading:
         self._reads: dict[int, tuple[_Key, int]] = {}
         """Spans on their way: who wants them, and from which index."""
         self._token = 0
+        self.lacks: Callable[[], bool] = lambda: False
+        """Whether what is before the first offset here is on its way from others."""
         self.effects: list[ReadingEffect] = []
 
     def begin(self, instance: bytes, read: Read) -> None:
@@ -190,6 +201,9 @@ class Reading:
         if reader.credit_bytes <= 0 or reader.next_offset >= self._index.next_offset(reader.stream):
             return
         first = self._index.first_offset(reader.stream)
+        if reader.next_offset < first and self.lacks():
+            self._end(reader, "damaged", "this node is fetching what is here from others: read from another node")
+            return
         if reader.next_offset < first:
             why = f"offset {reader.next_offset} was dropped: the first one kept is {first}"
             reader.next_offset = first

@@ -51,6 +51,13 @@ def _spared(segment: Stretch, rules: Rules, now_ns: int, left_bytes: int, releas
     return too_large or too_old
 
 
+def keeps(places: Places, rules: Rules, now_ns: int, timestamp_ns: int) -> bool:
+    """Whether the rules would let a message of this time stay: what would go at once is not fetched."""
+    full = 0 < rules.keep_bytes <= sum(segment.size_bytes for segment in places.segments)
+    too_old = bool(rules.keep_ns) and timestamp_ns < now_ns - rules.keep_ns
+    return not full and not too_old
+
+
 def first_needed(holding: Holding, others: Iterable[int]) -> int:
     """The first message that somebody still needs."""
     staged = next(iter(holding.staged.values()), None)

@@ -71,6 +71,7 @@ from chaplain.journal.order_message import (
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.past import judge
 from chaplain.journal.quill import Quill
+from chaplain.journal.restocking import Restocking
 from chaplain.journal.standing import NOBODY, Keeper, found_standing
 from chaplain.journal.supplying import Supplying
 from chaplain.segment.layout import Bytes
@@ -105,6 +106,7 @@ class SerializerCore:
         self._fetcher = Fetcher(self._bench)
         self._supplying = Supplying(self._bench)
         self._mending = Mending(self._bench)
+        self.restocking = Restocking(self._bench)
         self._doubt: Doubt | None = None
         self._office: Office | None = None
         self._dead = False
@@ -124,8 +126,10 @@ class SerializerCore:
     def standing(self) -> str:
         """What we may claim about our own past, and what is missing here."""
         state = self._bench.keeper.now.state.name.lower()
-        there = self.whole and not self._bench.missing
-        return state if there else f"{state}, messages from {self._bench.log.agreed + 1} on are missing"
+        if not self.whole or self._bench.missing:
+            return f"{state}, messages from {self._bench.log.agreed + 1} on are missing"
+        lacking = self.restocking.lacking
+        return f"{state}, messages {lacking[0]} to {lacking[-1]} are on their way from others" if lacking else state
 
     @property
     def regime(self) -> int:
@@ -166,7 +170,7 @@ class SerializerCore:
             seat_ns = self._office.due_ns
         elif self._election.role is not Role.OUT:
             seat_ns = self._election.due_ns
-        others_ns = (self._fetcher.due_ns, self._mending.due_ns, self._following.due_ns)
+        others_ns = (self._fetcher.due_ns, self._mending.due_ns, self.restocking.due_ns, self._following.due_ns)
         return soonest((self._bench.mark_due_ns, *others_ns, seat_ns))
 
     def step(self, now_ns: int, event: OrderInput) -> list[OrderEffect]:
@@ -260,6 +264,8 @@ class SerializerCore:
     def _tidy(self, now_ns: int) -> None:
         """What may follow from any input: an election won, a tenure over, something missing."""
         bench, election = self._bench, self._election
+        if self._doubt is None:
+            self.restocking.look(now_ns)
         if election.won():
             election.take_office()
             self._office = Office(bench, now_ns)
@@ -281,6 +287,7 @@ class SerializerCore:
     def _wake(self, now_ns: int) -> None:
         self._bench.woken(now_ns)
         self._mending.woken(now_ns)
+        self.restocking.woken(now_ns)
         self._following.woken(now_ns)
         if self._doubt is not None:
             self._doubt.woken(now_ns)
@@ -300,6 +307,7 @@ class SerializerCore:
                 self._bench.log.synced(proof.position, proof.index)
                 self._bench.keeper.begin_log()
                 self._mending.written(proof.position)
+                self.restocking.written(proof.position)
                 if self._doubt is not None:
                     self._doubt.durable(now_ns)
             case Regained():
@@ -386,6 +394,7 @@ class SerializerCore:
                 self._supplied(now_ns, node, message)
             case Recalled():
                 self._mending.recalled(node, message)
+                self.restocking.recalled(now_ns, node, message)
             case Answer():
                 pass
             case Handover():

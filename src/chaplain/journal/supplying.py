@@ -44,7 +44,8 @@ class Supplying:
 
     def _read_log(self, node: int, wanted: Fetch | Recall) -> None:
         bench = self._bench
-        span = bench.log.span(wanted.index, bench.settings.supply_bytes_max) if wanted.index else None
+        size_bytes = bench.settings.supply_bytes_max if isinstance(wanted, Fetch) else 1  # that is one message
+        span = bench.log.span(wanted.index, size_bytes) if wanted.index else None
         if span is None or any(reader == node for reader, _ in self._reads.values()):
             return
         token = bench.next_token()

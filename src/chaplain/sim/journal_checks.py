@@ -269,11 +269,11 @@ class RequestChecker(Watcher):
 
 def is_due(workload: Requests, healed: Sequence[Host]) -> bool:
     """Whether those that were healed must have come further by now."""
-    voting = [host.name for host in healed if _has_a_vote(host)]
+    voting = [host.name for host in healed if has_a_vote(host)]
     return workload.demands([host.name for host in healed], voting)
 
 
-def _has_a_vote(host: Host) -> bool:
+def has_a_vote(host: Host) -> bool:
     return host.core is not None and host.core.journal.serializer.reach is not None  # type: ignore[attr-defined]
 
 

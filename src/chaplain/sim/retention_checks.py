@@ -5,6 +5,7 @@ nothing is dropped before a majority has a checkpoint of it on disk
 checkpoints of all nodes behind one message are the same octets
 a node that counts for a quorum has everything that was agreed up to what it acknowledges: `requests` sees to it
 whoever was mended comes to what the others have, even if that is in nobody's log any more
+what was not released, and no rule lets go, whoever was mended has from its first message on, wiped or not
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from chaplain.core import Halt, Persist, Persisted, Remove, Replace
+from chaplain.core import Halt, Persist, Persisted, Remove, Replace, Report
 from chaplain.errors import Malformed
 from chaplain.journal import checkpoint
 from chaplain.journal.checkpoint import checkpoint_name
+from chaplain.journal.restocking import RESTOCKED
 from chaplain.journal.state import load
 from chaplain.segment.layout import parse_name
 from chaplain.segment.record import Kind
 from chaplain.segment.survey import Surveyor
 from chaplain.sim.checkers import Watcher
 from chaplain.sim.host import Host
-from chaplain.sim.journal_checks import Settling, is_due
+from chaplain.sim.journal_checks import Settling, has_a_vote, is_due
 from chaplain.sim.weather import SECOND
 
 if TYPE_CHECKING:
@@ -53,8 +55,11 @@ class RetentionChecker(Watcher):
         """Behind which message each checkpoint that was ever written is, by its digest."""
         self._held: dict[str, int] = {}
         """The furthest checkpoint that each node ever had on a disk."""
+        self._begun_ns: dict[tuple[str, int], int] = {}
+        """When each process did something first."""
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
+        self._begun_ns.setdefault((host.name, host.life), time_ns)
         if isinstance(event, Persisted):
             self._held[host.name] = max(self._durable(host), self._held.get(host.name, 0))
         for effect in effects:
@@ -63,6 +68,9 @@ class RetentionChecker(Watcher):
                     self._came_to(time_ns, host, effect.message.body.index)
                 case Persist():
                     self._persisted(host, effect)
+                case Report() if effect.event == RESTOCKED:
+                    assert self.world is not None
+                    self.world.counts["logs restocked"] += 1
                 case Halt(again=True):
                     assert self.world is not None
                     self.world.counts["checkpoints adopted"] += 1
@@ -127,19 +135,44 @@ class RetentionChecker(Watcher):
     # After the heal.
 
     def content(self, healed: Sequence[Host], /) -> bool:
-        return not self._behind(healed, _LATELY_NS)
+        return not self._behind(healed, _LATELY_NS) and not self._short(healed)
 
     def finish(self, healed: Sequence[Host], /) -> None:
         if healed and is_due(self._workload, healed):
             late = self._behind(healed, _PROGRESS_NS)
             if late:
                 self.complain(f"{late[0]} is at message {self._settled.get(late[0], 0)}, others at {self.reached}")
+            short = self._short(healed, _PROGRESS_NS)
+            if short:
+                self.complain(f"{short[0]} lacks messages behind {self._workload.released} that nobody released")
 
     def _behind(self, healed: Sequence[Host], ago_ns: int) -> list[str]:
         """Who has not come to what somebody had so long ago."""
         assert self.world is not None
         then = bisect_right(self._reached_ns, self.world.now_ns - ago_ns)
         return [host.name for host in healed if self._settled.get(host.name, 0) < then]
+
+    def _short(self, healed: Sequence[Host], ago_ns: int = 0) -> list[str]:
+        """Who holds data, began so long ago, has a vote, and lacks something that is kept."""
+        assert self.world is not None
+        rules, then_ns = self._workload.rules, self.world.now_ns - ago_ns
+        if rules.keep_bytes or rules.keep_ns:
+            return []
+        firsts = {host.name: first_of(host) for host in healed if has_a_vote(host) and _holds_data(host)}
+        kept = self._workload.released + 1
+        if len(healed) < len(self.world.hosts):  # those that are down for good may be all that had it
+            kept = max(kept, min(firsts.values(), default=kept))
+        begun_ns = {host.name: self._begun_ns.get((host.name, host.life), then_ns + 1) for host in healed}
+        return [name for name, first in firsts.items() if first > kept and begun_ns[name] <= then_ns]
+
+
+def _holds_data(host: Host) -> bool:
+    return not host.core.journal.serializer.bench.log.index_only  # type: ignore[union-attr]
+
+
+def first_of(host: Host) -> int:
+    """The first message that a node has."""
+    return int(host.core.journal.serializer.bench.log.places.first)  # type: ignore[union-attr]
 
 
 def _last_of(host: Host, file: str) -> int:

@@ -32,7 +32,7 @@ BUGS = [
         "archive",
         "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))",
         "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))\n"
-        "        self.durable = made.index\n        self._tell_all()",
+        "        self.durable = made.index\n        self.tell_all()",
     ),
     _bug("drop what is to be kept", "retention", "    if segment.last <= released:", "    if segment.last:"),
     _bug(
@@ -94,5 +94,15 @@ BUGS = [
         "        return bool(further) and all(said.first > following for said in further)",
         "        return False",
         mode="liveness",
+    ),
+    Bug(
+        "leave what others keep to them",
+        "chaplain.journal.restocking",
+        "        if not log.before or self._enough or log.index_only:",
+        "        if log.before or self._enough or log.index_only:",
+        "disks",
+        _BY,
+        30,
+        "liveness",
     ),
 ]

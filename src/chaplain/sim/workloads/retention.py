@@ -45,12 +45,12 @@ class Retention(Requests):
         super().__init__(rng)
         self.rules = Rules(keep_bytes=rng.choice((0, 1, 1, 3 * _SEGMENT_BYTES)), keep_ns=rng.choice((0, 5 * SECOND)))
         self.heals_all = rng.random() < 0.5
-        self._asks = rng.random() < 0.7
+        self.asks = rng.random() < 0.7
         if rng.random() < 0.5:  # an attempt that nobody ends keeps all that follows it for an hour
             self.clients = [client for client in self.clients if not isinstance(client, SimSink)]
         self.released = 0
         """Up to which message an admin asked for the log to go."""
-        self._retention = RetentionChecker(self)
+        self.retention = RetentionChecker(self)
 
     def policy(self, rng: Random) -> Policy:
         return msgspec.structs.replace(super().policy(rng), checkpoint_bytes=rng.choice((6, 20, 10_000)) * 1024)
@@ -64,21 +64,25 @@ class Retention(Requests):
         return self._disks.get(name) or super()._disk_now(name)
 
     def checkers(self) -> list[Any]:
-        return [*super().checkers(), self._retention]
+        return [*super().checkers(), self.retention]
 
     def begin(self, world: World) -> None:
         super().begin(world)
-        self._retention.world = world
-        if self._asks:
+        self.retention.world = world
+        if self.asks:
             world.after(2 * SECOND, self._ask, world)
 
     def _ask(self, world: World) -> None:
         """An admin wants a checkpoint, and perhaps the log to begin later."""
         world.after(self.rng.randrange(4 * SECOND), self._ask, world)
-        reached = self._retention.reached
-        through = self.rng.randrange(reached + 20) if self.rng.random() < 0.7 else 0
+        most = self.releases_most(self.retention.reached)
+        through = self.rng.randrange(most) if self.rng.random() < 0.7 else 0
         self.released = max(self.released, through)
         self.clients[0].wish(world, MakeCheckpoint(through))
+
+    def releases_most(self, reached: int) -> int:
+        """Below which message the log is let go, if so many have been written."""
+        return reached + 20
 
     def strike(self, world: World, fault: Fault) -> None:
         host = world.hosts[fault.nodes[0]]
@@ -91,10 +95,14 @@ class Retention(Requests):
             return
         self.wiped = self.wiped or (host.name,)
         if host.name in self.wiped:
-            world.crash(host, power=True, reason=fault.kind)
-            host.disk.wipe()
-            self._disks[host.name] = self.rng.randbytes(16)
-            world.after(SECOND, world.restart, host)
+            self.wipe(world, host)
+
+    def wipe(self, world: World, host: Host) -> None:
+        """Power goes, and an empty disk comes in its place."""
+        world.crash(host, power=True, reason="disk wiped")
+        host.disk.wipe()
+        self._disks[host.name] = self.rng.randbytes(16)
+        world.after(SECOND, world.restart, host)
 
     def writes_checkpoint(self, world: World, host: Host) -> None:
         """The first node is about to write one: if it stays alone, what that covers is on no other disk."""

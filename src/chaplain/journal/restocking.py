@@ -1,0 +1,128 @@
+"""Puts back what others keep of the log from before our first message.
+
+    others begin earlier ──▶ Recall of the message before our first ──▶ Recalled ──▶ the one before it …
+    ──▶ a piece, written at the log's end, in order ──▶ on disk: the log begins with it ──▶ the next piece
+
+Whoever took a checkpoint from others has nothing from before it, though nobody released that. If each node came
+through this once, the messages would be gone everywhere.
+
+Decides what is put back: from the newest down, each message by the hash that the one behind it gives it, with the
+verdict that another node stored beside it, as in `mending`. Refuses to know what is kept here and why (`retention`).
+
+Invariants: what is before our first message and was not put back is never called ours; a piece is ours when all of it
+is on disk. A start finds what was put back by the same hashes (`log_recovery`), and goes on from there.
+
+Bounds: one message under way; a piece has `supply_bytes_max` octets, or one message. Who does not answer is followed
+by the next, ever more slowly.
+"""
+
+from __future__ import annotations
+
+from chaplain.errors import Malformed
+from chaplain.journal.bench import Bench
+from chaplain.journal.mending import PATIENCE_MAX, pinned
+from chaplain.journal.order_message import Recall, Recalled
+from chaplain.segment.record import Record
+
+RESTOCKED = "messages that others keep are here again"
+
+
+class Restocking:
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._piece: list[list[Record]] = []
+        """Messages that came, by their records, the newest first."""
+        self._piece_bytes = 0
+        self._writing: list[tuple[int, int]] = []
+        """Where the piece is being written, its oldest message first."""
+        self._turn = self._tries = 0
+        """Whom to ask, and how often that was in vain."""
+        self._enough = False
+        """What is further down would not be kept here."""
+        self._told = False
+        self.due_ns: int | None = None
+
+    @property
+    def lacking(self) -> range:
+        """What others have right before our first message, and we have not."""
+        log = self._bench.log
+        if not log.before or self._enough or log.index_only:
+            return range(0)
+        first = log.places.first
+        return range(min((self._bench.firsts[node][0] for node in self._able(first - 1)), default=first), first)
+
+    def lacks(self) -> bool:
+        return bool(self.lacking)
+
+    def _able(self, index: int) -> list[int]:
+        """Who has this message, with its payloads."""
+        bench = self._bench
+        told = [node for node in bench.up if node in bench.firsts and (not bench.log.copies or node in bench.holders)]
+        return [node for node in told if bench.firsts[node][0] <= index <= bench.firsts[node][1]]
+
+    def look(self, now_ns: int) -> None:
+        """Begin, if there is something to fetch and nothing under way."""
+        if self.due_ns is not None or self._writing or not self._bench.room or not (lacking := self.lacking):
+            return
+        if not self._told:
+            self._told = True
+            self._bench.report(
+                "messages that others keep are missing here, and asked of them", 0, range=_range(lacking)
+            )
+        self._ask(now_ns)
+
+    def woken(self, now_ns: int) -> None:
+        if self.due_ns is None or now_ns < self.due_ns:
+            return
+        self._turn += 1
+        self._tries += 1
+        self._ask(now_ns)
+
+    def _ask(self, now_ns: int) -> None:
+        """Ask for the next message further down; if there is none, what came is a piece."""
+        bench, index = self._bench, self._bench.log.places.first - 1 - len(self._piece)
+        newer_ns = self._piece[-1][0].timestamp_ns if self._piece else now_ns
+        self._enough = not bench.keeps(now_ns, index, newer_ns)
+        able = self._able(index)
+        if self._enough or not able or not bench.room or self._piece_bytes >= bench.settings.supply_bytes_max:
+            self._write()
+            return
+        self.due_ns = now_ns + bench.settings.retry_ns * min(self._tries + 1, PATIENCE_MAX)
+        bench.quill.tell(able[self._turn % len(able)], Recall(index))
+
+    def recalled(self, now_ns: int, node: int, given: Recalled) -> None:
+        bench, log = self._bench, self._bench.log
+        if self.due_ns is None or given.index != log.places.first - 1 - len(self._piece):
+            return
+        try:
+            message = pinned(bench, given, self._piece[-1][0].previous_hash if self._piece else log.before)
+            self._piece.append(log.records_again(message, given.verdict))
+        except Malformed as wrong:
+            bench.report("recalled message does not fit", node, index=given.index, reason=str(wrong))
+            return
+        self._piece_bytes += message.size_bytes
+        self._tries = 0
+        self._ask(now_ns)
+
+    def _write(self) -> None:
+        self.due_ns = None
+        if self._piece:
+            self._piece.reverse()
+            operations, self._writing = self._bench.log.write_again(self._piece)
+            self._bench.quill.write(operations, self._bench.written())
+
+    def written(self, position: int) -> None:
+        """The log is on disk up to here."""
+        if not self._writing or self._writing[-1][1] > position:
+            return
+        log = self._bench.log
+        if self._piece[-1][0].index == log.places.first - 1:  # else we dropped what is behind it meanwhile
+            log.restock(self._piece, self._writing)
+        self._piece, self._piece_bytes, self._writing = [], 0, []
+        if not self.lacking:
+            self._told = False
+            self._bench.report(RESTOCKED, 0, first=log.places.first)
+
+
+def _range(lacking: range) -> str:
+    return f"{lacking[0]}..{lacking[-1]}"
