@@ -185,8 +185,10 @@ def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
     if here and not any(node["master"] for node in here):
         yield f"no node is master: nothing is written until a majority serializes; {len(here)} of {len(nodes)} are up."
     for node in here:
-        if node.get("standing") not in (None, "", "sound"):
-            yield f"node {node['id']} has no vote until it has caught up: {node['standing']}"
+        standing = node.get("standing") or "sound"
+        if standing != "sound":
+            voteless = "" if standing.startswith("sound") else " has no vote until it has caught up"
+            yield f"node {node['id']}{voteless}: {standing}"
     if full := [str(node["id"]) for node in nodes if node["disk_full"]]:
         yield f"no room on the disk of node {', '.join(full)}: nothing is written there until there is more."
     for node in nodes:

@@ -264,7 +264,7 @@ class SerializerCore:
     def _tidy(self, now_ns: int) -> None:
         """What may follow from any input: an election won, a tenure over, something missing."""
         bench, election = self._bench, self._election
-        if self._doubt is None:
+        if bench.log.before and self._doubt is None:
             self.restocking.look(now_ns)
         if election.won():
             election.take_office()
