@@ -103,7 +103,8 @@ class ClientJournal:
                 self._spoke(now_ns, event)
             case Drained():
                 self._writing.drained(now_ns)
-                self._retrying.drained(now_ns)
+                if self._retrying.retries:
+                    self._retrying.drained(now_ns)
             case WriteWish():
                 self._outlets.wake(now_ns)
                 self._writing.jobs.take(now_ns, event)
@@ -154,8 +155,9 @@ class ClientJournal:
         return bool(self._asks) or self._writing.jobs.waits or self._streaming.waits
 
     def deadline(self) -> int | None:
-        parts = (self._outlets, self._petitioning, self._writing, self._retrying, self._streaming)
-        return soonest((self._deadlines.next_ns(), *[part.due_ns() for part in parts]))
+        parts = (self._outlets.due_ns(), self._petitioning.due_ns(), self._writing.due_ns(), self._streaming.due_ns())
+        retries_ns = self._retrying.due_ns() if self._retrying.retries else None
+        return soonest((self._deadlines.next_ns(), retries_ns, *parts))
 
     def _follow(self, now_ns: int) -> None:
         """Everything that is not said and done goes to the session that is chosen now."""
@@ -214,7 +216,8 @@ class ClientJournal:
                 for run in message.runs:
                     self._streaming.note_head(run.stream, run.base_offset + run.messages)
                 self._writing.receipts(now_ns, message)
-                self._retrying.receipts(message)
+                if self._retrying.retries:
+                    self._retrying.receipts(message)
                 self._outlets.heard_receipts(now_ns, spoke.instance)
             case Credit():
                 self._outlets.credit(spoke.instance, message.credit_bytes)

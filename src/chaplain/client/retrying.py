@@ -74,7 +74,7 @@ class Retrying:
         self._petitioning = petitioning
         self._resolving = resolving
         self._signer = signer
-        self._retries: dict[int, _Retry] = {}
+        self.retries: dict[int, _Retry] = {}
         """By call."""
         self._unleased: list[_Retry] = []
         """What they retry is not written: they want a lane."""
@@ -83,17 +83,17 @@ class Retrying:
 
     def begin(self, now_ns: int, wish: RetryWish) -> None:
         assert wish.batch.requests == 1, "one request is retried as one"
-        retry = self._retries[wish.call] = _Retry(wish)
+        retry = self.retries[wish.call] = _Retry(wish)
         self._resolving.find(now_ns, self._inquiry(retry, retry.of))
 
     def cancel(self, call: int) -> None:
-        retry = self._retries.pop(call, None)
+        retry = self.retries.pop(call, None)
         if retry is not None:
             self._petitioning.withdraw(retry.petition)
 
     def id_of(self, call: int) -> RequestId | None:
         """Whose fate decides about this call."""
-        retry = self._retries.get(call)
+        retry = self.retries.get(call)
         return None if retry is None else retry.id or retry.of
 
     def drained(self, now_ns: int) -> None:
@@ -101,7 +101,7 @@ class Retrying:
             return
         unleased, self._unleased = self._unleased, []
         for retry in unleased:
-            if self._retries.get(retry.call) is retry:
+            if self.retries.get(retry.call) is retry:
                 self._lease(now_ns, retry)
 
     def moved(self, now_ns: int) -> None:
@@ -117,10 +117,10 @@ class Retrying:
             self._send(now_ns, retry)
 
     def due_ns(self) -> int | None:
-        return soonest([retry.due_ns for retry in self._under_way()]) if self._retries else None
+        return soonest([retry.due_ns for retry in self._under_way()])
 
     def _under_way(self) -> list[_Retry]:
-        return [retry for retry in self._retries.values() if retry.raw]
+        return [retry for retry in self.retries.values() if retry.raw]
 
     # Finding out whether, and under which id.
 
@@ -172,7 +172,7 @@ class Retrying:
             self._outlets.say(Write(retry.batch.stream, retry.batch.check), retry.raw)
 
     def receipts(self, message: Receipts) -> None:
-        for run in message.runs if self._retries else ():
+        for run in message.runs:
             if (run.first_id, run.requests) == (1, 1) and run.messages > 0:  # there can be no other
                 for retry in self._waiting_for(run.client_id):
                     self._found(retry, Place(*msgspec.structs.astuple(run)))
