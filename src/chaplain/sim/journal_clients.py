@@ -95,7 +95,7 @@ class SimClient:
         elif len(self.outbox) < _OUTBOX_MAX and self.rng.random() < 0.5:
             self._write(world)
         elif self.rng.random() < 0.01:
-            end = self.rng.choice((FenceLane(self.lane), RetireLane(self.lane, self.acl)))
+            end = RetireLane(self.lane, self.acl) if self.lane % 2 else FenceLane(self.lane)
             self._petition(world, end, self.rng.randbytes(16))
 
     def _connect(self, world: World) -> None:
