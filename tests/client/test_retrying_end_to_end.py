@@ -66,6 +66,22 @@ def test_retries_with_one_id_write_once(directory: Path) -> None:
         assert [m.value for m in other.journal("retried").read()] == [b"before", b"perhaps"]
 
 
+def test_a_statement_that_is_retried_is_executed_once(directory: Path) -> None:
+    with Client.connect(directory, timeout=2) as client:
+        sql = client.sql("retried-sql")
+        sql.execute("create table t(a)")
+        with standing(directory):
+            with pytest.raises(Unknown) as raised:
+                sql.execute("insert into t values (1)")
+            request = raised.value.id
+            assert request is not None
+            time.sleep(5)
+        eventually(lambda: _resolves(client, request))
+        results = [sql.execute("insert into t values (1)", id=request) for _ in range(3)]
+        assert {(result.id, result.changes) for result in results} == {(results[0].id, 1)}
+        assert sql.query("select count(*) n from t") == [{"n": 1}]
+
+
 def _resolves(client: Client, request: tuple[int, int]) -> bool:
     with suppress(Unreachable):
         client.resolve(request)
