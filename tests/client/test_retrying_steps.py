@@ -183,6 +183,20 @@ def test_a_retry_that_is_refused_is_told_so(cluster) -> None:
     assert values(bench) == [b"warm", b"x"]
 
 
+def test_without_a_lane_for_it_nothing_is_written() -> None:
+    cluster = Cluster(3, Policy(lanes_per_identity_max=2))
+    cluster.elect()
+    bench, other = Bench(cluster, 1), Bench(cluster, 2)
+    request = unknown_of(bench, b"x")
+    other.end(other.write(b"y"))
+    full = other.end(other.retry(request, b"x"))
+    assert (full.failure, "not written" in full.reason) == (Failure.REFUSED, True)
+    assert values(other) == [b"warm", b"y"]
+    cluster.now_ns += 700 * 10**9  # the longest unused lane makes room
+    assert other.end(other.retry(request, b"x")).place.base_offset == 2
+    assert values(other) == [b"warm", b"y", b"x"]
+
+
 def test_a_node_that_dies_and_one_that_is_silent_are_not_missed(cluster) -> None:
     bench = Bench(cluster, 1, 2)
     request = unwritten(bench)

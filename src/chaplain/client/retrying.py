@@ -142,8 +142,12 @@ class Retrying:
         retry.petition = self._petitioning.submit(now_ns, lease, partial(self._leased, retry), nonce)
 
     def _leased(self, retry: _Retry, now_ns: int, decided: Decided) -> None:
-        if decided.kind != APPLIED or not decided.client_id:
+        if decided.kind == "lanes_full":
             self._end(retry, Raised(retry.call, Failure.REFUSED, f"not written: {decided.reason}"))
+            return
+        if decided.kind != APPLIED or not decided.client_id:
+            reason = f"nobody can tell any more ({decided.reason}): read the stream"
+            self._end(retry, Raised(retry.call, Failure.UNKNOWN, reason, retry.of))
             return
         retry.id = RequestId(decided.client_id, 1)
         if decided.last_id:
