@@ -16,7 +16,7 @@ from chaplain.journal.client_messages import Opened
 from chaplain.journal.facts import Status
 
 ACTIONS = ("write", "write", "write", "burst", "many", "tick", "tick", "time", "switch", "lose", "hurt", "deaf", "hear")
-RARE = ("cut", "heal", "refused", "resolve", "retry", "retry", "stranger", "kill")
+RARE = ("cut", "heal", "refused", "resolve", "retry", "retry", "rival", "stranger", "kill")
 
 
 class World:
@@ -35,6 +35,8 @@ class World:
         self.streams: dict[int, str] = {}
         """Of writes that may be retried."""
         self.retried: dict[int, int] = {}
+        self.rivalled: set[int] = set()
+        """Writes that another process retried."""
         self.count = 0
 
     def _spoil(self, up: bool, message: object) -> int:
@@ -125,18 +127,28 @@ class World:
             self.resolved[self.bench.resolve(*self._end(call).request)] = call
 
     def _retry(self) -> None:
-        """Of a write, or of a retry of it, by this client or another process."""
-        unknown = [call for call in self._unknown((*self.streams, *self.retried)) if self._first(call) in self.streams]
+        """Of a write, or of a retry of it."""
+        unknown = self._unknown((*self.streams, *self.retried))
         if unknown:
-            call = self.random.choice(unknown)
-            self._retry_call(call, wait_s=self.random.choice((0.5, 5, 120)))
+            self._retry_call(self.random.choice(unknown), wait_s=self.random.choice((0.5, 5, 120)))
 
-    def _retry_call(self, call: int, wait_s: float) -> int:
+    def _retry_call(self, call: int, wait_s: float) -> None:
+        self.retried[self._send_retry(self.bench, call, wait_s)] = self._first(call)
+
+    def _rival(self) -> None:
+        """Another process with this identity retries, too, as far as it gets at this moment."""
+        unknown = self._unknown((*self.streams, *self.retried))
+        if unknown and len(self.cluster.nodes) == 3:
+            call = self.random.choice(unknown)
+            self.rivalled.add(self._first(call))
+            rival = Bench(self.cluster, 3)
+            self._send_retry(rival, call, 60)
+            rival.settle()
+
+    def _send_retry(self, bench: Bench, call: int, wait_s: float) -> int:
         first = self._first(call)
-        how = {"stream": self.streams[first], "transaction": len(self.written[first]) > 1, "wait_s": wait_s}
-        made = self.bench.retry(self._end(call).request, *self.written[first], **how)
-        self.retried[made] = first
-        return made
+        values, stream = self.written[first], self.streams[first]
+        return bench.retry(self._end(call).request, *values, stream=stream, transaction=len(values) > 1, wait_s=wait_s)
 
     def _first(self, call: int) -> int:
         return self.retried.get(call, call)
@@ -168,7 +180,8 @@ class World:
         for call in (*self.written, *self.retried):
             self.bench.end(call)
         for call in self._unknown(tuple(self.retried)):
-            assert isinstance(self.bench.end(self._retry_call(call, 60)), Written), "in the end it is written"
+            self._retry_call(call, 60)
+            assert isinstance(self.bench.end(max(self.retried)), Written), "in the end it is written"
         for call in self._unknown():
             self.resolved[self.bench.resolve(*self._end(call).request)] = call
         for call in self.resolved:
@@ -206,7 +219,7 @@ class World:
             assert set(values) <= there
         elif end.failure is Failure.UNKNOWN:
             fates = {type(self._end(asked)) for asked, about in self.resolved.items() if about == call}
-            retried = call in self.retried.values()
+            retried = call in self.rivalled or call in self.retried.values()
             answers = {Written: set(values) <= there, Returned: retried or not there & set(values), Raised: True}
             assert all(answers[fate] for fate in fates), (fates, values)
         else:
@@ -214,7 +227,7 @@ class World:
 
     def _check_order(self, name: str, found: list[bytes]) -> None:
         """Whatever one caller writes to a stream stands in the order in which it was wished."""
-        late = {value for first in self.retried.values() for value in self.written[first]}
+        late = {value for first in (*self.retried.values(), *self.rivalled) for value in self.written[first]}
         numbers = [int(value) for value in found if value not in late]
         assert numbers == sorted(numbers)
 
