@@ -20,6 +20,7 @@ from chaplain.client.journal_events import (
     Portion,
     ReadWish,
     ResolveWish,
+    RetryWish,
     SessionDown,
     SessionHurt,
     SessionUp,
@@ -131,6 +132,19 @@ class Bench:
     def resolve(self, client_id: int, request: int, wait_s: float = 60) -> int:
         self._call += 1
         self.give(ResolveWish(self._call, client_id, request, int(wait_s * SECOND_NS)))
+        return self._call
+
+    def retry(
+        self,
+        request: tuple[int, int],
+        *values: bytes,
+        stream: str = "orders",
+        transaction: bool = False,
+        wait_s: float = 60,
+    ) -> int:
+        self._call += 1
+        batch = Batch(stream, values, None, None, transaction, sum(map(len, values)))
+        self.give(RetryWish(self._call, batch, *request, int(wait_s * SECOND_NS)))
         return self._call
 
     def wish(self, make) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 
 import pytest
@@ -15,7 +16,7 @@ from chaplain.journal.client_messages import Opened
 from chaplain.journal.facts import Status
 
 ACTIONS = ("write", "write", "write", "burst", "many", "tick", "tick", "time", "switch", "lose", "hurt", "deaf", "hear")
-RARE = ("cut", "heal", "refused", "resolve", "stranger", "kill")
+RARE = ("cut", "heal", "refused", "resolve", "retry", "retry", "rival", "stranger", "kill")
 
 
 class World:
@@ -31,6 +32,11 @@ class World:
         self.doubling = self.random.choice((0.0, 0.3))
         self.written: dict[int, tuple[bytes, ...]] = {}
         self.resolved: dict[int, int] = {}
+        self.streams: dict[int, str] = {}
+        """Of writes that may be retried."""
+        self.retried: dict[int, int] = {}
+        self.rivalled: set[int] = set()
+        """Writes that another process retried."""
         self.count = 0
 
     def _spoil(self, up: bool, message: object) -> int:
@@ -52,8 +58,11 @@ class World:
 
     def _write(self, count: int = 1, **how: object) -> None:
         values = self._values(count)
-        wait_s = self.random.choice((0.5, 5, 120))
-        self._note(self.bench.write(*values, wait_s=wait_s, stream=self.random.choice("ab"), **how), values)
+        wait_s, stream = self.random.choice((0.5, 5, 120)), self.random.choice("ab")
+        call = self.bench.write(*values, wait_s=wait_s, stream=stream, **how)
+        self._note(call, values)
+        if count == 1 or how:
+            self.streams[call] = stream
 
     def _burst(self) -> None:
         for _ in range(self.random.randrange(2, 12)):
@@ -117,6 +126,33 @@ class World:
             call = self.random.choice(unknown)
             self.resolved[self.bench.resolve(*self._end(call).request)] = call
 
+    def _retry(self) -> None:
+        """Of a write, or of a retry of it."""
+        unknown = self._unknown((*self.streams, *self.retried))
+        if unknown:
+            self._retry_call(self.random.choice(unknown), wait_s=self.random.choice((0.5, 5, 120)))
+
+    def _retry_call(self, call: int, wait_s: float) -> None:
+        self.retried[self._send_retry(self.bench, call, wait_s)] = self._first(call)
+
+    def _rival(self) -> None:
+        """Another process with this identity retries, too, as far as it gets at this moment."""
+        unknown = self._unknown((*self.streams, *self.retried))
+        if unknown and len(self.cluster.nodes) == 3:
+            call = self.random.choice(unknown)
+            self.rivalled.add(self._first(call))
+            rival = Bench(self.cluster, 3)
+            self._send_retry(rival, call, 60)
+            rival.settle()
+
+    def _send_retry(self, bench: Bench, call: int, wait_s: float) -> int:
+        first = self._first(call)
+        values, stream = self.written[first], self.streams[first]
+        return bench.retry(self._end(call).request, *values, stream=stream, transaction=len(values) > 1, wait_s=wait_s)
+
+    def _first(self, call: int) -> int:
+        return self.retried.get(call, call)
+
     def _stranger(self) -> None:
         """Another process with this identity fences the lane."""
         lane = self.bench.journal._writing._lane
@@ -126,8 +162,8 @@ class World:
     def _end(self, call: int):
         return self.bench.outcomes[call][-1]
 
-    def _unknown(self) -> list[int]:
-        ended = [call for call in self.written if self.bench.ended(call)]
+    def _unknown(self, calls: Iterable[int] | None = None) -> list[int]:
+        ended = [call for call in (self.written if calls is None else calls) if self.bench.ended(call)]
         return [call for call in ended if getattr(self._end(call), "failure", None) is Failure.UNKNOWN]
 
     # Afterwards.
@@ -141,8 +177,11 @@ class World:
                 self.cluster.start(number)
         self._connect()
         self.bench.hurt()
-        for call in self.written:
+        for call in (*self.written, *self.retried):
             self.bench.end(call)
+        for call in self._unknown(tuple(self.retried)):
+            self._retry_call(call, 60)
+            assert isinstance(self.bench.end(max(self.retried)), Written), "in the end it is written"
         for call in self._unknown():
             self.resolved[self.bench.resolve(*self._end(call).request)] = call
         for call in self.resolved:
@@ -159,6 +198,9 @@ class World:
         assert all(
             client.status == Status.ACTIVE for client in self.cluster.nodes[1].core.execution.state.clients.values()
         )
+        for call, first in self.retried.items():
+            if isinstance(self._end(call), Written):
+                assert set(self.written[first]) <= set(everything)
         for call, values in self.written.items():
             self._check_call(call, values, streams, set(everything))
         for name in "ab":
@@ -177,14 +219,16 @@ class World:
             assert set(values) <= there
         elif end.failure is Failure.UNKNOWN:
             fates = {type(self._end(asked)) for asked, about in self.resolved.items() if about == call}
-            answers = {Written: set(values) <= there, Returned: not there & set(values), Raised: True}
+            retried = call in self.rivalled or call in self.retried.values()
+            answers = {Written: set(values) <= there, Returned: retried or not there & set(values), Raised: True}
             assert all(answers[fate] for fate in fates), (fates, values)
         else:
             assert not there & set(values), "told that it is not written, but it is"
 
     def _check_order(self, name: str, found: list[bytes]) -> None:
         """Whatever one caller writes to a stream stands in the order in which it was wished."""
-        numbers = [int(value) for value in found]
+        late = {value for first in (*self.retried.values(), *self.rivalled) for value in self.written[first]}
+        numbers = [int(value) for value in found if value not in late]
         assert numbers == sorted(numbers)
 
 

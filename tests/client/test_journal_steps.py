@@ -134,7 +134,7 @@ def test_a_refusal_is_told_and_later_writes_go_on_elsewhere(cluster) -> None:
     assert [bench.end(calls[number]).place.base_offset for number in (0, 2)] == [0, 1]
     assert lane_of(bench) == 2
     bench.settle()
-    assert len(cluster.nodes[1].core.execution.state.lanes) == 1, "the fenced lane is given back"
+    assert sum(cluster.nodes[1].core.execution.state.lane_counts.values()) == 1, "the fenced lane is given back"
 
 
 def test_a_group_ends_with_its_first_refusal(cluster) -> None:
@@ -199,6 +199,15 @@ def test_requests_of_another_connection_can_be_resolved(cluster) -> None:
     assert two.end(two.resolve(77, 1)).failure is Failure.UNKNOWN
     assert one.end(one.write(b"b")).place.client_id == 2, "whose lane was fenced takes another"
     assert values(one) == [b"a", b"b"]
+
+
+def test_requests_of_a_connection_that_was_closed_can_be_resolved(cluster) -> None:
+    one, two = Bench(cluster, 1), Bench(cluster, 2)
+    place = one.end(one.write(b"a")).place
+    one.give(Stopping())
+    cluster.settle()
+    assert two.end(two.resolve(place.client_id, place.first_id)).place == place
+    assert isinstance(two.end(two.resolve(place.client_id, 2)), Returned)
 
 
 def test_resolving_what_has_a_receipt_disturbs_nothing(cluster) -> None:
@@ -343,7 +352,7 @@ def test_closing_gives_the_lane_back_and_ends_what_waits(cluster) -> None:
     bench.end(bench.write(b"a"))
     bench.give(Stopping())
     cluster.settle()
-    assert not cluster.nodes[1].core.execution.state.lanes
+    assert not cluster.nodes[1].core.execution.state.lane_counts
     other = Bench(cluster, 1)
     other.end(other.write(b"b"))
     other.deaf = True
@@ -352,7 +361,7 @@ def test_closing_gives_the_lane_back_and_ends_what_waits(cluster) -> None:
     calls.append(other.write(b"d"))
     other.give(Stopping())
     assert [other.end(call).failure for call in calls] == [Failure.UNKNOWN, Failure.CLOSED, Failure.CLOSED]
-    assert cluster.nodes[1].core.execution.state.lanes, "somebody may ask what became of it"
+    assert cluster.nodes[1].core.execution.state.lane_counts, "somebody may ask what became of it"
 
 
 def test_nobody_waits_for_what_was_cancelled(cluster) -> None:

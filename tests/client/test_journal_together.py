@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from chaplain.client.board import Board
-from chaplain.client.call_events import Failure, Raised, Returned
+from chaplain.client.call_events import Failure, Raised
 from chaplain.client.fates import FATES_MAX, Fates
 from chaplain.client.journal_events import Place, Written
 from chaplain.client.journal_requests import CHUNK_BYTES, many
@@ -200,8 +200,7 @@ def test_each_caller_hears_of_its_own_request() -> None:
 
 
 def test_every_request_of_a_batch_has_the_fate_of_the_batch() -> None:
-    effects: list = []
-    fates = Fates(effects)
+    fates = Fates()
     fates.know(RequestId(3, 7), 3, place(3))
     fates.know(RequestId(3, 10), 2, None)
     assert fates.get(RequestId(3, 7)).base_offset == 100
@@ -214,20 +213,19 @@ def test_every_request_of_a_batch_has_the_fate_of_the_batch() -> None:
 
 
 def test_who_watches_a_request_is_told_of_that_one() -> None:
-    effects: list = []
-    fates = Fates(effects)
+    fates, told = Fates(), []
     for call, number in ((1, 7), (2, 8), (3, 9)):
-        fates.watch(RequestId(3, 7), RequestId(3, number), call)
+        fates.watch(RequestId(3, 7), RequestId(3, number), call, told.append)
     fates.unwatch(3)
     fates.know(RequestId(3, 7), 3, place(3, offset=PLACE_UNKNOWN))
-    assert [(one.call, one.place.first_id, one.place.base_offset) for one in effects] == [(1, 7, -1), (2, 8, -1)]
-    fates.watch(RequestId(3, 20), RequestId(3, 21), 4)
+    assert [(one.first_id, one.base_offset) for one in told] == [(7, -1), (8, -1)]
+    fates.watch(RequestId(3, 20), RequestId(3, 21), 4, told.append)
     fates.know(RequestId(3, 20), 2, None)
-    assert effects[2:] == [Returned(4, b"")]
+    assert told[2:] == [None]
 
 
 def test_fates_are_forgotten_in_order() -> None:
-    fates = Fates([])
+    fates = Fates()
     for number in range(1, FATES_MAX + 2):
         fates.know(RequestId(1, number), 1, None)
     with pytest.raises(KeyError):

@@ -44,7 +44,7 @@ class Executor:
 
 
 def given(executor: Executor, through: tuple[int, int] | None) -> list[tuple[int, int]]:
-    return [tuple(one.id) for one in Sql(cast("Line", executor), "main", lambda _: None).results(through)]
+    return [tuple(one.id) for one in Sql(cast("Line", executor), "main").results(through)]
 
 
 @pytest.mark.parametrize("prompt", [True, False])

@@ -22,7 +22,15 @@ from chaplain.journal import (
 )
 from chaplain.journal.client_messages import AskLane, Open, Read, SubmitPetition, Write
 from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
-from chaplain.journal.config_message import AddIdentity, EntryType, FenceLane, LeaseLane, ReleaseLane, acl_id
+from chaplain.journal.config_message import (
+    AddIdentity,
+    EntryType,
+    FenceLane,
+    LeaseLane,
+    ReleaseLane,
+    RetireLane,
+    acl_id,
+)
 from chaplain.journal.core import JournalCore
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.founding import Founding, FoundingClient, Member
@@ -74,7 +82,13 @@ def _petition(message: config_message.ConfigMessage) -> bytes:
 
 _PETITIONS = [
     _petition(message)
-    for message in (LeaseLane(ACL), AddIdentity("x", 1, OTHER.key, ("*",), ()), ReleaseLane(1), FenceLane(1))
+    for message in (
+        LeaseLane(ACL),
+        AddIdentity("x", 1, OTHER.key, ("*",), ()),
+        ReleaseLane(1),
+        RetireLane(1, ACL),
+        FenceLane(1),
+    )
 ]
 _INGEST = ingest_message.encode(Reference(2, 1, 1), [IngestEntry("orders", _pack()), IngestEntry("b", _pack(9))])
 
@@ -137,7 +151,8 @@ SEEDS = {
     "target_execute": [_INGEST],
     "target_execute_pack": [_pack(), _pack(2), _pack(1, STATEMENTS), _pack(1, transaction.STAGED), _COMMIT],
     "target_petition": [bytes((EntryType.ADD_CLIENT,)) + data for data in _PETITIONS[:2]]
-    + [bytes((EntryType.REMOVE_CLIENT,)) + _PETITIONS[2], bytes((EntryType.FENCE_CLIENT,)) + _PETITIONS[3]],
+    + [bytes((EntryType.REMOVE_CLIENT,)) + data for data in _PETITIONS[2:4]]
+    + [bytes((EntryType.FENCE_CLIENT,)) + _PETITIONS[4]],
     "target_skeleton": [bytes(_FILED[1][0].body)],
     "target_state": [_STATE],
     "target_client": [bytes((len(body),)) + body + payload for body in _SAID for payload in (_pack(), _PETITIONS[0])],

@@ -17,6 +17,7 @@ from chaplain.journal.config_message import (
     LeaseLane,
     ReleaseLane,
     RemoveIdentity,
+    RetireLane,
     acl_id,
 )
 from chaplain.journal.facts import Client, Status
@@ -203,6 +204,24 @@ def test_a_released_lane_is_gone_and_its_nonce_gives_a_new_one():
     assert stage.write(pack(lane, 2))[0].reason is Reason.UNKNOWN_LANE
 
 
+def test_a_lane_that_is_given_back_is_over_and_tells_how_far_it_came():
+    stage = Stage()
+    acl = added(stage)
+    lane, mine = stage.lane(3), stage.lane(signer=BOB, acl=acl)
+    written = [pack(lane, number) for number in range(1, 13)]
+    stage.write(*written)
+    retire = petition(RetireLane(lane, ADMIN_ACL))
+    assert reason(stage, petition(RetireLane(lane, ADMIN_ACL), BOB, acl)) is Reason.NOT_ALLOWED
+    assert reason(stage, petition(RetireLane(mine, ADMIN_ACL))) is Reason.NOT_ALLOWED
+    for ask in (retire, retire, petition(FenceLane(lane))):
+        (decided,) = stage.config(ask)
+        assert (decided.reason, decided.client_id, decided.last_id) == (Reason.APPLIED, lane, 12)
+    reasons = [one.reason for one in stage.write(written[0], written[-1], pack(lane, 13))]
+    assert reasons == [Reason.OLD, Reason.DUPLICATE, Reason.FENCED]
+    assert stage.execution.state.lane_counts == {acl: 1}
+    assert stage.lane(3) == lane + 2, "its nonce gives a new one"
+
+
 def test_secrets_must_fit():
     stage = Stage(wrapping=WRAPPING)
     hmac = SignatureType.HMAC_SHA256
@@ -231,6 +250,7 @@ def test_entries_that_nobody_understands_are_void():
         LeaseLane(ADMIN_ACL),
         RemoveIdentity(ADMIN_ACL),
         ReleaseLane(3),
+        RetireLane(3, ADMIN_ACL),
         FenceLane(4),
     ],
 )
@@ -244,8 +264,8 @@ def test_messages_go_through_octets(message):
             config_message.decode(entry.entry_type, entry.stage, entry.data[:end])
 
 
-def test_remove_client_names_one_thing():
+def test_remove_client_names_something():
     for message in (RemoveIdentity(NO_ACL), ReleaseLane(0)):
         entry = petition(message)
-        with pytest.raises(Malformed, match="either"):
+        with pytest.raises(Malformed, match="or both"):
             config_message.decode(entry.entry_type, 0, entry.data)

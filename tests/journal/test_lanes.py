@@ -7,8 +7,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from requests_stage import ADMIN_ACL, BOB, SECOND, Prefix, Stage, founding, give, lease, pack, packs_of
+from requests_stage import ADMIN_ACL, BOB, SECOND, Prefix, Stage, founding, give, lease, pack, packs_of, petition
 
+from chaplain.journal.config_message import RetireLane, retry_nonce
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.facts import Lane, Moment, Remembered
 from chaplain.journal.founding import Policy
@@ -100,6 +101,43 @@ def test_at_the_bound_only_a_lane_unused_for_long_makes_room():
     (granted,) = stage.config(lease(nonce=b"c" * 16), time_ns=120 * SECOND)
     assert granted.client_id == 3
     assert list(stage.execution.state.lanes) == [1, 3]
+
+
+def test_a_lane_that_was_given_back_makes_room_before_any_other():
+    stage = Stage(Policy(lanes_per_identity_max=3))
+    old, given_back, young = stage.lane(0), stage.lane(1), stage.lane(2)
+    stage.config(petition(RetireLane(given_back, ADMIN_ACL)))
+    assert stage.lane(3) == young + 1
+    assert list(stage.execution.state.lanes) == [old, young, young + 1]
+    assert stage.config(lease(nonce=b"c" * 16))[0].reason is Reason.LANES_FULL
+
+
+def test_giving_a_lane_back_is_no_use_of_it():
+    """So it is over before a lane that was leased because of what it told."""
+    stage = Stage(Policy(lane_idle_ns=10 * SECOND))
+    first, later = stage.lane(0), stage.lane(1)
+    stage.config(petition(RetireLane(first, ADMIN_ACL)), time_ns=9 * SECOND)
+    assert list(stage.execution.state.lanes) == [first, later]
+    snapshot = JournalExecution(stage.founding, snapshot=stage.execution.state.export()).state
+    for state in (snapshot, stage.execution.state):
+        assert list(state.lanes) == [first, later]
+        assert (list(state.leases.values()), state.lane_counts) == ([later], {ADMIN_ACL: 1})
+    stage.write(time_ns=12 * SECOND - 1)
+    assert list(stage.execution.state.lanes) == [later]
+
+
+def test_who_retries_the_same_request_gets_the_same_lane_and_one_of_them_is_written():
+    stage = Stage()
+    (one,) = stage.config(lease(nonce=retry_nonce(7, 3)))
+    (two,) = stage.config(lease(nonce=retry_nonce(7, 3)))
+    (other,) = stage.config(lease(nonce=retry_nonce(7, 4)))
+    assert one.client_id == two.client_id != other.client_id
+    stage.write(pack(one.client_id, 1, (b"a",)))
+    for again in (pack(one.client_id, 1, (b"b", b"c"), counts=(2,)), pack(one.client_id, 1, (b"a",), stream="x")):
+        (seen,) = stage.write(again)
+        assert (seen.reason, seen.original.base_offset) == (Reason.DUPLICATE, 0)
+    assert stage.execution.state.streams["orders"].next_offset == 1
+    assert not stage.execution.state.proofs
 
 
 def test_the_bound_of_all_lanes():

@@ -11,7 +11,7 @@ from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, Stage, lease, pack, p
 from chaplain.journal import client_messages, config_message, ingest_message, peer_messages, transaction, verdict
 from chaplain.journal.client_messages import Opened, Receipts, Run, Write
 from chaplain.journal.cluster_message import Reference
-from chaplain.journal.config_message import AddIdentity, FenceLane, LeaseLane
+from chaplain.journal.config_message import AddIdentity, FenceLane, LeaseLane, RetireLane
 from chaplain.journal.decided import ConfigVerdict, DataVerdict
 from chaplain.journal.peer_messages import Ack, AskPayload
 from chaplain.journal.signing import Check, holds
@@ -77,7 +77,12 @@ def test_the_verdict_is_what_the_page_says():
 
 @pytest.mark.parametrize(
     ("name", "entry_type", "message"),
-    [("add", 8, BOB_ADDED), ("lease", 8, LeaseLane(ADMIN_ACL)), ("fence", 10, FenceLane(7))],
+    [
+        ("add", 8, BOB_ADDED),
+        ("lease", 8, LeaseLane(ADMIN_ACL)),
+        ("fence", 10, FenceLane(7)),
+        ("retire", 9, RetireLane(7, ADMIN_ACL)),
+    ],
 )
 def test_petitions_are_what_the_page_says(name, entry_type, message):
     shown = config_message.decode(entry_type, 0, example(name))

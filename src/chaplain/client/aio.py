@@ -285,7 +285,7 @@ class AsyncClient:
 
     def journal(self, stream: str) -> AsyncJournal:
         """A stream of the journal, whether or not anything was written to it yet."""
-        return AsyncJournal(self._line, stream, self.resolve)
+        return AsyncJournal(self._line, stream)
 
     def sequence(self, stream: str) -> AsyncSequenceStream:
         """A stream of the sequence, whether or not anything was published to it yet."""
@@ -293,7 +293,7 @@ class AsyncClient:
 
     def sql(self, stream: str = "main") -> AsyncSql:
         """The database of a stream, whether or not anything was executed on it yet."""
-        return self._sqls.get(stream) or self._sqls.setdefault(stream, AsyncSql(self._line, stream, self.resolve))
+        return self._sqls.get(stream) or self._sqls.setdefault(stream, AsyncSql(self._line, stream))
 
     def graph(self, stream: str) -> AsyncGraph:
         """A stream of the graph, whether or not anything was written to it yet."""

@@ -43,6 +43,7 @@ from chaplain.client.journal_events import (
     PetitionWish,
     ReadWish,
     ResolveWish,
+    RetryWish,
     SessionDown,
     SessionHurt,
     SessionUp,
@@ -123,7 +124,7 @@ class ClientCore:
                 self._keeper.host(now_ns, event)
             case Call() | Connect() | Measure():
                 self._called(now_ns, event)
-            case WriteWish() | ReadWish() | AskWish() | PetitionWish() | ResolveWish():
+            case WriteWish() | ReadWish() | AskWish() | PetitionWish() | ResolveWish() | RetryWish():
                 self._wished(now_ns, event)
             case TakenWish():
                 self._to_journal(now_ns, event)

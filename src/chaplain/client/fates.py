@@ -7,19 +7,22 @@ Invariants: at most `FATES_MAX` batches are remembered, the oldest are forgotten
 
 from __future__ import annotations
 
-from chaplain.client.call_events import Returned
-from chaplain.client.journal_events import JournalEffect, Place, Written
+from collections.abc import Callable
+from typing import TypeAlias
+
+from chaplain.client.journal_events import Place
 from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
 
 FATES_MAX = 4096
+Told: TypeAlias = Callable[[Place | None], None]
+"""Takes where a request is, or None if it is not written and never will be."""
 
 
 class Fates:
-    def __init__(self, effects: list[JournalEffect]) -> None:
-        self._effects = effects
+    def __init__(self) -> None:
         self._known: dict[RequestId, tuple[int, Place | None]] = {}
         """By the first request of a batch: how many it has, and where they are."""
-        self._watchers: dict[RequestId, list[tuple[int, RequestId]]] = {}
+        self._watchers: dict[RequestId, list[tuple[int, RequestId, Told]]] = {}
 
     def get(self, request: RequestId) -> Place | None:
         """Where it is, or None if it is not and never will be; KeyError if that is not known."""
@@ -31,9 +34,9 @@ class Fates:
                 return part_of(place, request)
         raise KeyError(request)
 
-    def watch(self, first: RequestId, request: RequestId, call: int) -> None:
+    def watch(self, first: RequestId, request: RequestId, call: int, told: Told) -> None:
         """Tell this call as soon as the fate of the batch that begins with `first`, and so of the request, is known."""
-        self._watchers.setdefault(first, []).append((call, request))
+        self._watchers.setdefault(first, []).append((call, request, told))
 
     def unwatch(self, call: int) -> None:
         for watchers in self._watchers.values():
@@ -41,15 +44,14 @@ class Fates:
 
     def watchers(self, first: RequestId) -> list[tuple[int, RequestId]]:
         """Take those who will hear of this batch in another way."""
-        return self._watchers.pop(first, [])
+        return [(call, request) for call, request, _ in self._watchers.pop(first, ())]
 
     def know(self, first: RequestId, requests: int, place: Place | None) -> None:
         self._known[first] = (requests, place)
         if len(self._known) > FATES_MAX:
             del self._known[next(iter(self._known))]
-        for call, request in self._watchers.pop(first, ()):
-            part = part_of(place, request)
-            self._effects.append(Returned(call, b"") if part is None else Written(call, part))
+        for _, request, told in self._watchers.pop(first, ()):
+            told(part_of(place, request))
 
 
 def part_of(place: Place | None, request: RequestId) -> Place | None:

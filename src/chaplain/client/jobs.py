@@ -47,7 +47,7 @@ class Jobs:
         self._by_call: dict[int, Job] = {}
         self._deadlines = Deadlines()
         self.due_ns = self._deadlines.next_ns
-        self.fates = Fates(effects)
+        self.fates = Fates()
         self._failed_groups: dict[int, str] = {}
         self.queue: deque[Job] = deque()
         """Not yet signed, in order."""

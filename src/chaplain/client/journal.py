@@ -9,7 +9,7 @@ Invariant: every wish ends in exactly one of `Written`, `Returned` and `Raised`,
 from __future__ import annotations
 
 from random import Random
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from chaplain.client.journal_events import (
     PetitionWish,
     ReadWish,
     ResolveWish,
+    RetryWish,
     SessionDown,
     SessionHurt,
     SessionUp,
@@ -35,6 +36,7 @@ from chaplain.client.outlets import Outlets
 from chaplain.client.petitioning import APPLIED, Petitioning
 from chaplain.client.proof import pack_proof
 from chaplain.client.resolving import Resolving
+from chaplain.client.retrying import Retrying
 from chaplain.client.signer import Signer
 from chaplain.client.streaming import Streaming
 from chaplain.client.writing import Writing
@@ -59,14 +61,15 @@ from chaplain.journal.request import REQUEST_ID_MAX
 from chaplain.link.identity import Identity
 
 ASKS_MAX = 1024
+_Wish: TypeAlias = AskWish | PetitionWish | ResolveWish | RetryWish
 
 
 class _Ask:
-    """A question, a petition or a resolution that somebody waits for."""
+    """A question, a petition, a resolution or a retry that somebody waits for."""
 
     __slots__ = ("petition", "wire", "wish")
 
-    def __init__(self, wish: AskWish | PetitionWish | ResolveWish) -> None:
+    def __init__(self, wish: _Wish) -> None:
         self.wish = wish
         self.wire = 0
         self.petition = 0
@@ -85,10 +88,10 @@ class ClientJournal:
         self._effects: list[JournalEffect] = []
         self._outlets = Outlets(self._effects, cluster)
         self._petitioning = Petitioning(self._outlets, identity, chance)
-        self._writing = Writing(
-            self._effects, self._outlets, self._petitioning, Signer(identity, cluster, secret), ids_max
-        )
+        signer = Signer(identity, cluster, secret)
+        self._writing = Writing(self._effects, self._outlets, self._petitioning, signer, ids_max)
         self._resolving = Resolving(self._effects, self._outlets, self._petitioning, self._writing)
+        self._retrying = Retrying(self._effects, self._outlets, self._petitioning, self._resolving, signer)
         self._streaming = Streaming(self._effects, self._outlets)
         self._asks: dict[int, _Ask] = {}
         self._deadlines = Deadlines()
@@ -100,6 +103,8 @@ class ClientJournal:
                 self._spoke(now_ns, event)
             case Drained():
                 self._writing.drained(now_ns)
+                if self._retrying.retries:
+                    self._retrying.drained(now_ns)
             case WriteWish():
                 self._outlets.wake(now_ns)
                 self._writing.jobs.take(now_ns, event)
@@ -108,7 +113,7 @@ class ClientJournal:
             case ReadWish():
                 self._outlets.wake(now_ns)
                 self._streaming.begin(now_ns, event)
-            case AskWish() | PetitionWish() | ResolveWish():
+            case AskWish() | PetitionWish() | ResolveWish() | RetryWish():
                 self._outlets.wake(now_ns)
                 self._asked(now_ns, event)
             case Cancelled():
@@ -151,7 +156,8 @@ class ClientJournal:
 
     def deadline(self) -> int | None:
         parts = (self._outlets.due_ns(), self._petitioning.due_ns(), self._writing.due_ns(), self._streaming.due_ns())
-        return soonest((self._deadlines.next_ns(), *parts))
+        retries_ns = self._retrying.due_ns() if self._retrying.retries else None
+        return soonest((self._deadlines.next_ns(), retries_ns, *parts))
 
     def _follow(self, now_ns: int) -> None:
         """Everything that is not said and done goes to the session that is chosen now."""
@@ -159,6 +165,7 @@ class ClientJournal:
             self._moves = self._outlets.moves
             self._petitioning.moved(now_ns)
             self._writing.moved(now_ns)
+            self._retrying.moved(now_ns)
             self._streaming.moved()
             for ask in self._asks.values():
                 self._send(ask)
@@ -167,6 +174,7 @@ class ClientJournal:
         self._outlets.woken(now_ns)
         self._petitioning.woken(now_ns)
         self._writing.woken(now_ns)
+        self._retrying.woken(now_ns)
         self._streaming.woken(now_ns, self._outlets.trouble)
         for call in self._deadlines.pop_due(now_ns):
             self._overdue(self._asks[call])
@@ -175,6 +183,7 @@ class ClientJournal:
         """Say again whatever may have been lost."""
         if self._outlets.chosen is not None and self._outlets.chosen.instance == instance:
             self._writing.moved(now_ns)
+            self._retrying.moved(now_ns)
             self._streaming.hurt()
             self._petitioning.moved(now_ns)
             for ask in self._asks.values():
@@ -207,6 +216,8 @@ class ClientJournal:
                 for run in message.runs:
                     self._streaming.note_head(run.stream, run.base_offset + run.messages)
                 self._writing.receipts(now_ns, message)
+                if self._retrying.retries:
+                    self._retrying.receipts(message)
                 self._outlets.heard_receipts(now_ns, spoke.instance)
             case Credit():
                 self._outlets.credit(spoke.instance, message.credit_bytes)
@@ -216,14 +227,16 @@ class ClientJournal:
                 self._writing.go_back(now_ns, message)
             case AlreadyWritten():
                 self._writing.already(now_ns, message)
+                self._retrying.already(message)
             case NotWritten():
                 self._writing.not_written(now_ns, message)
+                self._retrying.not_written(now_ns, message)
             case _:
                 self._outlets.answered(now_ns, spoke.instance, message.call, message, spoke.payload)
 
     # Questions.
 
-    def _asked(self, now_ns: int, wish: AskWish | PetitionWish | ResolveWish) -> None:
+    def _asked(self, now_ns: int, wish: _Wish) -> None:
         ask = _Ask(wish)
         self._asks[wish.call] = ask
         self._deadlines.set(wish.call, now_ns + wish.timeout_ns)
@@ -237,6 +250,8 @@ class ClientJournal:
                 ask.petition = self._petitioning.submit(now_ns, wish.message, lambda _, done: self._decided(ask, done))
             case ResolveWish():
                 self._resolving.resolve(now_ns, wish)
+            case RetryWish():
+                self._retrying.begin(now_ns, wish)
 
     def _send(self, ask: _Ask) -> None:
         if not isinstance(ask.wish, AskWish):
@@ -281,7 +296,10 @@ class ClientJournal:
         self._effects.append(effect)
 
     def _fail(self, ask: _Ask, failure: Failure, reason: str) -> None:
-        self._finish(ask, Raised(ask.wish.call, failure, reason))
+        request = self._retrying.id_of(ask.wish.call)
+        if request is not None:  # what it retries may be written, whatever becomes of it
+            failure, reason = Failure.UNKNOWN, f"it may or may not be written: {reason}; retry with {tuple(request)}"
+        self._finish(ask, Raised(ask.wish.call, failure, reason, request))
 
     def _forget(self, ask: _Ask) -> None:
         call = ask.wish.call
@@ -290,6 +308,7 @@ class ClientJournal:
         self._outlets.forget(ask.wire)
         self._petitioning.withdraw(ask.petition)
         self._resolving.cancel(call)
+        self._retrying.cancel(call)
 
     def _cancelled(self, call: int) -> None:
         if call in self._asks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -51,11 +51,10 @@ class Line(Protocol):
 class AsyncJournal:
     """A stream of the journal: one agreed order, on disk at a quorum before the receipt."""
 
-    def __init__(self, line: Line, stream: str, resolve: Callable[[Sequence[int]], Awaitable[Receipt | None]]) -> None:
+    def __init__(self, line: Line, stream: str) -> None:
         self.stream = journal_requests.check_stream_name(stream)
         self._line = line
         self._together = line.together(stream)
-        self._resolve = resolve
 
     def __repr__(self) -> str:
         return f"AsyncJournal({self.stream!r})"
@@ -69,21 +68,23 @@ class AsyncJournal:
     ) -> Receipt:
         """Append one message. Thousands may be under way: whatever waits is packed together.
 
-        With the `id` of an `Unknown`: only if that one is not written; else gives its receipt.
+        With the `id` of an `Unknown`: only if neither that one nor another retry of it is written; else gives that
+        one's receipt.
         """
-        if id is not None and (known := await self._resolve(id)) is not None:
-            return known
-        if type(value) is bytes and len(value) < CHUNK_BYTES and key is None and headers is None:
+        if type(value) is bytes and len(value) < CHUNK_BYTES and key is None and headers is None and id is None:
             return await self._together.write(value)
         batch = journal_requests.single(self.stream, value, key, headers)
         self._together.ship()  # what was written before goes before
-        return (await self._line.run(journal_requests.write(batch)))[0]
+        return await self._line.run(journal_requests.write_one(batch, id))
 
-    async def write_many(self, items: Iterable[Item]) -> Receipts:
-        """Append messages as one request: all of them, one after the other, or none."""
+    async def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002 likewise
+        """Append messages as one request: all of them, one after the other, or none.
+
+        With the `id` of an `Unknown`: as `write` does.
+        """
         batch = journal_requests.many(self.stream, items)
         self._together.ship()  # what was written before goes before
-        return await self._line.run(journal_requests.write(batch))
+        return await self._line.run(journal_requests.write(batch, id))
 
     def writer(self, receipts: bool = False) -> AsyncWriter:
         """The fast way for many: packs and pipelines; use it in an `async with` statement.

@@ -82,6 +82,16 @@ class ResolveWish(Frozen, frozen=True):
     timeout_ns: int
 
 
+class RetryWish(Frozen, frozen=True):
+    """Write this request unless that one is written, or was written since in another one's place: then its place."""
+
+    call: int
+    batch: Batch
+    client_id: int
+    request: int
+    timeout_ns: int
+
+
 class AskWish(Frozen, frozen=True):
     call: int
     question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret | AskPaid
@@ -96,7 +106,7 @@ class PetitionWish(Frozen, frozen=True):
     timeout_ns: int
 
 
-Wish: TypeAlias = WriteWish | ReadWish | ResolveWish | AskWish | PetitionWish
+Wish: TypeAlias = WriteWish | RetryWish | ReadWish | ResolveWish | AskWish | PetitionWish
 
 
 # Sessions.

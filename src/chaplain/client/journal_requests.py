@@ -5,10 +5,19 @@ What a caller got wrong is raised here, before anything is sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from chaplain.client.journal_events import AskWish, Batch, PetitionWish, Place, ReadWish, ResolveWish, WriteWish
+from chaplain.client.journal_events import (
+    AskWish,
+    Batch,
+    PetitionWish,
+    Place,
+    ReadWish,
+    ResolveWish,
+    RetryWish,
+    WriteWish,
+)
 from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
 from chaplain.client.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
 from chaplain.client.proof import Proof, read_proof
@@ -18,7 +27,7 @@ from chaplain.client.streaming import FROM_HEAD, FROM_START
 from chaplain.errors import Malformed, Missing
 from chaplain.journal.client_messages import AskProof, ListClients, ListStreams, WrapSecret
 from chaplain.journal.config_message import ACL_BYTES, AddIdentity, RemoveIdentity
-from chaplain.journal.request import check_stream
+from chaplain.journal.request import REQUEST_ID_MAX, check_stream
 from chaplain.journal.signing import SECRET_BYTES, SignatureType
 from chaplain.link.identity import KEY_BYTES, from_text
 from chaplain.segment.headers import encode_headers
@@ -149,19 +158,32 @@ def many(stream: str, items: Iterable[Item]) -> Batch:
     return gathering.batch(stream, transaction=True)
 
 
-def write(batch: Batch) -> Ask[Receipts]:
-    return Ask(lambda call, timeout_ns: WriteWish(call, batch, timeout_ns), Receipts)
+def write(batch: Batch, retried: Sequence[int] | None = None) -> Ask[Receipts]:
+    """With the id of a request that is retried, unless that is written: then its receipts."""
+    return Ask(_writing(batch, retried), Receipts)
 
 
-def write_one(batch: Batch) -> Ask[Receipt]:
+def write_one(batch: Batch, retried: Sequence[int] | None = None) -> Ask[Receipt]:
     """The same for a batch of one request: its last receipt."""
-    return Ask(lambda call, timeout_ns: WriteWish(call, batch, timeout_ns), last_receipt)
+    return Ask(_writing(batch, retried), last_receipt)
+
+
+def _writing(batch: Batch, retried: Sequence[int] | None) -> Callable[[int, int], WriteWish | RetryWish]:
+    if retried is None:
+        return lambda call, timeout_ns: WriteWish(call, batch, timeout_ns)
+    client_id, message_id = _request_id(retried)
+    return lambda call, timeout_ns: RetryWish(call, batch, client_id, message_id, timeout_ns)
+
+
+def _request_id(request: Sequence[int]) -> tuple[int, int]:
+    numbers = isinstance(request, tuple | list) and [type(part) for part in request] == [int, int]
+    if not numbers or min(request) < 1 or max(request) > REQUEST_ID_MAX:
+        raise ValueError(f"a request's id is two numbers from 1 on, as the `id` of an `Unknown`, not {request!r}")
+    return request[0], request[1]
 
 
 def resolve(request: Sequence[int]) -> Ask[Receipt | None]:
-    if not isinstance(request, tuple | list) or [type(part) for part in request] != [int, int] or min(request) < 1:
-        raise ValueError(f"a request's id is two numbers from 1 on, as the `id` of an `Unknown`, not {request!r}")
-    client_id, message_id = request
+    client_id, message_id = _request_id(request)
     return Ask(
         lambda call, timeout_ns: ResolveWish(call, client_id, message_id, timeout_ns),
         lambda found: last_receipt(found) if isinstance(found, Place) else None,

@@ -52,10 +52,9 @@ class Line(Protocol):
 class Journal:
     """A stream of the journal: one agreed order, on disk at a quorum before the receipt."""
 
-    def __init__(self, line: Line, stream: str, resolve: Callable[[Sequence[int]], Receipt | None]) -> None:
+    def __init__(self, line: Line, stream: str) -> None:
         self.stream = journal_requests.check_stream_name(stream)
         self._line = line
-        self._resolve = resolve
 
     def __repr__(self) -> str:
         return f"Journal({self.stream!r})"
@@ -69,15 +68,18 @@ class Journal:
     ) -> Receipt:
         """Append one message.
 
-        With the `id` of an `Unknown`: only if that one is not written; else gives its receipt.
+        With the `id` of an `Unknown`: only if neither that one nor another retry of it is written; else gives that
+        one's receipt.
         """
         batch = journal_requests.single(self.stream, value, key, headers)
-        known = None if id is None else self._resolve(id)
-        return known if known is not None else self._line.run(journal_requests.write_one(batch))
+        return self._line.run(journal_requests.write_one(batch, id))
 
-    def write_many(self, items: Iterable[Item]) -> Receipts:
-        """Append messages as one request: all of them, one after the other, or none."""
-        return self._line.run(journal_requests.write(journal_requests.many(self.stream, items)))
+    def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002 likewise
+        """Append messages as one request: all of them, one after the other, or none.
+
+        With the `id` of an `Unknown`: as `write` does.
+        """
+        return self._line.run(journal_requests.write(journal_requests.many(self.stream, items), id))
 
     def writer(self, receipts: bool = False) -> Writer:
         """The fast way for many: packs and pipelines; use it in a `with` statement.

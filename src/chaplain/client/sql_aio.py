@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from chaplain.client import journal_requests, sql_requests
 from chaplain.client.journal_aio import AsyncWriter, Line
@@ -25,10 +25,9 @@ class AsyncSqlWriter(AsyncWriter):
 class AsyncSql:
     """The database of a stream: statements in one agreed order, executed alike on every node."""
 
-    def __init__(self, line: Line, stream: str, resolve: Callable[[Sequence[int]], Awaitable[Receipt | None]]) -> None:
+    def __init__(self, line: Line, stream: str) -> None:
         self.stream = journal_requests.check_stream_name(stream)
         self._line = line
-        self._resolve = resolve
         self._index = 0
         self._check: asyncio.Task[None] | None = None
         self._writers: list[AsyncSqlWriter] = []
@@ -45,17 +44,17 @@ class AsyncSql:
     ) -> Result:
         """Execute one statement, with `?` or `:name` for parameters; raises `StatementFailed` if it failed.
 
-        With the `id` of an `Unknown`: only if that one was not executed; else gives its result.
+        With the `id` of an `Unknown`: only if neither that one nor another retry of it is executed; else gives that
+        one's result.
         """
         return await self.transaction([(sql, parameters or ())], id)
 
     async def transaction(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Result:  # noqa: A002 likewise
         """Execute statements as one request: all of them, or none."""
         batch = sql_requests.transaction(self.stream, items)
-        receipt = None if id is None else await self._resolve(id)
-        if receipt is None:
+        if id is None:  # else it was looked at when it was first tried
             await self._checked()
-            receipt = (await self._line.run(journal_requests.write(batch)))[0]
+        receipt = (await self._line.run(journal_requests.write(batch, id)))[0]
         self._index = max(self._index, receipt.index)
         try:
             result = await self._collector.result(receipt)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from chaplain.client import journal_requests, sql_requests
-from chaplain.client.journal_results import Receipt, RequestId
+from chaplain.client.journal_results import RequestId
 from chaplain.client.journal_sync import Line, Writer
 from chaplain.client.sql_requests import Item, Parameters
 from chaplain.client.sql_results import Result, Row, checked
@@ -24,10 +24,9 @@ class SqlWriter(Writer):
 class Sql:
     """The database of a stream: statements in one agreed order, executed alike on every node."""
 
-    def __init__(self, line: Line, stream: str, resolve: Callable[[Sequence[int]], Receipt | None]) -> None:
+    def __init__(self, line: Line, stream: str) -> None:
         self.stream = journal_requests.check_stream_name(stream)
         self._line = line
-        self._resolve = resolve
         self._index = 0
         self._checked = False
         self._writers: list[SqlWriter] = []
@@ -43,17 +42,17 @@ class Sql:
     ) -> Result:
         """Execute one statement, with `?` or `:name` for parameters; raises `StatementFailed` if it failed.
 
-        With the `id` of an `Unknown`: only if that one was not executed; else gives its result.
+        With the `id` of an `Unknown`: only if neither that one nor another retry of it is executed; else gives that
+        one's result.
         """
         return self.transaction([(sql, parameters or ())], id)
 
     def transaction(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Result:  # noqa: A002 likewise
         """Execute statements as one request: all of them, or none."""
         batch = sql_requests.transaction(self.stream, items)
-        receipt = None if id is None else self._resolve(id)
-        if receipt is None:
+        if id is None:  # else it was looked at when it was first tried
             self._check()
-            receipt = self._line.run(journal_requests.write(batch))[0]
+        receipt = self._line.run(journal_requests.write(batch, id))[0]
         self._index = max(self._index, receipt.index)
         try:
             result = self._line.run(sql_requests.result(self.stream, receipt))

@@ -282,7 +282,7 @@ class Client:
 
     def journal(self, stream: str) -> Journal:
         """A stream of the journal, whether or not anything was written to it yet."""
-        return Journal(self._line, stream, self.resolve)
+        return Journal(self._line, stream)
 
     def sequence(self, stream: str) -> SequenceStream:
         """A stream of the sequence, whether or not anything was published to it yet."""
@@ -290,7 +290,7 @@ class Client:
 
     def sql(self, stream: str = "main") -> Sql:
         """The database of a stream, whether or not anything was executed on it yet."""
-        return self._sqls.get(stream) or self._sqls.setdefault(stream, Sql(self._line, stream, self.resolve))
+        return self._sqls.get(stream) or self._sqls.setdefault(stream, Sql(self._line, stream))
 
     def graph(self, stream: str) -> Graph:
         """A stream of the graph, whether or not anything was written to it yet."""

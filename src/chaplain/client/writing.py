@@ -28,7 +28,7 @@ from chaplain.client.refusals import ELSEWHERE, FULL, IDENTITY, INVALID, LATER, 
 from chaplain.client.signer import Signer
 from chaplain.core import soonest
 from chaplain.journal.client_messages import AlreadyWritten, Decided, GoBack, NotWritten, Receipts, Write
-from chaplain.journal.config_message import FenceLane, LeaseLane, ReleaseLane
+from chaplain.journal.config_message import FenceLane, LeaseLane, RetireLane
 from chaplain.journal.request import REQUEST_ID_MAX
 
 PACKS_MAX = 48
@@ -135,7 +135,7 @@ class Writing:
         why = "the client was closed before a receipt came"
         lane = self._lane
         if lane is not None and not lane.in_flight and self._outlets.chosen is not None:
-            self._release(now_ns, lane)
+            self._retire(now_ns, lane)
         self.jobs.refuse_queued(f"not written: {why}", Failure.CLOSED)
         self._lose_all(why)
 
@@ -305,13 +305,15 @@ class Writing:
         if lane.in_flight:
             return
         if self._retiring.pop(lane.client_id, None) is not None:
-            self._release(now_ns, lane)
+            self._retire(now_ns, lane)
         elif lane is self._lane and self._phase is Phase.OPEN and lane.next_id > self._ids_max:
             self._lane, self._phase = None, Phase.NONE
-            self._release(now_ns, lane)
+            self._retire(now_ns, lane)
 
-    def _release(self, now_ns: int, lane: Lane[Job]) -> None:
-        self._petitioning.submit(now_ns, ReleaseLane(lane.client_id), lambda now_ns, decided: None)
+    def _retire(self, now_ns: int, lane: Lane[Job]) -> None:
+        """What became of its requests can be asked for a while."""
+        retire = RetireLane(lane.client_id, self._outlets.acl)
+        self._petitioning.submit(now_ns, retire, lambda now_ns, decided: None)
 
     # Sending.
 

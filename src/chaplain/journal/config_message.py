@@ -24,6 +24,7 @@ ACL_BYTES = 15
 NO_ACL = bytes(ACL_BYTES)
 NONCE_BYTES = 16
 _ADMIN = 1
+_RETRY = b"retry of"
 
 
 class AddIdentity(Frozen, frozen=True):
@@ -57,6 +58,13 @@ class ReleaseLane(Frozen, frozen=True):
     client_id: int
 
 
+class RetireLane(Frozen, frozen=True):
+    """Remove Client by both: the lane of this identity is over, and how far it came is remembered for a while."""
+
+    client_id: int
+    acl: bytes
+
+
 class FenceLane(Frozen, frozen=True):
     """Nothing is applied on this lane from here on: what has not been by now never will be."""
 
@@ -71,7 +79,7 @@ class MakeCheckpoint(Frozen, frozen=True):
 
 
 ConfigMessage: TypeAlias = (
-    AddIdentity | LeaseLane | RemoveIdentity | ReleaseLane | FenceLane | MakeCheckpoint | NodeMessage
+    AddIdentity | LeaseLane | RemoveIdentity | ReleaseLane | RetireLane | FenceLane | MakeCheckpoint | NodeMessage
 )
 
 
@@ -88,6 +96,15 @@ class Petition(Frozen, frozen=True):
     """The data that the signature covers."""
 
 
+def retry_nonce(client_id: int, request: int) -> bytes:
+    """What leases the lane on which this request is written once it is known not to be: the same for whoever asks."""
+    return _RETRY + put_number(client_id, 4) + put_number(request, 4)
+
+
+def is_of_retry(nonce: bytes) -> bool:
+    return nonce.startswith(_RETRY)
+
+
 def acl_id(regime: int, index: int, entry: int) -> bytes:
     """The full id of a cluster journal entry."""
     return put_number(regime, 4) + put_number(index, 8) + put_number(entry, 3)
@@ -97,7 +114,7 @@ def entry_type_of(message: ConfigMessage) -> EntryType:
     match message:
         case AddIdentity() | LeaseLane():
             return EntryType.ADD_CLIENT
-        case RemoveIdentity() | ReleaseLane():
+        case RemoveIdentity() | ReleaseLane() | RetireLane():
             return EntryType.REMOVE_CLIENT
         case FenceLane():
             return EntryType.FENCE_CLIENT
@@ -133,6 +150,8 @@ def encode_fields(message: ConfigMessage) -> bytes:
             return _client(0, message.acl)
         case ReleaseLane():
             return _client(message.client_id, NO_ACL)
+        case RetireLane():
+            return _client(message.client_id, message.acl)
         case FenceLane():
             return put_number(message.client_id, 4)
         case MakeCheckpoint():
@@ -187,8 +206,10 @@ def _fields(cursor: Cursor, entry_type: int) -> ConfigMessage:
             return _add_client(cursor)
         case EntryType.REMOVE_CLIENT:
             client_id, acl = cursor.number(4, "client id"), cursor.take(ACL_BYTES, "ACL id")
-            if bool(client_id) == (acl != NO_ACL):
-                raise Malformed("Remove Client: either a client id or an ACL id")
+            if not client_id and acl == NO_ACL:
+                raise Malformed("Remove Client: a client id, an ACL id, or both")
+            if client_id and acl != NO_ACL:
+                return RetireLane(client_id, acl)
             return ReleaseLane(client_id) if client_id else RemoveIdentity(acl)
         case EntryType.FENCE_CLIENT:
             return FenceLane(cursor.number(4, "client id"))

@@ -9,7 +9,7 @@ decided in `assembly`; its later stages bear no signature, for only a master can
 | Add Client, new identity | an admin | same nonce, same signer: the same ACL id, even when it has been removed since |
 | Add Client, lane | the identity | same nonce: the same lane, while there is one |
 | Remove Client, identity | an admin, or the identity; never the last admin | nothing more happens |
-| Remove Client, lane; Fence | an admin, or its identity | nothing more happens |
+| Remove Client, lane, for good or remembered; Fence | an admin, or its identity | nothing more happens |
 | Checkpoint | an admin | there is another one |
 | everything about nodes | an admin | same nonce, same signer: the same change |
 
@@ -36,11 +36,12 @@ from chaplain.journal.config_message import (
     Petition,
     ReleaseLane,
     RemoveIdentity,
+    RetireLane,
     acl_id,
 )
 from chaplain.journal.decided import ConfigVerdict
 from chaplain.journal.facts import Client, Lane, Status
-from chaplain.journal.lanes import make_room
+from chaplain.journal.lanes import make_room, retired
 from chaplain.journal.node_message import AddNode, NewSet, NodeMessage, RemoveNode, Step, decode_step, is_opening
 from chaplain.journal.signing import SignatureType, Wrapping
 from chaplain.journal.state import Draft
@@ -83,6 +84,8 @@ class Configuration:
                 return _remove(draft, message, signer)
             case ReleaseLane():
                 return _release(draft, message, signer)
+            case RetireLane():
+                return _retire(draft, message, signer)
             case FenceLane():
                 return _fence(draft, message, signer)
             case MakeCheckpoint():
@@ -203,6 +206,16 @@ def _release(draft: Draft, message: ReleaseLane, signer: Client) -> ConfigVerdic
     if isinstance(lane, Reason):
         return _refused(lane)
     draft.drop_lane(lane.client_id)
+    return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
+
+
+def _retire(draft: Draft, message: RetireLane, signer: Client) -> ConfigVerdict:
+    lane = _own_lane(draft, message.client_id, signer)
+    if isinstance(lane, Reason):
+        return _refused(lane)
+    if lane.acl != message.acl:
+        return _refused(Reason.NOT_ALLOWED)
+    draft.amend_lane(retired(lane))
     return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
 
 

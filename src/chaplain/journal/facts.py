@@ -47,6 +47,7 @@ class Lane(Frozen, frozen=True, array_like=True):
     client_id: int
     acl: bytes
     nonce: bytes
+    """Of its lease; empty once it was given back."""
     active_ns: int
     """Cluster time of the lease or of the last pack that was applied."""
     last_id: int = 0

@@ -4,6 +4,10 @@
     first id > last + 1     gap: go back to last + 1     below everything remembered             old: already written
     anything else           conflict: an id was signed twice, over different octets
 
+On the lane of a retry, which whoever retries the same request gets, the first request is the only one there is: any
+other is answered with its receipt, for those who retry need not know of each other (docs/decisions/0168). A lane that
+was given back stays for a while, fenced, so that somebody can still ask how far it came (docs/decisions/0169).
+
 Decides by ids and digests alone; whether signatures hold was decided before. A client keeps the octets of a request
 until it is answered and sends the same ones again, so a pack that overlaps another one with other bounds is a
 conflict, too: no pack is ever applied in part (docs/decisions/0031).
@@ -18,10 +22,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from chaplain.journal.config_message import is_of_retry
 from chaplain.journal.facts import Lane, Remembered
 from chaplain.journal.founding import Policy
 from chaplain.journal.request import Heading
 from chaplain.journal.state import Draft
+
+RETIRED_PACKS = 8
+"""Packs of a lane whose receipts can be given again after it was given back."""
 
 
 class Standing(Enum):
@@ -47,6 +55,8 @@ def rule(lane: Lane, heading: Heading, digest: bytes) -> Ruling:
     overlapped = _overlapped(lane, heading)
     if overlapped is None:
         return Ruling(Standing.OLD)
+    if is_of_retry(lane.nonce):
+        return Ruling(Standing.SEEN, overlapped)
     if overlapped.digest == digest:
         return Ruling(Standing.SEEN, overlapped)
     return Ruling(Standing.CONFLICT, overlapped)
@@ -69,6 +79,15 @@ def applied(lane: Lane, remembered: Remembered, policy: Policy) -> Lane:
     )
 
 
+def retired(lane: Lane) -> Lane:
+    """The lane after it was given back: nothing more is applied on it, and it cannot be leased again."""
+    return msgspec.structs.replace(lane, nonce=b"", fenced=True, recent=lane.recent[-RETIRED_PACKS:])
+
+
+def is_retired(lane: Lane) -> bool:
+    return not lane.nonce
+
+
 def reclaim(draft: Draft) -> None:
     """End lanes that nobody has used for long, by cluster time."""
     horizon_ns = draft.moment.timestamp_ns - draft.state.founding.policy.lane_idle_ns
@@ -79,16 +98,24 @@ def reclaim(draft: Draft) -> None:
 
 
 def make_room(draft: Draft, acl: bytes) -> bool:
-    """Whether the identity may have one more lane; at its bound, its longest unused one goes if it may."""
+    """Whether the identity may have one more lane; at a bound, one that was given back goes, or its longest unused."""
     policy = draft.state.founding.policy
     lanes = draft.lanes_by_use()
     own = [lane for lane in lanes if lane.acl == acl]
     if len(own) < policy.lanes_per_identity_max and len(lanes) < policy.lanes_max:
         return True
+    spare = [lane for lane in (lanes if len(own) < policy.lanes_per_identity_max else own) if is_retired(lane)]
+    if spare:
+        draft.drop_lane(min(spare, key=_use).client_id)
+        return True
     if not own:
         return False
-    oldest = min(own, key=lambda lane: (lane.active_ns, lane.client_id))
+    oldest = min(own, key=_use)
     if draft.moment.timestamp_ns - oldest.active_ns < policy.lane_spare_ns:
         return False
     draft.drop_lane(oldest.client_id)
     return True
+
+
+def _use(lane: Lane) -> tuple[int, int]:
+    return lane.active_ns, lane.client_id

@@ -70,14 +70,23 @@ class State:
             self.clients[acl] = Client(acl, seed.name, seed.key, seed.signature_type, b"", *rights, nonce=b"")
 
     def put_lane(self, lane: Lane) -> None:
-        if self.lanes.pop(lane.client_id, None) is None:
+        before = self.lanes.get(lane.client_id)
+        if before is not None and before.active_ns != lane.active_ns:
+            del self.lanes[lane.client_id]  # it was used, and goes to the end
+        self.lanes[lane.client_id] = lane
+        if before is None and lane.nonce:
             self.leases[lane.acl, lane.nonce] = lane.client_id
             self.lane_counts[lane.acl] = self.lane_counts.get(lane.acl, 0) + 1
-        self.lanes[lane.client_id] = lane
+        elif before is not None and before.nonce != lane.nonce:
+            self._end_lease(before)
 
     def drop_lane(self, client_id: int) -> None:
-        lane = self.lanes.pop(client_id)
-        if self.leases[lane.acl, lane.nonce] == client_id:
+        self._end_lease(self.lanes.pop(client_id))
+
+    def _end_lease(self, lane: Lane) -> None:
+        if not lane.nonce:
+            return  # it was given back before
+        if self.leases[lane.acl, lane.nonce] == lane.client_id:
             del self.leases[lane.acl, lane.nonce]
         self.lane_counts[lane.acl] -= 1
         if not self.lane_counts[lane.acl]:
@@ -187,13 +196,21 @@ class Draft:
         self._lanes[lane.client_id] = lane
         self._leases[lane.acl, lane.nonce] = lane.client_id
 
+    def amend_lane(self, lane: Lane) -> None:
+        """Change a lane without its being used."""
+        before = self.lane(lane.client_id)
+        assert before is not None, "a lane that is over is changed"
+        assert before.active_ns == lane.active_ns, "to change when a lane was used is to use it"
+        self._lanes[lane.client_id] = lane
+
     def drop_lane(self, client_id: int) -> None:
         self._lanes[client_id] = None
 
     def leased(self, acl: bytes, nonce: bytes) -> Lane | None:
         """The lane that this wish was granted before."""
         client_id = self._leases.get((acl, nonce)) or self.state.leases.get((acl, nonce))
-        return self.lane(client_id) if client_id else None
+        lane = self.lane(client_id) if client_id else None
+        return lane if lane is not None and lane.nonce == nonce else None
 
     def lanes_by_use(self) -> list[Lane]:
         """All lanes, the longest unused first."""

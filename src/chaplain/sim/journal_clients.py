@@ -27,7 +27,7 @@ from chaplain.journal.client_messages import (
     Write,
 )
 from chaplain.journal.cluster_message import Reference
-from chaplain.journal.config_message import FenceLane, LeaseLane, RemoveIdentity, entry_type_of
+from chaplain.journal.config_message import FenceLane, LeaseLane, RemoveIdentity, RetireLane, entry_type_of
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.journal_events import Told
 from chaplain.journal.peer_messages import AskState, Covered, PassPetition, Payload, PeerMessage, StatePiece
@@ -95,7 +95,8 @@ class SimClient:
         elif len(self.outbox) < _OUTBOX_MAX and self.rng.random() < 0.5:
             self._write(world)
         elif self.rng.random() < 0.01:
-            self._petition(world, FenceLane(self.lane), self.rng.randbytes(16))
+            end = RetireLane(self.lane, self.acl) if self.lane % 2 else FenceLane(self.lane)
+            self._petition(world, end, self.rng.randbytes(16))
 
     def _connect(self, world: World) -> None:
         old = world.hosts.get(self._at[0])

@@ -24,6 +24,7 @@ from chaplain.journal.config_message import (
     MakeCheckpoint,
     ReleaseLane,
     RemoveIdentity,
+    RetireLane,
     acl_id,
 )
 from chaplain.journal.founding import Founding
@@ -151,7 +152,7 @@ class Oracle:
             met = [known for known in remembered if known[0] <= last and first <= known[1]]
             if not met:
                 return "old", -1
-            if met[-1] == (first, last, signed):
+            if met[-1] == (first, last, signed) or lane.nonce.startswith(b"retry of"):
                 return "duplicate", -1
             self._clients[lane.acl].end = "compromised"
             return "compromised", -1
@@ -242,12 +243,16 @@ class Oracle:
                 return self._remove(message, petition.signer, signer), 0
             case MakeCheckpoint():
                 return ("applied" if signer.admin else "refused"), 0
-            case FenceLane() | ReleaseLane():
+            case FenceLane() | ReleaseLane() | RetireLane():
                 lane = self._lanes.get(message.client_id)
                 if lane is None or not (signer.admin or lane.acl == petition.signer):
                     return "refused", 0
                 if isinstance(message, ReleaseLane):
                     del self._lanes[message.client_id]
+                elif isinstance(message, RetireLane):
+                    if lane.acl != message.acl:
+                        return "refused", 0
+                    lane.fenced, lane.nonce, lane.written = True, b"", lane.written[-8:]
                 elif not lane.fenced:
                     lane.fenced, lane.used_ns = True, body.timestamp_ns
                 return "applied", message.client_id
