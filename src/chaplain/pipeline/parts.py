@@ -1,11 +1,11 @@
 """Reads the records of messages whose places are known, for tasks: checked, or with what is wrong with them.
 
-Decides whether a record can be read. Refuses to know what is in it.
+Decides whether a record can be read, wherever it was written. Refuses to know what is in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 import msgspec
@@ -16,7 +16,7 @@ from chaplain.pipeline.checker import Checker
 from chaplain.pipeline.ledger import Held, Place
 from chaplain.pipeline.runs import Run
 from chaplain.segment.files import OpenSegment
-from chaplain.segment.record import decode_body, decode_head
+from chaplain.segment.record import Record, decode_body, decode_head
 
 
 class PartReader:
@@ -45,9 +45,19 @@ class PartReader:
             self._segment, self._path = OpenSegment(path), path
         return self._segment
 
-    def read(self, place: Place | None, reason: str) -> Part:
-        if place is None:
+    def read(self, places: Sequence[Place], reason: str) -> Part:
+        """The first that can be read of what was written, first and again; what else can be read must be the same."""
+        if not places:
             return Damage(reason or "no record of it")
+        found = [self._read(place) for place in places]
+        readable = [part for part in found if isinstance(part, Record)]
+        for part in readable[1:]:
+            if part.body != readable[0].body:
+                head = msgspec.structs.replace(part, body=b"")
+                return Damage("it was written again, and is not the same there", head, bytes(part.body))
+        return readable[0] if readable else found[0]
+
+    def _read(self, place: Place) -> Part:
         path, position, size_bytes = place
         try:
             segment = self._open(path)
@@ -66,5 +76,5 @@ def check(messages: Iterable[Held], keys: Keys | None = None) -> Run:
     checker = Checker(keys)
     with PartReader() as reader:
         for held in messages:
-            checker.message(held, [reader.read(place, held.reason) for place in held.places])
+            checker.message(held, [reader.read(places, held.reason) for places in held.places])
     return checker.run

@@ -23,7 +23,7 @@ from chaplain.pipeline.ledger import Held, Known, Ledger, cut_tail
 from chaplain.pipeline.manifest import Proven
 from chaplain.pipeline.parts import PartReader
 from chaplain.pipeline.runs import Point, State
-from chaplain.pipeline.walk import LOG, Spot, Start, Step, stands, walk
+from chaplain.pipeline.walk import LOG, Gap, Spot, Start, Step, stands, walk
 from chaplain.segment.files import OpenSegment, list_segments
 from chaplain.segment.record import Kind, Record
 
@@ -193,9 +193,16 @@ def _jot(folder: Path) -> tuple[int, int] | None:
 
 
 def _first(steps: Iterable[Step]) -> int:
-    """The first message that begins here."""
-    begun = (step.index for step in steps if isinstance(step, Spot) and step.part == 0 and step.kind == Kind.META)
-    return next(begun, 1)
+    """The first message that begins here, in the first file. Before it may stand what was written again of others."""
+    first, last = None, 0
+    for step in steps:
+        if isinstance(step, Gap) or (first is not None and isinstance(step, Spot) and step.sequence > first.sequence):
+            break
+        if isinstance(step, Spot) and step.part == 0 and step.kind == Kind.META:
+            if first is None or step.index > last + 1:
+                first = step
+            last = max(last, step.index)
+    return 1 if first is None else first.index
 
 
 def _registry(messages: Iterable[Held], founded: Founded, known: Signers | None) -> Registry:
@@ -215,7 +222,7 @@ def _registry(messages: Iterable[Held], founded: Founded, known: Signers | None)
 
 def cut(messages: Sequence[Held], tasks: int) -> list[list[Held]]:
     """Runs of messages, of about equal size in octets."""
-    sizes = [sum(place[2] for place in held.places if place) for held in messages]
+    sizes = [sum(size for places in held.places for _, _, size in places) for held in messages]
     total = sum(sizes)
     tasks = min(TASKS_MAX, max(tasks, total // TASK_BYTES))
     share = max(1, -(-total // tasks))
