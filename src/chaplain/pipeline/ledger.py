@@ -14,6 +14,7 @@ left out unless something says that it is agreed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from chaplain.core import Frozen
 from chaplain.pipeline.breaks import Break
@@ -23,6 +24,9 @@ from chaplain.segment.record import Kind
 
 Place = tuple[str, int, int]
 """File, position and size of a record."""
+
+
+_NO_RECORD = Gap("no record of it")
 
 
 class Held(Frozen, frozen=True):
@@ -76,7 +80,8 @@ class Ledger:
         self._first = first
         self._versions: dict[int, dict[bytes, _Version]] = {}
         self._marks: dict[tuple[int, bytes], None] = {}
-        self._reasons: dict[int, str] = {}
+        self._gaps: dict[int, Gap] = {}
+        """Where a message should be, if nothing can be read there."""
         self._before: Spot | None = None
         """The last record of the furthest message so far: what is written again behind it is not in its place."""
         self._gap: Gap | None = None
@@ -144,9 +149,9 @@ class Ledger:
         if gap is None:
             return
         for index in range(self._next, high + 1):
-            self._reasons.setdefault(index, gap.reason)
+            self._gaps.setdefault(index, gap)
         if self._next > high:
-            self.breaks.append(Break("", max(high, 0), "damaged", "records without a gap", gap.reason))
+            self.breaks.append(Break("", max(high, 0), "damaged", "records without a gap", gap.reason, file=gap.file))
 
     # Picking versions.
 
@@ -189,17 +194,18 @@ class Ledger:
         alone = len(hole) == 1 and hole[0] in self._chosen
         if not alone:
             first, last = hole[0], hole[-1]
-            reasons = dict.fromkeys(self._reasons[index] for index in hole if index in self._reasons)
+            gaps = [self._gaps[index] for index in hole if index in self._gaps]
+            reasons = dict.fromkeys(gap.reason for gap in gaps)
             expected = f"message {first}" if first == last else f"messages {first} to {last}"
             found = "; ".join(reasons) or f"message {last + 1}"
-            self.breaks.append(Break("", first, "missing", expected, found))
+            self.breaks.append(Break("", first, "missing", expected, found, file=gaps[0].file if gaps else ""))
         for index in hole:
             if index in self._chosen:
                 yield self._held(index, self._chosen[index], told=not alone)
 
     def _held(self, index: int, version: _Version, told: bool = False) -> Held:
         places = tuple(tuple(map(_place, version.spots.get(part, ()))) for part in range(version.parts))
-        reason = "" if version.whole else self._reasons.get(index, "no record of it")
+        reason = "" if version.whole else self._gaps.get(index, _NO_RECORD).reason
         return Held(index, version.chain, version.previous, places, reason, told)
 
     def _check_marks(self) -> None:
@@ -215,13 +221,12 @@ class Ledger:
     def _check_order(self) -> None:
         before: Spot | None = None
         for message in self.messages:
-            if message.index in self._reasons:
+            if message.index in self._gaps:
                 continue  # what stood in its place cannot be read: wherever it is, it was written again
             first = self._chosen[message.index].first
             if before is not None and (first.sequence, first.position) < (before.sequence, before.position):
-                self.breaks.append(
-                    Break("", message.index, "order", f"behind message {message.index - 1}", "before it")
-                )
+                expected, file = f"behind message {message.index - 1}", Path(first.path).name
+                self.breaks.append(Break("", message.index, "order", expected, "before it", file=file))
             before = first
 
     def reaches(self, known: Iterable[Known]) -> list[Break]:

@@ -6,8 +6,11 @@ an earlier proof, the logs of the other nodes. Everything is read from heads alo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import msgspec
 
 from chaplain.config import NODE_FILE
 from chaplain.core import Frozen
@@ -55,6 +58,10 @@ class Plan(Frozen, frozen=True):
     """Where the last message begins: the next proof goes on from there."""
     anchor: Anchor | None = None
     """The checkpoint that the proof leans on, because the log's beginning was dropped."""
+    node: int = 0
+    """Whose log is proven; 0: not known."""
+    others: tuple[int, ...] = ()
+    """Whose logs are only compared with it, by their heads."""
 
 
 def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> Plan:
@@ -90,6 +97,8 @@ def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> Plan:
         registry.signers() if registry else None,
         best.start(),
         anchor,
+        best.node,
+        tuple(other.node for other in others) if asked.cluster else (),
     )
 
 
@@ -129,6 +138,8 @@ class _Log:
 
     def __init__(self, folder: Path, proven: Proven | None = None) -> None:
         self.folder = folder
+        named = re.fullmatch(r"node-(\d+)", folder.resolve().parent.name)
+        self.node = int(named[1]) if named else 0
         # What others say is read first: the log may have grown since, but not shrunk.
         jot = _jot(folder)
         point = proven.state.point if proven else None
@@ -167,7 +178,7 @@ class _Log:
                 break  # everything behind differs, too
         if all_of_it:
             for one in other.breaks:
-                yield Break(one.stream, one.offset, one.kind, one.expected, f"{one.found} ({name})")
+                yield msgspec.structs.replace(one, found=f"{one.found} ({name})", node=other.node)
 
 
 def _noted(point: Point | None) -> list[Known]:
