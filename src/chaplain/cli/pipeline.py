@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -65,6 +66,7 @@ def land(cluster: str, path: str, node: int | None, output: str, stream: str, ta
     wrong = [pair for pair in storage if "=" not in pair]
     if wrong:
         raise click.UsageError(f"--storage-option {wrong[0]}: write it as K=V")
+    _check_room(tables)
     spark = _session(master, remote, cluster, path)
     from chaplain.pipeline import land as run  # noqa: PLC0415 Spark is heavy
 
@@ -272,6 +274,22 @@ def _session(master: str, remote: str, cluster: str = "", path: str = "", landed
         raise ConfigError(f"{absent.name} is not installed: pip install 'chaplain[spark]'") from None
     progress("starting Spark")
     return local_session(master or "local[*]", remote=remote)
+
+
+def _check_room(tables: str) -> None:
+    """Whether tables can be kept there. Nothing is made: the stream may not be there."""
+    if "://" in tables:
+        return
+    there = next(folder for folder in (Path(tables).absolute(), *Path(tables).absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise ConfigError(f"tables cannot be kept in {tables}: {there} is no folder")
+    try:
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as wrong:
+        raise ConfigError(
+            f"tables cannot be kept in {tables}: nothing can be written there ({wrong.strerror})"
+        ) from None
 
 
 def _look_for(cluster: str, path: str, landed: str) -> None:

@@ -138,7 +138,7 @@ def check_names(given: Mapping[str, str], known: Sequence[str]) -> None:
         name = key.lower()
         if name in spelt or name in _SPARKS or name in _SECRETS or name.startswith("__"):
             continue
-        near = get_close_matches(name, spelt, n=1)
+        near = get_close_matches(name, spelt, n=1, cutoff=0.7)
         meant = f"did you mean {spelt[near[0]]}? " if near else ""
         raise ConfigError(f"there is no option {key}: {meant}Options are {', '.join(known)}")
 
