@@ -14,7 +14,7 @@ from chaplain.pipeline.index import Index
 from chaplain.pipeline.origin import stretch
 from chaplain.pipeline.plan import _first as first_of
 from chaplain.pipeline.rows import ranges, read_range
-from chaplain.pipeline.walk import walk
+from chaplain.pipeline.walk import Spot, walk
 from chaplain.segment.files import OpenSegment, list_segments, scan_file
 from chaplain.segment.pack import decode_pack
 
@@ -161,3 +161,21 @@ def test_a_log_whose_beginning_went_does_not_begin_with_what_was_written_again(t
     scene = Scene(tmp_path, 1)
     scene.write([scene.groups[2], scene.groups[3], scene.groups[6], *scene.groups[12:]])
     assert first_of(walk(scene.segments)) == 13
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_copy_that_is_damaged_is_mended_by_the_next(tmp_path: Path, part: int) -> None:
+    """Its head alone tells what it was; the records around it tell as much."""
+    scene = Scene(tmp_path, 1)
+    index = scene.index(within=(6, -8))
+    copy = scene.group(index)
+    scene.write([*scene.groups[:-5], copy, *scene.groups[-5:-3], copy, *scene.groups[-3:]])
+    _blot(scene, index, 1)
+    found = [one for one in spots(scene) if (one.index, one.part) == (index, part)]
+    _blot_at(Path(found[-2].path), found[-2].position)
+    assert scene.breaks(4) == []
+    assert rows(scene) == list(range(len(rows(scene))))
+
+
+def spots(scene: Scene) -> list[Spot]:
+    return [step for step in walk(scene.segments) if isinstance(step, Spot)]

@@ -84,6 +84,8 @@ class Ledger:
         """Where a message should be, if nothing can be read there."""
         self._before: Spot | None = None
         """The last record of the furthest message so far: what is written again behind it is not in its place."""
+        self._last: Spot | None = None
+        """The last record of any message."""
         self._gap: Gap | None = None
         """An unreadable stretch behind which nothing new has come yet."""
         self._repeated = False
@@ -126,16 +128,31 @@ class Ledger:
             self._take_record(step)
 
     def _take_record(self, spot: Spot) -> None:
+        self._explain(spot)
         if self._before is None or spot.index >= self._before.index:
             self._note_gap(spot.index - (spot.part == 0))
             self._before = spot
         else:
             self._repeated = self._gap is not None
+        self._last = spot
         versions = self._versions.setdefault(spot.index, {})
         version = versions.get(spot.chain)
         if version is None:
             version = versions[spot.chain] = _Version(spot)
         version.add(spot)
+
+    def _explain(self, behind: Spot) -> None:
+        """Beside what was written again, the records around an unreadable stretch may tell what it held of that."""
+        gap, last, furthest = self._gap, self._last, self._before
+        if gap is None or last is None or furthest is None:
+            return
+        again = (last is not furthest, behind.index < furthest.index)
+        held = [last.index] if last.part + 1 < last.parts else []
+        held += [behind.index] if behind.part else []
+        held += range(last.index + 1, behind.index) if all(again) else []
+        if any(again) and held:
+            self._gap = None
+            self._gaps = dict.fromkeys(held, gap) | self._gaps
 
     @property
     def _next(self) -> int:
