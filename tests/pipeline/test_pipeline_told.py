@@ -46,7 +46,7 @@ def test_a_break_says_in_which_node_and_file_it_is(tmp_path: Path) -> None:
         file = find(scene, batch.index, 0)[0].name
         expected = {"stream": stream, "offset": offset, "kind": "damaged", "node": 1, "file": file}
         assert shown(found).items() >= expected.items()
-        assert proof.told().startswith(f"node 1 read: {proof.rows:,} messages, 2 streams, 1 breaks")
+        assert proof.told().startswith(f"node 1 read: {proof.rows:,} messages, 2 streams, 1 break")
 
 
 def test_the_same_break_in_two_nodes_is_told_for_each(tmp_path: Path) -> None:

@@ -58,11 +58,15 @@ class Proof(Frozen, frozen=True):
         """What was proven, and what was not, in one sentence."""
         whose = f"node {self.node}" if self.node else "the log"
         more = " more than the manifest says" if self.went_on else ""
-        what = f"{self.rows:,} messages{more}, {len(self.state.tails)} streams"
+        what = f"{_counted(self.rows, 'message')}{more}, {_counted(len(self.state.tails), 'stream')}"
         ours = [one for one in self.breaks if one.node in (0, self.node)]
-        said = f"{whose} read: {what}, {len(ours)} breaks" if ours else f"{whose} proven: {what}"
+        said = f"{whose} read: {what}, {_counted(len(ours), 'break')}" if ours else f"{whose} proven: {what}"
         heads = ", ".join(map(str, self.others))
         return f"{said}; nodes {heads} by their heads only: prove them with --node" if heads else said
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 class _Part(InputPartition):
@@ -193,7 +197,7 @@ def find_breaks(
         raise ConfigError("give the cluster's folder, a path to segments, or tables")
     if tables:
         breaks = find_table_breaks(spark, tables, stream, _proven(manifest, str(more.get("identity", ""))))
-        tell(f"tables in {tables} {'read: ' + str(len(breaks)) + ' breaks' if breaks else 'proven'}")
+        tell(f"tables in {tables} read: {_counted(len(breaks), 'break')}" if breaks else f"tables in {tables} proven")
         return breaks
     proof = prove(spark, cluster=cluster, path=path, manifest=manifest, **more)
     tell(proof.told())
