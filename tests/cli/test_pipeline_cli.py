@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
 from chaplain.cli.main import cli
-from chaplain.errors import Missing
+from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.answers import translated
 
 
@@ -27,6 +29,19 @@ from chaplain.pipeline.answers import translated
 def test_refused(words: str, why: str) -> None:
     result = CliRunner().invoke(cli, ["pipeline", *words.split()], env={"CHAPLAIN_CLUSTER": ""})
     assert (result.exit_code, why in result.output) == (2, True), result.output
+
+
+@pytest.mark.parametrize(("tables", "why"), [("f.txt", "f.txt is no folder"), ("f.txt/t", "f.txt is no folder"),
+                                             ("/proc/x", "nothing can be written there")])  # fmt: skip
+def test_tables_that_cannot_be_kept_are_refused_before_spark_starts(
+    tables: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f.txt").touch()
+    Path("segments").mkdir()
+    words = ["pipeline", "land", "--path", "segments", "--stream", "orders", "--once", "--tables", tables]
+    with pytest.raises(ConfigError, match=f"^tables cannot be kept in {tables}: .*{why}"):
+        CliRunner().invoke(cli, words, catch_exceptions=False)
 
 
 def test_errors_of_tasks_come_back_as_ours() -> None:

@@ -12,6 +12,7 @@ from chaplain.pipeline import source
 from chaplain.pipeline.options import Bound, Stretch, Target, check, check_named, duration_s, parse, resolve
 from chaplain.pipeline.rows import header_lists
 from chaplain.pipeline.session import java_version
+from chaplain.pipeline.sink import parse_sink
 from chaplain.pipeline.source import limited
 from chaplain.segment.headers import encode_headers
 
@@ -38,6 +39,11 @@ STRETCH = Stretch(10, 40, [(10, 1_000_000), (20, 2_000_000), (30, 3_000_000)])
         ({**BASE, "maxTriggerDelay": "soon"}, "a time like 10s"),
         ({**BASE, "identity": "abc"}, "never an option's value"),
         ({**BASE, "kind": "queue"}, "kind is one of journal, pool"),
+        (
+            {**BASE, "startingoffset": "latest"},
+            r"no option startingoffset: did you mean startingOffsets\? Options are sub",
+        ),
+        ({"path": "s", "subscibe": "orders"}, "did you mean subscribe"),
         ({"endpoints": "tcp://127.0.0.1:1", "subscribe": "chat", "kind": "pool"}, "where a node recorded them"),
     ],
 )
@@ -54,6 +60,7 @@ def test_refused(given: dict[str, str], words: str) -> None:
         ({**BASE, "startingOffsets": "soon"}, "JSON object"),
         ({**BASE, "endingOffsets": "soon"}, "JSON object"),
         ({**BASE, "failOnDataLoss": "maybe"}, "true or false"),
+        ({**BASE, "startingOffsetsX": "5"}, "did you mean startingOffsets"),
     ],
 )
 def test_what_is_wrong_in_any_query_is_known_before_it_is_one(given: dict[str, str], words: str) -> None:
@@ -62,6 +69,7 @@ def test_what_is_wrong_in_any_query_is_known_before_it_is_one(given: dict[str, s
 
 
 def test_what_is_right_in_some_query_is_not_refused_before_it_is_one() -> None:
+    check({**BASE, "kafka.bootstrap.servers": "a:9092", "colour": "red"})
     check({**BASE, "startingOffsets": "latest"})
     check({**BASE, "startingOffsets": "earliest", "endingOffsets": "latest", "endingTimestamp": "5"})
 
@@ -75,6 +83,18 @@ def test_offsets_by_stream_are_for_each_stream_and_no_other(name: str) -> None:
     mistyped = parse({**BASE, name: '{"orders":{"0":5},"oders":{"0":5}}'}, streaming=False)
     with pytest.raises(ConfigError, match="'oders', which is not subscribed to"):
         check_named(mistyped, ["orders"])
+
+
+@pytest.mark.parametrize("name", ["checkpointLocation", "queryName", "__internal"])
+def test_what_spark_passes_along_is_left_alone(name: str) -> None:
+    check({**BASE, name: "x"})
+    assert parse({**BASE, name: "x"}, streaming=True) == parse(BASE, streaming=True)
+    parse_sink({"cluster": "c", "topic": "t", name: "x"}, streaming=True)
+
+
+def test_a_misspelt_option_of_the_sink_is_refused() -> None:
+    with pytest.raises(ConfigError, match="there is no option txnappld: did you mean txnAppId"):
+        parse_sink({"cluster": "c", "topic": "t", "txnappld": "x"}, streaming=True)
 
 
 def test_defaults_differ_between_batch_and_stream() -> None:

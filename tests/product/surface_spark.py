@@ -59,7 +59,8 @@ def breaks() -> None:
         stream.write(b"F")
     found = chaplain("pipeline verify --path broken/node-1/segments", code=3).splitlines()
     assert found
-    assert all(set(json.loads(line)) == {"stream", "offset", "kind", "expected", "found"} for line in found)
+    assert all(set(json.loads(line)) >= {"stream", "offset", "kind", "expected", "found"} for line in found)
+    assert [(json.loads(line)["node"], json.loads(line)["file"]) for line in found] == [(1, file.name)] * len(found)
 
 
 def frames() -> None:

@@ -71,6 +71,7 @@ NO_CLUSTER = [
     Wrong("chaplain pipeline verify", "give either --cluster or --path", 2),
     Wrong("chaplain pipeline verify --cluster nowhere", "no cluster at nowhere"),
     Wrong("chaplain pipeline land --path nowhere --stream s --tables t --once", "no segments in nowhere"),
+    Wrong("chaplain pipeline land --path mine --stream s --tables /proc/x --once", "tables cannot be kept in /proc/x"),
     Wrong("chaplain pipeline fold --tables nowhere --stream s", "no tables in nowhere: land a stream first"),
     Wrong("chaplain pipeline report --tables nowhere", "no tables in nowhere"),
     Wrong("PYTHONPATH=no-spark:$PYTHONPATH chaplain pipeline verify --path mine", r"pip install 'chaplain\[spark\]'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -65,6 +66,7 @@ def land(cluster: str, path: str, node: int | None, output: str, stream: str, ta
     wrong = [pair for pair in storage if "=" not in pair]
     if wrong:
         raise click.UsageError(f"--storage-option {wrong[0]}: write it as K=V")
+    _check_room(tables)
     spark = _session(master, remote, cluster, path)
     from chaplain.pipeline import land as run  # noqa: PLC0415 Spark is heavy
 
@@ -91,18 +93,22 @@ def land(cluster: str, path: str, node: int | None, output: str, stream: str, ta
 @_always_once
 def verify(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, manifest: str | None,
            identity: str, signatures: bool, founding: str, master: str, remote: str) -> None:  # fmt: skip
-    """Prove a log, a table, or both: print nothing, or every break as a line of JSON, and exit with 3."""
+    """Prove a log, a table, or both: print nothing, or every break as a line of JSON, and exit with 3.
+
+    What was proven is said on stderr. Of a cluster that is the log of the node that got furthest, in full; the others'
+    logs are compared with it by the heads of their records: prove them with --node.
+    """
     if cluster or path or not tables:
         cluster, path = _one_source(cluster, path, node)
     elif signatures or founding:
         raise click.UsageError("signatures are in the log: give --cluster or --path")
     spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
-    from chaplain.pipeline.breaks import FIELDS  # noqa: PLC0415
+    from chaplain.pipeline.breaks import shown  # noqa: PLC0415
 
     progress("proving")
     breaks = []
-    noted: dict[str, Any] = {"stream": stream, "manifest": manifest, "identity": identity}
+    noted: dict[str, Any] = {"stream": stream, "manifest": manifest, "identity": identity, "tell": _tell}
     if cluster or path:
         breaks += find_breaks(spark, cluster=cluster, path=path, signatures=signatures, founding=founding, **noted)
     if tables:
@@ -110,10 +116,14 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
         known = manifest if manifest and (not breaks or Path(manifest).exists()) else None
         breaks += find_breaks(spark, tables=tables, **{**noted, "manifest": known})
     for one in breaks:
-        put_json({name: getattr(one, name) for name in FIELDS})
+        put_json(shown(one))
     if breaks:
         raise click.exceptions.Exit(_BROKEN)
-    progress("everything holds")
+
+
+def _tell(text: str) -> None:
+    """Also where nobody watches: who is told of no breaks must know where none were looked for."""
+    click.echo(text, err=True)
 
 
 @pipeline.command(epilog="Example: chaplain pipeline fold --tables tables --stream orders")
@@ -185,13 +195,13 @@ def compress(cluster: str, stream: str, through: int | None, output: str, master
     spark = _session(master, remote)
     from chaplain.pipeline import Broken  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline import compress as run  # noqa: PLC0415
-    from chaplain.pipeline.breaks import FIELDS  # noqa: PLC0415
+    from chaplain.pipeline.breaks import shown  # noqa: PLC0415
 
     try:
         freed = run(spark, cluster=cluster, stream=stream, through=through, tell=progress)
     except Broken as broken:
         for one in broken.breaks:
-            put_json({name: getattr(one, name) for name in FIELDS})
+            put_json(shown(one))
         click.echo(str(broken), err=True)
         raise click.exceptions.Exit(_BROKEN) from None
     columns = ("node", "segments", "bytes", "first", "done")
@@ -264,6 +274,22 @@ def _session(master: str, remote: str, cluster: str = "", path: str = "", landed
         raise ConfigError(f"{absent.name} is not installed: pip install 'chaplain[spark]'") from None
     progress("starting Spark")
     return local_session(master or "local[*]", remote=remote)
+
+
+def _check_room(tables: str) -> None:
+    """Whether tables can be kept there. Nothing is made: the stream may not be there."""
+    if "://" in tables:
+        return
+    there = next(folder for folder in (Path(tables).absolute(), *Path(tables).absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise ConfigError(f"tables cannot be kept in {tables}: {there} is no folder")
+    try:
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as wrong:
+        raise ConfigError(
+            f"tables cannot be kept in {tables}: nothing can be written there ({wrong.strerror})"
+        ) from None
 
 
 def _look_for(cluster: str, path: str, landed: str) -> None:

@@ -48,9 +48,14 @@ class Damage(NamedTuple):
     reason: str
     head: Record | None = None
     body: bytes = b""
+    file: str = ""
 
 
 Part = Record | Damage
+
+
+def damage_break(stream: str, offset: int, damage: Damage) -> Break:
+    return Break(stream, offset, "damaged", "a record that can be read", damage.reason, file=damage.file)
 
 
 class Wanted(NamedTuple):
@@ -96,7 +101,7 @@ class Batches:
 
     def _damaged(self, stream: str, offset: int, damage: Damage) -> None:
         if not self._held.told:
-            self._break(stream, offset, "damaged", "a record that can be read", damage.reason)
+            self._run.breaks.append(damage_break(stream, offset, damage))
 
     def _batch(self, part: Part, plan: Wanted | None, body: Body | None) -> None:
         if isinstance(part, Damage):

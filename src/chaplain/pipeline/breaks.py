@@ -42,13 +42,23 @@ class Break(Frozen, frozen=True):
     kind: str
     expected: str
     found: str
+    node: int = 0
+    """In whose log; 0: not known."""
+    file: str = ""
+    """In which segment, where that is known."""
+
+
+def shown(one: Break) -> dict[str, str | int]:
+    """As it is printed: where it is, as far as that is known."""
+    where = {name: getattr(one, name) for name in ("node", "file") if getattr(one, name)}
+    return {name: getattr(one, name) for name in FIELDS} | where
 
 
 def told(breaks: Iterable[Break]) -> list[Break]:
-    """One break for each place, in the order of places; those of the log itself come first."""
-    kept: dict[tuple[str, int], Break] = {}
+    """One break for each place of a node's log, in the order of places; those of the log itself come first."""
+    kept: dict[tuple[str, int, int], Break] = {}
     for one in breaks:
-        place = (one.stream, one.offset)
+        place = (one.stream, one.offset, one.node)
         other = kept.get(place)
         if other is None or KINDS.index(one.kind) < KINDS.index(other.kind):
             kept[place] = one

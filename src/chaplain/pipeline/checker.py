@@ -20,7 +20,7 @@ from chaplain.journal import verdict as verdicts
 from chaplain.journal.cluster_message import Body, chain_hash, decode_body
 from chaplain.journal.decided import DataVerdict, Verdict
 from chaplain.journal.verdict import Reason
-from chaplain.pipeline.batches import Batches, Damage, Keys, Part, split_first
+from chaplain.pipeline.batches import Batches, Damage, Keys, Part, damage_break, split_first
 from chaplain.pipeline.breaks import Break
 from chaplain.pipeline.ledger import Held
 from chaplain.pipeline.runs import LOG, Link, Opening, Point, Run, Seen, Tail, continued, lane_break, linked
@@ -46,7 +46,7 @@ class Checker:
 
     def _damaged(self, held: Held, stream: str, offset: int, damage: Damage) -> None:
         if not held.told:
-            self._break(stream, offset, "damaged", "a record that can be read", damage.reason)
+            self.run.breaks.append(damage_break(stream, offset, damage))
 
     # The message itself.
 

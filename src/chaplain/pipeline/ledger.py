@@ -4,6 +4,9 @@ Decides, like a reader, by the chain: what is behind a message says which versio
 goes on where that cannot be told, takes what was written last, and names what is missing. What is in the messages,
 `checker` judges.
 
+A node that finds a message damaged writes it again behind the end (decision 0044): a message stands where it was first
+written, and wherever it was written again.
+
 Invariants: one message for each index at most; a hole is named once, whatever its cause and size; the last message is
 left out unless something says that it is agreed.
 """
@@ -11,6 +14,7 @@ left out unless something says that it is agreed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from chaplain.core import Frozen
 from chaplain.pipeline.breaks import Break
@@ -22,14 +26,17 @@ Place = tuple[str, int, int]
 """File, position and size of a record."""
 
 
+_NO_RECORD = Gap("no record of it")
+
+
 class Held(Frozen, frozen=True):
     """A message of the log, by where its records are."""
 
     index: int
     chain: bytes
     previous: bytes
-    places: tuple[Place | None, ...]
-    """One for each part; None where it is not there."""
+    places: tuple[tuple[Place, ...], ...]
+    """For each part where it was written, first and again; nothing where it is not there."""
     reason: str = ""
     """Why parts are not there."""
     told: bool = False
@@ -46,25 +53,24 @@ class Known(Frozen, frozen=True):
 
 
 class _Version:
-    __slots__ = ("chain", "last", "parts", "previous", "spots")
+    __slots__ = ("chain", "first", "last", "parts", "previous", "spots")
 
     def __init__(self, spot: Spot) -> None:
         self.chain, self.previous = spot.chain, spot.previous
         self.parts = spot.parts
-        self.spots: dict[int, Spot] = {}
-        self.last = spot
+        self.spots: dict[int, list[Spot]] = {}
+        self.first = self.last = spot
 
     def add(self, spot: Spot) -> None:
-        self.parts = max(self.parts, spot.parts)
-        self.spots[spot.part] = self.last = spot
+        self.last = spot
+        if spot.parts > self.parts:  # what was there are a serializer's bare orders: nothing beside the message itself
+            self.parts, self.spots = spot.parts, {}
+        if spot.parts == self.parts:
+            self.spots.setdefault(spot.part, []).append(spot)
 
     @property
     def whole(self) -> bool:
         return len(self.spots) == self.parts
-
-    @property
-    def first(self) -> Spot:
-        return self.spots[min(self.spots)]
 
 
 class Ledger:
@@ -74,13 +80,22 @@ class Ledger:
         self._first = first
         self._versions: dict[int, dict[bytes, _Version]] = {}
         self._marks: dict[tuple[int, bytes], None] = {}
-        self._reasons: dict[int, str] = {}
+        self._gaps: dict[int, Gap] = {}
+        """Where a message should be, if nothing can be read there."""
         self._before: Spot | None = None
+        """The last record of the furthest message so far: what is written again behind it is not in its place."""
+        self._last: Spot | None = None
+        """The last record of any message."""
         self._gap: Gap | None = None
+        """An unreadable stretch behind which nothing new has come yet."""
+        self._repeated = False
+        """Something old has come behind it."""
         self.ending = Ending(0, sealed=False)
         self.breaks: list[Break] = []
         for step in steps:
             self._take(step)
+        if self._repeated:
+            self._note_gap(self._next - 1)
         self.top = max(self._versions, default=first - 1)
         """The last message there is, agreed or not."""
         self.agreed = self._agreed()
@@ -102,31 +117,58 @@ class Ledger:
 
     def _take(self, step: Step) -> None:
         if isinstance(step, Gap):
-            self._gap = step
+            self._gap, self._repeated = step, False
         elif isinstance(step, Ending):
             self.ending = step
         elif step.kind == Kind.MARK:
             self._marks[step.index, step.chain] = None
+            if self._gap is not None and step.index >= self._next:
+                self._note_gap(step.index)
         elif step.kind in (Kind.META, Kind.BATCH) and step.chain != NO_HASH:
-            self._note_gap(step)
-            versions = self._versions.setdefault(step.index, {})
-            version = versions.get(step.chain)
-            if version is None:
-                version = versions[step.chain] = _Version(step)
-            version.add(step)
-            self._before = step
+            self._take_record(step)
 
-    def _note_gap(self, behind: Spot) -> None:
+    def _take_record(self, spot: Spot) -> None:
+        self._explain(spot)
+        if self._before is None or spot.index >= self._before.index:
+            self._note_gap(spot.index - (spot.part == 0))
+            self._before = spot
+        else:
+            self._repeated = self._gap is not None
+        self._last = spot
+        versions = self._versions.setdefault(spot.index, {})
+        version = versions.get(spot.chain)
+        if version is None:
+            version = versions[spot.chain] = _Version(spot)
+        version.add(spot)
+
+    def _explain(self, behind: Spot) -> None:
+        """Beside what was written again, the records around an unreadable stretch may tell what it held of that."""
+        gap, last, furthest = self._gap, self._last, self._before
+        if gap is None or last is None or furthest is None:
+            return
+        again = (last is not furthest, behind.index < furthest.index)
+        held = [last.index] if last.part + 1 < last.parts else []
+        held += [behind.index] if behind.part else []
+        held += range(last.index + 1, behind.index) if all(again) else []
+        if any(again) and held:
+            self._gap = None
+            self._gaps = dict.fromkeys(held, gap) | self._gaps
+
+    @property
+    def _next(self) -> int:
+        """The message that the next record is of, unless something is missing."""
+        before = self._before
+        return self._first if before is None else before.index + (before.part + 1 == before.parts)
+
+    def _note_gap(self, high: int) -> None:
         """What an unreadable stretch may have held: what is missing between the records around it."""
-        gap, before, self._gap = self._gap, self._before, None
+        gap, self._gap, self._repeated = self._gap, None, False
         if gap is None:
             return
-        low = self._first if before is None else before.index + (before.part + 1 == before.parts)
-        high = behind.index - (behind.part == 0)
-        for index in range(low, high + 1):
-            self._reasons.setdefault(index, gap.reason)
-        if low > high:
-            self.breaks.append(Break("", max(high, 0), "damaged", "records without a gap", gap.reason))
+        for index in range(self._next, high + 1):
+            self._gaps.setdefault(index, gap)
+        if self._next > high:
+            self.breaks.append(Break("", max(high, 0), "damaged", "records without a gap", gap.reason, file=gap.file))
 
     # Picking versions.
 
@@ -169,17 +211,18 @@ class Ledger:
         alone = len(hole) == 1 and hole[0] in self._chosen
         if not alone:
             first, last = hole[0], hole[-1]
-            reasons = dict.fromkeys(self._reasons[index] for index in hole if index in self._reasons)
+            gaps = [self._gaps[index] for index in hole if index in self._gaps]
+            reasons = dict.fromkeys(gap.reason for gap in gaps)
             expected = f"message {first}" if first == last else f"messages {first} to {last}"
             found = "; ".join(reasons) or f"message {last + 1}"
-            self.breaks.append(Break("", first, "missing", expected, found))
+            self.breaks.append(Break("", first, "missing", expected, found, file=gaps[0].file if gaps else ""))
         for index in hole:
             if index in self._chosen:
                 yield self._held(index, self._chosen[index], told=not alone)
 
     def _held(self, index: int, version: _Version, told: bool = False) -> Held:
-        places = tuple(_place(version.spots.get(part)) for part in range(version.parts))
-        reason = "" if version.whole else self._reasons.get(index, "no record of it")
+        places = tuple(tuple(map(_place, version.spots.get(part, ()))) for part in range(version.parts))
+        reason = "" if version.whole else self._gaps.get(index, _NO_RECORD).reason
         return Held(index, version.chain, version.previous, places, reason, told)
 
     def _check_marks(self) -> None:
@@ -195,11 +238,12 @@ class Ledger:
     def _check_order(self) -> None:
         before: Spot | None = None
         for message in self.messages:
+            if message.index in self._gaps:
+                continue  # what stood in its place cannot be read: wherever it is, it was written again
             first = self._chosen[message.index].first
             if before is not None and (first.sequence, first.position) < (before.sequence, before.position):
-                self.breaks.append(
-                    Break("", message.index, "order", f"behind message {message.index - 1}", "before it")
-                )
+                expected, file = f"behind message {message.index - 1}", Path(first.path).name
+                self.breaks.append(Break("", message.index, "order", expected, "before it", file=file))
             before = first
 
     def reaches(self, known: Iterable[Known]) -> list[Break]:
@@ -227,5 +271,5 @@ def cut_tail(ledger: Ledger, position: int, says: str) -> list[Break]:
     return []
 
 
-def _place(spot: Spot | None) -> Place | None:
-    return None if spot is None else (spot.path, spot.position, spot.size_bytes)
+def _place(spot: Spot) -> Place:
+    return spot.path, spot.position, spot.size_bytes

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from chaplain import Client
 from chaplain.client.journal_events import Portion
 from chaplain.client.tables import record_of
-from chaplain.errors import Busy, ChaplainError, Closed, Dropped, Missing, Unknown, Unreachable
+from chaplain.errors import Busy, ChaplainError, Closed, Dropped, Missing, Refused, Unknown, Unreachable
 from chaplain.pipeline.options import Stretch, Target
 from chaplain.pipeline.rows import Span, cuts, rows_of
 from chaplain.segment.pack import heads_of
@@ -117,6 +117,16 @@ class Live:
             self._heads[record.stream] = max(record.next_offset, self._heads.get(record.stream, 0))
             self._firsts[record.stream] = max(record.first_offset, self._firsts.get(record.stream, 0))
         self._looked_s = time.monotonic()
+
+    def check_right(self, stream: str) -> None:
+        """Nodes do not list what one may not read; whoever asks for it by name is told so."""
+        try:
+            with client_of(self._target).journal(stream).read(0, 1, timeout=ANSWER_S) as reader:
+                next(reader.portions(), None)
+        except Refused:
+            raise
+        except ChaplainError:
+            return  # it is not there, or not now: that is for others to say
 
     def stretch(self, stream: str) -> Stretch:
         return LiveStretch(self._firsts.get(stream, 0), self._heads.get(stream, 0), (), self._target, stream)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Literal
 
 from chaplain.core import Frozen
@@ -18,6 +19,29 @@ EARLIEST = -2
 LATEST = -1
 PARTITION = "0"
 MAX_TRIGGER_DELAY = "15m"
+TARGETS = ("cluster", "endpoints", "identityFile", "path", "kind")
+SOURCE = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "includeHeaders",
+    "failOnDataLoss",
+    *TARGETS,
+)
+_SPARKS = ("checkpointlocation", "queryname")
+"""What Spark reads itself and passes along, whoever it is for; so is what begins with two underscores."""
+_SECRETS = ("identity", "secret", "key")
 _UNITS_S = {"": 0.001, "ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -70,6 +94,7 @@ class Options(Frozen, frozen=True):
 
 def parse(given: Mapping[str, str], streaming: bool) -> Options:
     found = {key.lower(): value for key, value in given.items()}
+    check_names(found, SOURCE)
     names, pattern = _subscription(found)
     starting = _bound(found, "starting", LATEST if streaming else EARLIEST)
     ending = _bound(found, "ending", LATEST)
@@ -97,12 +122,27 @@ def parse(given: Mapping[str, str], streaming: bool) -> Options:
 
 def check(given: Mapping[str, str]) -> None:
     """Whatever is wrong in batch queries and streaming ones alike."""
+    check_names(given, SOURCE)
     ends = ("ending", "startingoffsets")
     shared = {key: value for key, value in given.items() if not key.lower().startswith(ends)}
     parse(shared, streaming=True)
     found = {key.lower(): value for key, value in given.items()}
     _bound(found, "starting", LATEST)
     _bound(found, "ending", LATEST)
+
+
+def check_names(given: Mapping[str, str], known: Sequence[str]) -> None:
+    """An option that is misspelt would change nothing, and nobody would know. What is like none of ours is somebody
+    else's, and let through as Kafka's source does.
+    """
+    spelt = {name.lower(): name for name in known}
+    for key in given:
+        name = key.lower()
+        if name in spelt or name in _SPARKS or name in _SECRETS or name.startswith("__"):
+            continue
+        if near := get_close_matches(name, spelt, n=1, cutoff=0.7):
+            meant = f"did you mean {spelt[near[0]]}?"
+            raise ConfigError(f"there is no option {key}: {meant} Options are {', '.join(known)}")
 
 
 def check_named(options: Options, streams: Sequence[str]) -> None:
@@ -121,7 +161,7 @@ def check_named(options: Options, streams: Sequence[str]) -> None:
 def parse_target(given: Mapping[str, str]) -> Target:
     """Where to read from, or write to."""
     found = {key.lower(): value for key, value in given.items()}
-    if any(secret in found for secret in ("identity", "secret", "key")):
+    if any(secret in found for secret in _SECRETS):
         raise ConfigError("an identity is never an option's value: give its file's path on the workers as identityFile")
     ways = [name for name in ("path", "cluster", "endpoints") if found.get(name)]
     if len(ways) != 1:

@@ -27,6 +27,9 @@ class Origin(Protocol):
     def refresh(self, at_once: bool = True) -> None:
         """Look again, unless that was done just now."""
 
+    def check_right(self, stream: str) -> None:
+        """Raise `Refused` if a stream is not listed because it may not be read."""
+
     def stretch(self, stream: str) -> Stretch: ...
 
     def cut(self, stream: str, start: int, end: int, parts: int) -> Sequence[Span]: ...
@@ -56,6 +59,9 @@ class Files:
         if at_once or time.monotonic() - self._looked_s > LOOK_EVERY_S:
             self._index.refresh()
             self._looked_s = time.monotonic()
+
+    def check_right(self, stream: str) -> None:
+        """Whoever can read files may read them."""
 
     def stretch(self, stream: str) -> Stretch:
         return stretch(self._index, stream)

@@ -1,22 +1,24 @@
 """Reads the records of messages whose places are known, for tasks: checked, or with what is wrong with them.
 
-Decides whether a record can be read. Refuses to know what is in it.
+Decides whether a record can be read, wherever it was written. Refuses to know what is in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Self
 
 import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.pipeline.batches import Damage, Keys, Part
+from chaplain.pipeline.breaks import Break
 from chaplain.pipeline.checker import Checker
 from chaplain.pipeline.ledger import Held, Place
 from chaplain.pipeline.runs import Run
 from chaplain.segment.files import OpenSegment
-from chaplain.segment.record import decode_body, decode_head
+from chaplain.segment.record import Record, decode_body, decode_head
 
 
 class PartReader:
@@ -45,26 +47,48 @@ class PartReader:
             self._segment, self._path = OpenSegment(path), path
         return self._segment
 
-    def read(self, place: Place | None, reason: str) -> Part:
-        if place is None:
+    def read(self, places: Sequence[Place], reason: str) -> Part:
+        """The first that can be read of what was written, first and again; what else can be read must be the same."""
+        if not places:
             return Damage(reason or "no record of it")
+        found = [self._read(place) for place in places]
+        readable = [part for part in found if isinstance(part, Record)]
+        for part in readable[1:]:
+            if part.body != readable[0].body:
+                head = msgspec.structs.replace(part, body=b"")
+                reason = "it was written again, and is not the same there"
+                return Damage(reason, head, bytes(part.body), Path(places[found.index(part)][0]).name)
+        return readable[0] if readable else found[0]
+
+    def _read(self, place: Place) -> Part:
         path, position, size_bytes = place
         try:
             segment = self._open(path)
             data = segment.peek(position, size_bytes)
             head = decode_head(data, segment.header.identity, position)
         except (Malformed, FileNotFoundError) as wrong:
-            return Damage(str(wrong))
+            return Damage(str(wrong), file=Path(path).name)
         try:
             return msgspec.structs.replace(head.record, body=decode_body(data, head))
         except Malformed as wrong:
-            return Damage(str(wrong), head.record, data[head.body_at : head.body_at + head.body_bytes])
+            body = data[head.body_at : head.body_at + head.body_bytes]
+            return Damage(str(wrong), head.record, body, Path(path).name)
 
 
 def check(messages: Iterable[Held], keys: Keys | None = None) -> Run:
     """Prove messages that follow one another."""
     checker = Checker(keys)
+    breaks = checker.run.breaks
     with PartReader() as reader:
         for held in messages:
-            checker.message(held, [reader.read(place, held.reason) for place in held.places])
+            before = len(breaks)
+            checker.message(held, [reader.read(places, held.reason) for places in held.places])
+            if len(breaks) > before:
+                breaks[before:] = [_placed(one, held) for one in breaks[before:]]
     return checker.run
+
+
+def _placed(one: Break, held: Held) -> Break:
+    """What is wrong with a message is wrong in its file, if all of it is in one."""
+    files = {path for places in held.places for path, _, _ in places}
+    return one if one.file or len(files) != 1 else msgspec.structs.replace(one, file=Path(files.pop()).name)

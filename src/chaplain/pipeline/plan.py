@@ -6,8 +6,11 @@ an earlier proof, the logs of the other nodes. Everything is read from heads alo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import msgspec
 
 from chaplain.config import NODE_FILE
 from chaplain.core import Frozen
@@ -23,7 +26,7 @@ from chaplain.pipeline.ledger import Held, Known, Ledger, cut_tail
 from chaplain.pipeline.manifest import Proven
 from chaplain.pipeline.parts import PartReader
 from chaplain.pipeline.runs import Point, State
-from chaplain.pipeline.walk import LOG, Spot, Start, Step, stands, walk
+from chaplain.pipeline.walk import LOG, Gap, Spot, Start, Step, stands, walk
 from chaplain.segment.files import OpenSegment, list_segments
 from chaplain.segment.record import Kind, Record
 
@@ -55,6 +58,10 @@ class Plan(Frozen, frozen=True):
     """Where the last message begins: the next proof goes on from there."""
     anchor: Anchor | None = None
     """The checkpoint that the proof leans on, because the log's beginning was dropped."""
+    node: int = 0
+    """Whose log is proven; 0: not known."""
+    others: tuple[int, ...] = ()
+    """Whose logs are only compared with it, by their heads."""
 
 
 def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> Plan:
@@ -90,6 +97,8 @@ def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> Plan:
         registry.signers() if registry else None,
         best.start(),
         anchor,
+        best.node,
+        tuple(other.node for other in others) if asked.cluster else (),
     )
 
 
@@ -129,6 +138,8 @@ class _Log:
 
     def __init__(self, folder: Path, proven: Proven | None = None) -> None:
         self.folder = folder
+        named = re.fullmatch(r"node-(\d+)", folder.resolve().parent.name)
+        self.node = int(named[1]) if named else 0
         # What others say is read first: the log may have grown since, but not shrunk.
         jot = _jot(folder)
         point = proven.state.point if proven else None
@@ -167,7 +178,7 @@ class _Log:
                 break  # everything behind differs, too
         if all_of_it:
             for one in other.breaks:
-                yield Break(one.stream, one.offset, one.kind, one.expected, f"{one.found} ({name})")
+                yield msgspec.structs.replace(one, found=f"{one.found} ({name})", node=other.node)
 
 
 def _noted(point: Point | None) -> list[Known]:
@@ -193,9 +204,16 @@ def _jot(folder: Path) -> tuple[int, int] | None:
 
 
 def _first(steps: Iterable[Step]) -> int:
-    """The first message that begins here."""
-    begun = (step.index for step in steps if isinstance(step, Spot) and step.part == 0 and step.kind == Kind.META)
-    return next(begun, 1)
+    """The first message that begins here, in the first file. Before it may stand what was written again of others."""
+    first, last = None, 0
+    for step in steps:
+        if isinstance(step, Gap) or (first is not None and isinstance(step, Spot) and step.sequence > first.sequence):
+            break
+        if isinstance(step, Spot) and step.part == 0 and step.kind == Kind.META:
+            if first is None or step.index > last + 1:
+                first = step
+            last = max(last, step.index)
+    return 1 if first is None else first.index
 
 
 def _registry(messages: Iterable[Held], founded: Founded, known: Signers | None) -> Registry:
@@ -215,7 +233,7 @@ def _registry(messages: Iterable[Held], founded: Founded, known: Signers | None)
 
 def cut(messages: Sequence[Held], tasks: int) -> list[list[Held]]:
     """Runs of messages, of about equal size in octets."""
-    sizes = [sum(place[2] for place in held.places if place) for held in messages]
+    sizes = [sum(size for places in held.places for _, _, size in places) for held in messages]
     total = sum(sizes)
     tasks = min(TASKS_MAX, max(tasks, total // TASK_BYTES))
     share = max(1, -(-total // tasks))

@@ -25,13 +25,14 @@ from chaplain.core import Frozen
 from chaplain.errors import ConfigError
 from chaplain.journal.transaction import VERSION_MAX, Commit, Span
 from chaplain.pipeline.live import connect
-from chaplain.pipeline.options import Target, parse_target
+from chaplain.pipeline.options import TARGETS, Target, check_names, parse_target
 from chaplain.pipeline.sink_rows import batches, check_schema
 from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.primitives import VCHAR
 
 TIMEOUT_S = 30.0
 _QUERY = "query:"
+SINK = ("topic", "txnAppId", "txnVersion", "checkpointLocation", *TARGETS)
 
 
 class SinkOptions(Frozen, frozen=True):
@@ -44,6 +45,7 @@ class SinkOptions(Frozen, frozen=True):
 
 def parse_sink(given: Mapping[str, str], streaming: bool) -> SinkOptions:
     found = {key.lower(): value for key, value in given.items()}
+    check_names(found, SINK)
     target = parse_target(found)
     if target.folder:
         raise ConfigError("segments are only read: give cluster, or endpoints and identityFile, to write")

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from pyspark.errors import PySparkException
@@ -125,9 +126,16 @@ def _chosen(options: Options, origin: Origin) -> list[str]:
     if absent and options.fail_on_loss:
         folder = options.target.folder
         if folder and not there:
-            raise Missing(f"there are no streams in {folder}: give a node's segments, such as {folder}/node-1/segments")
+            raise Missing(f"there are no streams in {folder}: give a node's segments{_such_as(Path(folder))}")
+        origin.check_right(absent[0])
         raise Missing(f"there is no stream {absent[0]!r}: streams here are {', '.join(there) or 'none'}")
     return [stream for stream in options.names if stream in there]
+
+
+def _such_as(folder: Path) -> str:
+    """The segments that are nearest, if there are any."""
+    near = [one for one in (folder / "segments", *sorted(folder.glob("node-*/segments"))) if one.is_dir()]
+    return f", such as {near[0]}" if near else ""
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -156,6 +164,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's name
         begun = self._ends(self._options.starting)
+        for stream in sorted(set(begun) - set(self._fresh().streams)):
+            self._fresh().check_right(stream)
         check_named(self._options, list(begun))
         return begun
 

@@ -7,7 +7,7 @@ The log is planned where Spark runs, so that the session may be anywhere; only t
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,6 +47,26 @@ class Proof(Frozen, frozen=True):
     packs: int = 0
     unchecked: int = 0
     """Packs whose signature was made with a secret that only nodes have."""
+    node: int = 0
+    """Whose log it is; 0: not known."""
+    others: tuple[int, ...] = ()
+    """Whose logs were only compared with it, by their heads."""
+    went_on: bool = False
+    """From where an earlier proof had come to."""
+
+    def told(self) -> str:
+        """What was proven, and what was not, in one sentence."""
+        whose = f"node {self.node}" if self.node else "the log"
+        more = " more than the manifest says" if self.went_on else ""
+        what = f"{_counted(self.rows, 'message')}{more}, {_counted(len(self.state.tails), 'stream')}"
+        ours = [one for one in self.breaks if one.node in (0, self.node)]
+        said = f"{whose} read: {what}, {_counted(len(ours), 'break')}" if ours else f"{whose} proven: {what}"
+        heads = ", ".join(map(str, self.others))
+        return f"{said}; nodes {heads} by their heads only: prove them with --node" if heads else said
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 class _Part(InputPartition):
@@ -98,8 +118,10 @@ def joined(plan: Plan, runs: list[Run]) -> Proof:
         breaks, state = stitch(runs, plan.begin, plan.cluster)
     else:
         breaks, state = stitch_at(runs, plan.anchor, plan.cluster)
-    sums = [sum(getattr(run, name) for run in runs) for name in ("rows", "packs", "unchecked")]
-    return Proof(told([*plan.breaks, *breaks]), state, *sums)
+    sums = {name: sum(getattr(run, name) for run in runs) for name in ("rows", "packs", "unchecked")}
+    went_on = plan.begin.point is not None and plan.begin.point.index > 0
+    ours = [one if one.node else msgspec.structs.replace(one, node=plan.node) for one in [*plan.breaks, *breaks]]
+    return Proof(told(ours), state, **sums, node=plan.node, others=plan.others, went_on=went_on)
 
 
 def prove_here(asked: Asked, tasks: int = 4) -> tuple[Proof, Plan]:
@@ -167,14 +189,18 @@ def find_breaks(
     tables: str | Path = "",
     stream: str = "",
     manifest: str | Path | None = None,
+    tell: Callable[[str], None] = lambda text: None,
     **more: Any,
 ) -> list[Break]:
-    """All breaks; with a stream, those of other streams are left out."""
+    """All breaks; with a stream, those of other streams are left out. `tell` is given what was proven."""
     if sum(map(bool, (cluster, path, tables))) != 1:
         raise ConfigError("give the cluster's folder, a path to segments, or tables")
     if tables:
-        return find_table_breaks(spark, tables, stream, _proven(manifest, str(more.get("identity", ""))))
+        breaks = find_table_breaks(spark, tables, stream, _proven(manifest, str(more.get("identity", ""))))
+        tell(f"tables in {tables} read: {_counted(len(breaks), 'break')}" if breaks else f"tables in {tables} proven")
+        return breaks
     proof = prove(spark, cluster=cluster, path=path, manifest=manifest, **more)
+    tell(proof.told())
     if stream and stream not in proof.state.tails and not proof.breaks:
         there = ", ".join(sorted(proof.state.tails)) or "none"
         raise Missing(f"there is no stream {stream!r}, so nothing is proven of it: streams here are {there}")

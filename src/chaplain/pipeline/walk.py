@@ -42,6 +42,7 @@ class Gap(Frozen, frozen=True):
     """Here stands no record, or no file, though the log goes on behind or is known to."""
 
     reason: str
+    file: str = ""
 
 
 class Ending(Frozen, frozen=True):
@@ -107,6 +108,7 @@ class _Walker:
 
     def __init__(self, file: SegmentFile, last: bool) -> None:
         self._file = file
+        self._name = file.path.name
         self._last = last
         self.ending: Ending | None = None
 
@@ -115,12 +117,12 @@ class _Walker:
             segment = OpenSegment(self._file.path)
         except (Malformed, FileNotFoundError):
             if not self._last:  # the last one may be about to begin
-                yield Gap(f"{self._file.path.name} has no valid header")
+                yield self._gap(f"{self._name} has no valid header")
             return
         with segment:
             if segment.header.sequence != self._file.sequence:
                 if not self._last:
-                    yield Gap(f"{self._file.path.name} holds segment {segment.header.sequence}")
+                    yield self._gap(f"{self._name} holds segment {segment.header.sequence}")
                 return
             yield from self._heads(segment, segment.header.records_start if position is None else position)
             segment.check_life()
@@ -134,10 +136,10 @@ class _Walker:
                 later = self._behind(segment, position)
                 if later is None:
                     if not self._last:
-                        yield Gap(f"nothing valid in {self._file.path.name} from position {position} on: {wrong}")
+                        yield self._gap(f"nothing valid in {self._name} from position {position} on: {wrong}")
                     self.ending = Ending(position, sealed=False)
                     return
-                yield Gap(f"nothing valid in {self._file.path.name} at position {position}: {wrong}")
+                yield self._gap(f"nothing valid in {self._name} at position {position}: {wrong}")
                 position = later
                 continue
             if head.record.kind in (Kind.END, Kind.ROLL):
@@ -152,6 +154,9 @@ class _Walker:
         found = scan(whole, segment.header, position)
         gap = next((one for one in found.findings if one.position == position), None)
         return gap.end if gap is not None and gap.end > position else None
+
+    def _gap(self, reason: str) -> Gap:
+        return Gap(reason, self._name)
 
     def _spot(self, head: Head) -> Spot:
         record = head.record

@@ -44,6 +44,11 @@ class Agreement:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def passed(self) -> int:
+        """The last message that was shown; or would have been, if all of it were there."""
+        return self._shown[0] if self._shown is not None else -1
+
     def feed(self, record: Record) -> list[Record]:
         if record.flags & Flag.SETTLED:
             return [record]

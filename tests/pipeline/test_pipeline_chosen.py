@@ -1,0 +1,50 @@
+"""What is said of a stream that is not there, or seems not to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
+
+import pytest
+from pipeline_scene import Scene
+
+from chaplain.errors import Missing, Refused
+from chaplain.pipeline import live
+from chaplain.pipeline.live import Live
+from chaplain.pipeline.options import parse
+from chaplain.pipeline.origin import open_origin
+from chaplain.pipeline.source import _chosen
+
+
+def chosen(**given: str) -> list[str]:
+    options = parse(given, streaming=False)
+    return _chosen(options, open_origin(options.target))
+
+
+@pytest.mark.parametrize("given", ["", "node-1"])
+def test_of_a_folder_above_segments_those_that_exist_are_named(tmp_path: Path, given: str) -> None:
+    scene = Scene(tmp_path, 1)
+    scene.write()
+    with pytest.raises(Missing, match=f"give a node's segments, such as {scene.segments}$"):
+        chosen(path=str(tmp_path / given), subscribe="orders")
+    assert chosen(path=str(scene.segments), subscribe="orders") == ["orders"]
+
+
+def test_of_an_empty_folder_nothing_is_suggested(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match=f"there are no streams in {tmp_path}: give a node's segments$"):
+        chosen(path=str(tmp_path), subscribe="orders")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"), [(Refused("this client may not read"), "may not read"), (Missing("?"), "there is no stream")]
+)
+def test_who_lacks_the_right_is_told_so(monkeypatch: pytest.MonkeyPatch, answer: Exception, words: str) -> None:
+    def read(*_: object, **__: object) -> NoReturn:
+        raise answer
+
+    client = SimpleNamespace(streams=list, journal=lambda stream: SimpleNamespace(read=read))
+    monkeypatch.setattr(live, "client_of", lambda target: client)
+    options = parse({"cluster": "c", "subscribe": "orders"}, streaming=False)
+    with pytest.raises((Refused, Missing), match=words):
+        _chosen(options, Live(options.target))
