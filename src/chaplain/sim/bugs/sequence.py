@@ -73,8 +73,15 @@ BUGS = [
     _bug(
         "take the lock with too few grants",
         "locking",
-        "        if not is_enough(attempt.members, seats, bench.company.dead):",
-        "        if len(seats) < 2:",
+        "        return is_enough(members, {bench.seat, *attempt.grants}, bench.dead(members))",
+        "        return bool(attempt.grants)",
+    ),
+    _bug(
+        "take the lock from the old work set alone",
+        "locking",
+        "        if not all(self._is_granted(attempt, one) for one in sets_behind(log.members, found)):",
+        "        if False:",
+        300,
     ),
     _bug(
         "count acknowledgements of another ballot",
