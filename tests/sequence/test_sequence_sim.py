@@ -36,6 +36,14 @@ def test_an_event_that_lost_its_place_at_its_node_has_one_number() -> None:
     assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
 
 
+@pytest.mark.parametrize("seed", [100, 309])
+def test_half_of_a_work_set_that_grew_unheard(seed: int) -> None:
+    """These gave a number twice, or died of it, while the lock was taken from the old work set alone (0172)."""
+    outcome = run_seed("workset", seed, "safety")
+    assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
+    assert outcome.counts["growth forgotten"]
+
+
 def test_there_are_planted_bugs_with_names_of_their_own() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 15
 

@@ -112,6 +112,14 @@ class Bench:
             return member in self.log.members
         return any(member in members for members in self.log.sets())
 
+    def dead(self, members: WorkSet) -> Collection[int]:
+        """The seats that lost their memory, for who counts whether half is enough.
+
+        Only one of that half can tell: the words of the others may be old. While its own memory lasts, the other half
+        did not go on because this one was dead.
+        """
+        return self.company.dead if self.me in members else ()
+
     def bearing(self) -> Bearing:
         log = self.log
         return Bearing(

@@ -70,7 +70,7 @@ def _bears(bench: Bench, change: Change) -> bool:
 def lacking(bench: Bench) -> WorkSet | None:
     """The first work set, decided or on its way, of which too few are here to decide."""
     here = awaited(bench)
-    return next((one for one in bench.log.asked() if not is_enough(one, here, bench.company.dead)), None)
+    return next((one for one in bench.log.asked(bench.promised) if not is_enough(one, here, bench.company.dead)), None)
 
 
 def awaited(bench: Bench) -> set[int]:

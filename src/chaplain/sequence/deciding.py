@@ -37,7 +37,7 @@ class Deciding:
         if log.head.index == log.decided or log.head.ballot != bench.promised:
             return 0
         if not log.changing:
-            index = enough_index(log.members, self._held(log.members), bench.company.dead)
+            index = enough_index(log.members, self._held(log.members), bench.dead(log.members))
             return log.head.index if index >= log.head.index else self._under_promised(index)
         index, held_by_all = 0, log.head.index
         asked: WorkSet = ()
@@ -45,7 +45,7 @@ class Deciding:
             members = log.set_for(held)
             if members != asked:
                 asked = members
-                held_by_all = min(held_by_all, enough_index(members, self._held(members), bench.company.dead))
+                held_by_all = min(held_by_all, enough_index(members, self._held(members), bench.dead(members)))
             if held.index > held_by_all:
                 break
             index = held.index

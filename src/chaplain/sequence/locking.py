@@ -6,7 +6,9 @@ seeing any progress takes the lock by a new ballot, from a majority, whatever be
 Decides when to take it, whom to promise it, and what log its new holder goes on with. Refuses to know what is written.
 
 Invariants: a promise is never broken; a lock is granted only to a member that knows all that the granter knows to be
-decided; its new holder goes on with the longest log of the highest ballot among those of the granters and its own.
+decided; its new holder goes on with the longest log of the highest ballot among those of the granters and its own, and
+enough of every work set in that log have granted. So it shares a member with whoever decided something behind a change
+that the holder does not know to be decided (decision 0172).
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from __future__ import annotations
 from chaplain.sequence.bench import Bench
 from chaplain.sequence.changes import lacking
 from chaplain.sequence.company import Fellow
-from chaplain.sequence.entry import Ballot, Member, decode_entries
+from chaplain.sequence.entry import Ballot, Entry, Member, decode_entries
+from chaplain.sequence.log import sets_behind
 from chaplain.sequence.messages import Fill, Grant, Lock, Place, Refuse, State, Why
 from chaplain.sequence.work_set import WorkSet, is_enough
 
@@ -112,34 +115,43 @@ class Locking:
         until_ns = bench.now_ns + self._patience_ns() + bench.settings.lock_wait_ns
         self._attempt = _Attempt(ballot, log.members, log.decided, until_ns)
         bench.counts["locks_asked"] += 1
-        bench.tell_all(bench.members(), Lock(bench.bearing()))
+        bench.tell_all(bench.company.connected(), Lock(bench.bearing()))  # who joined may be known to others alone
 
     def complete(self) -> Ballot | None:
         """Our ballot, once, when enough have granted it; the log is then the one to go on with."""
         bench, attempt = self._bench, self._attempt
         if attempt is None or attempt.ballot != bench.promised:
             return None
-        seats = {bench.seat, *attempt.grants}
-        if not is_enough(attempt.members, seats, bench.company.dead):
+        log = bench.log
+        if not self._is_granted(attempt, attempt.members):
+            return None
+        if attempt.members != log.members:
+            self._attempt = self._armed = self._due_ns = None
+            return None  # the work set changed meanwhile: those who granted are not those who count
+        found = self._found(attempt)
+        if not all(self._is_granted(attempt, one) for one in sets_behind(log.members, found)):
             return None
         self._attempt = self._armed = self._due_ns = None
-        if attempt.members != bench.log.members:
-            return None  # the work set changed meanwhile: those who granted are not those who count
         self._failures = 0
         bench.counts["locks_taken"] += 1
-        self._adopt(attempt)
+        bench.publishing.displaced(log.attach(log.decided, found))
         return attempt.ballot
 
-    def _adopt(self, attempt: _Attempt) -> None:
+    def _is_granted(self, attempt: _Attempt, members: WorkSet) -> bool:
+        bench = self._bench
+        return is_enough(members, {bench.seat, *attempt.grants}, bench.dead(members))
+
+    def _found(self, attempt: _Attempt) -> list[Entry]:
+        """What to go on with, behind what we know to be decided."""
         log = self._bench.log
         best = max(attempt.grants.values(), key=lambda grant: grant.bearing.head, default=None)
         if best is None or best.bearing.head <= log.head:
-            return
+            return [held.entry for held in log.after(log.decided)]
         fitting = log.fit(best.previous, best.previous_hash, decode_entries(best.entries))
         assert fitting is not None, "two logs differ where both are decided"
-        dropped = log.attach(*fitting)
-        self._bench.publishing.displaced(dropped)
-        assert log.head == best.bearing.head, "a grant shows all that its giver holds"
+        previous, entries = fitting
+        assert previous + len(entries) == best.bearing.head.index, "a grant shows all that its giver holds"
+        return entries
 
     # Granting.
 
@@ -155,8 +167,8 @@ class Locking:
             bench.tell(fellow, Refuse(bench.bearing(), Why.STALE))
         elif asker.decided < bench.log.decided:
             bench.tell(fellow, Refuse(bench.bearing(), Why.BEHIND))
-        elif bench.is_member:
-            self._grant(fellow, message)
+        else:
+            self._grant(fellow, message)  # even without a seat: others may hold the entry that gives us one
 
     def _grant(self, fellow: Fellow, message: Lock) -> None:
         bench, asker = self._bench, message.bearing

@@ -9,10 +9,11 @@ work set is written only when all before it is decided.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from chaplain.sequence.entry import (
+    Ballot,
     Change,
     Entry,
     EntryKind,
@@ -98,17 +99,15 @@ class Log:
         """The work sets from the last decided entry to the head."""
         if not self.changing:
             return [self.members]
-        sets = [self.members]
-        for held in self.after(self.decided):
-            behind = set_behind(sets[-1], held.entry)
-            if behind != sets[-1]:
-                sets.append(behind)
-        return sets
+        return sets_behind(self.members, [held.entry for held in self.after(self.decided)])
 
-    def asked(self) -> list[WorkSet]:
-        """The work sets that must agree before the head is decided: all but that which it brings itself."""
+    def asked(self, ballot: Ballot) -> list[WorkSet]:
+        """The work sets that must agree before the head is decided under a ballot.
+
+        Under its own, all but that which it brings itself; under a higher one an entry must be written behind it.
+        """
         sets = self.sets()
-        brings = len(sets) > 1 and self._held[-1].entry.kind is EntryKind.CHANGE
+        brings = len(sets) > 1 and self._held[-1].entry.kind is EntryKind.CHANGE and self.head.ballot == ballot
         return [one for one in (sets[:-1] if brings else sets) if one]
 
     def set_for(self, held: Held) -> WorkSet:
@@ -226,6 +225,16 @@ def set_behind(members: WorkSet, entry: Entry) -> WorkSet:
             return changed(members, decode_change(entry.body))
         case _:
             return members
+
+
+def sets_behind(members: WorkSet, entries: Iterable[Entry]) -> list[WorkSet]:
+    """A work set and those that entries bring behind it, one after the other."""
+    sets = [members]
+    for entry in entries:
+        behind = set_behind(sets[-1], entry)
+        if behind != sets[-1]:
+            sets.append(behind)
+    return sets
 
 
 def change_of(entry: Entry) -> Change | None:

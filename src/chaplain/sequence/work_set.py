@@ -4,7 +4,8 @@ Enough is more than half. One half is enough, too, if every member of the other 
 and all of this half agree: no majority of before can have been without one of them, and nobody else can ever speak. A
 vacant seat never had a memory: nobody ever spoke for it, and nobody will.
 
-Invariant: two sets that are enough, of one work set, share a member; so do those of sets that differ by one member.
+Invariant: two sets that are enough, of one work set, share a member, if who counts dead seats has a seat there itself.
+Those of different work sets need not, not even if these differ by one member (decision 0172).
 """
 
 from __future__ import annotations

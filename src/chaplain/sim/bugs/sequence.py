@@ -7,8 +7,10 @@ from chaplain.sim.planted import Bug
 _BY = ("sequence", "assert")
 
 
-def _bug(name: str, module: str, old: str, new: str, seeds: int = 60, *, mode: str = "safety") -> Bug:
-    return Bug(name, f"chaplain.sequence.{module}", old, new, "sequence", _BY, seeds, mode)
+def _bug(
+    name: str, module: str, old: str, new: str, seeds: int = 60, *, mode: str = "safety", workload: str = "sequence"
+) -> Bug:
+    return Bug(name, f"chaplain.sequence.{module}", old, new, workload, _BY, seeds, mode)
 
 
 BUGS = [
@@ -73,8 +75,16 @@ BUGS = [
     _bug(
         "take the lock with too few grants",
         "locking",
-        "        if not is_enough(attempt.members, seats, bench.company.dead):",
-        "        if len(seats) < 2:",
+        "        return is_enough(members, {bench.seat, *attempt.grants}, bench.dead(members))",
+        "        return bool(attempt.grants)",
+    ),
+    _bug(
+        "take the lock from the old work set alone",
+        "locking",
+        "        if not all(self._is_granted(attempt, one) for one in sets_behind(log.members, found)):",
+        "        if False:",
+        150,
+        workload="workset",
     ),
     _bug(
         "count acknowledgements of another ballot",

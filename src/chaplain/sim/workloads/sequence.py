@@ -32,7 +32,7 @@ _DOWN_NS = 500 * MILLISECOND
 _LOOK_NS = 100 * MILLISECOND
 
 
-def _says(*kinds: Type) -> Any:
+def says(*kinds: Type) -> Any:
     def matches(effect: object) -> bool:
         if not isinstance(effect, Send) or len(effect.frame) <= LEAD:
             return False
@@ -47,11 +47,11 @@ def _says(*kinds: Type) -> Any:
 class Sequence(Workload):
     kinds: ClassVar[SequenceOf[str]] = (*NETWORK, *PROCESS, *CLOCK, _ROLLING)
     points: ClassVar[SequenceOf[CrashPoint]] = (
-        CrashPoint("after entries", _says(Type.EVENTS)),
-        CrashPoint("after asking for the lock", _says(Type.LOCK)),
-        CrashPoint("after granting the lock", _says(Type.GRANT)),
-        CrashPoint("after an acknowledgement", _says(Type.BEAT)),
-        CrashPoint("after telling the number", _says(Type.SEQ)),
+        CrashPoint("after entries", says(Type.EVENTS)),
+        CrashPoint("after asking for the lock", says(Type.LOCK)),
+        CrashPoint("after granting the lock", says(Type.GRANT)),
+        CrashPoint("after an acknowledgement", says(Type.BEAT)),
+        CrashPoint("after telling the number", says(Type.SEQ)),
     )
 
     def __init__(self, rng: Random) -> None:
