@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from test_journal_cli import chaplain, failure, lines
 
+from chaplain import Client
+from chaplain.link.identity import Identity
+
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -76,3 +79,12 @@ def test_a_node_for_another_machine_is_let_in_and_not_started(cluster):
 def test_what_is_no_set_is_bad_usage(cluster):
     assert "each once" in failure("member", "serializers", "1", "1", "--cluster", cluster, code=2)
     assert "not in the range" in failure("member", "serializers", "0", "--cluster", cluster, code=2)
+
+
+def test_a_node_that_never_ran_is_removed_like_any_other(cluster):
+    """As when the command that added it was ended before it started the node."""
+    with Client.connect(cluster, timeout=30) as client:
+        client.add_node(9, "executor", "tcp://127.0.0.1:1", Identity(b"9" * 32).key, bytes(16).hex())
+    removed = member(cluster, "remove", "9")
+    assert removed["lost"] == ["executor"]
+    assert "there is no node 9" in failure("member", "remove", "9", "--cluster", cluster)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from graph_stage import START_NS, Node, Stage, identity, make
 
-from chaplain.core import Halt, PersistFailed, Requested, Withdrawn, Woken
+from chaplain.core import Halt, PersistFailed, Report, Requested, Withdrawn, Woken
 from chaplain.graph import requests
 from chaplain.graph.event import confirm_label, decode
 from chaplain.graph.messages import (
@@ -272,6 +272,10 @@ def test_a_damaged_log_is_mended_from_others():
     node.files[name][node.files[name].find(node.model.id_of(15))] ^= 1
     node.start(stage.now_ns)
     assert len(node.core.streams["notes"].model) < 30
+    [said] = [one for one in node.core.common.out if isinstance(one, Report)]
+    assert said.event == "graph: damaged, and what is missing is asked of others"
+    assert said.detail["found"].startswith("position ")
+    assert said.detail["waiting"] > 0
     stage.connect(2)
     stage.run(5 * SECOND)
     assert len(node.model) == 30

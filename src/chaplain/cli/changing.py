@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,11 +110,12 @@ def remove_node(client: Client, directory: Path, number: int, roles: Sequence[st
     node = _find(census, number)
     changes = Changes(client, progress)
     lost: list[str] = []
+    given = {*node.roles, *_on_their_way(census, number)}
     if not roles and number in census.serializers:
         changes.follow(client.new_serializers(_without(census, number)))
         lost.append("serializer")
     for role in ("ingest", "executor"):
-        held = role in node.roles or (role == "ingest" and "config" in node.roles)
+        held = role in given or (role == "ingest" and "config" in given)
         if role in roles or (not roles and held):
             changes.follow(client.remove_node(number, role))
             lost.append(role)
@@ -123,6 +124,13 @@ def remove_node(client: Client, directory: Path, number: int, roles: Sequence[st
         unlist_node(directory, number)
         stop_nodes([directory / f"node-{number}"])
     return {"id": number, "lost": lost, "shown": ", ".join(lost)}
+
+
+def _on_their_way(census: AssemblyRecord, number: int) -> Iterator[str]:
+    """Roles that the node has been given and has not caught up for: it may never do so."""
+    for change in census.changes:
+        if change.open and number in change.nodes and change.change.startswith("add_"):
+            yield change.change.removeprefix("add_").removesuffix("_node")
 
 
 def _wait_until_let_go(client: Client, number: int) -> None:

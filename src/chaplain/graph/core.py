@@ -59,6 +59,8 @@ from chaplain.link.identity import Identity, identifier_of
 from chaplain.mesh.events import Entered, Exited
 from chaplain.segment.layout import Bytes
 
+DAMAGE_SHOWN = 4
+
 
 class GraphCore:
     errands = (CheckSignatures, ReadEvents)
@@ -100,8 +102,13 @@ class GraphCore:
         """Everything before this position may be given up with the next write."""
         self._appends: dict[tuple[str, int], int] = {}
         """Calls that are settled when this event is on disk."""
-        for event in recover(common, self._store, segments):
+        stranded = recover(common, self._store, segments)
+        for event in stranded:
             self.intake.admit(now_ns, Orphan(event, b"", ()))
+        if self._store.damage or stranded:
+            damage = "; ".join(self._store.damage[:DAMAGE_SHOWN])
+            words = "graph: damaged, and what is missing is asked of others"
+            common.out.append(Report(words, detail={"found": damage, "waiting": len(stranded)}))
         self.spreading.wake_for_unread(now_ns)
 
     @property

@@ -25,7 +25,7 @@ from chaplain.segment.headers import decode_headers, encode_headers
 from chaplain.segment.layout import Bytes, octets
 from chaplain.segment.pack import Pack, decode_pack, encode_pack
 from chaplain.segment.record import Flag, Kind, Record, decode_body, decode_head, size_of
-from chaplain.segment.scan import Found
+from chaplain.segment.scan import Found, Verdict
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.survey import Survey, Surveyor
 from chaplain.segment.tap import StreamKind
@@ -55,6 +55,8 @@ class Store:
         self._index = 0
         self.ends: list[tuple[int, int, int]] = []
         """Segments that are there: sequence, base, end."""
+        self.damage: list[str] = []
+        """What was found damaged at the start."""
 
     @property
     def written(self) -> int:
@@ -115,6 +117,8 @@ class Store:
             scan = surveyor.add(sequence, data)
             found += scan.records if scan is not None else ()
         survey = surveyor.finish()
+        damaged = (finding for finding in survey.findings if finding.verdict is Verdict.DAMAGED)
+        self.damage = [f"position {finding.position}: {finding.reason}" for finding in damaged]
         self._writer = Writer(self._settings, self._chance, survey, cut_doubt=True)
         self.ends = [(one.header.sequence, one.header.base, one.header.end) for one in survey.endings]
         yield from self._believed(found, survey)
