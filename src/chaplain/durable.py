@@ -14,7 +14,7 @@ def write_new(file: Path, text: str) -> None:
     except OSError:
         file.unlink(missing_ok=True)
         raise
-    sync_folder(file.parent)
+    sync(file.parent)
 
 
 def put(file: Path, text: str, mode: int = 0o600) -> None:
@@ -22,11 +22,12 @@ def put(file: Path, text: str, mode: int = 0o600) -> None:
     fresh = file.with_name(file.name + ".new")
     _fill(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), text)
     fresh.replace(file)
-    sync_folder(file.parent)
+    sync(file.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """A file, or a folder with the names in it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -116,20 +116,26 @@ def said(message: Recalled) -> Parcel:
     return Parcel(1, Layer.JOURNAL, body, payload)
 
 
-def test_only_the_message_that_is_missing_takes_its_place(cluster: Cluster) -> None:
-    index = last(cluster) - 5
-    rot(cluster, 2, index, Kind.BATCH)
+def hold_back(cluster: Cluster) -> list[Recalled]:
+    """Nobody gets what it recalls from now on; here it is."""
     caught: list[Recalled] = []
 
     def spoil(sender: int, receiver: int, said) -> bool:
-        if order_purpose(said) == RECALLED:
-            message = order_message.decode(said.payload)
-            assert isinstance(message, Recalled)
-            caught.append(message)
-            return True
-        return False
+        if order_purpose(said) != RECALLED:
+            return False
+        message = order_message.decode(said.payload)
+        assert isinstance(message, Recalled)
+        caught.append(message)
+        return True
 
     cluster.spoil = spoil
+    return caught
+
+
+def test_only_the_message_that_is_missing_takes_its_place(cluster: Cluster) -> None:
+    index = last(cluster) - 5
+    rot(cluster, 2, index, Kind.BATCH)
+    caught = hold_back(cluster)
     assert read(cluster, 2)[1] == "damaged"
     cluster.until(lambda: bool(caught))
     true, node = caught[0], cluster.nodes[2]

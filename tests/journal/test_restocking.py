@@ -8,14 +8,12 @@ import pytest
 from journal_stage import Client, Cluster
 from msgspec.structs import replace
 from requests_stage import pack, petition
-from test_mending import RECALL, RECALLED, flipped, order_purpose, said
+from test_mending import RECALL, flipped, hold_back, order_purpose, said
 
-from chaplain.journal import order_message
 from chaplain.journal.checkpoint import checkpoint_name, first_of
 from chaplain.journal.client_messages import EARLIEST, Chunk, Ended, Read
 from chaplain.journal.config_message import MakeCheckpoint
 from chaplain.journal.journal_events import Told
-from chaplain.journal.order_message import Recalled
 from chaplain.journal.retention import Rules
 
 WRITES = 150
@@ -144,16 +142,7 @@ def test_it_goes_on_after_a_restart_and_says_meanwhile_what_is_missing(journal: 
 
 
 def test_only_the_message_that_the_next_one_names_is_put_back(journal: Journal) -> None:
-    caught: list[Recalled] = []
-
-    def spoil(sender: int, receiver: int, said) -> bool:
-        if order_purpose(said) == RECALLED:
-            message = order_message.decode(said.payload)
-            assert isinstance(message, Recalled)
-            caught.append(message)
-        return order_purpose(said) == RECALLED
-
-    journal.cluster.spoil = spoil
+    caught = hold_back(journal.cluster)
     journal.replace_disk(3)
     journal.cluster.until(lambda: len(caught) > 1)
     node, true = journal.cluster.nodes[3], caught[0]

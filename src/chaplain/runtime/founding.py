@@ -164,7 +164,7 @@ def _fill(
         folder = directory / f"node-{number}"
         (folder / SEGMENTS).mkdir(mode=0o700, parents=True)
         folder.chmod(0o700)
-        durable.sync_folder(folder)
+        durable.sync(folder)
         write_secret(folder / "identity", identity.text())
         write_secret(folder / "keyring", ring)
         write_secret(folder / WRAPPING_FILE, wrapping)

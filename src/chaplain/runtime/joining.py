@@ -84,7 +84,7 @@ def _fill(folder: Path, node: ClusterNode, model: NodeConfig, cluster: ClusterFi
     identity, disk = Identity.generate(chance), chance.randbytes(DISK_BYTES).hex()
     (folder / SEGMENTS).mkdir(mode=0o700, parents=True)
     folder.chmod(0o700)
-    durable.sync_folder(folder)
+    durable.sync(folder)
     rotated = model.path("data") / KEYRING_FILE
     write_secret(folder / "identity", identity.text())
     write_secret(folder / "keyring", (rotated if rotated.exists() else model.path("keyring")).read_text())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from chaplain import durable
 from chaplain.errors import ConfigError
 from chaplain.link.keyring import KeyRing
 from chaplain.node.rings import KEYRING_FILE
@@ -25,10 +26,10 @@ def choose_ring(configured: Path, data: Path) -> KeyRing:
         return read_keyring(configured)
     if not rotated.exists():
         ring = read_keyring(configured)
-        origin.write_text(_ids(ring))
+        durable.put(origin, _ids(ring))
         return ring
     ring = read_keyring(rotated)
-    began_with = origin.read_text() if origin.exists() else ""  # a power cut may leave it empty, too
+    began_with = origin.read_text() if origin.exists() else ""
     if configured.exists() and began_with:
         given = read_keyring(configured)
         if _ids(given) != began_with and not {*given.ids} & {*ring.ids}:

@@ -11,13 +11,13 @@ holds and that is of the same stream.
 
 from __future__ import annotations
 
-import os
 import shutil
 from hashlib import sha256
 from pathlib import Path
 
 import apsw
 
+from chaplain import durable
 from chaplain.runtime.databases.engine import EngineFailed
 from chaplain.runtime.databases.sqlite_guard import OWN
 
@@ -49,10 +49,10 @@ def make_copy(path: Path) -> Path:
 def put_in_place(new: Path, path: Path) -> int:
     """The copy is the kept one from now on; gives its last whole message."""
     index = index_of(new)
-    _sync(new)
+    durable.sync(new)
     kept = beside(path, KEPT)
     new.rename(kept)
-    _sync(kept.parent)
+    durable.sync(kept.parent)
     return index
 
 
@@ -120,16 +120,8 @@ def restore(path: Path) -> bool:
 
 def replace(copy: Path, path: Path) -> None:
     """A copy takes the place of the database, which is closed."""
-    _sync(copy)
+    durable.sync(copy)
     for suffix in _BESIDE:
         beside(path, suffix).unlink(missing_ok=True)
     copy.rename(path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    durable.sync(path.parent)
