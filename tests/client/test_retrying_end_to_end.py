@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -57,7 +56,7 @@ def test_retries_with_one_id_write_once(directory: Path) -> None:
             with pytest.raises(Unknown) as again:
                 journal.write(b"perhaps", id=request)
             assert again.value.id == request, "it is still on its way"
-            time.sleep(5)  # until the sessions are lost, and what was sent on them with them
+            eventually(lambda: _is_alone(client))
         eventually(lambda: _resolves(client, request))
         receipts = [journal.write(b"perhaps", id=request) for _ in range(3)]
         assert {receipt.offset for receipt in receipts} == {1}
@@ -75,11 +74,16 @@ def test_a_statement_that_is_retried_is_executed_once(directory: Path) -> None:
                 sql.execute("insert into t values (1)")
             request = raised.value.id
             assert request is not None
-            time.sleep(5)
+            eventually(lambda: _is_alone(client))
         eventually(lambda: _resolves(client, request))
         results = [sql.execute("insert into t values (1)", id=request) for _ in range(3)]
         assert {(result.id, result.changes) for result in results} == {(results[0].id, 1)}
         assert sql.query("select count(*) n from t") == [{"n": 1}]
+
+
+def _is_alone(client: Client) -> bool:
+    """It has given up every session, and what was sent on them is lost."""
+    return not client._line.engine._drive._core._keeper.sessions
 
 
 def _resolves(client: Client, request: tuple[int, int]) -> bool:
