@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from chaplain.errors import Dropped as Dropped
     from chaplain.errors import Malformed as Malformed
     from chaplain.errors import Missing as Missing
+    from chaplain.errors import Misused as Misused
     from chaplain.errors import NotExecutor as NotExecutor
     from chaplain.errors import Refused as Refused
     from chaplain.errors import StatementFailed as StatementFailed
@@ -61,6 +62,7 @@ _HOMES = {
             "Dropped",
             "Malformed",
             "Missing",
+            "Misused",
             "NotExecutor",
             "Refused",
             "StatementFailed",
@@ -90,6 +92,7 @@ __all__ = [
     "MemberNews",
     "Message",
     "Missing",
+    "Misused",
     "NotExecutor",
     "PoolMessage",
     "Question",

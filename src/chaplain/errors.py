@@ -11,6 +11,10 @@ class Malformed(ChaplainError, ValueError):
     """Bytes that do not follow their format. Decoders raise nothing else, whatever they are given."""
 
 
+class Misused(ChaplainError, ValueError, TypeError):
+    """A call was given something of a wrong type or out of range; nothing was sent. Both of Python's words catch it."""
+
+
 class ConfigError(ChaplainError):
     """A setting is missing, unknown or out of range."""
 

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import client_threads
 import pytest
+from client_cluster import chaplain
 from tiny_node import TinyNode
 
 from chaplain.link.identity import Identity
@@ -43,3 +45,12 @@ def cluster() -> Iterator[TinyCluster]:
     yield made
     for node in made.nodes:
         node.kill()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of three real nodes, for a file of tests."""
+    made = tmp_path_factory.mktemp("clusters") / "three"
+    chaplain("cluster", "up", "--nodes", "3", "--dir", made)
+    yield made
+    chaplain("cluster", "down", "--cluster", made)

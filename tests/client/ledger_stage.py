@@ -283,3 +283,7 @@ def large_cluster() -> Cluster:
 
 
 __all__ = ["ADMIN", "CLUSTER", "Bench", "Cluster", "large_cluster"]
+
+
+def values(bench: Bench, stream: str = "orders") -> list[bytes]:
+    return [message.value for message in bench.messages(stream)]

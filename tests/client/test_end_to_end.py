@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
 
 import pytest
+from client_cluster import chaplain, eventually
 
 from chaplain import Client, PoolMessage
 from chaplain.client.events import Call
@@ -23,28 +22,6 @@ from chaplain.link.identity import Identity
 from chaplain.wire.parcel import Layer
 
 pytestmark = pytest.mark.timeout(180)
-
-
-def chaplain(*arguments: str | Path) -> None:
-    program = "from chaplain.cli.main import main; main()"
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def eventually(holds: Callable[[], bool], limit_s: float = 60) -> None:
-    end_s = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end_s, "it did not come about in time"
-        time.sleep(0.02)
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = tmp_path_factory.mktemp("clusters") / "three"
-    chaplain("cluster", "up", "--nodes", "3", "--dir", made)
-    yield made
-    chaplain("cluster", "down", "--cluster", made)
 
 
 def everyone_is_here(client: Client) -> bool:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from test_end_to_end import chaplain
+from client_cluster import chaplain, eventually, pids
 
 from chaplain import AsyncClient, Client
 from chaplain.client.journal_requests import CHUNK_BYTES, WRITER_BYTES_MAX
@@ -22,26 +22,6 @@ from chaplain.link.identity import Identity
 from chaplain.runtime.local import pid_of
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = tmp_path_factory.mktemp("clusters") / "journal"
-    chaplain("cluster", "up", "--nodes", "3", "--dir", made)
-    yield made
-    chaplain("cluster", "down", "--cluster", made)
-
-
-def eventually(holds: Callable[[], bool], limit_s: float = 60) -> None:
-    end_s = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end_s, "it did not come about in time"
-        time.sleep(0.01)
-
-
-def pids(directory: Path) -> list[int]:
-    found = [pid_of(directory / f"node-{number}") for number in (1, 2, 3)]
-    return [pid for pid in found if pid is not None]
 
 
 def test_what_is_written_is_read(directory: Path) -> None:

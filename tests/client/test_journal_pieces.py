@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain import AsyncClient, Client
-from chaplain.client import journal_requests, packing, sql_requests
+from chaplain.client import arguments, journal_requests, packing, sql_requests
 from chaplain.client.identity_file import Passport, read_passport, write_passport
 from chaplain.client.journal_aio import AsyncJournal, AsyncReader, AsyncWriter
 from chaplain.client.journal_events import Batch, Place, Portion
@@ -141,7 +141,7 @@ def test_what_cannot_be_written_is_said_before_anything_is_sent() -> None:
         sql_requests.statement("select ?", 1)  # type: ignore[arg-type]
     for name in ("", "a b", "_config", "é", "x" * 256):
         with pytest.raises(ValueError, match="stream"):
-            journal_requests.check_stream_name(name)
+            arguments.journal_stream(name)
     assert single("s", memoryview(b"ab"), bytearray(b"k"), None).values == [b"ab"]  # type: ignore[arg-type]
 
 

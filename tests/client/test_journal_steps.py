@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ledger_stage import CLUSTER, Bench, Cluster, large_cluster
+from ledger_stage import CLUSTER, Bench, Cluster, large_cluster, values
 
 from chaplain.client import writing
 from chaplain.client.call_events import Failure, Returned
@@ -24,10 +24,6 @@ def cluster() -> Cluster:
     made = Cluster(3)
     made.elect()
     return made
-
-
-def values(bench: Bench, stream: str = "orders") -> list[bytes]:
-    return [message.value for message in bench.messages(stream)]
 
 
 def lane_of(bench: Bench) -> int:

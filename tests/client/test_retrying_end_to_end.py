@@ -10,8 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from test_end_to_end import chaplain
-from test_journal_end_to_end import eventually, pids
+from client_cluster import eventually, pids
 
 from chaplain import AsyncClient, Client
 from chaplain.client.journal_aio import AsyncJournal
@@ -20,14 +19,6 @@ from chaplain.client.receipts import Receipts
 from chaplain.errors import Unknown, Unreachable
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = tmp_path_factory.mktemp("clusters") / "retrying"
-    chaplain("cluster", "up", "--nodes", "3", "--dir", made)
-    yield made
-    chaplain("cluster", "down", "--cluster", made)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ledger_stage import Bench, Cluster
+from ledger_stage import Bench, Cluster, values
 
 from chaplain.client.call_events import Failure, Returned
 from chaplain.client.journal_events import Written
@@ -19,10 +19,6 @@ def cluster() -> Cluster:
     made = Cluster(3)
     made.elect()
     return made
-
-
-def values(bench: Bench, stream: str = "orders") -> list[bytes]:
-    return [message.value for message in bench.messages(stream)]
 
 
 def lose_writes(up: bool, message: object) -> int:

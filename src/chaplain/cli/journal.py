@@ -158,8 +158,8 @@ def _usage() -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as wrong:
-        from chaplain.errors import ChaplainError  # noqa: PLC0415
+        from chaplain.errors import ChaplainError, Misused  # noqa: PLC0415
 
-        if isinstance(wrong, ChaplainError):
+        if isinstance(wrong, ChaplainError) and not isinstance(wrong, Misused):
             raise
         raise click.UsageError(str(wrong)) from None

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Generator, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
-from chaplain.client import journal_requests, node_requests, requests
+from chaplain.client import arguments, journal_requests, node_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.ending import JOIN_S
 from chaplain.client.graph import AsyncGraph
@@ -26,7 +26,7 @@ from chaplain.client.requests import Ask
 from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, MemberNews, PoolMessage, Question
 from chaplain.client.sequence import AsyncSequenceStream
 from chaplain.client.sql_aio import AsyncSql
-from chaplain.errors import ChaplainError, Closed
+from chaplain.errors import ChaplainError, Closed, Misused
 
 T = TypeVar("T")
 Item = TypeVar("Item", bound=Heard)
@@ -139,7 +139,7 @@ class AsyncPool:
     """A pool of the mesh: best-effort messages to whoever has joined it."""
 
     def __init__(self, line: _Line, name: str) -> None:
-        self.name = requests.check_name("a pool's name", name)
+        self.name = name
         self._line = line
         self._joined: _Listening[PoolMessage] | None = None
 
@@ -167,7 +167,8 @@ class AsyncPool:
 
     def listen(self, timeout: float | None = None) -> AsyncListener[PoolMessage]:
         """Messages as they come, until `timeout` seconds pass with nothing new. Joins the pool if need be."""
-        return AsyncListener(self._listening(), timeout, owner=False)
+        wait_s = arguments.wait_s(timeout)
+        return AsyncListener(self._listening(), wait_s, owner=False)
 
     def _listening(self) -> _Listening[PoolMessage]:
         if self._joined is None:
@@ -181,7 +182,7 @@ class AsyncClient:
     def __init__(self, opening: Opening) -> None:
         """Use `AsyncClient.connect`."""
         if not isinstance(opening, Opening):
-            raise TypeError(f"a client is made by connecting: AsyncClient.connect({opening!r})")
+            raise Misused(f"a client is made by connecting: AsyncClient.connect({opening!r})")
         self._opening: Opening | None = opening
         self._opened: _Line | None = None
         self._pools: dict[str, AsyncPool] = {}
@@ -270,17 +271,20 @@ class AsyncClient:
 
         With `members`, between them which nodes come and go and which pools they are in; each has its `kind`.
         """
-        return AsyncListener(_Listening(self._line, requests.listen(members)), timeout, owner=True)
+        wait_s = arguments.wait_s(timeout)
+        return AsyncListener(_Listening(self._line, requests.listen(members)), wait_s, owner=True)
 
     def questions(self, question: str, timeout: float | None = None) -> AsyncListener[Question]:
         """Offer to answer this question, at the node that serves this client: it comes each time somebody asks."""
-        return AsyncListener(_Listening(self._line, requests.answer(question)), timeout, owner=True)
+        wait_s = arguments.wait_s(timeout)
+        return AsyncListener(_Listening(self._line, requests.answer(question)), wait_s, owner=True)
 
     async def reply(self, question: Question, value: bytes) -> None:
         """Answer a question that came from `questions`."""
         await self._line.run(requests.reply(question, value))
 
     def pool(self, name: str) -> AsyncPool:
+        arguments.name("a pool's name", name)
         return self._pools.get(name) or self._pools.setdefault(name, AsyncPool(self._line, name))
 
     def journal(self, stream: str) -> AsyncJournal:
@@ -293,6 +297,7 @@ class AsyncClient:
 
     def sql(self, stream: str = "main") -> AsyncSql:
         """The database of a stream, whether or not anything was executed on it yet."""
+        arguments.journal_stream(stream)
         return self._sqls.get(stream) or self._sqls.setdefault(stream, AsyncSql(self._line, stream))
 
     def graph(self, stream: str) -> AsyncGraph:

@@ -14,14 +14,15 @@ import os
 from pathlib import Path
 
 from chaplain import durable
-from chaplain.errors import ConfigError
+from chaplain.client import arguments
+from chaplain.errors import ConfigError, Misused
 
 
 class Cursor:
     """Use it in a `with` statement. `offset` is the next one to read."""
 
     def __init__(self, file: str | Path, cluster: str, stream: str) -> None:
-        self._file = Path(file)
+        self._file = arguments.path(file)
         self._names = {"cluster": cluster, "stream": stream}
         self._lock = self._take_lock()
         try:
@@ -32,8 +33,9 @@ class Cursor:
 
     def commit(self, offset: int) -> None:
         """Everything before `offset` is done. On disk when this returns."""
+        offset = arguments.number("an offset", offset)
         if offset < self.offset:
-            raise ValueError(f"the cursor stands at {self.offset} and does not go back to {offset}")
+            raise Misused(f"the cursor stands at {self.offset} and does not go back to {offset}")
         durable.put(self._file, json.dumps({**self._names, "offset": offset}), mode=0o666)
         self.offset = offset
 

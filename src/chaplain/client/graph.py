@@ -11,11 +11,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Protocol, TypeVar
 
+from chaplain.client import arguments
 from chaplain.client.events import Call
-from chaplain.client.requests import Ask, check_name, check_payload
+from chaplain.client.requests import Ask, check_payload
 from chaplain.client.results import Record
 from chaplain.desk.messages import Instruct, LookUp
-from chaplain.errors import Unreachable
+from chaplain.errors import Misused, Unreachable
 from chaplain.graph import requests
 from chaplain.graph.event import CONTENT_BYTES_MAX, Event, decode
 from chaplain.graph.requests import Append, Appended, GraphRequest, Page, ReadArrivals, ReadSnapshot, Row
@@ -74,7 +75,7 @@ class AsyncLine(Protocol):
 def append(stream: str, value: bytes) -> Ask[GraphReceipt]:
     content = check_payload(value)
     if len(content) > CONTENT_BYTES_MAX:
-        raise ValueError(f"an event holds at most {CONTENT_BYTES_MAX} bytes, not {len(content)}")
+        raise Misused(f"an event holds at most {CONTENT_BYTES_MAX} bytes, not {len(content)}")
     body = requests.encode(Append(stream))
 
     def read(payload: bytes) -> GraphReceipt:
@@ -164,7 +165,7 @@ class Graph:
     """A stream of the graph: written anywhere, also in a partition; in the end the same everywhere."""
 
     def __init__(self, line: Line, stream: str) -> None:
-        self.stream = check_name("a stream", stream)
+        self.stream = arguments.name("a stream's name", stream)
         self._line = line
 
     def __repr__(self) -> str:
@@ -180,7 +181,10 @@ class Graph:
         `only_read` leaves out what too few members have. `follow` ends when nothing new came for `timeout` seconds.
         """
         reader = Reader(self.stream, only_read=only_read, follow=follow, timeout_s=self._line.timeout_s)
-        ends = _Ends(timeout)
+        return self._pages(reader, arguments.wait_s(timeout))
+
+    def _pages(self, reader: Reader, wait_s: float | None) -> Iterator[GraphEvent]:
+        ends = _Ends(wait_s)
         while not reader.done:
             events = reader.take(self._line.run(reader.ask()))
             yield from events
@@ -192,7 +196,7 @@ class AsyncGraph:
     """The same for asyncio."""
 
     def __init__(self, line: AsyncLine, stream: str) -> None:
-        self.stream = check_name("a stream", stream)
+        self.stream = arguments.name("a stream's name", stream)
         self._line = line
 
     def __repr__(self) -> str:
@@ -202,7 +206,7 @@ class AsyncGraph:
         """Write an event. It is on this client's node's disk when this returns, and on its way to all others."""
         return await self._line.run(append(self.stream, value))
 
-    async def read(
+    def read(
         self, only_read: bool = False, follow: bool = False, timeout: float | None = None
     ) -> AsyncIterator[GraphEvent]:
         """Events that are there now, in the agreed order; or, with `follow`, all of them as they came and come.
@@ -210,7 +214,10 @@ class AsyncGraph:
         `only_read` leaves out what too few members have. `follow` ends when nothing new came for `timeout` seconds.
         """
         reader = Reader(self.stream, only_read=only_read, follow=follow, timeout_s=self._line.timeout_s)
-        ends = _Ends(timeout)
+        return self._pages(reader, arguments.wait_s(timeout))
+
+    async def _pages(self, reader: Reader, wait_s: float | None) -> AsyncIterator[GraphEvent]:
+        ends = _Ends(wait_s)
         while not reader.done:
             events = reader.take(await self._line.run(reader.ask()))
             for event in events:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from chaplain.client import journal_requests
+from chaplain.client import arguments, journal_requests
 from chaplain.client.board import Board
 from chaplain.client.cursor import Cursor
 from chaplain.client.journal_events import Place, Portion, TakenWish, WriteWish
@@ -28,7 +28,7 @@ from chaplain.client.journal_together import Together
 from chaplain.client.receipts import Receipts, last_receipt
 from chaplain.client.requests import Ask
 from chaplain.client.unpacking import messages_of
-from chaplain.errors import ChaplainError, Closed
+from chaplain.errors import ChaplainError, Closed, Misused
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class AsyncJournal:
     """A stream of the journal: one agreed order, on disk at a quorum before the receipt."""
 
     def __init__(self, line: Line, stream: str) -> None:
-        self.stream = journal_requests.check_stream_name(stream)
+        self.stream = arguments.journal_stream(stream)
         self._line = line
         self._together = line.together(stream)
 
@@ -105,7 +105,8 @@ class AsyncJournal:
         Without `start`, from the first one that is kept; `start=None` begins at the head. An offset that was dropped
         is an error that names the first one kept. With `timeout`, following ends when nothing came for so many seconds.
         """
-        return AsyncReader(self._line, self.stream, journal_requests.read(self.stream, start, stop, follow), timeout)
+        ask = journal_requests.read(self.stream, start, stop, follow)
+        return AsyncReader(self._line, self.stream, ask, arguments.wait_s(timeout))
 
     def cursor(self, file: str | Path) -> Cursor:
         """Where a consumer of this stream has got to, kept in a file."""
@@ -165,6 +166,8 @@ class AsyncWriter:
         """Hand over one message; waits only while too many have no receipt."""
         if self._error is not None or self._closed:
             self._complain()
+        if type(value) is not bytes:
+            value = arguments.octets(value)
         if len(value) > CHUNK_BYTES:
             self._ship()
         self._gathering.add(value, key, headers)
@@ -190,7 +193,7 @@ class AsyncWriter:
     def take_receipts(self) -> list[Receipt]:
         """The receipts that came since this was called last; only of a writer that keeps them."""
         if self._places is None:
-            raise ValueError("this writer keeps no receipts: make it with receipts=True")
+            raise Misused("this writer keeps no receipts: make it with receipts=True")
         places, self._places = self._places, []
         return [receipt for place in places for receipt in Receipts(place)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+from chaplain.client import arguments
 from chaplain.client.journal_events import (
     AskWish,
     Batch,
@@ -22,19 +23,18 @@ from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
 from chaplain.client.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
 from chaplain.client.proof import Proof, read_proof
 from chaplain.client.receipts import Receipts, last_receipt
-from chaplain.client.requests import Ask, check_name, reader
+from chaplain.client.requests import Ask, reader
 from chaplain.client.streaming import FROM_HEAD, FROM_START
-from chaplain.errors import Malformed, Missing
+from chaplain.errors import Missing, Misused
 from chaplain.journal.client_messages import AskProof, ListClients, ListStreams, WrapSecret
 from chaplain.journal.config_message import ACL_BYTES, AddIdentity, RemoveIdentity
-from chaplain.journal.request import REQUEST_ID_MAX, check_stream
 from chaplain.journal.signing import SECRET_BYTES, SignatureType
-from chaplain.link.identity import KEY_BYTES, from_text
 from chaplain.segment.headers import encode_headers
 
 Headers: TypeAlias = Mapping[str, bytes]
 Item: TypeAlias = bytes | tuple[bytes, bytes | None] | tuple[bytes, bytes | None, Headers | None]
 """A value, or a value with its key, or with its key and headers."""
+ITEM_PARTS_MAX = 3
 
 EARLIEST: Literal["earliest"] = "earliest"
 Start: TypeAlias = int | Literal["earliest"] | None
@@ -49,30 +49,18 @@ WRITER_BYTES_MAX = 8 * 1024 * 1024
 """What a writer has handed over without a receipt before it waits."""
 
 
-def check_octets(value: bytes) -> bytes:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"bytes are wanted, not {type(value).__name__}: encode text with .encode()")
-    return bytes(value)
-
-
-def check_stream_name(stream: str) -> str:
-    check_name("a stream's name", stream)
-    try:
-        check_stream(stream)
-    except Malformed as wrong:
-        raise ValueError(str(wrong)) from None
-    return stream
-
-
-def check_headers(headers: Headers) -> Headers:
+def _encode(headers: Headers) -> bytes:
     if not isinstance(headers, Mapping):
-        raise TypeError(f"headers are a dictionary from names to bytes, not {type(headers).__name__}")
+        raise Misused(f"headers are a dictionary from names to bytes, not {type(headers).__name__}")
     for name, value in headers.items():
         if not isinstance(name, str):
-            raise TypeError(f"a header's name is a str, not {name!r}")
+            raise Misused(f"a header's name is a str, not {name!r}")
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"the value of header {name!r} is bytes, not {type(value).__name__}: use .encode()")
-    return headers
+            raise Misused(f"the value of header {name!r} is bytes, not {type(value).__name__}: use .encode()")
+    try:
+        return encode_headers(headers)
+    except ValueError as wrong:
+        raise Misused(str(wrong)) from None
 
 
 class Gathering:
@@ -95,7 +83,7 @@ class Gathering:
 
     def add(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
         if type(value) is not bytes:
-            value = check_octets(value)
+            value = arguments.octets(value)
         size = len(value)
         if key is not None or self._keys is not None:
             size += self._add_key(key)
@@ -112,14 +100,14 @@ class Gathering:
         self.size_bytes += sum(map(len, values))
 
     def _add_key(self, key: bytes | None) -> int:
-        taken = None if key is None else check_octets(key)
+        taken = None if key is None else arguments.octets(key)
         if self._keys is None:
             self._keys = [None] * len(self._values)
         self._keys.append(taken)
         return len(taken or b"")
 
     def _add_headers(self, headers: Headers | None) -> int:
-        taken = encode_headers(check_headers(headers)) if headers else None
+        taken = _encode(headers) if headers else None
         if self._headers is None:
             self._headers = [None] * len(self._values)
         self._headers.append(taken)
@@ -128,7 +116,7 @@ class Gathering:
     def batch(self, stream: str, *, transaction: bool = False, message_type: int = 0) -> Batch:
         batch = Batch(stream, self._values, self._keys, self._headers, transaction, self.size_bytes, message_type)
         if packed_bytes(batch) > REQUEST_BYTES_MAX:
-            raise ValueError(
+            raise Misused(
                 f"{self.size_bytes} bytes in {len(self)} messages are too much for one request,"
                 f" which takes {REQUEST_BYTES_MAX}: write them in parts"
             )
@@ -144,17 +132,19 @@ def single(stream: str, value: bytes, key: bytes | None, headers: Headers | None
 
 
 def many(stream: str, items: Iterable[Item]) -> Batch:
-    gathering, taken = Gathering(), list(items)
+    gathering, taken = Gathering(), arguments.several("messages", items)
     if set(map(type, taken)) == {bytes}:
         gathering.extend(taken)  # type: ignore[arg-type]
         taken = []
     for item in taken:
         if isinstance(item, tuple):
+            if not 1 <= len(item) <= ITEM_PARTS_MAX:
+                raise Misused(f"an item is a value, or one with its key, or with its key and headers, not {item!r:.40}")
             gathering.add(*item)
         else:
             gathering.add(item)
     if not len(gathering):
-        raise ValueError("write_many wants at least one message")
+        raise Misused("write_many wants at least one message")
     return gathering.batch(stream, transaction=True)
 
 
@@ -171,19 +161,12 @@ def write_one(batch: Batch, retried: Sequence[int] | None = None) -> Ask[Receipt
 def _writing(batch: Batch, retried: Sequence[int] | None) -> Callable[[int, int], WriteWish | RetryWish]:
     if retried is None:
         return lambda call, timeout_ns: WriteWish(call, batch, timeout_ns)
-    client_id, message_id = _request_id(retried)
+    client_id, message_id = arguments.request_id(retried)
     return lambda call, timeout_ns: RetryWish(call, batch, client_id, message_id, timeout_ns)
 
 
-def _request_id(request: Sequence[int]) -> tuple[int, int]:
-    numbers = isinstance(request, tuple | list) and [type(part) for part in request] == [int, int]
-    if not numbers or min(request) < 1 or max(request) > REQUEST_ID_MAX:
-        raise ValueError(f"a request's id is two numbers from 1 on, as the `id` of an `Unknown`, not {request!r}")
-    return request[0], request[1]
-
-
 def resolve(request: Sequence[int]) -> Ask[Receipt | None]:
-    client_id, message_id = _request_id(request)
+    client_id, message_id = arguments.request_id(request)
     return Ask(
         lambda call, timeout_ns: ResolveWish(call, client_id, message_id, timeout_ns),
         lambda found: last_receipt(found) if isinstance(found, Place) else None,
@@ -191,14 +174,17 @@ def resolve(request: Sequence[int]) -> Ask[Receipt | None]:
 
 
 def read(stream: str, start: Start, stop: int | None, follow: bool) -> Ask[Any]:
+    follow, stop = bool(follow), None if stop is None else _offset(stop)
     if isinstance(start, str):
         if start != EARLIEST:
-            raise ValueError(f"a reading begins with an offset, {EARLIEST!r}, or None for the head, not {start!r}")
+            raise Misused(f"a reading begins with an offset, {EARLIEST!r}, or None for the head, not {start!r}")
         return Ask(lambda call, timeout_ns: ReadWish(call, stream, FROM_START, stop, follow, timeout_ns), _as_it_is)
-    if (start is not None and start < 0) or (stop is not None and stop < 0):
-        raise ValueError(f"offsets count from 0, not {start} and {stop}")
-    begin = FROM_HEAD if start is None else start
+    begin = FROM_HEAD if start is None else _offset(start)
     return Ask(lambda call, timeout_ns: ReadWish(call, stream, begin, stop, follow, timeout_ns), _as_it_is)
+
+
+def _offset(given: int) -> int:
+    return arguments.number("offsets", given, said="count from 0")
 
 
 def streams() -> Ask[list[StreamRecord]]:
@@ -209,18 +195,12 @@ def clients() -> Ask[list[ClientRecord]]:
     return Ask(lambda call, timeout_ns: AskWish(call, ListClients(0), timeout_ns), reader(list[ClientRecord]))
 
 
-def read_client_key(key: str | bytes) -> bytes:
-    octets = key if isinstance(key, bytes) else from_text(key, KEY_BYTES, "a client's key")
-    if len(octets) != KEY_BYTES:
-        raise ValueError(f"a client's key has {KEY_BYTES} bytes, not {len(octets)}")
-    return octets
-
-
 def wrap_secret(key: str | bytes, secret: bytes) -> Ask[bytes]:
     """Have a node wrap an HMAC secret for the holder of a key."""
+    secret = arguments.octets(secret)
     if len(secret) != SECRET_BYTES:
-        raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
-    question = WrapSecret(0, read_client_key(key))
+        raise Misused(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
+    question = WrapSecret(0, arguments.key("a client's key", key))
     return Ask(lambda call, timeout_ns: AskWish(call, question, timeout_ns, secret), _as_it_is)
 
 
@@ -228,11 +208,13 @@ def add_client(
     name: str, key: str | bytes, writes: Sequence[str], reads: Sequence[str], admin: bool, *, wrapped: bytes = b""
 ) -> Ask[str]:
     """With a wrapped secret, one who signs by HMAC."""
-    check_name("a client's name", name)
+    arguments.name("a client's name", name)
+    writes, reads = arguments.several("patterns", writes), arguments.several("patterns", reads)
     for pattern in (*writes, *reads):
-        check_name("a pattern of streams", pattern)
+        arguments.name("a pattern of streams", pattern)
     kind = SignatureType.HMAC_SHA256 if wrapped else SignatureType.ED25519
-    message = AddIdentity(name, kind, read_client_key(key) + wrapped, tuple(writes), tuple(reads), admin)
+    keys = arguments.key("a client's key", key) + wrapped
+    message = AddIdentity(name, kind, keys, tuple(writes), tuple(reads), bool(admin))
     return Ask(lambda call, timeout_ns: PetitionWish(call, message, timeout_ns), bytes.hex)
 
 

@@ -9,7 +9,7 @@ from threading import Condition
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from chaplain.client import journal_requests
+from chaplain.client import arguments, journal_requests
 from chaplain.client.board import Board
 from chaplain.client.cursor import Cursor
 from chaplain.client.engine import Engine
@@ -30,7 +30,7 @@ from chaplain.client.nap import nap
 from chaplain.client.receipts import Receipts, last_receipt
 from chaplain.client.requests import Ask
 from chaplain.client.unpacking import messages_of
-from chaplain.errors import ChaplainError, Closed, Unreachable
+from chaplain.errors import ChaplainError, Closed, Misused, Unreachable
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Journal:
     """A stream of the journal: one agreed order, on disk at a quorum before the receipt."""
 
     def __init__(self, line: Line, stream: str) -> None:
-        self.stream = journal_requests.check_stream_name(stream)
+        self.stream = arguments.journal_stream(stream)
         self._line = line
 
     def __repr__(self) -> str:
@@ -100,7 +100,8 @@ class Journal:
         Without `start`, from the first one that is kept; `start=None` begins at the head. An offset that was dropped
         is an error that names the first one kept. With `timeout`, following ends when nothing came for so many seconds.
         """
-        return Reader(self._line, self.stream, journal_requests.read(self.stream, start, stop, follow), timeout)
+        ask = journal_requests.read(self.stream, start, stop, follow)
+        return Reader(self._line, self.stream, ask, arguments.wait_s(timeout))
 
     def cursor(self, file: str | Path) -> Cursor:
         """Where a consumer of this stream has got to, kept in a file."""
@@ -161,6 +162,8 @@ class Writer:
         with self._changed:
             if self._error is not None or self._closed:
                 self._complain()
+            if type(value) is not bytes:
+                value = arguments.octets(value)
             if len(value) > CHUNK_BYTES:
                 self._ship()
             self._gathering.add(value, key, headers)
@@ -187,7 +190,7 @@ class Writer:
     def take_receipts(self) -> list[Receipt]:
         """The receipts that came since this was called last; only of a writer that keeps them."""
         if self._places is None:
-            raise ValueError("this writer keeps no receipts: make it with receipts=True")
+            raise Misused("this writer keeps no receipts: make it with receipts=True")
         with self._changed:
             places, self._places = self._places, []
         return [receipt for place in places for receipt in Receipts(place)]

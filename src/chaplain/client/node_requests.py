@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from chaplain.client import arguments
 from chaplain.client.journal_events import AskWish, PetitionWish
-from chaplain.client.journal_requests import read_client_key
 from chaplain.client.journal_results import AssemblyRecord, ChangeRecord
 from chaplain.client.requests import Ask, reader
+from chaplain.errors import Misused
 from chaplain.journal.client_messages import ListNodes
 from chaplain.journal.config_message import MakeCheckpoint
 from chaplain.journal.node_message import NOBODY, SERIALIZERS_MAX, AddNode, EntryType, NewSet, NodeMessage, RemoveNode
-from chaplain.link.settings import split_endpoint
 
 _INDEX = slice(4, 12)
 """Where the full id of an entry has the message."""
@@ -32,41 +32,46 @@ def change_nodes(message: NodeMessage) -> Ask[str]:
 def add_node(node: int, role: str, uri: str, key: str | bytes, disk: str) -> Ask[str]:
     kinds = {"executor": EntryType.ADD_EXECUTOR_NODE, "ingest": EntryType.ADD_INGEST_NODE}
     kinds["config"] = EntryType.ADD_CONFIG_NODE
-    if role not in kinds:
-        raise ValueError(f"a node is added as executor, ingest or config, not as {role!r}")
+    if not isinstance(role, str) or role not in kinds:
+        raise Misused(f"a node is added as executor, ingest or config, not as {role!r}")
     if uri:
-        split_endpoint(uri)
-    octets = read_client_key(key) if key else b""
-    return change_nodes(AddNode(kinds[role], check_node(node), uri, octets, bytes.fromhex(disk)))
+        arguments.endpoint(uri)
+    octets = arguments.key("a node's key", key) if key else b""
+    return change_nodes(AddNode(kinds[role], check_node(node), uri, octets, _disk_id(disk)))
+
+
+def _disk_id(disk: str) -> bytes:
+    try:
+        return bytes.fromhex(disk)
+    except (TypeError, ValueError):
+        raise Misused(f"a disk id is text of hexadecimal digits, not {disk!r}") from None
 
 
 def remove_node(node: int, role: str) -> Ask[str]:
     kinds = {"executor": EntryType.REMOVE_EXECUTOR_NODE, "ingest": EntryType.REMOVE_INGEST_NODE}
-    if role not in kinds:
-        raise ValueError(f"a node is removed as executor or as ingest (and config), not as {role!r}")
+    if not isinstance(role, str) or role not in kinds:
+        raise Misused(f"a node is removed as executor or as ingest (and config), not as {role!r}")
     return change_nodes(RemoveNode(kinds[role], check_node(node)))
 
 
 def new_serializers(nodes: Sequence[int]) -> Ask[str]:
+    nodes = tuple(map(check_node, arguments.several("nodes", nodes)))
     if not 1 <= len(nodes) <= SERIALIZERS_MAX or len(set(nodes)) < len(nodes):
-        raise ValueError(f"a set has 1 to {SERIALIZERS_MAX} serializers, each once")
-    return change_nodes(NewSet(tuple(map(check_node, nodes))))
+        raise Misused(f"a set has 1 to {SERIALIZERS_MAX} serializers, each once")
+    return change_nodes(NewSet(nodes))
 
 
 def checkpoint(through: int) -> Ask[int]:
     """Have a checkpoint made; gives the message that it is behind."""
-    if not 0 <= through < 1 << 63:
-        raise ValueError(f"a message has a number from 1 on, not {through}")
+    last = arguments.number("a message", through, said="has a number from 1 on")
     return Ask(
-        lambda call, timeout_ns: PetitionWish(call, MakeCheckpoint(through), timeout_ns),
+        lambda call, timeout_ns: PetitionWish(call, MakeCheckpoint(last), timeout_ns),
         lambda entry: int.from_bytes(entry[_INDEX], "big"),
     )
 
 
 def check_node(node: int) -> int:
-    if not 1 <= node < NOBODY:
-        raise ValueError(f"a node's id is a number from 1 to {NOBODY - 1}, not {node}")
-    return node
+    return arguments.number("a node's id", node, 1, NOBODY - 1)
 
 
 def find_change(assembly: AssemblyRecord, change: str) -> ChangeRecord | None:

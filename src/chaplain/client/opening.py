@@ -1,6 +1,7 @@
 """From what a user gives to `connect` to everything a connection is made of.
 
-Reads files and the environment once, before anything is dialled; every mistake is a `ConfigError` that says what to do.
+Reads files and the environment once, before anything is dialled. Every mistake is told with what to do: as a
+`ConfigError`, or as `Misused` if it is one of type or range.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from pathlib import Path
 from random import SystemRandom
 from typing import TypeAlias
 
+from chaplain.client import arguments
 from chaplain.client.core import ClientCore
 from chaplain.client.events import Settings
 from chaplain.client.identity_file import Passport, read_passport
 from chaplain.client.journal import ClientJournal
-from chaplain.client.requests import check_timeout
 from chaplain.config import ClusterNode, endpoints_of, load_cluster
 from chaplain.core import Frozen
-from chaplain.errors import ConfigError, Malformed
+from chaplain.errors import ConfigError, Malformed, Misused
 from chaplain.link.core import LinkCore
-from chaplain.link.identity import KEY_BYTES, Identity, from_text, new_instance
-from chaplain.link.settings import GCM, LinkSettings, split_endpoint
+from chaplain.link.identity import Identity, new_instance
+from chaplain.link.settings import GCM, LinkSettings
 from chaplain.link.sockets import Sockets
 
 Secret: TypeAlias = Identity | str | Path
@@ -76,21 +77,25 @@ def prepare(
     timeout_s: float,
 ) -> Opening:
     """What was given goes before the environment, that before the cluster file, that before the identity file."""
-    check_timeout(timeout_s)
+    arguments.timeout_s(timeout_s)
+    if name is not None:
+        arguments.name("a cluster's name", name)
+    if node is not None:
+        node = arguments.number("a node's id", node, 1)
     where = cluster if cluster is not None else os.environ.get(CLUSTER_VARIABLE)
-    known = None if not where else load_cluster(where)
+    known = None if not where else load_cluster(arguments.path(where))
     nodes = () if known is None else known.nodes
     if isinstance(endpoints, str):
         endpoints = [endpoint.strip() for endpoint in endpoints.split(",")]
-    chosen = tuple(endpoints) if endpoints is not None else _endpoints_of(nodes, node)
+    chosen = _endpoints_of(nodes, node) if endpoints is None else tuple(arguments.several("endpoints", endpoints))
     secret = identity or os.environ.get(IDENTITY_VARIABLE) or (known and known.identity)
     if not chosen or not secret:
         raise ConfigError(_NOWHERE)
     for endpoint in chosen:
-        split_endpoint(endpoint)
+        arguments.endpoint(endpoint)
     passport = read_identity(secret)
     given: Sequence[str | bytes] = [listed.key for listed in nodes] or passport.node_keys
-    keys = frozenset(read_key(key) for key in (given if node_keys is None else node_keys))
+    keys = frozenset(map(read_key, given if node_keys is None else arguments.several("keys", node_keys)))
     if not keys:
         raise ConfigError(_NOWHERE)
     return Opening(
@@ -116,7 +121,7 @@ def read_identity(secret: Secret) -> Passport:
     if isinstance(secret, Identity):
         return Passport(secret)
     try:
-        return read_passport(Path(secret).read_text())
+        return read_passport(arguments.path(secret).read_text())
     except OSError as error:
         raise ConfigError(f"identity file {secret}: {error.strerror}; make one with `chaplain key new`") from None
     except (Malformed, UnicodeDecodeError) as error:
@@ -124,11 +129,7 @@ def read_identity(secret: Secret) -> Passport:
 
 
 def read_key(key: str | bytes) -> bytes:
-    if isinstance(key, bytes):
-        if len(key) != KEY_BYTES:
-            raise ConfigError(f"a node's key has {KEY_BYTES} bytes, not {len(key)}")
-        return key
     try:
-        return from_text(key, KEY_BYTES, "node key")
-    except Malformed as error:
+        return arguments.key("a node's key", key)
+    except (Malformed, Misused) as error:
         raise ConfigError(f"{error}: copy it from cluster.toml") from None

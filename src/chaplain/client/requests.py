@@ -11,11 +11,11 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from chaplain.client import arguments
 from chaplain.client.events import Call, ClientInput, Connect, Measure
 from chaplain.client.results import Acknowledgement, Answer, Member, Question
 from chaplain.desk.limits import IDENTIFIER_END
 from chaplain.desk.messages import (
-    NAME_BYTES_MAX,
     ROTATION_NS,
     AnswerQuestions,
     AskQuestion,
@@ -31,7 +31,7 @@ from chaplain.desk.messages import (
     RotateKeys,
     ShoutToPool,
 )
-from chaplain.errors import Malformed
+from chaplain.errors import Malformed, Misused
 from chaplain.gossip.events import BUILT_IN
 from chaplain.gossip.settings import CONTENT_BYTES_MAX
 from chaplain.wire.limits import FRAME_BYTES_MAX
@@ -77,20 +77,20 @@ def members() -> Ask[list[Member]]:
 
 
 def ask(question: str, timeout_s: float | None, content: bytes) -> Ask[Answer]:
-    check_name("a question", question)
-    wait_s = ANSWER_TIMEOUT_S if timeout_s is None else check_timeout(timeout_s)
+    arguments.name("a question", question)
+    wait_s = ANSWER_TIMEOUT_S if timeout_s is None else arguments.timeout_s(timeout_s)
     sent = check_content("a question", content)
     return _request(lambda call: AskQuestion(call, question, int(wait_s * _NS)), reader(Answer), sent, wait_s + GRACE_S)
 
 
 def fire(event: str, content: bytes, target: int | None) -> Ask[None]:
-    sent = _check_event(event, content, target)
+    sent, target = _check_event(event, content, target)
     return _request(lambda call: FireEvent(call, event, target), _nothing, sent)
 
 
 def fire_and_wait(event: str, content: bytes, target: int | None, timeout_s: float | None) -> Ask[Acknowledgement]:
-    sent = _check_event(event, content, target)
-    wait_s = ANSWER_TIMEOUT_S if timeout_s is None else check_timeout(timeout_s)
+    sent, target = _check_event(event, content, target)
+    wait_s = ANSWER_TIMEOUT_S if timeout_s is None else arguments.timeout_s(timeout_s)
     return _request(
         lambda call: FireAndWait(call, event, int(wait_s * _NS), target),
         reader(Acknowledgement),
@@ -99,10 +99,9 @@ def fire_and_wait(event: str, content: bytes, target: int | None, timeout_s: flo
     )
 
 
-def _check_event(event: str, content: bytes, target: int | None) -> bytes:
-    check_name("an event's type", event)
-    check_target(target)
-    return check_content("an event", content)
+def _check_event(event: str, content: bytes, target: int | None) -> tuple[bytes, int | None]:
+    arguments.name("an event's type", event)
+    return check_content("an event", content), check_target(target)
 
 
 def broadcast(pool: str, value: bytes) -> Ask[None]:
@@ -123,31 +122,22 @@ def join(pool: str) -> Ask[None]:
 
 
 def answer(question: str) -> Ask[None]:
-    check_name("a question", question)
+    arguments.name("a question", question)
     if question in BUILT_IN:
-        raise ValueError(f"every node answers {question!r} by itself: choose another name")
+        raise Misused(f"every node answers {question!r} by itself: choose another name")
     return _request(lambda call: AnswerQuestions(call, question), _nothing)
 
 
 def reply(question: Question, value: bytes) -> Ask[None]:
+    if not isinstance(question, Question):
+        raise Misused(f"a question that came from `questions` is wanted, not {question!r}")
     return _request(lambda call: GiveAnAnswer(call, question.id), _nothing, check_content("an answer", value))
 
 
-def check_name(what: str, name: str) -> str:
-    """Names travel as mesh.txt's strings: visible ASCII, at most 255 octets."""
-    if isinstance(name, str) and 0 < len(name) <= NAME_BYTES_MAX and all("!" <= character <= "~" for character in name):
-        return name
-    raise ValueError(
-        f"{what} has 1 to {NAME_BYTES_MAX} visible ASCII characters without blanks, not {str(name)[:40]!r}"
-    )
-
-
 def check_payload(payload: bytes) -> bytes:
-    if not isinstance(payload, bytes | bytearray | memoryview):
-        raise TypeError(f"bytes are wanted, not {type(payload).__name__}: encode text with .encode()")
-    taken = bytes(payload)
+    taken = arguments.octets(payload)
     if len(taken) > PAYLOAD_BYTES_MAX:
-        raise ValueError(f"at most {PAYLOAD_BYTES_MAX} bytes go in one message, not {len(taken)}: send it in parts")
+        raise Misused(f"at most {PAYLOAD_BYTES_MAX} bytes go in one message, not {len(taken)}: send it in parts")
     return taken
 
 
@@ -155,19 +145,13 @@ def check_content(what: str, content: bytes) -> bytes:
     """What gossip carries is small: every node passes it on."""
     taken = check_payload(content)
     if len(taken) > CONTENT_BYTES_MAX:
-        raise ValueError(f"{what} holds at most {CONTENT_BYTES_MAX} bytes, not {len(taken)}: write it to a stream")
+        raise Misused(f"{what} holds at most {CONTENT_BYTES_MAX} bytes, not {len(taken)}: write it to a stream")
     return taken
 
 
-def check_target(target: int | None) -> None:
-    if target is not None and not (isinstance(target, int) and 0 <= target < IDENTIFIER_END):
-        raise ValueError(f"a target is a node's id or its 32-bit identifier, not {target!r}")
-
-
-def check_timeout(timeout_s: float) -> float:
-    if not 0 < timeout_s <= 86_400:
-        raise ValueError(f"a timeout is a number of seconds above 0 and up to a day, not {timeout_s!r}")
-    return timeout_s
+def check_target(target: int | None) -> int | None:
+    said = "is a node's id or its 32-bit identifier"
+    return None if target is None else arguments.number("a target", target, 0, IDENTIFIER_END - 1, said)
 
 
 def _request(

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from chaplain.client import arguments
 from chaplain.client.events import Call
-from chaplain.client.requests import Ask, check_name
+from chaplain.client.requests import Ask
 from chaplain.desk.messages import Instruct, LookUp
-from chaplain.errors import Missing
+from chaplain.errors import Missing, Misused
 from chaplain.sequence import requests
 from chaplain.sequence.entry import event_hashes
 from chaplain.sequence.requests import Page, PublishRequest, ReadRequest
@@ -35,18 +36,15 @@ class SequenceEvent(msgspec.Struct, frozen=True):
 
 
 def check_stream(stream: str) -> str:
-    return check_name("a stream's name", stream)
+    return arguments.name("a stream's name", stream)
 
 
 def check_values(values: Iterable[bytes]) -> list[bytes]:
-    taken = list(values)
-    for value in taken:
-        if not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"bytes are wanted, not {type(value).__name__}: encode text with .encode()")
+    taken = [arguments.octets(value) for value in arguments.several("events", values)]
     size = sum(len(value) + 4 for value in taken)
     if not taken or size > PUBLISH_BYTES_MAX:
-        raise ValueError(f"one call publishes 1 event or more, {PUBLISH_BYTES_MAX} bytes at most: publish in parts")
-    return [bytes(value) for value in taken]
+        raise Misused(f"one call publishes 1 event or more, {PUBLISH_BYTES_MAX} bytes at most: publish in parts")
+    return taken
 
 
 def publish(stream: str, values: list[bytes]) -> Ask[int]:
@@ -72,8 +70,9 @@ class Reading:
     """Where a reader is: what to ask next, and what of a page it gives."""
 
     def __init__(self, stream: str, start: int | None, stop: int | None, follow: bool, timeout_s: float | None) -> None:
-        if start is not None and start < 1:
-            raise ValueError(f"numbers begin at 1, not {start!r}")
+        start = None if start is None else arguments.number("numbers", start, 1, said="begin at 1")
+        stop = None if stop is None else arguments.number("numbers", stop, said="begin at 1")
+        timeout_s = arguments.wait_s(timeout_s)
         self._stream = check_stream(stream)
         self._next = start or 0
         self._stop = stop

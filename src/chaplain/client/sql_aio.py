@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from chaplain.client import journal_requests, sql_requests
+from chaplain.client import arguments, journal_requests, sql_requests
 from chaplain.client.journal_aio import AsyncWriter, Line
 from chaplain.client.journal_results import Receipt, RequestId
 from chaplain.client.sql_requests import Item, Parameters
@@ -26,7 +26,7 @@ class AsyncSql:
     """The database of a stream: statements in one agreed order, executed alike on every node."""
 
     def __init__(self, line: Line, stream: str) -> None:
-        self.stream = journal_requests.check_stream_name(stream)
+        self.stream = arguments.journal_stream(stream)
         self._line = line
         self._index = 0
         self._check: asyncio.Task[None] | None = None

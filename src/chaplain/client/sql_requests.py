@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
+from chaplain.client import arguments
 from chaplain.client.events import Call
 from chaplain.client.journal_events import Batch
 from chaplain.client.journal_requests import Gathering
@@ -14,7 +15,7 @@ from chaplain.client.journal_results import Receipt
 from chaplain.client.requests import Ask
 from chaplain.client.sql_results import Result, Row, results_of, rows_of
 from chaplain.desk.messages import LookUp
-from chaplain.errors import Missing, NotExecutor, Unknown
+from chaplain.errors import Missing, Misused, NotExecutor, Unknown
 from chaplain.executor.messages import AskResults, ClientMessage, Query, ReadThrough, decode_runs, encode
 from chaplain.executor.statement import (
     SQL_TYPE,
@@ -30,22 +31,26 @@ from chaplain.wire.parcel import Layer
 Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
 Item: TypeAlias = str | tuple[str, Parameters]
 """A statement, or one with its parameters."""
+ITEM_PARTS_MAX = 2
 
 
 def statement(sql: str, parameters: Parameters | None) -> bytes:
     """A statement as it travels; whatever SQL has no word for is refused here."""
     if not isinstance(sql, str):
-        raise TypeError(f"a statement is a str, not {type(sql).__name__}")
+        raise Misused(f"a statement is a str, not {type(sql).__name__}")
     taken: Any = ()
     if isinstance(parameters, Mapping):
         taken = {str(name): _value(value) for name, value in parameters.items()}
     elif parameters is not None and (isinstance(parameters, str | bytes) or not isinstance(parameters, Iterable)):
-        raise TypeError("parameters are a list or a mapping: write [value] for a single one")
+        raise Misused("parameters are a list or a mapping: write [value] for a single one")
     elif parameters is not None:
         taken = tuple(map(_value, parameters))
-    encoded = encode_statement(Statement(sql, taken))
+    try:
+        encoded = encode_statement(Statement(sql, taken))
+    except UnicodeEncodeError as wrong:
+        raise Misused(f"a statement is text that UTF-8 has octets for: {wrong}") from None
     if len(encoded) > STATEMENT_BYTES_MAX:
-        raise ValueError(f"a statement with its parameters has at most {STATEMENT_BYTES_MAX} bytes, not {len(encoded)}")
+        raise Misused(f"a statement with its parameters has at most {STATEMENT_BYTES_MAX} bytes, not {len(encoded)}")
     return encoded
 
 
@@ -58,19 +63,27 @@ def _value(value: Any) -> Value:
         return value
     if isinstance(value, int):
         if not -(1 << 63) <= value < 1 << 63:
-            raise ValueError(f"a whole number in SQL has 64 bits: {value} does not fit")
+            raise Misused(f"a whole number in SQL has 64 bits: {value} does not fit")
         return value
-    raise TypeError(f"SQL knows None, int, float, str and bytes, not {type(value).__name__}")
+    raise Misused(f"SQL knows None, int, float, str and bytes, not {type(value).__name__}")
 
 
 def transaction(stream: str, items: Iterable[Item]) -> Batch:
     """One request of as many statements."""
     gathering = Gathering()
-    for item in items:
-        gathering.add(statement(item, None) if isinstance(item, str) else statement(*item))
+    for item in arguments.several("statements", items):
+        gathering.add(_statement_of(item))
     if not len(gathering):
-        raise ValueError("a transaction has at least one statement")
+        raise Misused("a transaction has at least one statement")
     return replace(gathering.batch(stream, transaction=True, message_type=SQL_TYPE), check=True)
+
+
+def _statement_of(item: Item) -> bytes:
+    if isinstance(item, str):
+        return statement(item, None)
+    if not isinstance(item, tuple | list) or not 1 <= len(item) <= ITEM_PARTS_MAX:
+        raise Misused(f"an item is a statement, or one with its parameters, not {item!r:.40}")
+    return statement(*item, *[None] * (ITEM_PARTS_MAX - len(item)))
 
 
 def _look(message: ClientMessage, read: Any, payload: bytes = b"") -> Ask[Any]:
@@ -122,9 +135,7 @@ def span(through: Sequence[int] | None, part: Iterable[Result] = ()) -> tuple[in
     """
     if through is None:
         return 0, 0, 0
-    lane, last_id = through
-    if min(lane, last_id) < 1:
-        raise ValueError(f"the id of a request is a lane and a number, both from 1 on, not {tuple(through)}")
+    lane, last_id = arguments.request_id(through)
     first_id = 1 + max((one.client_message_id for one in part), default=0)
     return (lane, first_id, last_id) if first_id <= last_id else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from chaplain.client import journal_requests, sql_requests
+from chaplain.client import arguments, journal_requests, sql_requests
 from chaplain.client.journal_results import RequestId
 from chaplain.client.journal_sync import Line, Writer
 from chaplain.client.sql_requests import Item, Parameters
@@ -25,7 +25,7 @@ class Sql:
     """The database of a stream: statements in one agreed order, executed alike on every node."""
 
     def __init__(self, line: Line, stream: str) -> None:
-        self.stream = journal_requests.check_stream_name(stream)
+        self.stream = arguments.journal_stream(stream)
         self._line = line
         self._index = 0
         self._checked = False

@@ -10,7 +10,7 @@ from threading import Condition, Lock
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
-from chaplain.client import journal_requests, node_requests, requests
+from chaplain.client import arguments, journal_requests, node_requests, requests
 from chaplain.client.board import Board, ListeningSink, Sink
 from chaplain.client.engine import Engine
 from chaplain.client.graph import Graph
@@ -25,7 +25,7 @@ from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Membe
 from chaplain.client.sequence import SequenceStream
 from chaplain.client.sql_sync import Sql
 from chaplain.client.waiter import Waiter
-from chaplain.errors import Unreachable
+from chaplain.errors import Misused, Unreachable
 
 T = TypeVar("T")
 Item = TypeVar("Item", bound=Heard)
@@ -134,7 +134,7 @@ class Pool:
     """A pool of the mesh: best-effort messages to whoever has joined it."""
 
     def __init__(self, line: _Line, name: str) -> None:
-        self.name = requests.check_name("a pool's name", name)
+        self.name = name
         self._line = line
         self._lock = Lock()
         self._joined: _Listening[PoolMessage] | None = None
@@ -159,7 +159,8 @@ class Pool:
 
     def listen(self, timeout: float | None = None) -> Listener[PoolMessage]:
         """Messages as they come, until `timeout` seconds pass with nothing new. Joins the pool if need be."""
-        return Listener(self._listening(), timeout, owner=False)
+        wait_s = arguments.wait_s(timeout)
+        return Listener(self._listening(), wait_s, owner=False)
 
     def _listening(self) -> _Listening[PoolMessage]:
         with self._lock:
@@ -174,7 +175,7 @@ class Client:
     def __init__(self, opening: Opening) -> None:
         """Use `Client.connect`."""
         if not isinstance(opening, Opening):
-            raise TypeError(f"a client is made by connecting: Client.connect({opening!r})")
+            raise Misused(f"a client is made by connecting: Client.connect({opening!r})")
         self._line = _Line(opening)
         self._pools: dict[str, Pool] = {}
         self._sqls: dict[str, Sql] = {}
@@ -267,17 +268,20 @@ class Client:
 
         With `members`, between them which nodes come and go and which pools they are in; each has its `kind`.
         """
-        return Listener(_Listening(self._line, requests.listen(members)), timeout, owner=True)
+        wait_s = arguments.wait_s(timeout)
+        return Listener(_Listening(self._line, requests.listen(members)), wait_s, owner=True)
 
     def questions(self, question: str, timeout: float | None = None) -> Listener[Question]:
         """Offer to answer this question, at the node that serves this client: it comes each time somebody asks."""
-        return Listener(_Listening(self._line, requests.answer(question)), timeout, owner=True)
+        wait_s = arguments.wait_s(timeout)
+        return Listener(_Listening(self._line, requests.answer(question)), wait_s, owner=True)
 
     def reply(self, question: Question, value: bytes) -> None:
         """Answer a question that came from `questions`."""
         self._line.run(requests.reply(question, value))
 
     def pool(self, name: str) -> Pool:
+        arguments.name("a pool's name", name)
         return self._pools.get(name) or self._pools.setdefault(name, Pool(self._line, name))
 
     def journal(self, stream: str) -> Journal:
@@ -290,6 +294,7 @@ class Client:
 
     def sql(self, stream: str = "main") -> Sql:
         """The database of a stream, whether or not anything was executed on it yet."""
+        arguments.journal_stream(stream)
         return self._sqls.get(stream) or self._sqls.setdefault(stream, Sql(self._line, stream))
 
     def graph(self, stream: str) -> Graph:

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chaplain.client import arguments
 from chaplain.client.journal_events import Portion
-from chaplain.errors import ConfigError
+from chaplain.errors import ConfigError, Misused
 from chaplain.segment import arrow
 from chaplain.segment.pack import heads_of
 from chaplain.segment.record import Kind, Record
@@ -24,14 +25,12 @@ class TableReader:
     """Give it the portions of one reading; `table` is what they hold."""
 
     def __init__(self, stream: str, columns: Sequence[str] | None, limit: int) -> None:
-        self.columns = list(COLUMNS if columns is None else columns)
+        self.columns = list(COLUMNS) if columns is None else arguments.several("columns", columns)
         unknown = [name for name in self.columns if name not in COLUMNS]
         if unknown:
-            raise ValueError(f"no column {', '.join(map(repr, unknown))}; there are: {', '.join(COLUMNS)}")
-        if limit < 1:
-            raise ValueError(f"a limit is a number of rows from 1 on, not {limit}")
+            raise Misused(f"no column {', '.join(map(repr, unknown))}; there are: {', '.join(COLUMNS)}")
         self._stream = stream
-        self._limit = limit
+        self._limit = arguments.number("a limit", limit, 1, said="is a number of rows from 1 on")
         self._rows = 0
         self._batches: list[Any] = []
 
@@ -39,7 +38,7 @@ class TableReader:
         self._rows += portion.stop - portion.start
         if self._rows > self._limit:
             there = f"{self._stream!r} has more than {self._limit} messages there"
-            raise ValueError(f"{there}: give stop= or a larger limit=, or use Spark")
+            raise Misused(f"{there}: give stop= or a larger limit=, or use Spark")
         wanted = [*self.columns, *(["offset"] if "offset" not in self.columns else [])]
         for batch in arrow.to_record_batches([record_of(self._stream, portion)], wanted):
             offsets = batch.column(wanted.index("offset"))

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
 
+from chaplain.client.arguments import journal_stream
 from chaplain.client.journal_events import Batch
-from chaplain.client.journal_requests import check_stream_name
 from chaplain.client.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
 from chaplain.errors import ConfigError
 from chaplain.journal.transaction import STAGED
@@ -64,7 +64,7 @@ def batches(rows: Any, topic: str) -> Iterator[Batch]:
 
 
 def _cut(rows: Any, stream: str) -> Iterator[Batch]:
-    check_stream_name(stream)
+    journal_stream(stream)
     values = _octets(rows, "value")
     if values.null_count:
         raise ConfigError("a row has no value: the journal keeps no empty place; leave such rows out")
