@@ -14,6 +14,7 @@ from chaplain.executor.fingerprint import SCHEMA_KEY, Change, Tallies, Tally, fi
 from chaplain.executor.statement import SQL_TYPE, Outcome, Statement, decode_run, encode_statement
 from chaplain.runtime.databases.changes import CHANGES, LOG, quoted
 from chaplain.runtime.databases.sqlite import SqliteDatabase, file_name
+from chaplain.runtime.databases.sqlite_check import check
 from chaplain.segment.files import list_segments, scan_file
 from chaplain.segment.pack import Pack, decode_pack, encode_pack
 from chaplain.segment.record import Kind
@@ -98,14 +99,16 @@ class Database:
         return tallies.values()
 
 
-def told(folder: Path, stream: str = "main") -> list[tuple[bytes, bytes]]:
-    """The log of row changes: what is under which key from then on."""
+def told(folder: Path, stream: str = "main", *, first: int = 0) -> list[tuple[bytes, bytes]]:
+    """The log of row changes, which begins with number `first`: what is under which key from then on."""
     found: list[tuple[bytes, bytes]] = []
     for file in list_segments(folder / CHANGES / quoted(stream), LOG):
         for _, record in scan_file(file.path).records:
             if record.kind == Kind.BATCH:
                 pack = decode_pack(record.body)
-                assert (record.first_offset, record.stream) == (len(found), stream), "a change is missing, or twice"
+                assert (record.first_offset, record.stream) == (first + len(found), stream), (
+                    "a change is missing, or twice"
+                )
                 found += zip(pack.keys or (), pack.values, strict=True)  # type: ignore[arg-type]
     return found
 
@@ -164,3 +167,5 @@ class Pair:
     def close(self) -> None:
         self.steady.engine.close()
         self.restarted.engine.close()
+        if isinstance(self.steady.engine, SqliteDatabase):
+            check(self.steady.engine.path, self.steady.stream)  # whatever was done to it is no damage

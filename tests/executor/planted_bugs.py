@@ -16,12 +16,12 @@ from tests.executor.reserved_bugs import RESERVED_BUGS
 from chaplain.sim.planted import Bug, install
 
 ENGINE, CORE, HOSTILE = "test_sqlite_engine.py", "test_executor_core.py", "test_hostile.py"
-COPYING = "test_copying.py"
+COPYING, CHECKING, DAMAGE = "test_copying.py", "test_checking.py", "test_rotten_rows.py"
 _TIMEOUT_S = 600
 
 
 def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
-    place = "executor" if {CORE, COPYING} & {*tests} else "runtime.databases"
+    place = "executor" if {CORE, COPYING, CHECKING} & {*tests} else "runtime.databases"
     return Bug(name, f"chaplain.{place}.{module}", old, new, "", tests)
 
 
@@ -176,6 +176,18 @@ BUGS = [
     _bug("take what goes back", "copying", " or piece.index <= taking.feed.applied", "", COPYING, "further_on"),
     _bug("take it from anybody", "copying", "peer != taking.peer or ", "", COPYING, "asked_for"),
     _bug("wake for who has stopped", "copying", " if taking.feed.phase is Phase.LACKING]", "]", COPYING, "stopped"),
+    _bug("count no rows again", "sqlite_check", "if found != state.tallies:", "if False:", DAMAGE, "in_a_row"),
+    _bug("believe every index", "sqlite_check", "    if wrong:", "    if False:", DAMAGE, "in_an_index"),
+    _bug("believe every position", "sqlite_store", "seal != _seal(tuple(sealed))", "False", DAMAGE, "position"),
+    _bug("go on telling of damage", "sqlite_copies", "restore(path, stream))", "1 << 40)", DAMAGE, "the_beginning"),
+    _bug("make anew what is in use", "checking", " and not feed.lent:", ":", CHECKING, "ends_first"),
+    _bug(
+        "make anew for ever", "checking", "            if feed.damage:", "            if False:", CHECKING, "for_ever"
+    ),
+    _bug(
+        "begin in the middle", "core", "if journal.first_offset(stream):", "if False:", CHECKING, "of_its_stream_went"
+    ),
+    _bug("stay behind one's copy", "sqlite", " or self.index < self.kept:", ":", DAMAGE, "behind_its_own_copy"),
     *([] if missing() else POSTGRES_BUGS),
     *RESERVED_BUGS,
 ]

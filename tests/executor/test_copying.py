@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from tests.executor.test_executor_core import Stage, peer, works
 
-from chaplain.core import Drained, Woken
+from chaplain.core import Drained, Report, Woken
 from chaplain.executor import messages
 from chaplain.executor.copying import PATIENCE_NS, READS_MAX, Copying
 from chaplain.executor.events import CopyTaken, DatabaseKept, DatabaseOpened, KeepDatabase, KeptRead, ReadKept, TakeCopy
@@ -45,6 +45,11 @@ class Desk:
         found = [(whom, ask.position) for whom, ask, _ in self.said if isinstance(ask, AskCopy)]
         self.said.clear()
         return found
+
+    def asks(self, position: int) -> None:
+        """Another executor asks here."""
+        self.feed.kept = 5
+        self.copying.asked(TWO, AskCopy("main", position), self.feed)
 
     def want(self, now_ns: int = 0) -> None:
         self.copying.want(now_ns, self.feed)
@@ -85,26 +90,46 @@ def test_who_cannot_make_a_copy_is_not_asked_again_and_keeps_its_log() -> None:
 
 def test_a_piece_is_read_and_told_to_who_asked() -> None:
     desk = Desk()
-    desk.copying.asked(TWO, AskCopy("main", 4))
+    desk.asks(4)
     assert desk.effects() == [ReadKept(1, "main", 4)]
-    desk.copying.read(KeptRead(1, 9, SIZE, DIGEST, b"octets"))
+    desk.copying.read(KeptRead(1, 9, SIZE, DIGEST, b"octets"), {})
     assert desk.said == [(TWO, CopyPiece("main", 9, 4, SIZE, DIGEST), b"octets")]
 
 
 def test_who_has_no_copy_says_nothing() -> None:
     desk = Desk()
-    desk.copying.asked(TWO, AskCopy("main", 0))
-    desk.copying.read(KeptRead(1))
+    desk.asks(0)
+    desk.copying.read(KeptRead(1), {})
     assert desk.said == []
+
+
+def test_who_is_asked_and_has_no_copy_makes_one() -> None:
+    desk = Desk()
+    desk.copying.asked(TWO, AskCopy("main", 0), desk.feed)
+    assert desk.effects() == [KeepDatabase("main")]
+    desk.copying.asked(TWO, AskCopy("main", 0), desk.feed)
+    assert desk.effects() == [], "one is being made"
+    desk.copying.kept(desk.feed, DatabaseKept("main", 5))
+    desk.copying.asked(TWO, AskCopy("main", 0), desk.feed)
+    assert desk.effects() == [ReadKept(1, "main", 0)]
+
+
+def test_a_copy_that_rotted_is_no_copy_any_more() -> None:
+    desk = Desk()
+    desk.asks(0)
+    desk.copying.read(KeptRead(1, damage="rows"), {"main": desk.feed})
+    assert desk.said == []
+    assert desk.feed.first_unkept() == 5, "the log has to have it"
+    assert [effect.event for effect in desk.effects() if isinstance(effect, Report)] == ["copy damaged"]
 
 
 def test_reads_for_others_have_a_bound() -> None:
     desk = Desk()
     for _ in range(READS_MAX + 5):
-        desk.copying.asked(TWO, AskCopy("main", 0))
+        desk.asks(0)
     assert len(desk.effects()) == READS_MAX
-    desk.copying.read(KeptRead(1))
-    desk.copying.asked(TWO, AskCopy("main", 0))
+    desk.copying.read(KeptRead(1), {})
+    desk.asks(0)
     assert len(desk.effects()) == 1
 
 

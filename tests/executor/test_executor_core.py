@@ -64,11 +64,15 @@ class Journal:
         self.reach: int | None = 0
         self.on_disk = 1 << 60
         self.first = 1
+        self.offset = 0
         self.keep_through = 0
         self.base = Base(Moment(0, 0, 0, b""), {}, {})
 
     def fingerprints(self) -> Mapping[int, bytes]:
         return {1: b"one"}
+
+    def first_offset(self, stream: str, /) -> int:
+        return self.offset
 
     def locate(self, index: int, bytes_max: int, /) -> tuple[int, int] | None:
         return (10 * index, 10 * index + 9) if index <= self.on_disk else None

@@ -18,7 +18,10 @@ from chaplain import AsyncClient, Client
 from chaplain.cli.main import main
 from chaplain.config import load_cluster
 from chaplain.errors import Missing, NotExecutor, Refused, StatementFailed, Unknown
+from chaplain.executor.fingerprint import Tallies, fingerprint_of
 from chaplain.link.identity import Identity
+from chaplain.runtime.databases.sqlite_ledger import Ledger
+from chaplain.runtime.databases.sqlite_store import Store
 from chaplain.runtime.founding import make_cluster
 from chaplain.runtime.local import bring_down, bring_up
 
@@ -175,9 +178,53 @@ def test_executors_that_are_killed_apply_everything_once(tmp_path: Path) -> None
     assert counts["statements acknowledged"] > 100
 
 
+def of_database(node: Node, stream: str) -> dict:
+    return status(node).get("databases", {}).get(stream, {})
+
+
+def tamper(node: Node, stream: str, sql: str, *, forge: bool = False) -> None:
+    """Change rows behind an executor's back, and what is kept of them, too, if it is to be forged."""
+    connection = apsw.Connection(str(node.folder / "databases" / f"{stream}.sqlite"))
+    connection.execute(sql)
+    if forge:
+        store, ledger = Store(connection, stream), Ledger(connection, Tallies())
+        ledger.open()
+        tallies, state = ledger.read_again(bool).values(), store.state
+        position = (state.index, state.requests, state.whole)
+        store.put_state(position, tallies, fingerprint_of(ledger._schema, tallies), state.budget, state.changes)
+    connection.close()
+
+
+@pytest.mark.parametrize("cleanly", [False, True])
+def test_a_row_that_rots_while_a_node_is_down_is_found_and_mended(cluster: Cluster, cleanly: bool) -> None:
+    """After an unclean end by itself; else when the executor stops because it differs from the others."""
+    stream = f"rots-{cleanly}"
+    victim = list(cluster)[-1]
+    with Client.connect(cluster.directory, node=1, timeout=60) as client:
+        sql = client.sql(stream)
+        sql.execute("create table t(a integer primary key, b)")
+        made = sql.execute("insert into t(b) values ('one'), ('two')")
+        until(lambda: of_database(victim, stream).get("position") == made.index, "all have executed it")
+        victim.stop() if cleanly else victim.kill()
+        tamper(victim, stream, "update t set b = 'rotten' where a = 1")
+        if not cleanly:  # which closed it
+            (victim.folder / "databases" / f"{stream}.sqlite-wal").touch()
+        victim.start()
+        until(lambda: of_database(victim, stream).get("position") == made.index, "it is back")
+        if cleanly:
+            sql.execute("update t set b = 'three' where a = 1")
+        until(lambda: "t: 2 rows" in of_database(victim, stream).get("damage", ""), "the damage is found and named")
+        last = sql.execute("insert into t(b) values ('last')")
+        until(lambda: of_database(victim, stream).get("position") == last.index, "it has caught up")
+    with Client.connect(cluster.directory, node=victim.number, timeout=60) as client:
+        rows = [row["b"] for row in client.sql(stream).query("select b from t")]
+    assert rows == ["three" if cleanly else "one", "two", "last"]
+    until(lambda: len(set(fingerprints(cluster))) == 1 and len(fingerprints(cluster)) == 3, "fingerprints are equal")
+
+
 def test_an_executor_that_differs_stops_and_says_so(cluster: Cluster) -> None:
     def state(node: Node) -> dict:
-        return status(node).get("databases", {}).get("differs", {})
+        return of_database(node, "differs")
 
     victim = list(cluster)[-1]
     with Client.connect(cluster.directory, node=1, timeout=60) as client:
@@ -186,14 +233,13 @@ def test_an_executor_that_differs_stops_and_says_so(cluster: Cluster) -> None:
         made = sql.execute("insert into t(b) values ('one'), ('two')")
         until(lambda: state(victim).get("position") == made.index, "all have executed it")
         victim.kill()
-        with apsw.Connection(str(victim.folder / "databases" / "differs.sqlite")) as file:
-            file.execute("update t set b = 'another' where a = 1")
+        tamper(victim, "differs", "update t set b = 'another' where a = 1", forge=True)
         victim.start()
         until(lambda: state(victim).get("position") == made.index, "it is back")
-        sql.execute("update t set b = 'three' where a = 1")
+        sql.execute("update t set b = 'three' where a = 2")
         until(lambda: state(victim).get("state") == "stopped", "the one that differs has stopped")
         assert f"node {victim.number} differs" in state(victim)["trouble"]
-        assert [row["b"] for row in sql.query("select b from t")] == ["three", "two"]
+        assert [row["b"] for row in sql.query("select b from t")] == ["one", "three"]
     with (
         Client.connect(cluster.directory, node=victim.number, timeout=60) as client,
         pytest.raises(Refused, match="stopped"),

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.harness import Cluster, Node, founded, until
+from tests.cluster.harness import Cluster, Node, until
 from tests.executor.scenes import fingerprints
-from tests.journal_real.scenes import find_master, status
+from tests.journal_real.scenes import status, three
 
 from chaplain import Client
 from chaplain.cli.main import main
@@ -28,10 +28,7 @@ def reserve(directory: Path) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with founded(tmp_path / "three", 3, change=reserve) as made:
-        made.start()
-        made.wait_until_whole()
-        find_master(made)
+    with three(tmp_path / "three", change=reserve) as made:
         yield made
 
 

@@ -72,5 +72,5 @@ def test_everything_is_given_once_and_only_that_is_deleted(
 
 @pytest.mark.parametrize("through", [(0, 5), (1, 0)])
 def test_what_is_no_id_is_refused(through: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="both from 1 on"):
+    with pytest.raises(ValueError, match="two numbers from 1 on"):
         given(Executor(True), through)

@@ -231,6 +231,27 @@ def test_changes_are_cut_into_records(tmp_path: Path, monkeypatch: pytest.Monkey
     assert told(tmp_path) == pairs
 
 
+def test_of_row_changes_the_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opens the log again goes on behind them, also with a database that begins from nothing."""
+    monkeypatch.setattr(changes, "SEGMENT_BYTES", 16 * 1024)
+    monkeypatch.setattr(changes, "RECORD_BYTES_MAX", 4096)
+    folder = tmp_path / CHANGES / "main"
+    pairs = [(b"%05d" % number, bytes(100)) for number in range(1200)]
+    for first in range(0, 1000, 50):
+        log = ChangeLog(folder, "main", keep_bytes=3 * 16 * 1024)
+        assert not log.is_behind(first)
+        assert log.is_behind(first + 1)
+        log.write(first, pairs[first : first + 50], START_NS)
+        log.close()
+        assert len(list_segments(folder, LOG)) <= 3
+    log = ChangeLog(folder, "main", keep_bytes=3 * 16 * 1024)
+    log.write(0, pairs, START_NS)
+    log.close()
+    first = next(head.record for segment in list_segments(folder, LOG) for head, _ in scan_file(segment.path).records)
+    assert 700 < first.first_offset < 1200
+    assert told(tmp_path, first=first.first_offset) == pairs[first.first_offset :]
+
+
 def test_a_database_that_is_ahead_of_its_changes_is_made_anew(tmp_path: Path) -> None:
     order, database = Order(), Database(tmp_path)
     works = [order.message("create table t(a)"), *(order.message(f"insert into t values ({n})") for n in range(5))]
@@ -373,9 +394,9 @@ def test_what_is_not_a_statements_fault_stops_the_executor(tmp_path: Path) -> No
         database.apply(order.message("insert into t values (1)"))
     intruder.close()
     database.engine.close()
-    (tmp_path / "main.sqlite").write_bytes(b"nothing of ours, and long enough to be told from an empty file" * 100)
-    with pytest.raises(EngineFailed):
-        Database(tmp_path)
+    (tmp_path / "main.sqlite").rename(tmp_path / "other.sqlite")
+    with pytest.raises(EngineFailed, match="of stream 'main'"):
+        Database(tmp_path, "other")
 
 
 def test_a_fault_of_ours_stops_the_executor_and_not_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chaplain.cli.journal import timestamp
-from chaplain.cli.show import F, cluster_option, output_option, progress, put_json, put_table, shown_value
+from chaplain.cli.show import BROKEN, F, cluster_option, output_option, progress, put_json, put_table, shown_value
 from chaplain.errors import ConfigError, Missing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_BROKEN = 3
 
 
 @click.group(epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once")
@@ -118,7 +116,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
     for one in breaks:
         put_json(shown(one))
     if breaks:
-        raise click.exceptions.Exit(_BROKEN)
+        raise click.exceptions.Exit(BROKEN)
 
 
 def _tell(text: str) -> None:
@@ -203,7 +201,7 @@ def compress(cluster: str, stream: str, through: int | None, output: str, master
         for one in broken.breaks:
             put_json(shown(one))
         click.echo(str(broken), err=True)
-        raise click.exceptions.Exit(_BROKEN) from None
+        raise click.exceptions.Exit(BROKEN) from None
     columns = ("node", "segments", "bytes", "first", "done")
     rows = [{name: getattr(one, name) for name in columns} for one in freed]
     if output == "json":

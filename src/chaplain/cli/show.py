@@ -111,6 +111,15 @@ def _cell(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
+BROKEN = 3
+"""What a command ends with whose proof found a break."""
+
+
+def somebody_answers() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def progress(text: str) -> None:
     """A line on how far we are, for people only: never into what a program reads."""
     if sys.stderr.isatty():

@@ -9,7 +9,8 @@ import click
 
 from chaplain.cli.journal import timestamp
 from chaplain.cli.reach import reach, talks
-from chaplain.cli.show import F, put_json, put_table, shown_value
+from chaplain.cli.show import BROKEN, F, progress, put_json, put_table, shown_value
+from chaplain.errors import Missing
 
 if TYPE_CHECKING:
     from chaplain.client.sql_results import Result, Row
@@ -95,6 +96,37 @@ def results(stream: str, through: tuple[int, int] | None, cluster: str, node: in
     else:
         shown = [{**dict(one), "rows": len(one.rows), "error": (one.error or {}).get("message")} for one in found]
         put_table(_RESULT, shown)
+
+
+@sql.command(epilog="Example: chaplain sql check --cluster demo --node 2")
+@click.option("--stream", default="", metavar="S", help="Only this one's database.")
+@talks
+def check(stream: str, cluster: str, node: int | None, output: str) -> None:
+    """Read all rows of the SQLite databases on this machine again, and of their copies; exit code 3 if one is damaged.
+
+    Nodes may be up or down. Nothing is changed: a node that is up mends a damaged database by itself once it finds it,
+    and at the latest after it was killed and started.
+    """
+    from chaplain.config import choose_nodes, find_cluster, load_cluster  # noqa: PLC0415
+    from chaplain.runtime.databases.sqlite_check import files_in, look  # noqa: PLC0415
+
+    directory = find_cluster(cluster).parent
+    folders = [
+        (one.id, directory / f"node-{one.id}" / "databases") for one in choose_nodes(load_cluster(cluster).nodes, node)
+    ]
+    files = [(of, name, file) for of, folder in folders for name, file in files_in(folder) if stream in ("", name)]
+    if not files:
+        raise Missing("there is no SQLite database of these nodes on this machine")
+    rows: list[dict[str, object]] = []
+    for number, (of, name, file) in enumerate(files, 1):
+        progress(f"reading {file}, {number} of {len(files)}")
+        rows.append({"node": of, "stream": name, "file": file.name, **look(file, name)})
+    if output == "json":
+        put_json(rows)
+    else:
+        put_table(["node", "stream", "file", "position", "rows", "damage"], rows)
+    if any(row["damage"] for row in rows):
+        raise click.exceptions.Exit(BROKEN)
 
 
 def _value(text: str) -> Any:

@@ -4,17 +4,19 @@
     a database needs what its log no longer has ──▶ AskCopy, piece by piece ──▶ it takes the database's place
 
 Decides when a copy is made, whom one is asked of, and when somebody else is asked. Refuses to know databases, and
-whether a copy is right: executors compare fingerprints when it is open.
+whether a copy is right: whoever makes, gives or takes one reads its rows again, and executors compare fingerprints when
+it is open.
 
 Bounds: one piece under way for each database; one copy made at a time for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from chaplain.core import Report
 from chaplain.executor.events import CopyErrand, CopyTaken, DatabaseKept, KeepDatabase, KeptRead, ReadKept, TakeCopy
 from chaplain.executor.feed import Feed, Phase
 from chaplain.executor.messages import AskCopy, CopyPiece, PeerMessage
@@ -45,7 +47,7 @@ class Copying:
         self._takings: dict[str, _Taking] = {}
         self._reads: dict[int, tuple[bytes, AskCopy]] = {}
         self._token = 0
-        self.effects: list[CopyErrand] = []
+        self.effects: list[CopyErrand | Report] = []
 
     @property
     def due_ns(self) -> int | None:
@@ -64,19 +66,26 @@ class Copying:
             self.effects.append(KeepDatabase(feed.stream))
 
     def kept(self, feed: Feed, event: DatabaseKept) -> None:
-        """An engine that cannot be copied is not asked again: then the log stays."""
-        if not event.failed:
+        """An engine that cannot be copied is not asked again, nor one whose copy is damaged: then the log stays."""
+        if event.damage:
+            self._report("copy not kept", feed.stream, event.damage)
+        elif not event.failed:
             feed.keeping, feed.kept = False, event.index
 
-    def asked(self, peer: bytes, ask: AskCopy) -> None:
-        if len(self._reads) < READS_MAX:
+    def asked(self, peer: bytes, ask: AskCopy, feed: Feed | None) -> None:
+        if feed is not None and not feed.kept:
+            self.keep(feed, feed.applied)  # for when it is asked again
+        elif len(self._reads) < READS_MAX:
             self._token += 1
             self._reads[self._token] = (peer, ask)
             self.effects.append(ReadKept(self._token, ask.stream, ask.position))
 
-    def read(self, event: KeptRead) -> None:
+    def read(self, event: KeptRead, feeds: Mapping[str, Feed]) -> None:
         peer, ask = self._reads.pop(event.token)
-        if event.data:
+        if event.damage:
+            feeds[ask.stream].kept = 0  # another is made when the log is to be dropped further
+            self._report("copy damaged", ask.stream, event.damage)
+        elif event.data:
             piece = CopyPiece(ask.stream, event.index, ask.position, event.size_bytes, event.digest)
             self._tell(peer, piece, event.data)
 
@@ -120,10 +129,14 @@ class Copying:
         if taking not in self._under_way():
             return
         if event.failed:
+            self._report("copy refused", event.stream, event.failed)
             self._ask_next(now_ns, taking)
         else:
             taking.position = event.position
             self._ask(taking)
+
+    def _report(self, what: str, stream: str, reason: str) -> None:
+        self.effects.append(Report(what, detail={"stream": stream, "reason": reason}))
 
     def opened(self, feed: Feed) -> None:
         self._takings.pop(feed.stream, None)

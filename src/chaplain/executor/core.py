@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TypeAlias, assert_never
+from typing import TypeAlias, assert_never, get_args
 
 from chaplain.core import (
     Drained,
@@ -27,6 +27,7 @@ from chaplain.core import (
 )
 from chaplain.errors import Malformed
 from chaplain.executor import messages
+from chaplain.executor.checking import Checking
 from chaplain.executor.comparison import Finding
 from chaplain.executor.copying import Copying
 from chaplain.executor.events import (
@@ -34,24 +35,17 @@ from chaplain.executor.events import (
     Apply,
     BackRead,
     Cleared,
-    ClearResults,
-    CopyAnswer,
     CopyTaken,
+    DatabaseChecked,
     DatabaseKept,
     DatabaseOpened,
+    ExecutorAnswer,
     ExecutorErrand,
-    KeepDatabase,
     KeptRead,
     Looked,
     OpenDatabase,
     ReadBack,
-    ReadKept,
-    RunQuery,
-    StopQuery,
-    TakeCopy,
-    TakeResults,
     Tried,
-    TryOut,
     Work,
 )
 from chaplain.executor.feed import Feed, Phase, lanes_of
@@ -91,26 +85,17 @@ ExecutorInput: TypeAlias = (
     | Withdrawn
     | Persisted
     | PersistFailed
-    | DatabaseOpened
-    | Applied
-    | Looked
-    | Cleared
-    | BackRead
     | Rehearse
-    | Tried
-    | CopyAnswer
+    | ExecutorAnswer
 )
 ExecutorEffect: TypeAlias = Whisper | Settled | Report | Rehearsed | ExecutorErrand
 
 
 class ExecutorCore:
-    errands = (
-        *(OpenDatabase, Apply, TryOut, RunQuery, StopQuery, TakeResults, ClearResults, ReadBack),
-        *(KeepDatabase, ReadKept, TakeCopy),
-    )
+    errands = get_args(ExecutorErrand)
     """What its host does for it beside what hosts do for every layer."""
     follows_journal = True
-    answers = (DatabaseOpened, Applied, Tried, Looked, Cleared, BackRead, DatabaseKept, KeptRead, CopyTaken)
+    answers = get_args(ExecutorAnswer)
 
     def __init__(self, identifier: int, node: int, *, bare: bool = False) -> None:
         """One that is bare has no databases: it only tells the others how far the order is."""
@@ -128,6 +113,7 @@ class ExecutorCore:
         self._questions = Questions(node, self._feeds, self._tell_all)
         self._rehearsals = Rehearsals(node, self._feeds, self.counts)
         self._copying = Copying(self._tell, self._peers)
+        self._checking = Checking(self.counts)
         self._backs: dict[int, Feed] = {}
         """Reads of the log that are under way, by token."""
         self._token = 0
@@ -141,7 +127,10 @@ class ExecutorCore:
         for lane, acl in journal.base.owners.items():
             self._owners.setdefault(lane, acl)
         for stream, index in () if self.bare else journal.base.databases.items():
-            self._feeds.setdefault(stream, Feed(stream, self._executors)).begin(index)
+            feed = self._feeds.setdefault(stream, Feed(stream, self._executors))
+            feed.begin(index)
+            if journal.first_offset(stream):
+                feed.begin(1)  # some of it went from the log, perhaps statements: what it has is not to be begun with
 
     def first_needed(self) -> int:
         """The first message that is in no copy of a database on disk: the log must have it."""
@@ -191,7 +180,9 @@ class ExecutorCore:
             case Applied():
                 self._applied(now_ns, event)
             case Looked():
-                self._questions.looked(event)
+                stream = self._questions.looked(event)
+                if stream and event.kind == "stopped":
+                    self._checking.doubt(self._feeds[stream])
             case BackRead():
                 self._back_read(now_ns, event)
             case Rehearse():
@@ -202,8 +193,12 @@ class ExecutorCore:
                 self._pump(now_ns, self._feeds[event.stream])
             case DatabaseKept():
                 self._copying.kept(self._feeds[event.stream], event)
+                if event.damage:
+                    self._checking.doubt(self._feeds[event.stream])
+            case DatabaseChecked():
+                self._checking.checked(self._feeds[event.stream], event)
             case KeptRead():
-                self._copying.read(event)
+                self._copying.read(event, self._feeds)
             case CopyTaken():
                 self._copying.taken(now_ns, event)
             case Told():
@@ -218,7 +213,7 @@ class ExecutorCore:
                 pass
             case _:
                 assert_never(event)
-        for part in (self._questions, self._rehearsals, self._copying):
+        for part in (self._questions, self._rehearsals, self._copying, self._checking):
             self._out += part.effects
             part.effects.clear()
         effects, self._out = self._out, []
@@ -255,6 +250,7 @@ class ExecutorCore:
         if feed.phase is Phase.CLOSED:
             feed.phase = Phase.OPENING
             self._out.append(OpenDatabase(feed.stream))
+        self._checking.pump(feed)
         works = feed.hand_over()
         if works:
             self._out.append(Apply(feed.stream, works))
@@ -277,7 +273,7 @@ class ExecutorCore:
         feed = self._backs.pop(event.token)
         feed.reading = 0
         first = feed.wanted()
-        if first is None or feed.phase is Phase.STOPPED:
+        if first is None or not feed.is_open:
             return
         for body, records in whole_messages(event.records, first):
             batches = _batches(records).get(feed.stream)
@@ -298,13 +294,14 @@ class ExecutorCore:
             return
         feed.opened(event.index, event.fingerprint, event.kept)
         self._copying.opened(feed)
+        self._checking.opened(feed, event)
         self._questions.opened(event)
 
     def _applied(self, now_ns: int, event: Applied) -> None:
         feed = self._feeds[event.stream]
-        if feed.phase is Phase.STOPPED:
+        feed.give_back()
+        if not feed.is_open:  # it was stopped, or found to be damaged, meanwhile
             return
-        feed.phase = Phase.IDLE
         for step in event.steps:
             self.counts["requests"] += step.requests
             self.counts["failures"] += step.failures
@@ -331,6 +328,7 @@ class ExecutorCore:
         feed.stop(reason)
         detail: dict[str, str | int] = {"stream": feed.stream, "reason": reason, "index": feed.applied}
         self._out.append(Report("executor stopped", detail=detail))
+        self._checking.doubt(feed)
 
     # Comparing.
 
@@ -421,7 +419,7 @@ class ExecutorCore:
             case WereRead():
                 self._questions.heard(message)
             case AskCopy():
-                self._copying.asked(event.peer.key, message)
+                self._copying.asked(event.peer.key, message, self._feeds.get(message.stream))
             case CopyPiece():
                 self._copying.came(now_ns, event.peer.key, message, event.parcel.payload)
             case _:

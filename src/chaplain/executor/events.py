@@ -121,6 +121,20 @@ class ReadKept(Frozen, frozen=True):
     position: int
 
 
+class CheckDatabase(Frozen, frozen=True):
+    """Read all rows again: do they add up to what is kept of them? Answered with `DatabaseChecked`."""
+
+    stream: str
+
+
+class RemakeDatabase(Frozen, frozen=True):
+    """Set the database aside, and go on from the copy that is kept, or from nothing. Nothing is being applied to it.
+    Answered with `DatabaseOpened`.
+    """
+
+    stream: str
+
+
 class TakeCopy(Frozen, frozen=True):
     """A piece of another executor's copy. Answered with `CopyTaken`; the last one takes the database's place, and is
     answered with `DatabaseOpened`.
@@ -145,22 +159,37 @@ class DatabaseOpened(Frozen, frozen=True):
     """The last message in the copy that is kept beside it."""
     read: tuple[tuple[bytes, int, int], ...] = ()
     """Identities and lanes of which results were read, and the last such id of each."""
+    damage: str = ""
+    """What was wrong with the database that was here; this one was made in its place."""
+    doubtful_rows: int = 0
+    """How many rows it has, if nobody closed it."""
+
+
+class DatabaseChecked(Frozen, frozen=True):
+    """No `damage`: it is whole, or that could not be found out."""
+
+    stream: str
+    damage: str = ""
 
 
 class DatabaseKept(Frozen, frozen=True):
+    """With `damage` the copy was not kept, and neither with `failed`."""
+
     stream: str
     index: int = 0
     failed: str = ""
+    damage: str = ""
 
 
 class KeptRead(Frozen, frozen=True):
-    """Nothing, if there is no copy, or it ends before."""
+    """Nothing, if there is no copy, or it ends before; or if there is none any more, because of its `damage`."""
 
     token: int
     index: int = 0
     size_bytes: int = 0
     digest: bytes = b""
     data: bytes = b""
+    damage: str = ""
 
 
 class CopyTaken(Frozen, frozen=True):
@@ -206,9 +235,9 @@ class BackRead(Frozen, frozen=True):
     records: tuple[Record, ...]
 
 
-CopyErrand: TypeAlias = KeepDatabase | ReadKept | TakeCopy
+CopyErrand: TypeAlias = KeepDatabase | ReadKept | TakeCopy | CheckDatabase | RemakeDatabase
 ExecutorErrand: TypeAlias = (
     OpenDatabase | Apply | TryOut | RunQuery | StopQuery | TakeResults | ClearResults | ReadBack | CopyErrand
 )
-CopyAnswer: TypeAlias = DatabaseKept | KeptRead | CopyTaken
+CopyAnswer: TypeAlias = DatabaseKept | KeptRead | CopyTaken | DatabaseChecked
 ExecutorAnswer: TypeAlias = DatabaseOpened | Applied | Tried | Looked | Cleared | BackRead | CopyAnswer

@@ -37,6 +37,8 @@ class Phase(StrEnum):
     BUSY = "busy"
     LACKING = "lacking"
     """What comes next is in the log no more: another executor's copy is on its way."""
+    DAMAGED = "damaged"
+    """Its rows are not what its statements left: it is being made anew."""
     STOPPED = "stopped"
 
 
@@ -58,6 +60,13 @@ class Feed:
         """The last message in the copy that is on disk beside the database."""
         self.keeping = False
         """A copy is being made."""
+        self.lent = False
+        """Something is under way that writes to the database."""
+        self.checking = False
+        """Its rows are being read again."""
+        self.damage = ""
+        """What was wrong with it, if it was made anew since this node started."""
+        self._nodes = nodes
         self._fed = 0
         self._queue: deque[Work] = deque()
         self._queued_bytes = 0
@@ -128,18 +137,20 @@ class Feed:
             works.append(self._queue.popleft())
             size += works[-1].size_bytes
         self._queued_bytes -= size
-        self.phase = Phase.BUSY
+        self.phase, self.lent = Phase.BUSY, True
         return tuple(works)
 
     def lend(self) -> bool:
         """Whether the database is free for something else, having done all that was agreed; then it is busy with it."""
         free = self.phase is Phase.IDLE and not self._queue and not self.behind
+        self.lent = self.lent or free
         if free:
             self.phase = Phase.BUSY
         return free
 
     def give_back(self) -> None:
-        """What it was lent for is over."""
+        """What it was given, or lent for, is over."""
+        self.lent = False
         if self.phase is Phase.BUSY:
             self.phase = Phase.IDLE
 
@@ -153,6 +164,14 @@ class Feed:
         self.trouble = trouble
         self._queue.clear()
         self._queued_bytes = 0
+
+    def spoil(self, damage: str) -> None:
+        """What it holds counts for nothing: it begins anew, wherever it is opened next."""
+        self.stop("")
+        self.phase, self.damage, self.keeping = Phase.DAMAGED, damage, False
+        self.applied = self._fed = 0
+        self.fingerprint = b""
+        self.comparison = Comparison(self._nodes)
 
     @property
     def is_open(self) -> bool:

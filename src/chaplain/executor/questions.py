@@ -69,6 +69,10 @@ class JournalView(Protocol):
         """The first message that is in the log."""
         ...
 
+    def first_offset(self, stream: str, /) -> int:
+        """The first of a stream that is in the log."""
+        ...
+
     @property
     def keep_through(self) -> int:
         """Messages up to this one will be dropped, once databases are kept that have them; 0: none will."""
@@ -228,10 +232,12 @@ class Questions:
             return
         self.effects.append(RunQuery(self._token, message.stream, statement.sql, statement.parameters))
 
-    def looked(self, event: Looked) -> None:
-        looking = self._looking.pop(event.token, None)
-        if looking is not None:
-            self.effects.append(Settled(looking[0], event.payload, event.kind, event.reason))
+    def looked(self, event: Looked) -> str:
+        """Gives the stream, if it was a query."""
+        call, stream = self._looking.pop(event.token, (None, ""))
+        if call is not None:
+            self.effects.append(Settled(call, event.payload, event.kind, event.reason))
+        return stream
 
     def _refuse(self, call: int, kind: str, reason: str) -> None:
         self.effects.append(Settled(call, b"", kind, reason))

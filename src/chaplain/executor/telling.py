@@ -18,6 +18,7 @@ def of_feeds(feeds: Mapping[str, Feed]) -> dict[str, object]:
             "kept": feed.kept,
             "fingerprint": feed.fingerprint.hex(),
             **({"trouble": feed.trouble} if feed.trouble else {}),
+            **({"damage": feed.damage} if feed.damage else {}),
         }
         for stream, feed in sorted(feeds.items())
     }

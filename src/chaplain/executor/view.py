@@ -39,6 +39,9 @@ class NodesJournal:
     def first(self) -> int:
         return self._journal.serializer.bench.log.places.first
 
+    def first_offset(self, stream: str, /) -> int:
+        return self._journal.first_offset(stream)
+
     @property
     def keep_through(self) -> int:
         return self._journal.covering.archive.drops_through

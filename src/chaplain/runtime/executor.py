@@ -12,6 +12,7 @@ from chaplain.executor.events import BackRead, ReadBack
 from chaplain.journal.order_events import ReadLog
 from chaplain.runtime.databases.engine import Server
 from chaplain.runtime.databases.errands import Databases
+from chaplain.runtime.descriptors import reading
 from chaplain.runtime.journal import read_log
 
 FOLDER = "databases"
@@ -28,7 +29,8 @@ def make_executor(config: NodeConfig, identifier: int) -> ExecutorCore | None:
 
 
 def make_databases(config: NodeConfig) -> Databases:
-    return Databases(config.text("database"), config.path("data") / FOLDER, server_of(config))
+    folder, rows_bytes = config.path("data") / FOLDER, config.number("record.keep_rows_bytes")
+    return Databases(config.text("database"), folder, server_of(config), rows_bytes)
 
 
 def server_of(config: NodeConfig) -> Server:
@@ -47,4 +49,4 @@ def read_back(data: Path, log: str) -> Mapping[type, Callable[[Any], Any]]:
         found = read_log(data / SEGMENTS, log, ReadLog(wanted.token, wanted.start, wanted.end))
         return BackRead(wanted.token, tuple(found.records))
 
-    return {ReadBack: read}
+    return {ReadBack: reading(read)}

@@ -49,12 +49,13 @@ def quoted(stream: str) -> str:
 
 
 class ChangeLog:
-    def __init__(self, folder: Path, stream: str) -> None:
+    def __init__(self, folder: Path, stream: str, keep_bytes: int = 0) -> None:
+        """With `keep_bytes`, the oldest changes go when there are more; otherwise all stay."""
         self._stream = stream
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            settings = LogSettings(LOG, StreamKind.ROWS, segment_bytes=SEGMENT_BYTES)
-            self._tap = Tap(settings, SystemRandom(), segments_of(folder, LOG))
+            settings = LogSettings(LOG, StreamKind.ROWS, segment_bytes=SEGMENT_BYTES, free_max=0)
+            self._tap = Tap(settings, SystemRandom(), segments_of(folder, LOG), keep_bytes=keep_bytes)
             self._files = Files(Disk(str(folder)))
             begin = folder / BEGIN
             if begin.exists():

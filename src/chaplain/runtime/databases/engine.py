@@ -24,6 +24,10 @@ class EngineFailed(ChaplainError):
     """The database cannot go on. Not a fault of any statement."""
 
 
+class Damaged(EngineFailed):
+    """What is in the database is not what statements left there."""
+
+
 class QueryFailed(ChaplainError):
     """A query was wrong, or asked for too much."""
 
@@ -85,18 +89,21 @@ class Rehearses(Protocol):
         ...
 
 
-def open_engine(kind: str, folder: Path, stream: str, server: Server | None = None) -> Engine:
-    """The database of a stream; it is made if it is not there. `server` is for kinds that have one."""
+def open_engine(kind: str, folder: Path, stream: str, server: Server | None = None, rows_bytes: int = 0) -> Engine:
+    """The database of a stream; it is made if it is not there. `server` is for kinds that have one.
+
+    `rows_bytes` is what of its row changes is kept; 0: all of them.
+    """
     # Imported here: a node loads only what it uses.
     if kind == "sqlite":
         from chaplain.runtime.databases.sqlite import SqliteDatabase  # noqa: PLC0415
 
-        return SqliteDatabase(folder, stream)
+        return SqliteDatabase(folder, stream, rows_bytes)
     if kind == "postgres":
         try:
             from chaplain.runtime.databases.postgres import PostgresDatabase  # noqa: PLC0415
         except ImportError as error:
             raise EngineFailed(f"{error.name} is missing: pip install 'chaplain[postgres]'") from None
         assert server is not None
-        return PostgresDatabase(folder, stream, server)
+        return PostgresDatabase(folder, stream, server, rows_bytes)
     raise EngineFailed(f"there is no database of the kind {kind!r}")

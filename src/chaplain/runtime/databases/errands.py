@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,9 @@ STOPPED_MAX = 1024
 
 
 class Databases:
-    def __init__(self, kind: str, folder: Path, server: Server | None = None) -> None:
-        self._kind = kind
+    def __init__(self, kind: str, folder: Path, server: Server | None = None, rows_bytes: int = 0) -> None:
         self._folder = folder
-        self._server = server
+        self._open = partial(open_engine, kind, folder, server=server, rows_bytes=rows_bytes)
         self._engines: dict[str, Engine] = {}
         self._turns: dict[str, threading.Lock] = {}
         self._stopped: dict[int, threading.Event] = {}
@@ -57,14 +57,14 @@ class Databases:
         works |= {TakeResults: self.results, ClearResults: self.clear}
         from chaplain.runtime.databases.copies import Copies  # noqa: PLC0415  a node loads only what it uses
 
-        copies = Copies(self._kind, self._folder, self._engines, self._turns)
+        copies = Copies(self._open, self._folder, self._engines, self._turns)
         crews = [Crew(works, THREADS), Crew({RunQuery: self.query}, THREADS), Crew({StopQuery: self.stop}, 1)]
         return [*crews, copies.crew()]
 
     def open(self, wanted: OpenDatabase) -> DatabaseOpened:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            engine = open_engine(self._kind, self._folder, wanted.stream, self._server)
+            engine = self._open(wanted.stream)
         except Exception as error:
             return DatabaseOpened(wanted.stream, failed=why(error))
         self._turns[wanted.stream] = threading.Lock()
@@ -147,4 +147,5 @@ def why(error: Exception) -> str:
 
 
 def opened(stream: str, engine: Engine) -> DatabaseOpened:
-    return DatabaseOpened(stream, engine.index, engine.fingerprint, kept=getattr(engine, "kept", 0), read=engine.read)
+    more = {name: getattr(engine, name) for name in ("kept", "damage", "doubtful_rows") if hasattr(engine, name)}
+    return DatabaseOpened(stream, engine.index, engine.fingerprint, read=engine.read, **more)

@@ -33,13 +33,13 @@ NOBODY = b"rehearsal"
 
 
 class PostgresDatabase:
-    def __init__(self, folder: Path, stream: str, server: Server) -> None:
+    def __init__(self, folder: Path, stream: str, server: Server, rows_bytes: int = 0) -> None:
         self._layout = Layout(server.database, stream)
         self._own = first_connection(server, self._layout)
         try:
             check(self._own, server)
             self._store = Store(self._own, self._layout)
-            self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream)
+            self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream, rows_bytes)
             if self._changes.is_behind(self._store.state.changes):
                 self._store.begin_anew()
             state = self._store.state

@@ -24,11 +24,12 @@ from chaplain.executor.fingerprint import Tallies
 from chaplain.executor.statement import Outcome, Parameters, Rows, Run, StatementError
 from chaplain.runtime.databases import sqlite_copies
 from chaplain.runtime.databases.changes import CHANGES, ChangeLog, quoted
-from chaplain.runtime.databases.engine import EngineFailed
+from chaplain.runtime.databases.engine import Damaged, EngineFailed
 from chaplain.runtime.databases.requests import Request, requests_of, runs_of
+from chaplain.runtime.databases.sqlite_check import MALFORMED
 from chaplain.runtime.databases.sqlite_functions import Surroundings
 from chaplain.runtime.databases.sqlite_guard import Guard
-from chaplain.runtime.databases.sqlite_ledger import Ledger
+from chaplain.runtime.databases.sqlite_ledger import Beyond, Ledger
 from chaplain.runtime.databases.sqlite_reader import Readers
 from chaplain.runtime.databases.sqlite_requests import (
     QUICK_CALLS_MAX,
@@ -50,24 +51,33 @@ def file_name(stream: str) -> str:
 
 
 class SqliteDatabase:
-    def __init__(self, folder: Path, stream: str) -> None:
+    def __init__(self, folder: Path, stream: str, rows_bytes: int = 0) -> None:
         self.stream = stream
-        path = folder / file_name(stream)
-        self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream)
-        self._open(path)
-        if self._changes.is_behind(self._store.state.changes):
-            # Made anew: from the copy that is kept, whose row changes were synced with it, or from the beginning.
-            self._connection.close()
-            if not sqlite_copies.restore(path):
-                for suffix in ("", "-wal", "-shm"):
-                    path.with_name(path.name + suffix).unlink(missing_ok=True)
-            self._open(path)
-        self.path = path
-        self._readers = Readers(path)
-
-    def _open(self, path: Path) -> None:
+        self._rows_bytes = rows_bytes
+        self.path = folder / file_name(stream)
+        self.damage = ""
+        """Why it was made anew just now."""
+        self._closed_well = not sqlite_copies.beside(self.path, "-wal").exists()
         try:
-            self._connection = apsw.Connection(str(path), statementcachesize=512)
+            self._open(folder)
+        except Damaged as error:
+            self.damage = str(error)
+            sqlite_copies.make_anew(folder, self.path, stream)
+            self._open(folder)
+        if self._changes.is_behind(self._store.state.changes) or self.index < self.kept:
+            # Made anew: from the copy that is kept, whose row changes were synced with it, or from the beginning. The
+            # copy was synced, too, and the log may have gone up to it: a database that is behind it is of no use.
+            self._connection.close()
+            self._changes.close()
+            sqlite_copies.remove(self.path)
+            sqlite_copies.restore(self.path, stream)
+            self._open(folder)
+        self._readers = Readers(self.path)
+
+    def _open(self, folder: Path) -> None:
+        self._changes = ChangeLog(folder / CHANGES / quoted(self.stream), self.stream, self._rows_bytes)
+        self._connection = apsw.Connection(str(self.path), statementcachesize=512)
+        try:
             self._store = Store(self._connection, self.stream)
             self._around = Surroundings(self._connection)
             state = self._store.state
@@ -75,8 +85,15 @@ class SqliteDatabase:
             self._guard = Guard(self._connection, lambda: self._ledger.names, writes=True)
             self._runner = Runner(self._connection, self._guard, self._ledger, self._around)
             self._runner.free(self._ledger.open)
-        except apsw.Error as error:
-            raise EngineFailed(f"{path}: {error}") from error
+            if self._ledger.fingerprint() != state.fingerprint:
+                raise Damaged("its schema and tallies do not add up to its fingerprint")
+        except (apsw.Error, EngineFailed, Beyond, UnicodeDecodeError) as error:
+            self._connection.close()
+            self._changes.close()
+            if isinstance(error, EngineFailed):
+                raise
+            kind = Damaged if isinstance(error, (*MALFORMED, Beyond, UnicodeDecodeError)) else EngineFailed
+            raise kind(f"{self.path}: {type(error).__name__}: {error}") from error
         self._budget: dict[bytes, int] = {}
         self._mark = self._ledger.mark()
 
@@ -205,7 +222,12 @@ class SqliteDatabase:
     @property
     def kept(self) -> int:
         """The last message in the copy beside it."""
-        return sqlite_copies.index_of(sqlite_copies.beside(self.path, sqlite_copies.KEPT))
+        return sqlite_copies.index_of(sqlite_copies.beside(self.path, sqlite_copies.KEPT), self.stream)
+
+    @property
+    def doubtful_rows(self) -> int:
+        """How many there are, if whoever had it last did not close it."""
+        return 0 if self._closed_well else sum(tally.count for tally in self._store.state.tallies.values())
 
     def sync_changes(self) -> None:
         """The log of row changes is on disk, as far as it goes now. In turn with `apply`."""

@@ -2,11 +2,12 @@
 
     NAME.sqlite.kept   a whole, synced copy of the database at some message; the journal may drop what came before
     NAME.sqlite.copy   another node's copy, on its way here
+    NAME.sqlite.damaged, NAME.sqlite.kept.damaged   what was found to be damaged, and made anew
 
 Decides how files lie and when they are safe. Refuses to know when a copy is wanted.
 
 Invariants: a kept copy is replaced by a whole one or not at all; the database is replaced only by a copy whose digest
-holds and that is of the same stream.
+holds, that is of the same stream and whose rows add up.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from pathlib import Path
 import apsw
 
 from chaplain import durable
-from chaplain.runtime.databases.engine import EngineFailed
-from chaplain.runtime.databases.sqlite_guard import OWN
+from chaplain.runtime.databases.changes import CHANGES, begin_at, quoted
+from chaplain.runtime.databases.engine import Damaged, EngineFailed
+from chaplain.runtime.databases.sqlite_check import check
+from chaplain.runtime.databases.sqlite_store import state_of
 
 PIECE_BYTES = 512 * 1024
-KEPT, COPY, NEW = ".kept", ".copy", ".new"
+KEPT, COPY, NEW, ASIDE = ".kept", ".copy", ".new", ".damaged"
 _BESIDE = ("", "-wal", "-shm")
 
 
@@ -46,41 +49,27 @@ def make_copy(path: Path) -> Path:
     return new
 
 
-def put_in_place(new: Path, path: Path) -> int:
-    """The copy is the kept one from now on; gives its last whole message."""
-    index = index_of(new)
+def put_in_place(new: Path, path: Path) -> None:
+    """The copy, which was checked, is the kept one from now on."""
     durable.sync(new)
     kept = beside(path, KEPT)
     new.rename(kept)
     durable.sync(kept.parent)
-    return index
 
 
-def index_of(file: Path) -> int:
-    """The last message that is wholly in a copy; 0 if there is none."""
+def index_of(file: Path, stream: str) -> int:
+    """The last message that is wholly in a copy; 0 if there is none, or it does not say."""
     if not file.exists():
         return 0
-    connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        ((index, whole),) = connection.execute(f"select idx, whole from {OWN}state")
-    finally:
-        connection.close()
-    return int(index) if whole else int(index) - 1
-
-
-def changes_of(file: Path, stream: str) -> int:
-    """How many row changes a copy has made. `EngineFailed` if it is none of this stream's database."""
     try:
         connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
         try:
-            ((of_stream, changes),) = connection.execute(f"select stream, changes from {OWN}state")
+            state = state_of(connection, stream)
         finally:
             connection.close()
-    except (apsw.Error, ValueError) as error:
-        raise EngineFailed(f"the copy is no database: {error}") from error
-    if of_stream != stream:
-        raise EngineFailed(f"the copy is of stream {of_stream!r}, not of {stream!r}")
-    return int(changes)
+    except (apsw.Error, EngineFailed):
+        return 0
+    return 0 if state is None else state.applied
 
 
 def digest_of(file: Path) -> bytes:
@@ -107,21 +96,49 @@ def write_piece(path: Path, position: int, data: bytes) -> Path:
     return copy
 
 
-def restore(path: Path) -> bool:
-    """Put the kept copy in the database's place; False if there is none."""
-    kept = beside(path, KEPT)
-    if not kept.exists():
-        return False
-    copy = beside(path, COPY)
-    shutil.copyfile(kept, copy)
-    replace(copy, path)
-    return True
+def restore(path: Path, stream: str) -> int:
+    """Put the kept copy in the database's place, if there is one and it is whole; gives the row changes it has made."""
+    kept, copy = beside(path, KEPT), beside(path, COPY)
+    changes = 0
+    if kept.exists():
+        shutil.copyfile(kept, copy)
+        try:
+            changes = check(copy, stream).changes
+            replace(copy, path)
+        except Damaged:
+            copy.unlink()
+            set_aside(kept)
+    return changes
+
+
+def set_aside(file: Path) -> None:
+    """Out of the way, for whoever wants to know what became of it; only the latest is left."""
+    for suffix in _BESIDE:
+        if beside(file, suffix).exists():
+            beside(file, suffix).rename(beside(file, ASIDE + suffix))
+        else:
+            beside(file, ASIDE + suffix).unlink(missing_ok=True)
+    durable.sync(file.parent)
+
+
+def make_anew(folder: Path, path: Path, stream: str) -> None:
+    """What is there is set aside, and the kept copy put in its place, if that is whole.
+
+    What the damaged one told of its rows counts for nothing, either: the log of row changes begins again.
+    """
+    set_aside(path)
+    begin_at(folder / CHANGES / quoted(stream), restore(path, stream))
 
 
 def replace(copy: Path, path: Path) -> None:
     """A copy takes the place of the database, which is closed."""
     durable.sync(copy)
-    for suffix in _BESIDE:
-        beside(path, suffix).unlink(missing_ok=True)
+    remove(path)
     copy.rename(path)
     durable.sync(path.parent)
+
+
+def remove(path: Path) -> None:
+    """The database, which is closed, with what SQLite keeps beside it."""
+    for suffix in _BESIDE:
+        beside(path, suffix).unlink(missing_ok=True)

@@ -10,7 +10,8 @@ because SQLite would choose the next one by chance.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import apsw
@@ -24,6 +25,7 @@ ROWS_MAX = 100_000
 """Rows that one request may change, and that a table may have when it is altered or dropped."""
 BYTES_MAX = 16 * 1024 * 1024
 """Of all rows that one request changes."""
+READ_AGAIN_ROWS = 200
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -155,6 +157,16 @@ class Ledger:
         """Read the schema of a database whose rows are tallied, and told of, already."""
         self._know({shape.name: shape for shape in self._read_shapes()})
         self._told = self._schema
+
+    def read_again(self, pause: Callable[[], object]) -> Tallies:
+        """What all rows add up to, worked out from nothing, with a pause after some of them."""
+        tallies = Tallies()
+        for shape in self._shapes.values():
+            rows = (Change(shape.name, key, GONE, row) for key, row in self._rows(shape))
+            while some := list(islice(rows, READ_AGAIN_ROWS)):
+                tallies.add(some)
+                pause()
+        return tallies
 
     def _come(self, shape: Shape) -> None:
         for number, (key, row) in enumerate(self._rows(shape)):

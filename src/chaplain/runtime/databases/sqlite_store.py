@@ -7,6 +7,7 @@ read where. An identity that never reads loses its oldest ones first, and nobody
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 
 import apsw
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from chaplain.executor.events import READ_MAX
 from chaplain.executor.fingerprint import Tally, fingerprint_of
 from chaplain.executor.statement import Run, encode_run
-from chaplain.runtime.databases.engine import EngineFailed
+from chaplain.runtime.databases.engine import Damaged, EngineFailed
 from chaplain.runtime.databases.position import Position
 from chaplain.runtime.databases.sqlite_guard import OWN
 
@@ -24,14 +25,15 @@ RESULT_BYTES_MAX = 16 * 1024 * 1024
 _TABLES = f"""
 create table if not exists {OWN}state(
     one integer primary key check (one = 1), version integer, stream text, idx integer, requests integer,
-    whole integer, tallies blob, fingerprint blob, budget blob, changes integer);
+    whole integer, tallies blob, fingerprint blob, budget blob, changes integer, seal blob);
 create table if not exists {OWN}results(
     number integer primary key, acl blob, client_id integer, first_id integer, last_id integer, body blob);
 create index if not exists {OWN}results_of on {OWN}results(acl, client_id, last_id);
 create table if not exists {OWN}read(
     number integer primary key, acl blob, client_id integer, last_id integer, unique (acl, client_id));
 """
-_WRITE = f"update {OWN}state set idx=?, requests=?, whole=?, tallies=?, fingerprint=?, budget=?, changes=?"
+_encode = msgspec.msgpack.Encoder().encode
+_WRITE = f"update {OWN}state set idx=?, requests=?, whole=?, tallies=?, fingerprint=?, budget=?, changes=?, seal=?"
 _KEEP = f"insert into {OWN}results(acl, client_id, first_id, last_id, body) values (?,?,?,?,?)"
 
 _NOTE = f"""
@@ -49,6 +51,36 @@ class State(Position, frozen=True):
     """Row changes so far."""
 
 
+def _values(state: State) -> tuple[object, ...]:
+    tallies, budget = _encode(state.tallies), _encode(state.budget)
+    return (state.index, state.requests, int(state.whole), tallies, state.fingerprint, budget, state.changes)
+
+
+def _seal(values: tuple[object, ...]) -> bytes:
+    """Of the whole row: nothing else would show that a position, of all things, has rotted."""
+    return sha256(_encode(values)).digest()
+
+
+def state_of(connection: apsw.Connection, stream: str) -> State | None:
+    """What a database says of itself; None if it has not begun."""
+    rows = list(connection.execute(f"select * from {OWN}state"))
+    if not rows:
+        return None
+    _, version, of_stream, *_ = values = rows[0]
+    if version != VERSION or of_stream != stream:
+        raise EngineFailed(f"the database is of stream {of_stream!r} and version {version}, not of {stream!r}")
+    *sealed, seal = values[1:11] if len(values) > 10 else (*values[1:], None)  # an earlier version had no seal
+    if seal is not None and seal != _seal(tuple(sealed)):
+        raise Damaged("its position and tallies are not as they were written")
+    _, _, index, requests, whole, tallies, fingerprint, budget, changes = sealed
+    try:
+        known = msgspec.msgpack.decode(tallies, type=dict[str, Tally])
+        left = msgspec.msgpack.decode(budget, type=dict[bytes, int])
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise Damaged(f"its position and tallies: {error}") from None
+    return State(index, requests, bool(whole), known, fingerprint, left, changes)
+
+
 class Store:
     def __init__(self, connection: apsw.Connection, stream: str) -> None:
         self._connection = connection
@@ -59,29 +91,24 @@ class Store:
         connection.pragma("temp_store", "file")
         connection.set_busy_timeout(0)
         connection.execute(_TABLES)
-        self.state = self._read_state(stream)
+        columns = [name for (name,) in connection.execute("select name from pragma_table_info(?)", (f"{OWN}state",))]
+        if "seal" not in columns:  # an earlier version's
+            connection.execute(f"alter table {OWN}state add column seal blob")
+        self._stream = stream
+        self.state = state_of(connection, stream) or self._begin()
         self._next = self.state
         self._failures = 0
         sizes = f"select acl, sum(length(body)) from {OWN}results group by acl"
         self._kept: dict[bytes, int] = dict(connection.execute(sizes))
         self.read = tuple(connection.execute(f"select acl, client_id, last_id from {OWN}read order by number"))
 
-    def _read_state(self, stream: str) -> State:
-        rows = list(self._connection.execute(f"select * from {OWN}state"))
-        if not rows:
-            nothing = msgspec.msgpack.encode({})
-            blank = (1, VERSION, stream, 0, 0, True, nothing, fingerprint_of(b"\x90", {}), nothing, 0)
-            self._connection.execute(f"insert into {OWN}state values (?,?,?,?,?,?,?,?,?,?)", blank)
-            return self._read_state(stream)
-        _, version, of_stream, index, requests, whole, tallies, fingerprint, budget, changes = rows[0]
-        if version != VERSION or of_stream != stream:
-            raise EngineFailed(f"the database is of stream {of_stream!r} and version {version}, not of {stream!r}")
-        try:
-            known = msgspec.msgpack.decode(tallies, type=dict[str, Tally])
-            left = msgspec.msgpack.decode(budget, type=dict[bytes, int])
-        except msgspec.MsgspecError as error:
-            raise EngineFailed(f"the database's state: {error}") from None
-        return State(index, requests, bool(whole), known, fingerprint, left, changes)
+    def _begin(self) -> State:
+        if list(self._connection.execute("select 1 from sqlite_master where tbl_name not glob ?", (OWN + "*",))):
+            raise Damaged("there are tables, and not how they came about")
+        blank = State(0, 0, True, {}, fingerprint_of(b"\x90", {}), {}, 0)
+        values = (VERSION, self._stream, *_values(blank))
+        self._connection.execute(f"insert into {OWN}state values (1,?,?,?,?,?,?,?,?,?,?)", (*values, _seal(values)))
+        return blank
 
     # Within the transaction of a message.
 
@@ -93,9 +120,9 @@ class Store:
         budget: Mapping[bytes, int],
         changes: int,
     ) -> None:
-        encode = msgspec.msgpack.encode
-        self._connection.execute(_WRITE, (*position, encode(tallies), fingerprint, encode(budget), changes))
         self._next = State(*position, dict(tallies), fingerprint, dict(budget), changes)
+        values = _values(self._next)
+        self._connection.execute(_WRITE, (*values, _seal((VERSION, self._stream, *values))))
 
     def put_results(self, runs: Sequence[tuple[bytes, Run]]) -> None:
         for acl, run in runs:
