@@ -44,7 +44,7 @@ class Disk:
     def survey(self, log: str = "log") -> tuple[Survey, list[Record]]:
         surveyor = Surveyor(log)
         records = []
-        for name in sorted(self.files):
+        for name in sorted(name for name in self.files if not name.endswith(".heads")):
             found_log, sequence, free = parse_name(name)
             if found_log == log and not free:
                 found = surveyor.add(sequence, bytes(self.files[name]))

@@ -41,14 +41,14 @@ from chaplain.runtime.executor import make_databases, make_executor, read_back
 from chaplain.runtime.graph import graph_errands, make_graph
 from chaplain.runtime.host import Clock, Errands, Host
 from chaplain.runtime.http import HttpServer, Views
-from chaplain.runtime.journal import free_bytes, make_journal, read_log, segments_of
+from chaplain.runtime.journal import content, free_bytes, make_journal, read_log, segments_of
 from chaplain.runtime.log import Log
 from chaplain.runtime.ring import choose_ring
 from chaplain.runtime.secrets import read_identity, read_public_key
 from chaplain.runtime.storage import Storage
 from chaplain.segment.files import refuse_other_versions
 from chaplain.segment.settings import LogSettings
-from chaplain.segment.tap import StreamKind, Tap
+from chaplain.segment.tap import StreamKind, Tap, heads_name
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.layer import SequenceLayer
 from chaplain.sequence.settings import SequenceSettings
@@ -160,8 +160,10 @@ def make_sequence(config: NodeConfig, identifier: int, names: Names, endpoint: s
 
 def make_tap(config: NodeConfig, log: str, kind: StreamKind) -> Tap:
     """A log of its own beside the journal's, gone on with where it ends."""
-    settings = LogSettings(log, kind, folder=f"{SEGMENTS}/", segment_bytes=TAP_SEGMENT_BYTES)
-    return Tap(settings, SystemRandom(), segments_of(config.path("data") / SEGMENTS, log))
+    settings = LogSettings(log, kind, folder=f"{SEGMENTS}/", segment_bytes=TAP_SEGMENT_BYTES, free_max=0)
+    folder, keep_bytes = config.path("data") / SEGMENTS, config.number("record.keep_bytes")
+    heads = content(folder / heads_name(log))
+    return Tap(settings, SystemRandom(), segments_of(folder, log), heads=heads, keep_bytes=keep_bytes)
 
 
 def make_errands(config: NodeConfig, node: NodeCore) -> Errands:
@@ -175,6 +177,7 @@ def make_errands(config: NodeConfig, node: NodeCore) -> Errands:
     def verify(wanted: Verify) -> Verified:
         return Verified(wanted.ticket, tuple(map(holds, wanted.items)))
 
+    @descriptors.reading
     def read(wanted: ReadLog) -> LogRead:
         return read_log(segments, log, wanted)
 

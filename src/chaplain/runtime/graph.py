@@ -14,6 +14,7 @@ from chaplain.graph.settings import GraphSettings
 from chaplain.graph.store import events_at
 from chaplain.link.identity import Identity
 from chaplain.node.names import Names
+from chaplain.runtime.descriptors import reading
 from chaplain.runtime.journal import segments_of
 from chaplain.runtime.secrets import read_public_key
 
@@ -51,4 +52,4 @@ def graph_errands(folder: Path) -> dict[type, Callable[[Any], Any]]:
     def read(wanted: ReadEvents) -> EventsRead:
         return EventsRead(wanted.token, events_at((data for _, data in segments_of(folder, LOG)), wanted.places))
 
-    return {CheckSignatures: check, ReadEvents: read}
+    return {CheckSignatures: check, ReadEvents: reading(read)}

@@ -54,10 +54,10 @@ def make_journal(config: NodeConfig, identifier: int, watch: Callable[[Executed]
         SystemRandom(),
         identifier=identifier,
         segments=segments_of(data / SEGMENTS, order.log),
-        jot=_content(data / jot_name(order)),
-        standing=_content(data / standing_name(order)),
-        ingest=_content(data / settings.ingest_file),
-        checkpoint=_content(data / checkpoint_name(order)),
+        jot=content(data / jot_name(order)),
+        standing=content(data / standing_name(order)),
+        ingest=content(data / settings.ingest_file),
+        checkpoint=content(data / checkpoint_name(order)),
         wrapping=wrapping,
         watch=watch,
     )
@@ -200,7 +200,8 @@ def _mapped(path: Path) -> Bytes:
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
-def _content(file: Path) -> bytes | None:
+def content(file: Path) -> bytes | None:
+    """What a file holds, if it is there."""
     try:
         return file.read_bytes()
     except FileNotFoundError:

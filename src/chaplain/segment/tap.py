@@ -2,7 +2,8 @@
 
 Decides offsets: dense in each stream, in the order in which this node saw the messages. Refuses to promise anything: a
 tap is one node's own record, not agreed with anybody, and what was not on disk when the node died is not in it. Its
-records are settled, so readers show them as they are.
+records are settled, so readers show them as they are. If it is told how much to keep, its oldest segments go; how far
+each stream had come is written down before that, since nothing else may be left of it.
 
 Invariant: the offsets of a stream go on where the log on disk ends; no offset is given twice.
 """
@@ -13,7 +14,10 @@ import random
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
-from chaplain.core import Operation
+import msgspec
+
+from chaplain.core import Operation, Replace
+from chaplain.errors import StorageError
 from chaplain.segment.layout import Bytes
 from chaplain.segment.pack import Pack, encode_pack
 from chaplain.segment.record import Flag, Head, Kind, Record
@@ -32,12 +36,30 @@ class StreamKind(IntEnum):
     ROWS = 20
 
 
+SEGMENTS_MIN = 2
+"""The one that is written to, and the one before it, which has the last records if nothing is in the other yet."""
+
+
+def heads_name(log: str) -> str:
+    """The file beside a log that says how far its streams had come when segments last went."""
+    return f"{log}.heads"
+
+
 class Tap:
-    """Appends to one log. `segments` are the files it has already, by sequence."""
+    """Appends to one log. `segments` are the files it has already, by sequence, `heads` is what `heads_name` holds."""
 
     def __init__(
-        self, settings: LogSettings, chance: random.Random, segments: Iterable[tuple[int, Bytes]] = ()
+        self,
+        settings: LogSettings,
+        chance: random.Random,
+        segments: Iterable[tuple[int, Bytes]] = (),
+        *,
+        heads: bytes | None = None,
+        keep_bytes: int = 0,
     ) -> None:
+        """With `keep_bytes`, as many segments as fit in them are kept, and two at least; otherwise all of them."""
+        self._settings = settings
+        self._segments_max = max(SEGMENTS_MIN, keep_bytes // settings.segment_bytes) if keep_bytes else 0
         self._heads: dict[str, int] = {}
         self._index = 0
         surveyor = Surveyor(settings.log)
@@ -51,6 +73,9 @@ class Tap:
                 self._see(head.record)
         # An end in doubt is cut: a tap promised nothing.
         self._writer = Writer(settings, chance, survey, cut_doubt=True)
+        self._first = survey.endings[0].header.sequence if survey.endings else 0
+        for stream, offset in _decoded(settings.log, heads).items():
+            self.begin(stream, offset)
 
     def head(self, stream: str) -> int:
         """The offset of the stream's next message."""
@@ -89,7 +114,17 @@ class Tap:
         )
         operations = self._writer.append([record])
         self._see(record)
-        return operations
+        return operations + self._dropping() if self._segments_max else operations
+
+    def _dropping(self) -> tuple[Operation, ...]:
+        """The operations that make the log small enough again."""
+        beyond = range(self._first, self._writer.header.sequence + 1 - self._segments_max)
+        if not beyond:
+            return ()
+        self._first = beyond.stop
+        file = self._settings.folder + heads_name(self._settings.log)
+        drops = [operation for sequence in beyond for operation in self._writer.release(sequence)]
+        return (Replace(file, msgspec.json.encode(self._heads)), *drops)
 
     @property
     def written(self) -> int:
@@ -104,3 +139,13 @@ class Tap:
             assert record.first_offset >= self.head(record.stream), "an offset is given once"
             self._heads[record.stream] = record.first_offset + record.count
             self._index = record.index
+
+
+def _decoded(log: str, heads: bytes | None) -> dict[str, int]:
+    try:
+        return msgspec.json.decode(heads, type=dict[str, int]) if heads is not None else {}
+    except msgspec.MsgspecError as error:
+        raise StorageError(
+            f"{heads_name(log)} says how far recorded streams had come, and is damaged ({error}): remove it; those of"
+            " which nothing is left begin with offset 0 again"
+        ) from None
