@@ -76,6 +76,14 @@ def test_a_database_that_stands_still_is_told_beside_the_table(cluster: Path) ->
     assert "by node 1: 2, 2: 1" in shown.output
 
 
+def test_a_node_that_runs_twice_is_named(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = {"used_twice": [{"id": 3, "endpoints": ["tcp://a:1", "tcp://b:2"]}]}
+    monkeypatch.setattr(overview, "_status", lambda directory, node, pid: {**SAID[1], **twice})
+    shown = CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)])
+    line = "node 3 runs twice, at tcp://a:1 and tcp://b:2: stop the one whose directory is a copy.\n"
+    assert shown.output.count(line) == 1
+
+
 def test_one_node_is_asked_alone(cluster: Path) -> None:
     found = overview.describe(cluster, 2)
     assert [node["id"] for node in found["nodes"]] == [2]

@@ -180,7 +180,7 @@ def down(cluster: str, node: int | None, output: str) -> None:
 
 
 def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
-    """A journal that cannot be written, full disks, and databases that stand still, and why."""
+    """A journal that cannot be written, nodes that run twice, full disks, databases that stand still, and why."""
     here = [node for node in nodes if node["state"] != "down"]
     if here and not any(node["master"] for node in here):
         yield f"no node is master: nothing is written until a majority serializes; {len(here)} of {len(nodes)} are up."
@@ -189,12 +189,17 @@ def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
         if standing != "sound":
             voteless = "" if standing.startswith("sound") else " has no vote until it has caught up"
             yield f"node {node['id']}{voteless}: {standing}"
+    doubles = {double["id"]: double["endpoints"] for node in here for double in node.get("used_twice", ())}
+    for twice, endpoints in sorted(doubles.items()):
+        yield f"node {twice} runs twice, at {' and '.join(endpoints)}: stop the one whose directory is a copy."
     if full := [str(node["id"]) for node in nodes if node["disk_full"]]:
         yield f"no room on the disk of node {', '.join(full)}: nothing is written there until there is more."
     for node in nodes:
         for stream, database in node.get("databases", {}).items():
             if "trouble" in database:
                 yield f"node {node['id']}, database of {stream}: {database['state']}, {database['trouble']}"
+            elif "damage" in database:
+                yield f"node {node['id']}, database of {stream}: was damaged and is made anew, {database['damage']}"
 
 
 def _streams(found: Mapping[str, Any]) -> Iterator[dict[str, object]]:

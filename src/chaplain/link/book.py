@@ -16,6 +16,7 @@ from random import Random
 
 from chaplain.core import Channel, HangUp
 from chaplain.link.call import Call, Line, State
+from chaplain.link.doubles import Doubles
 from chaplain.link.events import LinkEffect, Parted, Peer
 from chaplain.link.identity import Identity
 from chaplain.link.keyring import KeyRing
@@ -49,6 +50,7 @@ class Book:
         """How many sessions each client's key has."""
         self.former: dict[Channel, str] = {}
         """Where the nodes are whose sessions ended, by the channel they spoke on."""
+        self.doubles = Doubles(settings.bindings_max)
         self._timers: list[tuple[int, int, Call | Line]] = []
         self._serial = 0
         self._turn = 0

@@ -35,6 +35,7 @@ from chaplain.core import (
 from chaplain.errors import Malformed
 from chaplain.link.book import Book
 from chaplain.link.call import Call, Line, State
+from chaplain.link.doubles import Double
 from chaplain.link.events import (
     Dropped,
     Forget,
@@ -112,6 +113,10 @@ class LinkCore:
         """
         session = self._sessions.get(instance)
         return 0 if session is None else now_ns - session.heard_us_ns
+
+    def doubles(self, now_ns: int) -> list[Double]:
+        """Nodes that run twice, as far as we have met both."""
+        return self._book.doubles.now(now_ns)
 
     def deadline(self) -> int | None:
         # A host that never says `Drained` must not keep what was said: it is overdue.

@@ -18,7 +18,7 @@ from chaplain.errors import Malformed
 from chaplain.link import greeting as codec
 from chaplain.link.book import Book
 from chaplain.link.call import Call, Line, State
-from chaplain.link.events import Introduce, Met
+from chaplain.link.events import Introduce, Met, Peer
 from chaplain.link.greeting import GREETING_CLIENT, RESERVED, Claim
 from chaplain.link.judge import Greeting, Judge
 from chaplain.link.knock import knock_as_client, knock_as_node
@@ -178,10 +178,18 @@ class Handshake:
             self._settle(line.call, peer.endpoint)
         if not peer.client:
             self._judge.bindings.bind(peer)
+            self._look_for_doubles(now_ns, peer)
         # Whether the peer completed its side too shows when its first frame, at least the nod, comes in time.
         book.wake(line.call or line, now_ns + book.settings.greeting_timeout_ns)
         self._nod(now_ns, session)
         book.out.append(Met(peer, greeting.hello))
+
+    def _look_for_doubles(self, now_ns: int, peer: Peer) -> None:
+        double = self._book.doubles.met(now_ns, peer)
+        if double is not None:
+            where = " and ".join(double.endpoints)
+            reason = f"two processes run with this node's identity, at {where}: stop the one that is a copy"
+            self._book.report(now_ns, "identity used twice", reason, f"{double.identifier:08x}")
 
     def _nod(self, now_ns: int, session: Session) -> None:
         frame = session.close(NOD)

@@ -255,7 +255,11 @@ class Sockets:
         dial = effect.dial
         assert dial not in self._lines, f"dial {dial} is in use"
         routing_id = self.routing_id + os.urandom(DIAL_BYTES)
-        line = Line(self._context, routing_id, effect, partial(self._drain_dealer, dial))
+        try:
+            line = Line(self._context, routing_id, effect, partial(self._drain_dealer, dial))
+        except zmq.ZMQError as error:  # no descriptors are left; others may be given back until it is dialled again
+            self._lose(dial, f"cannot dial {effect.endpoint}: {error.strerror}")
+            return
         self._lines[dial] = line
         self._dialling[dial] = time.monotonic_ns() + DIAL_TIMEOUT_NS
         self._watch_zmq(line.dealer, line.drain)

@@ -31,6 +31,10 @@ def of_node(node: NodeCore) -> dict[str, object]:
         "pools": list(node.mesh.pools),
         "uptime_ns": node.now_ns - node.started_ns,
         "keys": of_ring(node),
+        "used_twice": [
+            {"id": node.node_id(double.identifier), "endpoints": list(double.endpoints)}
+            for double in node.link.doubles(node.now_ns)
+        ],
         **journal,
         **{name: value for upper in node.uppers.values() for name, value in upper.status().items()},
     }

@@ -85,12 +85,15 @@ class Errands:
             self.labours.append(labour)
             self._tasks.update({kind: (labour, doer) for kind, doer in crew.doers.items()})
         self._end = end
+        self._give_up = [crew.give_up for crew in crews]
 
     def run(self, effect: object) -> None:
         labour, doer = self._tasks[type(effect)]
         labour.submit(partial(doer, effect))
 
     def close(self) -> None:
+        for give_up in self._give_up:
+            give_up()
         for labour in self.labours:
             labour.close()
         if self._end is not None:
@@ -134,6 +137,7 @@ class Host:
         self._stop = threading.Event()
         self._good_bye_ns: int | None = None
         self._unwritten = 0
+        self._waits = 0
         self._halted = ""
         self._removed = ""
         self.again = False
@@ -170,7 +174,8 @@ class Host:
     def measures(self) -> tuple[dict[str, int], Mapping[str, float]]:
         """Counters and gauges. Ask for them through `ask`."""
         counters = dict(self.core.counts)
-        for part in (self._counts, self._sockets.counts, self._storage.counts, *self._beacon_counts()):
+        labours = [] if self._errands is None else [labour.counts for labour in self._errands.labours]
+        for part in (self._counts, self._sockets.counts, self._storage.counts, *self._beacon_counts(), *labours):
             for name, count in part.items():
                 counters[name] = counters.get(name, 0) + count
         gauges: dict[str, float] = getattr(self.core, "gauges", dict)()
@@ -220,6 +225,7 @@ class Host:
         if self._errands is not None and now_ns >= self._round_ns:
             self._round_ns = now_ns + IDLE_NS
             inputs += self._errands.round()
+            self._tell_waits(self._errands)
         if self._stop.is_set() and self._good_bye_ns is None:
             self._good_bye_ns = now_ns + GOODBYE_NS
             inputs.append(Stopping())
@@ -232,6 +238,13 @@ class Host:
                 self._others += self._step(written, self._clock.now_ns())  # for the next turn, which does not wait
         for _ in range(len(self._questions)):
             self._questions.popleft()()
+
+    def _tell_waits(self, errands: Errands) -> None:
+        waits = sum(labour.counts["labour_waits_for_descriptors"] for labour in errands.labours)
+        if waits > self._waits:
+            detail = {"reason": "this process may open no more files: what is to be read waits", "waits": waits}
+            self._log.write("no descriptors left", detail, level="error")
+        self._waits = waits
 
     def _timeout_ns(self, deadline_ns: int | None) -> int:
         now_ns = self._clock.now_ns()

@@ -3,6 +3,9 @@
 Both release Python's lock while they are busy, so two threads really work side by side. Answers come back in any order;
 whoever asked put a ticket on each piece of work.
 
+A piece that finds no descriptor left goes behind the others and is done again; whatever else goes wrong in one is a
+fault of ours.
+
 Invariants: every piece of work is answered once; at most `WAITING_MAX` pieces wait, then `submit` waits, too.
 """
 
@@ -14,7 +17,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from chaplain.runtime.descriptors import NoDescriptors
+
 WAITING_MAX = 1024
+PAUSE_S = 0.1
+"""How long a thread waits for somebody to close something."""
 THREADS = 2
 
 Answer = TypeVar("Answer")
@@ -25,6 +32,8 @@ class Crew(NamedTuple):
 
     doers: Mapping[type, Callable[[Any], Any]]
     threads: int = THREADS
+    give_up: Callable[[], object] = bool
+    """Called when all is to end: whoever is busy with something long need not bring it to its end."""
 
 
 class Labour(Generic[Answer]):
@@ -68,9 +77,18 @@ class Labour(Generic[Answer]):
         while (piece := self._next()) is not None:
             try:
                 self._done.append(piece())
+            except NoDescriptors:
+                self._put_back(piece)
+                continue
             except BaseException as error:  # a fault of ours: the loop raises it and the node stops
                 self._failure = error
             os.eventfd_write(self.fd, 1)
+
+    def _put_back(self, piece: Callable[[], Answer]) -> None:
+        with self._changed:
+            self.counts["labour_waits_for_descriptors"] += 1
+            self._waiting.append(piece)
+            self._changed.wait_for(lambda: self._closing, PAUSE_S)
 
     def _next(self) -> Callable[[], Answer] | None:
         with self._changed:
