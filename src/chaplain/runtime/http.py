@@ -17,6 +17,7 @@ from typing import Any
 
 from chaplain.errors import ConfigError
 from chaplain.runtime.host import Host
+from chaplain.runtime.metrics import GAUGES, help_of
 
 CONNECTIONS_MAX = 16
 SOCKET_TIMEOUT_S = 5
@@ -62,10 +63,10 @@ def exposition(counters: Mapping[str, float], gauges: Mapping[str, float]) -> by
     class Node(Collector):
         def collect(self) -> list[Metric]:
             families: list[Metric] = []
-            for name, value in sorted(_named(counters).items()):
-                families.append(CounterMetricFamily(name, "counted since the start", value=value))
-            for name, value in sorted(_named(gauges).items()):
-                families.append(GaugeMetricFamily(name, "at this moment", value=value))
+            for name, value in sorted(_fit(counters).items()):
+                families.append(CounterMetricFamily(f"chaplain_{name}", help_of(name), value=value))
+            for name, value in sorted(_fit(gauges).items()):
+                families.append(GaugeMetricFamily(f"chaplain_{name}", GAUGES.get(name, ""), value=value))
             return families
 
     registry = CollectorRegistry()
@@ -74,10 +75,11 @@ def exposition(counters: Mapping[str, float], gauges: Mapping[str, float]) -> by
     return generate_latest(registry)
 
 
-def _named(measures: Mapping[str, float]) -> dict[str, float]:
+def _fit(measures: Mapping[str, float]) -> dict[str, float]:
+    """Under names that Prometheus takes."""
     named: dict[str, float] = {}
     for name, value in measures.items():
-        fit = "chaplain_" + _UNFIT.sub("_", name).strip("_")
+        fit = _UNFIT.sub("_", name).strip("_")
         named[fit] = named.get(fit, 0) + value
     return named
 
