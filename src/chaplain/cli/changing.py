@@ -112,7 +112,10 @@ def remove_node(client: Client, directory: Path, number: int, roles: Sequence[st
     lost: list[str] = []
     given = {*node.roles, *_on_their_way(census, number)}
     if not roles and number in census.serializers:
-        changes.follow(client.new_serializers(_without(census, number)))
+        left = _without(census, number)
+        if warning := weakened(census.serializers, left):
+            progress(warning)
+        changes.follow(client.new_serializers(left))
         lost.append("serializer")
     for role in ("ingest", "executor"):
         held = role in given or (role == "ingest" and "config" in given)
@@ -124,6 +127,16 @@ def remove_node(client: Client, directory: Path, number: int, roles: Sequence[st
         unlist_node(directory, number)
         stop_nodes([directory / f"node-{number}"])
     return {"id": number, "lost": lost, "shown": ", ".join(lost)}
+
+
+def weakened(before: Sequence[int], after: Sequence[int]) -> str:
+    """What is lost when others serialize; nothing if as many of them may fail."""
+    survived, left = ((len(set(nodes)) - 1) // 2 for nodes in (before, after))
+    if left >= survived:
+        return ""
+    shown, former = (", ".join(map(str, nodes)) for nodes in (after, before))
+    less = "no failure of them is survived" if not left else f"{left} of them may fail"
+    return f"{shown} alone will agree on the order, and {less}; of {former}, who do now, {survived} may."
 
 
 def _on_their_way(census: AssemblyRecord, number: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaplain.cli.reach import reach, talks
-from chaplain.cli.show import progress, put_json, put_table
+from chaplain.cli.show import progress, put_json, put_table, somebody_answers
 
 if TYPE_CHECKING:
     from chaplain.client.journal_results import ChangeRecord
@@ -94,15 +94,22 @@ def remove(number: int, roles: tuple[str, ...], cluster: str, node: int | None, 
 
 @member.command(epilog="Example: chaplain member serializers 1 2 3 4 5 --cluster demo")
 @click.argument("numbers", type=click.IntRange(1, 254), nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask, also if fewer failures are survived then.")
 @talks
-def serializers(numbers: tuple[int, ...], cluster: str, node: int | None, output: str) -> None:
-    """Have these nodes agree on the order from now on; the first of them is to be master.
+def serializers(numbers: tuple[int, ...], yes: bool, cluster: str, node: int | None, output: str) -> None:
+    """Have these nodes, all of them and no others, agree on the order from now on; the first is to be master.
 
-    All of them must be members that answer. Nothing stops meanwhile.
+    All of them must be members that answer. Nothing stops meanwhile. If fewer failures are survived then, this says so
+    and asks first; where nobody can be asked, it only says so.
     """
-    from chaplain.cli.changing import Changes  # noqa: PLC0415
+    from chaplain.cli.changing import Changes, weakened  # noqa: PLC0415
 
     with reach(cluster, node) as client:
+        warning = weakened(client.nodes().serializers, numbers)
+        if warning and not yes:
+            click.echo(warning, err=True)
+            if somebody_answers() and not click.confirm("Go on?", err=True):
+                raise click.ClickException("nothing has changed")
         change: ChangeRecord = Changes(client, progress).follow(client.new_serializers(numbers))
     if output == "json":
         put_json({"serializers": list(change.nodes), "stage": change.stage, "index": change.index})
