@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from deltalake import DeltaTable
 from pipeline_stage import journal, put
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline import find_breaks, fold, land, prove, report, table, table_path, verify
+from chaplain.pipeline.tables import STAGING, arrow_schema
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +171,9 @@ def test_verify_takes_paths_and_names_what_is_not_there(spark: SparkSession, seg
         assert verify(spark, **given).count() == 0
     with pytest.raises(Missing, match="there is no stream 'oders', so nothing is proven of it"):
         verify(spark, path=segments, stream="oders")
+    for nowhere in (tmp_path / "nothing" / "orders", tmp_path, "file:///nowhere/orders"):
+        with pytest.raises(Missing, match=f"there is no table at {nowhere}"):
+            table(spark, nowhere)
     land(spark, path=str(segments), stream="orders", tables=tmp_path, once=True)
     with pytest.raises(Missing, match="there are no tables of 'oders' in"):
         verify(spark, tables=tmp_path, stream="oders")
@@ -178,6 +183,14 @@ def test_verify_takes_paths_and_names_what_is_not_there(spark: SparkSession, seg
     land(spark, path=str(segments), stream="audit", tables=tmp_path, once=True)
     with pytest.raises(Missing, match="there are tables of audit, orders in it"):
         table(spark, tmp_path)
+
+
+def test_a_table_without_rows_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
+    DeltaTable.create(str(tmp_path / "delta"), schema=arrow_schema())
+    (tmp_path / "begun" / STAGING).mkdir(parents=True)
+    for name in ("delta", "begun"):
+        empty = table(spark, tmp_path / name)
+        assert (empty.count(), "offset" in empty.columns) == (0, True)
 
 
 def test_fold_of_one_stream_needs_no_name_of_it(spark: SparkSession) -> None:

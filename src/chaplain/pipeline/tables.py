@@ -160,7 +160,7 @@ def move_in(table: str, files: Sequence[Written]) -> None:
 def table(spark: SparkSession, path: str | Path, storage_options: Storage = None) -> DataFrame:
     """A landed table as it is now. Never read the folder of a Delta table as plain Parquet: it may hold more."""
     place = str(path).rstrip("/")
-    if "://" not in place and kind_of(place) is None:
+    if kind_of(place, storage_options) is None:
         place = _meant(place)
     tables, _, name = place.rpartition("/")
     files = landed_files(tables or ".", _stream_of(name), storage_options)
@@ -170,14 +170,23 @@ def table(spark: SparkSession, path: str | Path, storage_options: Storage = None
 
 
 def _meant(place: str) -> str:
-    """A folder with one table in it is taken for that table; nothing landed yet is no mistake, a wrong name is."""
+    """A folder with one table in it is taken for that table, one that a first batch goes to for an empty one."""
+    if "://" in place:
+        raise Missing(f"there is no table at {place}: land a stream first, or give its path by table_path")
     inside, beside = landed_streams(place), landed_streams(Path(place).parent)
     if len(inside) == 1:
         return table_path(place, inside[0])
+    if _begun(Path(place)):
+        return place
     if inside or beside:
         names = ", ".join(inside or beside)
         raise Missing(f"there is no table at {place}: there are tables of {names} {'in' if inside else 'beside'} it")
-    return place
+    raise Missing(f"there is no table at {place}: land a stream first, or give its path by table_path")
+
+
+def _begun(folder: Path) -> bool:
+    """Whether a first batch is on its way there."""
+    return (folder / STAGING).is_dir() or any(folder.glob("*.parquet"))
 
 
 def arrow_schema() -> Any:
