@@ -27,6 +27,7 @@ FIRST = (
     "tests/pipeline/test_pipeline_sink.py",
     "tests/pipeline/",
     "tests/product/",
+    "tests/cluster/test_partition.py",
     "tests/journal/test_requests_sim.py",
     "tests/journal_real/",
     "tests/executor/test_executor_end_to_end.py",

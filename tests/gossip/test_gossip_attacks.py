@@ -175,7 +175,7 @@ def test_a_crowd_of_invented_members_takes_no_more_room_than_the_bound() -> None
     at, chance = Stage(check=cheap_verify), Random(1)
     at.meet(VICTIM, LIAR)
     shown, size = 0, []
-    while shown < 20_000:
+    while shown < 2 * at.settings.hearsay_max:
         crowd = tuple(cards.make(CheapSigner(chance), "tcp://127.0.0.1:1", 1) for _ in range(10))
         at.tell(LIAR, Cards(crowd))
         shown += len(crowd)

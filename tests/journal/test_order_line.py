@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from order_cluster import MILLISECOND, Cluster, Desk
+from order_cluster import MILLISECOND, Cluster, Desk, elected
 
 from chaplain.core import Drained, Woken
 from chaplain.journal.following import LINE_MAX
@@ -13,9 +13,7 @@ from chaplain.journal.order_message import Acknowledge, Fetch, Propose
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster(3)
-    made.run(3)
-    return made
+    return elected()
 
 
 def go_ahead(cluster: Cluster, count: int, lost: int = 0) -> tuple[Desk, Desk, list[PayloadArrived]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from order_cluster import Cluster
+from order_cluster import Cluster, elected
 
 from chaplain.core import Drained
 from chaplain.journal.cluster_message import decode_body
@@ -20,9 +20,7 @@ from chaplain.journal.order_message import (
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster(3)
-    made.run(3)
-    return made
+    return elected()
 
 
 def test_a_killed_master_is_replaced_within_a_fraction_of_a_second(cluster: Cluster) -> None:

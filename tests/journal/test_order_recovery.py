@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from order_cluster import Cluster, Desk
+from order_cluster import Cluster, Desk, elected
 
 from chaplain.core import Drained, Replace, WriteAt
 from chaplain.errors import Malformed, StorageError
@@ -27,8 +27,7 @@ SEGMENT = "journal-00000000000000000000.segment"
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster(3)
-    made.run(3)
+    made = elected()
     for _ in range(6):
         made.arrive()
         made.run(0.05)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
-from order_cluster import MILLISECOND, Cluster
+from order_cluster import MILLISECOND, Cluster, elected
 
 from chaplain.core import Drained, PersistFailed, Replace, Stopping, Woken
 from chaplain.journal.cluster_message import Reference
@@ -28,9 +28,7 @@ from chaplain.journal.standing import State, decode_standing
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster(3)
-    made.run(3)
-    return made
+    return elected()
 
 
 def test_founders_elect_one_master_who_opens_his_regime(cluster: Cluster) -> None:

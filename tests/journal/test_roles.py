@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from journal_stage import Client, Cluster
+from journal_stage import Client
 from requests_stage import BOB, NODES, pack, petition
 
 from chaplain.core import Halt
@@ -14,13 +14,6 @@ from chaplain.journal.order_events import Role
 from chaplain.journal.seat import REMOVED
 
 NEWCOMER = AddNode(EntryType.ADD_EXECUTOR_NODE, 4, "tcp://127.0.0.1:7004", NODES[4].key, b"\x04" * 16)
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    made = Cluster()
-    made.elect()
-    return made
 
 
 @pytest.fixture

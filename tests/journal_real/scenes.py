@@ -46,8 +46,8 @@ def wait_until_same(cluster: Cluster) -> None:
 
 
 @contextlib.contextmanager
-def three(directory: Path, settings: str = "") -> Iterator[Cluster]:
-    with founded(directory, 3, settings=settings) as cluster:
+def three(directory: Path, settings: str = "", change: Callable[[Path], None] | None = None) -> Iterator[Cluster]:
+    with founded(directory, 3, settings=settings, change=change) as cluster:
         cluster.start()
         cluster.wait_until_whole()
         find_master(cluster)

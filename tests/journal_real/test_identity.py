@@ -85,10 +85,11 @@ def test_one_id_signed_twice_ends_the_identity_and_leaves_proof(cluster: Cluster
         first = honest.journal("theft").write(b"what was written")
         wait_until_same(cluster)  # whoever is asked knows the lane
         use_lane(thief, first.client_id)
-        # If the cluster was slow, the client sent it twice, and knows no more than that the identity is over.
+        # A node that ends a session before it answers, or is slow, is sent the request a second time: then the client
+        # knows no more than that the identity is over. That nothing was written is seen in the stream below.
         with pytest.raises((Refused, Unknown), match="two different requests were signed for one id"):
             thief.journal("theft").write(b"something else under the same id")
-        with pytest.raises(Refused, match="make a new identity"):
+        with pytest.raises((Refused, Unknown), match="make a new identity"):
             honest.journal("theft").write(b"too late")
         proof = admin.proof("mallory")
         assert proof.holds
