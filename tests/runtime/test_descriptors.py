@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.runtime.toy_core import ToyCore
 
+from chaplain.clock import Clock
 from chaplain.core import Dial, Disconnected
 from chaplain.graph.graph_events import EventsRead, ReadEvents
 from chaplain.link.settings import SESSIONS_MAX
@@ -24,7 +25,7 @@ from chaplain.runtime import descriptors
 from chaplain.runtime.descriptors import NoDescriptors
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.graph import graph_errands
-from chaplain.runtime.host import Clock, Errands, Host
+from chaplain.runtime.host import Errands, Host
 from chaplain.runtime.labour import Labour
 from chaplain.runtime.log import Log
 from chaplain.runtime.storage import Storage

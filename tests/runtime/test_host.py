@@ -14,6 +14,7 @@ import pytest
 from tests.runtime.sockets_stage import PATIENCE_S, Side, until
 from tests.runtime.toy_core import ToyCore
 
+from chaplain.clock import Clock
 from chaplain.core import Arrived, Connected, Disconnected, Heard, Send, Stopping
 from chaplain.errors import ConfigError
 from chaplain.link.sockets import Sockets
@@ -21,7 +22,7 @@ from chaplain.runtime import http
 from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.codes import BROKEN, DONE, HALTED, REMOVED
 from chaplain.runtime.disk import Disk
-from chaplain.runtime.host import Clock, Host
+from chaplain.runtime.host import Host
 from chaplain.runtime.http import HttpServer, Views
 from chaplain.runtime.log import Log
 from chaplain.runtime.storage import Storage

@@ -6,17 +6,13 @@ Belongs to one thread at a time.
 
 from __future__ import annotations
 
-import time
-from functools import partial
 from typing import Protocol
 
 from chaplain.client.events import Began, ClientEffect, ClientInput, Outcome, Raised, Returned, Yielded
 from chaplain.client.journal_events import Portion, Written
+from chaplain.clock import Clock
 from chaplain.core import Admit, Cast, Dial, Drained, Halt, HangUp, Persist, Refuse, Report, Send, Woken
 from chaplain.link.sockets import Sockets
-
-_elapsed_ns = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
-"""Goes on while the machine sleeps, as the nodes' clocks do."""
 
 
 class StepsClient(Protocol):
@@ -28,18 +24,17 @@ class Drive:
     def __init__(self, core: StepsClient, sockets: Sockets) -> None:
         self._core = core
         self._sockets = sockets
-        self._epoch_ns = time.time_ns() - _elapsed_ns()
-        """From here on Unix time never goes back: nodes compare it with theirs, and timers must not see a clock set."""
+        self._clock = Clock()
         self._due_ns = core.deadline()
 
     def left_ns(self) -> int | None:
         """How long until the core wants to be woken; None: until something happens. To be asked before `take`."""
         self._due_ns = self._core.deadline()  # holds until the core is stepped
-        return None if self._due_ns is None else max(0, self._due_ns - self._epoch_ns - _elapsed_ns())
+        return None if self._due_ns is None else max(0, self._due_ns - self._clock.now_ns())
 
     def take(self, events: list[ClientInput]) -> list[Outcome]:
         """Everything that came since the last time: do what follows from it, and give what is to be told."""
-        now_ns = self._epoch_ns + _elapsed_ns()
+        now_ns = self._clock.now_ns()
         if self._due_ns is not None and self._due_ns <= now_ns:
             events = [*events, Woken()]
         if not events:

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any, TextIO
 
+from chaplain.clock import Clock
 from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
 from chaplain.desk.events import DeskSettings
 from chaplain.errors import ConfigError
@@ -39,7 +40,7 @@ from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.executor import make_databases, make_executor, read_back
 from chaplain.runtime.graph import graph_errands, make_graph
-from chaplain.runtime.host import Clock, Errands, Host
+from chaplain.runtime.host import Errands, Host
 from chaplain.runtime.http import HttpServer, Views
 from chaplain.runtime.journal import content, free_bytes, make_journal, read_log, segments_of
 from chaplain.runtime.log import Log

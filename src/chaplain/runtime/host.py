@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from chaplain.clock import FIFTH, SLACK_NS, Clock
 from chaplain.core import (
     Admit,
     Cast,
@@ -47,6 +47,8 @@ LINGER_MS = 500
 IDLE_NS = 1_000_000_000
 """The longest wait: a core without a deadline is still looked at, and its health still known."""
 QUESTIONS_MAX = 64
+CLOCK_SET_NS = 1_000_000_000
+"""So far off, the system's clock was set, and its operator is told."""
 
 T = TypeVar("T")
 
@@ -100,18 +102,6 @@ class Errands:
             self._end()
 
 
-class Clock:
-    """Nanoseconds since 1970 as of the start, and from then on by a clock that nobody sets and that goes on while the
-    machine sleeps: others would refuse a node that is a night behind.
-    """
-
-    def __init__(self) -> None:
-        self._offset_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-    def now_ns(self) -> int:
-        return self._offset_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
 class Host:
     """One core and the world it sees. `run` belongs to one thread; `stop` and `ask` may come from any."""
 
@@ -138,6 +128,7 @@ class Host:
         self._good_bye_ns: int | None = None
         self._unwritten = 0
         self._waits = 0
+        self._clock_was_set = False
         self._halted = ""
         self._removed = ""
         self.again = False
@@ -179,7 +170,11 @@ class Host:
             for name, count in part.items():
                 counters[name] = counters.get(name, 0) + count
         gauges: dict[str, float] = getattr(self.core, "gauges", dict)()
-        own = {"send_queue_bytes": self._sockets.queued_bytes, "storage_queue_bytes": self._storage.queued_bytes}
+        own: dict[str, float] = {
+            "send_queue_bytes": self._sockets.queued_bytes,
+            "storage_queue_bytes": self._storage.queued_bytes,
+            "clock_error_seconds": self._clock.error_ns / 1e9,
+        }
         return counters, own | gauges
 
     def _beacon_counts(self) -> list[Counter[str]]:
@@ -222,10 +217,12 @@ class Host:
         others, self._others = self._others, []
         inputs += others
         now_ns = self._clock.now_ns()
-        if self._errands is not None and now_ns >= self._round_ns:
+        if now_ns >= self._round_ns:
             self._round_ns = now_ns + IDLE_NS
-            inputs += self._errands.round()
-            self._tell_waits(self._errands)
+            self._tell_clock()
+            if self._errands is not None:
+                inputs += self._errands.round()
+                self._tell_waits(self._errands)
         if self._stop.is_set() and self._good_bye_ns is None:
             self._good_bye_ns = now_ns + GOODBYE_NS
             inputs.append(Stopping())
@@ -238,6 +235,21 @@ class Host:
                 self._others += self._step(written, self._clock.now_ns())  # for the next turn, which does not wait
         for _ in range(len(self._questions)):
             self._questions.popleft()()
+
+    def _tell_clock(self) -> None:
+        error_ns = self._clock.error_ns
+        if self._clock_was_set:
+            if abs(error_ns) <= SLACK_NS:
+                self._clock_was_set = False
+                self._log.write("clock followed")
+        elif abs(error_ns) >= CLOCK_SET_NS:
+            self._clock_was_set = True
+            detail = {
+                "ahead_seconds": error_ns // 1_000_000_000,
+                "followed_in_seconds": FIFTH * abs(error_ns) // 1_000_000_000,
+                "reason": "this machine's clock was set: the node follows slowly; restart it to have it follow at once",
+            }
+            self._log.write("clock was set", detail, level="error")
 
     def _tell_waits(self, errands: Errands) -> None:
         waits = sum(labour.counts["labour_waits_for_descriptors"] for labour in errands.labours)

@@ -13,6 +13,7 @@ GAUGES: Mapping[str, str] = {
     "peers": "Nodes and clients that this node has a session with.",
     "send_queue_bytes": "Octets that wait to be sent, to all peers together.",
     "storage_queue_bytes": "Octets that wait to be written to disk.",
+    "clock_error_seconds": "How far the machine's clock is ahead of the node's: it was set, and is followed slowly.",
     "journal_master": "1 while this node orders writes.",
     "journal_regime": "The regime that this node follows; each new master begins another.",
     "journal_agreed_index": "The last cluster message that this node knows to be agreed.",
