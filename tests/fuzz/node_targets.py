@@ -36,6 +36,7 @@ from chaplain.gossip import card as cards
 from chaplain.gossip import codec
 from chaplain.gossip.codec import Cards
 from chaplain.gossip.settings import GossipSettings
+from chaplain.gossip.upper import UpperInput
 from chaplain.link.events import Met, Peer, Said, Say
 from chaplain.link.identity import Identity
 from chaplain.link.keyring import KeyRing
@@ -43,7 +44,6 @@ from chaplain.link.settings import LinkSettings
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore
 from chaplain.node.settings import NodeSettings
-from chaplain.node.upper import UpperInput
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, Broadcast, Hello
 from chaplain.wire.limits import PARCEL_BODY_BYTES_MAX

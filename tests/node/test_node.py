@@ -13,6 +13,7 @@ from chaplain.desk.events import DeskEffect, ForLayer, RotationWanted
 from chaplain.desk.messages import LookUp
 from chaplain.gossip.events import GossipEffect, MemberChanged, State, Told
 from chaplain.gossip.settings import GossipSettings
+from chaplain.gossip.upper import UpperEffect, UpperInput
 from chaplain.link.events import LinkEffect, Meet, Peer, Say
 from chaplain.link.identity import Identity, new_instance
 from chaplain.link.keyring import KeyRing
@@ -23,7 +24,7 @@ from chaplain.node import status
 from chaplain.node.core import NodeCore
 from chaplain.node.rings import KEYRING_FILE
 from chaplain.node.settings import NodeSettings
-from chaplain.node.upper import UpperCore, UpperEffect, UpperInput
+from chaplain.node.upper import UpperCore
 from chaplain.sim.trace import Trace
 from chaplain.sim.world import World
 from chaplain.wire import parcel

@@ -54,6 +54,7 @@ from chaplain.executor.questions import JournalView, Questions
 from chaplain.executor.rehearsals import Rehearsals
 from chaplain.executor.telling import fingerprints, of_feeds
 from chaplain.gossip.events import MemberChanged, Told
+from chaplain.gossip.upper import UpperInput
 from chaplain.journal.decided import ConfigVerdict, Executed
 from chaplain.journal.facts import Moment
 from chaplain.journal.journal_events import Rehearse, Rehearsed
@@ -73,21 +74,7 @@ ANNOUNCE_NS = 1_000_000_000
 PAUSE_NS = 1_000_000_000
 NO_DATABASE = "this node has no databases: ask another"
 
-ExecutorInput: TypeAlias = (
-    Woken
-    | Drained
-    | Stopping
-    | Entered
-    | Exited
-    | MemberChanged
-    | Told
-    | Requested
-    | Withdrawn
-    | Persisted
-    | PersistFailed
-    | Rehearse
-    | ExecutorAnswer
-)
+ExecutorInput: TypeAlias = UpperInput | Rehearse | ExecutorAnswer
 ExecutorEffect: TypeAlias = Whisper | Settled | Report | Rehearsed | ExecutorErrand
 
 

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from chaplain.core import (
-    Drained,
-    Frozen,
-    Halt,
-    Persist,
-    Persisted,
-    PersistFailed,
-    Report,
-    Requested,
-    Settled,
-    Stopping,
-    Withdrawn,
-    Woken,
-)
-from chaplain.gossip.events import MemberChanged, Told
+from chaplain.core import Frozen, Halt, Persist, Report, Settled
+from chaplain.gossip.upper import UpperInput
 from chaplain.graph.kept import Place
 from chaplain.link.identity import verify
-from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.mesh.events import Whisper
 
 
 class Check(Frozen, frozen=True):
@@ -63,19 +50,5 @@ class EventsRead(Frozen, frozen=True):
     raws: tuple[bytes, ...]
 
 
-GraphInput: TypeAlias = (
-    Woken
-    | Drained
-    | Stopping
-    | Entered
-    | Exited
-    | MemberChanged
-    | Told
-    | Requested
-    | Withdrawn
-    | Persisted
-    | PersistFailed
-    | SignaturesChecked
-    | EventsRead
-)
+GraphInput: TypeAlias = UpperInput | SignaturesChecked | EventsRead
 GraphEffect: TypeAlias = Whisper | Settled | Persist | Report | Halt | CheckSignatures | ReadEvents

@@ -3,40 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
-from chaplain.core import (
-    Drained,
-    Halt,
-    Persist,
-    Persisted,
-    PersistFailed,
-    Report,
-    Requested,
-    Settled,
-    Stopping,
-    Withdrawn,
-    Woken,
-)
-from chaplain.gossip.events import MemberChanged, Told
-from chaplain.link.events import Meet
-from chaplain.mesh.events import Entered, Exited, Whisper
-
-UpperInput: TypeAlias = (
-    Woken
-    | Drained
-    | Stopping
-    | Entered
-    | Exited
-    | MemberChanged
-    | Told
-    | Requested
-    | Withdrawn
-    | Persisted
-    | PersistFailed
-)
-"""Tickets are the layer's own; `Entered` and `Exited` are of nodes, never of clients."""
-UpperEffect: TypeAlias = Whisper | Meet | Settled | Persist | Report | Halt
+from chaplain.gossip.upper import UpperInput
 
 
 class UpperCore(Protocol):
