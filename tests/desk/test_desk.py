@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
+from desk_stage import ANN, BOB, LAYER, NODE, OWN, Desk, reply
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.core import Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages
-from chaplain.desk.core import DeskCore
-from chaplain.desk.events import DeskEffect, DeskSettings, ForLayer, RotationWanted, Views
+from chaplain.desk.events import DeskSettings, ForLayer, RotationWanted
 from chaplain.desk.limits import Limits
 from chaplain.desk.messages import (
     AnswerQuestions,
     AskQuestion,
     Cancel,
-    ClientRequest,
     Done,
     EventItem,
     Failed,
@@ -33,7 +31,6 @@ from chaplain.desk.messages import (
     ListenNews,
     LookUp,
     NewsItem,
-    NodeReply,
     PoolItem,
     QuestionItem,
     RotateKeys,
@@ -73,55 +70,11 @@ from chaplain.mesh.events import (
     Left,
     Shout,
     Shouted,
-    Whisper,
     Whispered,
 )
 from chaplain.rights import Right, Want, refusal
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
-
-OWN = 7
-LAYER = 4
-ANN = Peer(b"a" * 16, 100, b"A" * 32, client="ann")
-BOB = Peer(b"b" * 16, 200, b"B" * 32, client="bob")
-NODE = Peer(b"n" * 16, 300, b"N" * 32, endpoint="tcp://127.0.0.1:1")
-
-
-class Desk:
-    """A desk with two guests; replies come back decoded, by guest."""
-
-    def __init__(
-        self,
-        settings: DeskSettings | None = None,
-        may: Callable[[bytes, Want], bool] | None = None,
-        limits: Limits | None = None,
-    ) -> None:
-        views = Views(
-            status=lambda: {"id": 1},
-            members=lambda: [{"id": 1}],
-            node_id=lambda identifier: identifier,
-            identifier={1: 4711}.__getitem__,
-            layers=frozenset({LAYER}),
-            wants=lambda layer, body: Want(Right.WRITE, body.decode()) if body.startswith(b"to-") else None,
-            may=may or (lambda key, want: True),
-            is_admin=lambda key: key == ANN.key,
-            limits=limits or Limits(),
-        )
-        self.core = DeskCore(OWN, settings or DeskSettings(), views)
-        self.step(Entered(ANN, {}))
-        self.step(Entered(BOB, {}))
-
-    def step(self, event: object) -> list[DeskEffect]:
-        return self.core.step(0, event)  # type: ignore[arg-type]
-
-    def ask(self, peer: Peer, request: ClientRequest, payload: bytes = b"") -> list[DeskEffect]:
-        return self.step(Whispered(peer, messages.encode(peer.identifier, request, payload)))
-
-
-def reply(effect: DeskEffect) -> tuple[bytes, NodeReply, bytes]:
-    assert isinstance(effect, Whisper)
-    opened = parcel.decode(effect.content)
-    return effect.instance, messages.decode_reply(opened.body), opened.payload
 
 
 def test_status_and_members_are_read_from_the_node() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.executor.test_executor_core import Stage, peer, works
+from tests.executor.core_stage import Stage, peer, works
 
 from chaplain.core import Drained, Report
 from chaplain.executor.checking import ROWS_MAX

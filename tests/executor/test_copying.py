@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tests.executor.test_executor_core import Stage, peer, works
+from tests.executor.core_stage import Stage, peer, works
 
 from chaplain.core import Drained, Report, Woken
 from chaplain.executor import messages

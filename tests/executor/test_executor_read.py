@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.executor.test_executor_core import ACL, Stage, peer, ready
+from tests.executor.core_stage import ACL, Stage, peer, ready
 
 from chaplain.core import Drained
 from chaplain.executor.events import ClearResults, DatabaseOpened, TakeResults

@@ -9,8 +9,8 @@ import apsw
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.executor.core_stage import Stage, read_back
 from tests.executor.executor_stage import START_NS, Database, Order, statement
-from tests.executor.test_executor_core import Stage, _read
 
 from chaplain.core import Drained, Woken
 from chaplain.executor.events import Applied, Apply, DatabaseOpened, OpenDatabase, Tried, TryOut
@@ -36,7 +36,7 @@ def stage() -> Stage:
     """An executor whose database has done everything."""
     made = Stage()
     made.agree()
-    (apply,) = [one for one in _read(made, made.open()) if isinstance(one, Apply)]
+    (apply,) = [one for one in read_back(made, made.open()) if isinstance(one, Apply)]
     made.done(apply)
     return made
 
@@ -83,7 +83,7 @@ def test_nor_is_one_that_must_first_read_the_log() -> None:
     made.core.attach(made.journal)
     effects = made.open(index=1)
     assert made.step(wish(5)) == []
-    (apply,) = [one for one in _read(made, effects) if isinstance(one, Apply)]
+    (apply,) = [one for one in read_back(made, effects) if isinstance(one, Apply)]
     assert TryOut(5, "main", (INSERT,), made.now_ns) in made.done(apply)
 
 

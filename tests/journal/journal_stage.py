@@ -12,7 +12,16 @@ from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
 from chaplain.gossip.events import Assembled
 from chaplain.journal import client_messages
 from chaplain.journal.checkpoint import checkpoint_name
-from chaplain.journal.client_messages import ClientMessage, Decided, NodeMessage, Receipts, Run, SubmitPetition, Write
+from chaplain.journal.client_messages import (
+    ClientMessage,
+    Decided,
+    NodeMessage,
+    NotWritten,
+    Receipts,
+    Run,
+    SubmitPetition,
+    Write,
+)
 from chaplain.journal.cluster_message import ConfigEntry, genesis
 from chaplain.journal.core import JournalCore
 from chaplain.journal.founding import Policy
@@ -292,6 +301,17 @@ class Cluster:
         """Until all have executed the same."""
         self.until(lambda: len({node.core.execution.settled for node in self.nodes.values()}) == 1)
         assert len({node.core.execution.fingerprint() for node in self.nodes.values()}) == 1
+
+
+def others(cluster: Cluster, number: int) -> list[int]:
+    return [node for node in cluster.numbers if node != number]
+
+
+def refused(client: Client, *entries) -> list[tuple[str, int]]:
+    before = len(client.told(NotWritten))
+    client.write(*entries)
+    client.cluster.settle()
+    return [(one.kind, one.first_id) for one in client.told(NotWritten)[before:]]
 
 
 def segments_of(files: dict[str, bytearray]) -> list[tuple[int, bytes]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from order_cluster import Cluster
-from test_order_recovery import SEGMENT, damage, follower, positions, state
+from order_disks import SEGMENT, damage, follower, positions, state
 
 from chaplain.journal.order_events import Role
 from chaplain.journal.standing import State

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from order_cluster import Cluster, Desk, elected
+from order_cluster import Cluster, elected
+from order_disks import SEGMENT, damage, follower, positions, state
 
 from chaplain.core import Drained, Replace, WriteAt
 from chaplain.errors import Malformed, StorageError
@@ -22,8 +23,6 @@ from chaplain.segment.record import Kind
 from chaplain.segment.scan import scan
 from chaplain.sim.order_node import segments_of
 
-SEGMENT = "journal-00000000000000000000.segment"
-
 
 @pytest.fixture
 def cluster() -> Cluster:
@@ -32,26 +31,6 @@ def cluster() -> Cluster:
         made.arrive()
         made.run(0.05)
     return made
-
-
-def follower(cluster: Cluster) -> Desk:
-    return next(desk for desk in cluster.up() if desk.core.role is Role.FOLLOWER)
-
-
-def positions(desk: Desk) -> list[tuple[int, int, int]]:
-    """Start, end and index of every message record in the first segment."""
-    data = bytes(desk.files[SEGMENT])
-    header = read_headers(data).header
-    assert header is not None
-    return [(head.position, head.end, record.index) for head, record in scan(data, header).records if record.parts]
-
-
-def state(desk: Desk) -> State:
-    return decode_standing(bytes(desk.files["journal.standing"])).state
-
-
-def damage(desk: Desk, at: int) -> None:
-    desk.files[SEGMENT][at] ^= 1
 
 
 def test_a_clean_restart_settles_the_same_prefix_and_keeps_its_regime(cluster: Cluster) -> None:

@@ -28,6 +28,7 @@ from chaplain.core import (
 )
 from chaplain.link.core import LinkCore
 from chaplain.link.events import Dropped, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Said, Say
+from chaplain.link.greeting import GREETING_NODE
 from chaplain.link.identity import Identity, new_instance
 from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
@@ -318,3 +319,36 @@ def pair(**settings: object) -> tuple[Stage, Actor, Actor]:
     assert alice.sessions == {bob.instance}
     assert bob.sessions == {alice.instance}
     return stage, alice, bob
+
+
+# What attackers do, and what must be as before.
+
+
+def sealed(alice: Actor, bob: Actor, command: bytes) -> bytes:
+    """What alice would put on the wire for bob, taken off it again."""
+    (send,) = alice.say(bob, command)
+    assert isinstance(send, Send)
+    wire = alice.stage.between(alice, bob)
+    assert wire.there.pop() == send.frame
+    return send.frame
+
+
+def inject(bob: Actor, alice: Actor, frame: bytes) -> None:
+    """Somebody on the path puts a frame into alice's connection to bob."""
+    bob.step(Arrived(alice.core.route, frame))
+
+
+def greetings(wire: Wire) -> list[bytes]:
+    return [frame for frame in wire.log if frame[0] == GREETING_NODE]
+
+
+def unharmed(stage: Stage, alice: Actor, bob: Actor) -> None:
+    """After the attack the session is the same one and still carries commands."""
+    for one, other in ((alice, bob), (bob, alice)):
+        assert [met.peer.instance for met in one.met].count(other.instance) == 1
+        assert one.parted == []
+    before = bob.heard()
+    alice.say(bob, b"still here")
+    stage.settle()
+    assert bob.heard() == [*before, b"still here"]
+    assert not bob.missed
