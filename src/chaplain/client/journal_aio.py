@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self, TypeVar
 from chaplain.client import arguments, journal_requests
 from chaplain.client.board import Board
 from chaplain.client.cursor import Cursor
-from chaplain.client.journal_events import Place, Portion, TakenWish, WriteWish
+from chaplain.client.journal_events import Batch, Place, Portion, TakenWish, WriteWish
 from chaplain.client.journal_requests import (
     CHUNK_BYTES,
     EARLIEST,
@@ -166,13 +166,11 @@ class AsyncWriter:
         """Hand over one message; waits only while too many have no receipt."""
         if self._error is not None or self._closed:
             self._complain()
-        if type(value) is not bytes:
-            value = arguments.octets(value)
-        if len(value) > CHUNK_BYTES:
-            self._ship()
         self._gathering.add(value, key, headers)
         if self._gathering.full or not self._unanswered:
             self._ship()
+            if self._error is not None:
+                self._complain()
             if self._unanswered_bytes > WRITER_BYTES_MAX:
                 await self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
 
@@ -210,6 +208,7 @@ class AsyncWriter:
         if kind is None:
             await self.close()
         self._closed = True
+        self._gathering = Gathering()  # nor may it leave later, when what was handed over is answered
 
     def _complain(self) -> None:
         if self._error is not None:
@@ -221,7 +220,10 @@ class AsyncWriter:
         if not len(self._gathering):
             return
         gathering, self._gathering = self._gathering, Gathering()
-        batch = gathering.batch(self.stream, message_type=self._message_type)
+        for batch in gathering.batches(self.stream, self._message_type):
+            self._hand_over(batch)
+
+    def _hand_over(self, batch: Batch) -> None:
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)
         timeout_ns = int(self._line.timeout_s * 1e9)
         self._unanswered += 1
@@ -255,13 +257,18 @@ class AsyncWriter:
 
 
 class AsyncReader:
-    """Iterates over messages. Close it, or use it in an `async with` statement, to stop before the end."""
+    """Iterates over messages. Close it, or use it in an `async with` statement, to stop before the end.
+
+    Tasks may share it: each message is given to one of them.
+    """
 
     def __init__(self, line: Line, stream: str, ask: Ask[object], timeout_s: float | None) -> None:
         self.stream = stream
         self._line = line
         self._timeout_s = timeout_s
         self._changed = asyncio.Event()
+        self._fetching = asyncio.Lock()
+        """Held by whoever takes the next portion: what another has begun to give away must not be put aside by it."""
         self._sink = PortionSink(self._changed.set)
         self._messages: Iterator[Message] = iter(())
         self._size_bytes = 0
@@ -273,28 +280,35 @@ class AsyncReader:
     async def __anext__(self) -> Message:
         for message in self._messages:
             return message
-        while await self._fetch():
-            for message in self._messages:
-                return message
-        raise StopAsyncIteration
+        end_s = self._end_s()
+        async with self._fetching:
+            while True:
+                for message in self._messages:  # of a portion that was taken since, or just now
+                    return message
+                if not await self._fetch(end_s):
+                    raise StopAsyncIteration
 
     async def portions(self) -> AsyncIterator[Portion]:
         """What comes as it came: packs for whoever takes them apart by column. Not to be mixed with iteration."""
-        while (portion := await self._take()) is not None:
+        while (portion := await self._take(self._end_s())) is not None:
             yield portion
 
-    async def _fetch(self) -> bool:
+    def _end_s(self) -> float | None:
+        """When nothing came for too long, if nothing comes from now on."""
+        return None if self._timeout_s is None else asyncio.get_running_loop().time() + self._timeout_s
+
+    async def _fetch(self, end_s: float | None) -> bool:
         """Take the next portion apart; False at the end."""
-        portion = await self._take()
+        portion = await self._take(end_s)
         if portion is not None:
             self._messages = iter(messages_of(self.stream, portion))
         return portion is not None
 
-    async def _take(self) -> Portion | None:
+    async def _take(self, end_s: float | None) -> Portion | None:
         """The next portion; None at the end."""
         self._release()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout_at(end_s):
                 while not self._sink.portions:
                     if self._sink.error is not None:
                         raise self._sink.error

@@ -5,7 +5,7 @@ What a caller got wrong is raised here, before anything is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from chaplain.client import arguments
@@ -82,13 +82,14 @@ class Gathering:
         return self.size_bytes >= CHUNK_BYTES or len(self._values) >= CHUNK_MESSAGES
 
     def add(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
+        """Whatever is wrong with a message is raised before any of it is taken in."""
         if type(value) is not bytes:
             value = arguments.octets(value)
-        size = len(value)
+        size, encoded = len(value), _encode(headers) if headers else None
         if key is not None or self._keys is not None:
             size += self._add_key(key)
-        if headers or self._headers is not None:
-            size += self._add_headers(headers)
+        if encoded is not None or self._headers is not None:
+            size += self._add_headers(encoded)
         self._values.append(value)
         self.size_bytes += size
 
@@ -106,19 +107,40 @@ class Gathering:
         self._keys.append(taken)
         return len(taken or b"")
 
-    def _add_headers(self, headers: Headers | None) -> int:
-        taken = _encode(headers) if headers else None
+    def _add_headers(self, encoded: bytes | None) -> int:
         if self._headers is None:
             self._headers = [None] * len(self._values)
-        self._headers.append(taken)
-        return len(taken or b"")
+        self._headers.append(encoded)
+        return len(encoded or b"")
+
+    def batches(self, stream: str, message_type: int) -> Iterator[Batch]:
+        """As a writer hands them over: a large message, which is the last one, goes alone, or fails alone."""
+        large = self._last_bytes() > CHUNK_BYTES
+        last = self._split_last() if large and len(self) > 1 else None
+        yield self.batch(stream, message_type=message_type)
+        if last is not None:
+            yield last.batch(stream, message_type=message_type)
+
+    def _last_bytes(self) -> int:
+        columns = (self._values, self._keys, self._headers)
+        return sum(len(column[-1] or b"") for column in columns if column is not None)
+
+    def _split_last(self) -> Gathering:
+        last = Gathering()
+        last.size_bytes = self._last_bytes()
+        self.size_bytes -= last.size_bytes
+        last._values = [self._values.pop()]
+        last._keys = None if self._keys is None else [self._keys.pop()]
+        last._headers = None if self._headers is None else [self._headers.pop()]
+        return last
 
     def batch(self, stream: str, *, transaction: bool = False, message_type: int = 0) -> Batch:
         batch = Batch(stream, self._values, self._keys, self._headers, transaction, self.size_bytes, message_type)
-        if packed_bytes(batch) > REQUEST_BYTES_MAX:
+        needed = packed_bytes(batch)
+        if needed > REQUEST_BYTES_MAX:
             raise Misused(
-                f"{self.size_bytes} bytes in {len(self)} messages are too much for one request,"
-                f" which takes {REQUEST_BYTES_MAX}: write them in parts"
+                f"{self.size_bytes} bytes in {len(self)} messages are too much for one request: with what belongs to"
+                f" each they need {needed}, and it takes {REQUEST_BYTES_MAX}; write them in parts"
             )
         return batch
 

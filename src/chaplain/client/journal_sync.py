@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from threading import Condition
+from threading import Condition, RLock
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -15,7 +15,6 @@ from chaplain.client.cursor import Cursor
 from chaplain.client.engine import Engine
 from chaplain.client.journal_events import Batch, Place, Portion, TakenWish, WriteWish
 from chaplain.client.journal_requests import (
-    CHUNK_BYTES,
     EARLIEST,
     TABLE_ROWS_MAX,
     WRITER_BYTES_MAX,
@@ -26,7 +25,7 @@ from chaplain.client.journal_requests import (
 )
 from chaplain.client.journal_results import Message, Receipt
 from chaplain.client.journal_sinks import ChunkSink, PortionSink
-from chaplain.client.nap import nap
+from chaplain.client.nap import NAP_S, nap
 from chaplain.client.receipts import Receipts, last_receipt
 from chaplain.client.requests import Ask
 from chaplain.client.unpacking import messages_of
@@ -162,13 +161,11 @@ class Writer:
         with self._changed:
             if self._error is not None or self._closed:
                 self._complain()
-            if type(value) is not bytes:
-                value = arguments.octets(value)
-            if len(value) > CHUNK_BYTES:
-                self._ship()
             self._gathering.add(value, key, headers)
             if self._gathering.full or not self._unanswered:
                 self._ship()
+                if self._error is not None:
+                    self._complain()
                 if self._unanswered_bytes > WRITER_BYTES_MAX:
                     self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
 
@@ -205,7 +202,9 @@ class Writer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if kind is None:
             self.close()
-        self._closed = True
+        with self._changed:
+            self._closed = True
+            self._gathering = Gathering()  # nor may it leave later, when what was handed over is answered
 
     def _complain(self) -> None:
         if self._error is not None:
@@ -217,7 +216,8 @@ class Writer:
         if not len(self._gathering):
             return
         gathering, self._gathering = self._gathering, Gathering()
-        self._hand_over(gathering.batch(self.stream, message_type=self._message_type))
+        for batch in gathering.batches(self.stream, self._message_type):
+            self._hand_over(batch)
 
     def _hand_over(self, batch: Batch) -> None:
         sink = ChunkSink(batch.size_bytes, self._written, self._failed)
@@ -259,13 +259,18 @@ class Writer:
 
 
 class Reader:
-    """Iterates over messages. Close it, or use it in a `with` statement, to stop before the end."""
+    """Iterates over messages. Close it, or use it in a `with` statement, to stop before the end.
+
+    Threads may share it: each message is given to one of them.
+    """
 
     def __init__(self, line: Line, stream: str, ask: Ask[object], timeout_s: float | None) -> None:
         self.stream = stream
         self._line = line
         self._timeout_s = timeout_s
         self._changed = Condition()
+        self._fetching = RLock()
+        """Held by whoever takes the next portion: what another has begun to give away must not be put aside by it."""
         self._sink = PortionSink(self._knock)
         self._messages: Iterator[Message] = iter(())
         self._size_bytes = 0
@@ -277,27 +282,37 @@ class Reader:
     def __next__(self) -> Message:
         for message in self._messages:
             return message
-        while self._fetch():
-            for message in self._messages:
-                return message
-        raise StopIteration
+        end_s = self._end_s()
+        while not self._fetching.acquire(timeout=NAP_S):
+            pass
+        try:
+            while True:
+                for message in self._messages:  # of a portion that was taken since, or just now
+                    return message
+                if not self._fetch(end_s):
+                    raise StopIteration
+        finally:
+            self._fetching.release()
 
     def portions(self) -> Iterator[Portion]:
         """What comes as it came: packs for whoever takes them apart by column. Not to be mixed with iteration."""
-        while (portion := self._take()) is not None:
+        while (portion := self._take(self._end_s())) is not None:
             yield portion
 
-    def _fetch(self) -> bool:
+    def _end_s(self) -> float | None:
+        """When nothing came for too long, if nothing comes from now on."""
+        return None if self._timeout_s is None else time.monotonic() + self._timeout_s
+
+    def _fetch(self, end_s: float | None) -> bool:
         """Take the next portion apart; False at the end."""
-        portion = self._take()
+        portion = self._take(end_s)
         if portion is not None:
             self._messages = iter(messages_of(self.stream, portion))
         return portion is not None
 
-    def _take(self) -> Portion | None:
+    def _take(self, end_s: float | None) -> Portion | None:
         """The next portion; None at the end."""
         self._release()
-        end_s = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         with self._changed:
             while not self._sink.portions:
                 if self._sink.error is not None:

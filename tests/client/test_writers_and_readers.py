@@ -1,0 +1,222 @@
+"""What writers hand over, and whom readers give messages to, over a client whose engine is the test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import nullcontext, suppress
+from types import SimpleNamespace
+
+import pytest
+
+from chaplain.client import journal_sync
+from chaplain.client.board import Board
+from chaplain.client.call_events import Returned
+from chaplain.client.journal_aio import AsyncReader, AsyncWriter
+from chaplain.client.journal_events import Place, Portion, ReadWish, Written
+from chaplain.client.journal_requests import CHUNK_BYTES, read
+from chaplain.client.journal_sync import Reader, Writer
+from chaplain.client.packing import REQUEST_BYTES_MAX
+from chaplain.client.unpacking import messages_of
+from chaplain.errors import Closed, Misused
+from chaplain.segment.pack import Pack, encode_pack
+
+LARGE = CHUNK_BYTES + 1
+TOO_LARGE = REQUEST_BYTES_MAX + 1
+
+
+class Line:
+    def __init__(self) -> None:
+        self.timeout_s = 5.0
+        self.cluster = "c"
+        self.engine = SimpleNamespace(attended=nullcontext())
+        self.wishes: list = []
+        self.closed = False
+        self.board = Board(self._submit)
+
+    def _submit(self, wish) -> None:
+        if self.closed:
+            raise Closed("closed")
+        self.wishes.append(wish)
+
+    def push(self) -> None:
+        pass
+
+    @property
+    def rows(self) -> list[list[tuple]]:
+        """Of each batch that was handed over: values with their keys."""
+        return [
+            list(zip(wish.batch.values, wish.batch.keys or [None] * len(wish.batch.values), strict=True))
+            for wish in self.wishes
+        ]
+
+    def answer(self, number: int) -> None:
+        wish = self.wishes[number]
+        count = len(wish.batch.values)
+        self.board.deliver([Written(wish.call, Place(3, 1, count, "s", 0, count, 1, 1, 1, b"h" * 32))])
+
+
+class Face:
+    """A writer of either kind, used alike."""
+
+    def __init__(self, line: Line, kind: type) -> None:
+        self._writer = kind(line, "s", False)
+
+    def write(self, *message) -> None:
+        self._run(self._writer.write(*message))
+
+    def leave(self, error: BaseException | None = None) -> None:
+        leave = getattr(self._writer, "__exit__", None) or self._writer.__aexit__
+        self._run(leave(None if error is None else type(error), error, None))
+
+    def _run(self, outcome) -> None:
+        if asyncio.iscoroutine(outcome):
+            asyncio.run(outcome)
+
+
+faces = pytest.mark.parametrize("kind", [Writer, AsyncWriter])
+
+
+@faces
+@pytest.mark.parametrize("wrong", [{"a": "text"}, {5: b""}, {"": b""}, "text"])
+def test_a_message_that_is_turned_down_leaves_nothing_behind(kind: type, wrong: object) -> None:
+    """Its key must not become that of the next one."""
+    line = Line()
+    writer = Face(line, kind)
+    writer.write(b"first")
+    writer.write(b"1", b"key of 1", {"a": b"1"})
+    with pytest.raises(Misused):
+        writer.write(b"2", b"key of 2", wrong)
+    writer.write(b"3", b"key of 3", {"a": b"3"})
+    line.answer(0)
+    assert line.rows[1] == [(b"1", b"key of 1"), (b"3", b"key of 3")]
+    assert len(line.wishes[1].batch.headers) == 2
+
+
+@faces
+@pytest.mark.parametrize("large", [(bytes(LARGE),), (b"", bytes(LARGE)), (b"", None, {"a": bytes(LARGE)})])
+def test_a_large_message_goes_alone(kind: type, large: tuple) -> None:
+    line = Line()
+    writer = Face(line, kind)
+    for message in ((b"first",), (b"1",), large, (b"2",)):
+        writer.write(*message)
+    for number in range(3):
+        line.answer(number)
+    assert [[value[:1] for value, _ in batch] for batch in line.rows] == [[b"f"], [b"1"], [large[0][:1]], [b"2"]]
+
+
+@faces
+@pytest.mark.parametrize("large", [(bytes(TOO_LARGE),), (b"", bytes(TOO_LARGE)), (b"", None, {"a": bytes(TOO_LARGE)})])
+def test_what_is_too_large_takes_nothing_with_it(kind: type, large: tuple) -> None:
+    line = Line()
+    writer = Face(line, kind)
+    writer.write(b"first")
+    writer.write(b"1")
+    with pytest.raises(Misused, match="in parts"):
+        writer.write(*large)
+    writer.write(b"2")
+    for number in range(2):
+        line.answer(number)
+    assert [[value for value, _ in batch] for batch in line.rows] == [[b"first"], [b"1"], [b"2"]]
+
+
+@faces
+def test_what_was_not_handed_over_when_an_exception_went_through_is_not_written_later(kind: type) -> None:
+    line = Line()
+    writer = Face(line, kind)
+    writer.write(b"handed over")
+    writer.write(b"not")
+    writer.leave(ValueError())
+    line.answer(0)
+    assert line.rows == [[(b"handed over", None)]]
+
+
+@faces
+def test_a_writer_of_a_closed_client_says_so_at_once(kind: type) -> None:
+    line = Line()
+    writer = Face(line, kind)
+    line.closed = True
+    with pytest.raises(Closed):
+        writer.write(b"1")
+
+
+# Readers: two of one reader, who both wait when two portions come.
+
+EACH = 5
+
+
+def two_portions(line: Line) -> None:
+    (call,) = (wish.call for wish in line.wishes if isinstance(wish, ReadWish))
+    outcomes: list = []
+    for first in (0, EACH):
+        values = tuple(b"%d" % offset for offset in range(first, first + EACH))
+        packed = encode_pack(Pack(client_id=1, first_id=first + 1, values=values))
+        outcomes.append(Portion(call, first, first + EACH, first, 1, 1, 1, 1, packed))
+    line.board.deliver([*outcomes, Returned(call, b"")])
+
+
+def test_threads_that_share_a_reader_miss_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line()
+    reader = Reader(line, "s", read("s", 0, None, False), None)
+    portions, messages = threading.Barrier(2), threading.Barrier(2)
+    taken: list[int] = []
+
+    def meet(barrier: threading.Barrier, limit_s: float) -> None:
+        with suppress(threading.BrokenBarrierError):
+            barrier.wait(limit_s)
+
+    def slowly(stream: str, given: Portion) -> list:
+        """Who has a portion waits for the other to have one, too, if that can be."""
+        meet(portions, 0.1)
+        return messages_of(stream, given)
+
+    def take() -> None:
+        for number, one in enumerate(reader):
+            taken.append(one.offset)
+            if not number:
+                meet(messages, 10)
+
+    monkeypatch.setattr(journal_sync, "messages_of", slowly)
+    threads = [threading.Thread(target=take) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    two_portions(line)
+    for thread in threads:
+        thread.join(10)
+    assert sorted(taken) == list(range(2 * EACH))
+
+
+def test_tasks_that_share_a_reader_miss_nothing() -> None:
+    async def play() -> list[int]:
+        line = Line()
+        reader = AsyncReader(line, "s", read("s", 0, None, False), None)
+        taken: list[int] = []
+
+        async def take() -> None:
+            async for one in reader:
+                taken.append(one.offset)
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(take()) for _ in range(2)]
+        await asyncio.sleep(0)
+        two_portions(line)
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        return taken
+
+    assert sorted(asyncio.run(play())) == list(range(2 * EACH))
+
+
+def test_who_shares_a_reader_does_not_wait_longer_than_the_others() -> None:
+    async def play() -> None:
+        reader = AsyncReader(Line(), "s", read("s", 0, None, True), 0.05)
+        loop = asyncio.get_running_loop()
+        ends_s: list[float] = []
+
+        async def take() -> None:
+            assert [one async for one in reader] == []
+            ends_s.append(loop.time())
+
+        await asyncio.gather(*(take() for _ in range(10)))
+        assert ends_s[-1] - ends_s[0] < 0.2
+
+    asyncio.run(play())
