@@ -2,15 +2,20 @@
 
 Gives every call its number, and hands each outcome to the one who waits. Sinks hold a future of whichever kind the
 face uses; the board does not care. Safe to use from many threads.
+
+Belongs to the process that made it. In the child of a fork nobody would ever hand out an outcome, and a lock that some
+thread held is held for ever: there, whoever wants something is told before a lock is touched.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock
 from typing import Any, Protocol, assert_never
 
+from chaplain.client.ending import FORKED
 from chaplain.client.events import Began, Cancelled, ClientInput, Failure, Outcome, Raised, Returned, Yielded
 from chaplain.client.inbox import Inbox
 from chaplain.client.journal_events import Place, Portion, Written
@@ -120,9 +125,20 @@ class Board:
         self._lock = RLock()  # a listener may be collected, and cancel, wherever this thread allocates
         self._last = 0
         self._groups = 0
+        self._pid = os.getpid()
+
+    def check(self) -> None:
+        """To be called before waiting for anything."""
+        if not self._is_here:
+            raise Closed(FORKED)
+
+    @property
+    def _is_here(self) -> bool:
+        return os.getpid() == self._pid
 
     def enter(self, sink: Sink) -> int:
         """Have the sink wait for a call of this number, which is yet to be handed over."""
+        self.check()
         with self._lock:
             call = self._number()
             self._sinks[call] = sink
@@ -144,18 +160,21 @@ class Board:
             self._submit(event)
 
     def new_group(self) -> int:
+        self.check()
         with self._lock:
             self._groups += 1
             return self._groups
 
     def cancel(self, call: int) -> None:
         """Nobody waits any more. Harmless if the call has ended, or the client."""
-        if self._forget(call) is not None:
+        if self._is_here and self._forget(call) is not None:
             with suppress(Closed):
                 self._submit(Cancelled(call))
 
     def abandon(self, sink: Sink) -> None:
         """Cancel its call, if it has one: whoever was interrupted may not know the number."""
+        if not self._is_here:
+            return
         with self._lock:
             calls = [call for call, one in self._sinks.items() if one is sink]
         for call in calls:

@@ -171,6 +171,7 @@ class Writer:
 
     def flush(self) -> None:
         """Wait until everything so far has its receipt."""
+        self._line.board.check()
         with self._changed:
             self._complain()
             self._ship()
@@ -312,6 +313,7 @@ class Reader:
 
     def _take(self, end_s: float | None) -> Portion | None:
         """The next portion; None at the end."""
+        self._line.board.check()
         self._release()
         with self._changed:
             while not self._sink.portions:

@@ -76,6 +76,7 @@ class _Listening(Generic[Item]):
 
     def take(self, timeout_s: float | None) -> Item | None:
         """The next item, or None if nothing new came for so long."""
+        self._line.board.check()
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
             while (item := self._inbox.take()) is None:
@@ -163,6 +164,7 @@ class Pool:
         return Listener(self._listening(), wait_s, owner=False)
 
     def _listening(self) -> _Listening[PoolMessage]:
+        self._line.board.check()
         with self._lock:
             if self._joined is None:
                 self._joined = _Listening(self._line, requests.join(self.name))
