@@ -9,6 +9,11 @@ import pytest
 from client_threads import client_threads
 
 from chaplain import AsyncClient, Client
+from chaplain.client.aio import AsyncPool
+from chaplain.client.board import Board
+from chaplain.client.events import Began, Failure, Raised, Yielded
+from chaplain.client.sql_aio import AsyncSql
+from chaplain.desk.messages import PoolItem
 from chaplain.errors import Closed, Refused, Unreachable
 from chaplain.link.identity import Identity
 
@@ -141,6 +146,79 @@ def test_a_loop_that_ends_first_does_not_hang(cluster) -> None:
     for thread in client_threads():
         thread.join(60)
     assert not client_threads()
+
+
+def test_in_another_loop_everything_says_so_and_nothing_waits_for_ever(cluster) -> None:
+    home = asyncio.new_event_loop()
+    client = home.run_until_complete(_connected(cluster))
+    events = client.events()
+    journal = client.journal("s")
+    uses = (client.status, lambda: journal.write(b"1"), lambda: anext(journal.read()), lambda: anext(events))
+
+    async def elsewhere(says: str) -> None:
+        for use in (*uses, *uses):
+            with pytest.raises(Closed, match=says):
+                await asyncio.wait_for(use(), 10)
+
+    asyncio.run(elsewhere("belongs to another event loop"))
+    assert home.run_until_complete(client.status())["state"] == "WRK"
+    home.close()
+    asyncio.run(elsewhere("has ended"))
+    asyncio.run(client.close())
+
+
+async def _connected(cluster) -> AsyncClient:
+    return await AsyncClient.connect(**cluster.how)
+
+
+@pytest.mark.parametrize("ends", ["refused", "cancelled"])
+def test_a_check_that_failed_is_made_again_and_its_error_told_to_nobody_later(ends: str) -> None:
+    async def work() -> None:
+        asked: list[asyncio.Future[None]] = []
+
+        class Line:
+            board = Board(lambda event: None)
+
+            async def run(self, ask: object) -> None:
+                asked.append(asyncio.get_running_loop().create_future())
+                await asked[-1]
+
+        sql = AsyncSql(Line(), "s")
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(sql._checked(), 0.01)
+        assert len(asked) == 1
+        asked[0].cancel() if ends == "cancelled" else asked[0].set_exception(Unreachable("it is down"))
+        await asyncio.wait([sql._check])
+        later = asyncio.create_task(sql._checked())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        asked[1].set_result(None)
+        await later
+
+    run(work())
+
+
+def test_a_pool_that_could_not_be_joined_may_be_listened_to_later() -> None:
+    async def work() -> None:
+        wishes: list = []
+
+        class Line:
+            loop = asyncio.get_running_loop()
+            timeout_s = 5.0
+            board = Board(wishes.append)
+
+        pool = AsyncPool(Line(), "p")
+        listener = pool.listen(timeout=5)
+        Line.board.deliver([Raised(wishes[0].request.call, Failure.REFUSED, "64 listeners are open already")])
+        with pytest.raises(Refused):
+            await anext(listener)
+        again = pool.listen(timeout=5)
+        call = wishes[1].request.call
+        Line.board.deliver([Began(call), Yielded(call, PoolItem(call, "p", 1, "alice", 0), b"hi", 0, False)])
+        assert (await anext(again)).value == b"hi"
+
+    run(work())
 
 
 def test_both_faces_have_the_same_methods() -> None:

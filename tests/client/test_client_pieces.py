@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from random import Random
+from typing import get_args, get_overloads, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from chaplain.client.inbox import Inbox
 from chaplain.client.opening import prepare
 from chaplain.client.requests import members
 from chaplain.client.results import Event, MemberNews, PoolMessage, Question
+from chaplain.client.sequence_requests import SequenceEvent
 from chaplain.desk.messages import ROTATION_NS, NewsItem
 from chaplain.errors import ChaplainError, Closed, Malformed
 from chaplain.link.identity import Identity
@@ -244,3 +246,17 @@ def test_a_rotation_is_waited_for_longer_than_a_node_goes_on_with_it() -> None:
     waited_s = requests.rotate_keys().timeout_s
     assert waited_s is not None
     assert waited_s * 1e9 > ROTATION_NS
+
+
+def test_every_result_is_a_record() -> None:
+    event = SequenceEvent("s", 1, b"v", "alice", b"h")
+    assert dict(event) == {"stream": "s", "number": 1, "value": b"v", "publisher": "alice", "hash": b"h"}
+    assert event["number"] == 1
+
+
+@pytest.mark.parametrize("kind", [chaplain.Client, chaplain.AsyncClient])
+def test_what_programs_write_passes_a_strict_type_checker(kind: type) -> None:
+    """`resolve(unknown.id)`, of which a checker knows that it may be None, and switches that are variables."""
+    assert type(None) in get_args(get_type_hints(kind.resolve)["id"])
+    assert bool in [get_type_hints(one).get("acknowledge") for one in get_overloads(kind.fire)]
+    assert bool in [get_type_hints(one).get("members") for one in get_overloads(kind.events)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ import pytest
 from client_threads import client_threads
 
 from chaplain import Client, Member, PoolMessage
-from chaplain.errors import Closed, ConfigError, Refused, Unknown, Unreachable
+from chaplain.errors import Closed, ConfigError, Misused, Refused, Unknown, Unreachable
 from chaplain.link.identity import Identity
 
 
@@ -238,6 +240,26 @@ def test_no_repr_shows_a_secret(cluster) -> None:
     with Client.connect(**cluster.how) as client:
         shown = " ".join(repr(thing) for thing in (client, client._line, client._line.engine, client.pool("x")))
     assert secret not in shown
+
+
+def test_the_text_of_an_identity_in_place_of_its_path_is_not_shown(cluster) -> None:
+    text = cluster.identity.text()
+    with pytest.raises(ConfigError, match="path of an identity file") as raised:
+        Client.connect(**{**cluster.how, "identity": text})
+    assert text.split()[4] not in str(raised.value)
+
+
+def test_what_there_is_once_is_neither_pickled_nor_copied(cluster) -> None:
+    """A copy would close the client when it is collected."""
+    with Client.connect(**cluster.how) as client:
+        for thing in (client, client.events(), client.journal("s").writer()):
+            for share in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(Misused, match="connect there"):
+                    share(thing)
+        for thing in (client.journal("s"), client.pool("p"), client.sql(), client.graph("g"), client.sequence("n")):
+            with pytest.raises(Misused, match="connect there"):
+                pickle.dumps(thing)
+        assert client.status()["state"] == "WRK"
 
 
 _CHILD = """

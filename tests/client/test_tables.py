@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from chaplain import AsyncClient, Client
 from chaplain.client.cursor import Cursor
-from chaplain.errors import ConfigError
+from chaplain.errors import Closed, ConfigError
 from chaplain.runtime.founding import make_cluster
 from chaplain.runtime.local import bring_down, bring_up
 
@@ -100,6 +101,33 @@ def test_a_consumer_goes_on_where_it_committed(cluster: Path, tmp_path: Path) ->
                 if message.offset % 10 == 4:
                     cursor.commit(message.offset + 1)
     assert seen == [*range(10), *range(5, 15), *range(15, 25)]
+
+
+def test_a_cursor_that_was_closed_or_forgotten_is_let_go_of(tmp_path: Path) -> None:
+    file = tmp_path / "place"
+    cursor = Cursor(file, "home", "orders")
+    childs = os.dup(cursor._lock.fileno())  # as the child of a fork has it, and may live on
+    cursor.close()
+    with pytest.raises(Closed):
+        cursor.commit(7)
+    cursor = Cursor(file, "home", "orders")
+    os.close(childs)
+    with pytest.warns(ResourceWarning, match="unclosed file"):
+        del cursor
+    Cursor(file, "home", "orders").close()
+
+
+def test_the_child_of_a_fork_neither_commits_nor_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "place"
+    cursor = Cursor(file, "home", "orders")
+    kept = os.dup(cursor._lock.fileno())
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(Closed, match="before a fork"):
+        cursor.commit(7)
+    cursor.close()
+    with pytest.raises(ConfigError, match="another consumer"):
+        Cursor(file, "home", "orders")
+    os.close(kept)
 
 
 def test_a_cursor_is_for_one_consumer_of_one_stream_and_never_goes_back(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from chaplain.client.inbox import Inbox
 from chaplain.client.journal_aio import AsyncJournal
 from chaplain.client.journal_results import AssemblyRecord, ClientRecord, Receipt, StreamRecord
 from chaplain.client.journal_together import Together
+from chaplain.client.loop_board import LoopBoard
 from chaplain.client.loop_engine import LoopEngine
 from chaplain.client.opening import Opening, Secret, prepare
 from chaplain.client.proof import Proof
@@ -26,13 +27,14 @@ from chaplain.client.requests import Ask
 from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, MemberNews, PoolMessage, Question
 from chaplain.client.sequence import AsyncSequenceStream
 from chaplain.client.sql_aio import AsyncSql
-from chaplain.errors import ChaplainError, Closed, Misused
+from chaplain.client.unshared import Unshared
+from chaplain.errors import Closed, Misused
 
 T = TypeVar("T")
 Item = TypeVar("Item", bound=Heard)
 
 
-class _Line:
+class _Line(Unshared):
     """The engine and the board behind a client. Belongs to the loop's thread."""
 
     def __init__(self, opening: Opening) -> None:
@@ -40,7 +42,7 @@ class _Line:
         self.cluster = opening.cluster
         self.loop = asyncio.get_running_loop()
         self.engine = LoopEngine(*opening.build())
-        self.board = Board(self.engine.submit)
+        self.board: Board = LoopBoard(self.engine.submit, self.loop)
         self.push = self.engine.push
         self._together: dict[str, Together] = {}
         self.engine.start(self.board)
@@ -76,11 +78,17 @@ class _Listening(Generic[Item]):
         self._sink = ListeningSink(self._begun, self._inbox, self._changed.set)
         self._call = line.board.open(lambda number: ask.build(number, int(line.timeout_s * 1e9)), self._sink)
 
+    @property
+    def failed(self) -> bool:
+        """It brings nothing more, or never began."""
+        return self._sink.error is not None or (self._begun.done() and self._begun.exception() is not None)
+
     async def begun(self) -> None:
         await asyncio.shield(self._begun)
 
     async def take(self, timeout_s: float | None) -> Item | None:
         """The next item, or None if nothing new came for so long."""
+        self._line.board.check()
         await self.begun()
         try:
             async with asyncio.timeout(timeout_s):
@@ -97,7 +105,7 @@ class _Listening(Generic[Item]):
         self._line.board.cancel(self._call)
 
 
-class AsyncListener(Generic[Item]):
+class AsyncListener(Unshared, Generic[Item]):
     """Iterates over what is heard; ends when nothing new came for `timeout` seconds, and may then be iterated again."""
 
     def __init__(self, listening: _Listening[Item], timeout_s: float | None, *, owner: bool) -> None:
@@ -148,12 +156,7 @@ class AsyncPool:
 
     async def join(self) -> None:
         """Hear everything that is broadcast to the pool from now on; it waits here until `listen` takes it."""
-        listening = self._listening()
-        try:
-            await listening.begun()
-        except ChaplainError:
-            self._joined = None
-            raise
+        await self._listening().begun()
 
     async def leave(self) -> None:
         """Hear no more; what was not taken yet is thrown away."""
@@ -171,12 +174,12 @@ class AsyncPool:
         return AsyncListener(self._listening(), wait_s, owner=False)
 
     def _listening(self) -> _Listening[PoolMessage]:
-        if self._joined is None:
+        if self._joined is None or self._joined.failed:
             self._joined = _Listening(self._line, requests.join(self.name))
         return self._joined
 
 
-class AsyncClient:
+class AsyncClient(Unshared):
     """A connection to a cluster, kept up through two of its nodes. Belongs to the loop it was entered in."""
 
     def __init__(self, opening: Opening) -> None:
@@ -242,6 +245,17 @@ class AsyncClient:
         timeout: float | None = None,
     ) -> Acknowledgement: ...
 
+    @overload
+    async def fire(
+        self,
+        type: str,
+        content: bytes = b"",
+        target: int | None = None,
+        *,
+        acknowledge: bool,
+        timeout: float | None = None,
+    ) -> Acknowledgement | None: ...
+
     async def fire(
         self,
         type: str,  # noqa: A002  the surface's name
@@ -264,7 +278,7 @@ class AsyncClient:
     def events(self, timeout: float | None = None) -> AsyncListener[Event]: ...
 
     @overload
-    def events(self, timeout: float | None = None, *, members: Literal[True]) -> AsyncListener[Event | MemberNews]: ...
+    def events(self, timeout: float | None = None, *, members: bool) -> AsyncListener[Event | MemberNews]: ...
 
     def events(self, timeout: float | None = None, *, members: bool = False) -> AsyncListener[Any]:
         """Events as they are seen from now on, until `timeout` seconds pass with nothing new.
@@ -304,7 +318,7 @@ class AsyncClient:
         """A stream of the graph, whether or not anything was written to it yet."""
         return AsyncGraph(self._line, stream)
 
-    async def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
+    async def resolve(self, id: Sequence[int] | None) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""
         return await self._line.run(journal_requests.resolve(id))
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from io import FileIO
 from pathlib import Path
 
 from chaplain import durable
 from chaplain.client import arguments
-from chaplain.errors import ConfigError, Misused
+from chaplain.errors import Closed, ConfigError, Misused
 
 
 class Cursor:
@@ -24,6 +25,7 @@ class Cursor:
     def __init__(self, file: str | Path, cluster: str, stream: str) -> None:
         self._file = arguments.path(file)
         self._names = {"cluster": cluster, "stream": stream}
+        self._pid = os.getpid()
         self._lock = self._take_lock()
         try:
             self.offset = self._load()
@@ -34,15 +36,17 @@ class Cursor:
     def commit(self, offset: int) -> None:
         """Everything before `offset` is done. On disk when this returns."""
         offset = arguments.number("an offset", offset)
+        if self._lock.closed or os.getpid() != self._pid:
+            raise Closed("this cursor is closed, or was made before a fork: make another")
         if offset < self.offset:
             raise Misused(f"the cursor stands at {self.offset} and does not go back to {offset}")
         durable.put(self._file, json.dumps({**self._names, "offset": offset}), mode=0o666)
         self.offset = offset
 
     def close(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        if not self._lock.closed and os.getpid() == self._pid:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # children of a fork have it, too, and may live on
+        self._lock.close()
 
     def __enter__(self) -> Cursor:
         return self
@@ -50,17 +54,17 @@ class Cursor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take_lock(self) -> int:
+    def _take_lock(self) -> FileIO:
+        """A file object, so that a cursor that is forgotten lets go of it."""
+        name = self._file.with_name(self._file.name + ".lock")
         try:
-            lock = os.open(
-                self._file.with_name(self._file.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            lock = FileIO(os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")
         except OSError as error:
             raise ConfigError(f"cursor {self._file}: {error.strerror}; give a path in a folder that exists") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(lock)
+            lock.close()
             raise ConfigError(f"another consumer uses the cursor {self._file}; give each its own") from None
         return lock
 

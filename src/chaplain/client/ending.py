@@ -14,6 +14,8 @@ LINGER_MS = 200
 JOIN_S = 10.0
 CLOSED = "this client is closed: connect again"
 FORKED = "this client was connected before a fork and belongs to the parent process: connect again in this one"
+LOOP_ENDED = "the loop that this client belongs to has ended: connect again"
+OTHER_LOOP = "this client belongs to another event loop: use it there, or connect in this one"
 
 
 class Receiver(Protocol):

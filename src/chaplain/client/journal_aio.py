@@ -28,6 +28,7 @@ from chaplain.client.journal_together import Together
 from chaplain.client.receipts import Receipts, last_receipt
 from chaplain.client.requests import Ask
 from chaplain.client.unpacking import messages_of
+from chaplain.client.unshared import Unshared
 from chaplain.errors import ChaplainError, Closed, Misused
 
 T = TypeVar("T")
@@ -142,7 +143,7 @@ class AsyncJournal:
         return to_polars(await self.to_arrow(*args, **kwargs))
 
 
-class AsyncWriter:
+class AsyncWriter(Unshared):
     """Writes many messages, each its own request, in order. The first failure is raised by whatever is awaited next."""
 
     def __init__(self, line: Line, stream: str, receipts: bool, message_type: int = 0) -> None:
@@ -176,6 +177,7 @@ class AsyncWriter:
 
     async def flush(self) -> None:
         """Wait until everything so far has its receipt."""
+        self._line.board.check()
         self._complain()
         self._ship()
         await self._wait(lambda: not self._unanswered)
@@ -256,7 +258,7 @@ class AsyncWriter:
         self._changed.set()
 
 
-class AsyncReader:
+class AsyncReader(Unshared):
     """Iterates over messages. Close it, or use it in an `async with` statement, to stop before the end.
 
     Tasks may share it: each message is given to one of them.
@@ -306,6 +308,7 @@ class AsyncReader:
 
     async def _take(self, end_s: float | None) -> Portion | None:
         """The next portion; None at the end."""
+        self._line.board.check()
         self._release()
         try:
             async with asyncio.timeout_at(end_s):

@@ -187,7 +187,7 @@ def _writing(batch: Batch, retried: Sequence[int] | None) -> Callable[[int, int]
     return lambda call, timeout_ns: RetryWish(call, batch, client_id, message_id, timeout_ns)
 
 
-def resolve(request: Sequence[int]) -> Ask[Receipt | None]:
+def resolve(request: Sequence[int] | None) -> Ask[Receipt | None]:
     client_id, message_id = arguments.request_id(request)
     return Ask(
         lambda call, timeout_ns: ResolveWish(call, client_id, message_id, timeout_ns),

@@ -29,6 +29,7 @@ from chaplain.client.nap import NAP_S, nap
 from chaplain.client.receipts import Receipts, last_receipt
 from chaplain.client.requests import Ask
 from chaplain.client.unpacking import messages_of
+from chaplain.client.unshared import Unshared
 from chaplain.errors import ChaplainError, Closed, Misused, Unreachable
 
 T = TypeVar("T")
@@ -136,7 +137,7 @@ class Journal:
         return to_polars(self.to_arrow(*args, **kwargs))
 
 
-class Writer:
+class Writer(Unshared):
     """Writes many messages, each its own request, in order. The first failure is raised by whatever is called next."""
 
     def __init__(self, line: Line, stream: str, receipts: bool, message_type: int = 0) -> None:
@@ -259,7 +260,7 @@ class Writer:
             self._changed.notify_all()
 
 
-class Reader:
+class Reader(Unshared):
     """Iterates over messages. Close it, or use it in a `with` statement, to stop before the end.
 
     Threads may share it: each message is given to one of them.

@@ -73,6 +73,7 @@ class Together:
     def write(self, value: bytes) -> Waiting:
         """The value is octets, and small enough for a pack."""
         if not self._leaving:
+            self._line.board.check()
             self._leaving = True
             self._line.loop.call_soon(self._leave)
         future: Waiting = self._new_future()

@@ -20,7 +20,7 @@ from collections import deque
 from contextlib import suppress
 
 from chaplain.client.drive import Drive, StepsClient
-from chaplain.client.ending import CLOSED, FORKED, JOIN_S, LINGER_MS, Receiver, defect, running
+from chaplain.client.ending import CLOSED, FORKED, JOIN_S, LINGER_MS, LOOP_ENDED, Receiver, defect, running
 from chaplain.client.events import ClientInput
 from chaplain.core import Stopping
 from chaplain.errors import Closed
@@ -102,7 +102,8 @@ class LoopEngine:
             else:
                 self._loop.call_soon_threadsafe(self._turn)
         except RuntimeError:
-            raise Closed("the loop that this client belongs to has ended: connect again") from None
+            self._called = False  # who comes next must hear of it, too
+            raise Closed(LOOP_ENDED) from None
 
     # Turns.
 

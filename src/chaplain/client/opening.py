@@ -120,6 +120,8 @@ def _endpoints_of(nodes: Sequence[ClusterNode], node: int | None) -> tuple[str, 
 def read_identity(secret: Secret) -> Passport:
     if isinstance(secret, Identity):
         return Passport(secret)
+    if isinstance(secret, str) and "\n" in secret:
+        raise ConfigError("identity is the path of an identity file, not what is in it")  # and not to be shown
     try:
         return read_passport(arguments.path(secret).read_text())
     except OSError as error:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
-
 from chaplain.client import arguments
 from chaplain.client.events import Call
 from chaplain.client.requests import Ask
+from chaplain.client.results import Record
 from chaplain.desk.messages import Instruct, LookUp
 from chaplain.errors import Missing, Misused
 from chaplain.sequence import requests
@@ -24,7 +23,7 @@ _GRACE_S = 10.0
 _NS = 1_000_000_000
 
 
-class SequenceEvent(msgspec.Struct, frozen=True):
+class SequenceEvent(Record, frozen=True):
     """One event under its number."""
 
     stream: str

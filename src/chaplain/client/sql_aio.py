@@ -91,13 +91,9 @@ class AsyncSql:
 
     async def _checked(self) -> None:
         """Nothing is written that nobody executes. Thousands may wait for the one answer."""
-        if self._check is None:
+        if self._check is None or _failed(self._check):
             self._check = asyncio.create_task(self._line.run(sql_requests.check_executed(self.stream)))
-        try:
-            await asyncio.shield(self._check)
-        except ChaplainError:
-            self._check = None
-            raise
+        await asyncio.shield(self._check)
 
     def _known(self) -> int:
         """The last message that has something of ours."""
@@ -105,6 +101,11 @@ class AsyncSql:
         self._index = max([self._index, *lasts])
         self._writers = [writer for writer in self._writers if not writer.closed]
         return self._index
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    """Also one whose error nobody waited for: it must not be told to somebody who asks later."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 class _Collector:

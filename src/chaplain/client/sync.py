@@ -24,6 +24,7 @@ from chaplain.client.requests import Ask
 from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, MemberNews, PoolMessage, Question
 from chaplain.client.sequence import SequenceStream
 from chaplain.client.sql_sync import Sql
+from chaplain.client.unshared import Unshared
 from chaplain.client.waiter import Waiter
 from chaplain.errors import Misused, Unreachable
 
@@ -34,7 +35,7 @@ _OVERTIME_S = 5.0
 """The core ends every call in time; this much later we stop believing in it."""
 
 
-class _Line:
+class _Line(Unshared):
     """The engine and the board behind a client, its pools and its listenings."""
 
     def __init__(self, opening: Opening) -> None:
@@ -74,6 +75,11 @@ class _Listening(Generic[Item]):
         self._call = line.call(ask, self._sink, waiter)
         waiter.result()
 
+    @property
+    def failed(self) -> bool:
+        """It brings nothing more."""
+        return self._sink.error is not None
+
     def take(self, timeout_s: float | None) -> Item | None:
         """The next item, or None if nothing new came for so long."""
         self._line.board.check()
@@ -97,7 +103,7 @@ class _Listening(Generic[Item]):
             self._changed.notify()
 
 
-class Listener(Generic[Item]):
+class Listener(Unshared, Generic[Item]):
     """Iterates over what is heard; ends when nothing new came for `timeout` seconds, and may then be iterated again."""
 
     def __init__(self, listening: _Listening[Item], timeout_s: float | None, *, owner: bool) -> None:
@@ -166,12 +172,12 @@ class Pool:
     def _listening(self) -> _Listening[PoolMessage]:
         self._line.board.check()
         with self._lock:
-            if self._joined is None:
+            if self._joined is None or self._joined.failed:
                 self._joined = _Listening(self._line, requests.join(self.name))
             return self._joined
 
 
-class Client:
+class Client(Unshared):
     """A connection to a cluster, kept up through two of its nodes. Safe to use from many threads."""
 
     def __init__(self, opening: Opening) -> None:
@@ -241,6 +247,17 @@ class Client:
         timeout: float | None = None,
     ) -> Acknowledgement: ...
 
+    @overload
+    def fire(
+        self,
+        type: str,
+        content: bytes = b"",
+        target: int | None = None,
+        *,
+        acknowledge: bool,
+        timeout: float | None = None,
+    ) -> Acknowledgement | None: ...
+
     def fire(
         self,
         type: str,  # noqa: A002  the surface's name
@@ -263,7 +280,7 @@ class Client:
     def events(self, timeout: float | None = None) -> Listener[Event]: ...
 
     @overload
-    def events(self, timeout: float | None = None, *, members: Literal[True]) -> Listener[Event | MemberNews]: ...
+    def events(self, timeout: float | None = None, *, members: bool) -> Listener[Event | MemberNews]: ...
 
     def events(self, timeout: float | None = None, *, members: bool = False) -> Listener[Any]:
         """Events as they are seen from now on, until `timeout` seconds pass with nothing new.
@@ -303,7 +320,7 @@ class Client:
         """A stream of the graph, whether or not anything was written to it yet."""
         return Graph(self._line, stream)
 
-    def resolve(self, id: Sequence[int]) -> Receipt | None:  # noqa: A002 the surface's name
+    def resolve(self, id: Sequence[int] | None) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""
         return self._line.run(journal_requests.resolve(id))
 
