@@ -143,6 +143,16 @@ def test_an_end_wakes_everybody_and_takes_no_more() -> None:
     assert not wheel.take(1, Waiter(), None), "who waits already is told otherwise"
 
 
+def test_the_engine_does_not_drive_after_the_end() -> None:
+    """It may have looked just before whether that has come. Then a turn would read the waking, and watch for ever."""
+    wheel, _ = dozing()
+    wheel.take(1, Waiter(), None)
+    wheel.end()
+    assert not wheel.take_over()
+    wheel.doze()
+    assert wheel.ended
+
+
 class EveryOrder(RuleBasedStateMachine):
     """Callers 1 to 4 and the engine's thread. `asleep` are the callers that only a ring brings back."""
 

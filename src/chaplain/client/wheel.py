@@ -143,9 +143,9 @@ class Wheel:
     # For the engine's thread.
 
     def take_over(self) -> bool:
-        """Drive, if nobody does; else doze."""
+        """Drive, if nobody does; else doze. Not after the end: who ended it woke us, and a turn would eat that."""
         with self._lock:
-            self.dozes = self.driver != _NOBODY
+            self.dozes = self.driver != _NOBODY or self.ended
             if not self.dozes:
                 self.driver = get_ident()
             return not self.dozes
