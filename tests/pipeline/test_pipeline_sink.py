@@ -101,12 +101,21 @@ def sink_rows_type() -> pa.DataType:
     return pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
+def _headers(*pairs: tuple[str | None, bytes] | None) -> pa.Array:
+    """A column of one row."""
+    return pa.array([[pair and dict(zip(("key", "value"), pair, strict=True)) for pair in pairs]], sink_rows_type())
+
+
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
         ({"value": [b"a", None], "topic": ["t", "t"]}, "has no value"),
         ({"value": [b"a"], "topic": pa.array([None], pa.string())}, "has no topic"),
         ({"value": [bytes(5 << 20)], "topic": ["t"]}, "too long"),
+        ({"value": [b"a"], "headers": _headers(("h", b"1"), ("h", b"2")), "topic": ["t"]}, "another one than the rest"),
+        ({"value": [b"a"], "headers": _headers((None, b"1")), "topic": ["t"]}, "each has a name"),
+        ({"value": [b"a"], "headers": _headers(None), "topic": ["t"]}, "each has a name"),
+        ({"value": [b"a"], "headers": _headers(("", b"1")), "topic": ["t"]}, "cannot be written: at most"),
     ],
 )
 def test_refused_rows(columns: dict[str, object], words: str) -> None:

@@ -6,7 +6,7 @@ of Spark's writers and of clients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,4 +120,15 @@ def _headers(rows: Any) -> Sequence[bytes | None] | None:
     cells = rows.column("headers").to_pylist()
     if not any(cells):
         return None
-    return [encode_headers({one["key"]: one["value"] or b"" for one in cell}) if cell else None for cell in cells]
+    return [_encoded(cell) if cell else None for cell in cells]
+
+
+def _encoded(cell: Sequence[Mapping[str, Any] | None]) -> bytes:
+    """One row's headers. Kafka lets two have one name; here the second would take the place of the first."""
+    names = [one["key"] for one in cell if one is not None]
+    if len(names) != len(cell) or None in names or len({*names}) != len(names):
+        raise ConfigError(f"a row has headers {names}: each has a name, and another one than the rest of its row")
+    try:
+        return encode_headers({one["key"]: one["value"] or b"" for one in cell if one is not None})
+    except ValueError as wrong:
+        raise ConfigError(f"a row has headers that cannot be written: {wrong}") from None
