@@ -9,8 +9,9 @@ from typing import NoReturn
 import pytest
 from pipeline_scene import Scene
 
-from chaplain.errors import Missing, Refused
+from chaplain.errors import Missing, Refused, Unreachable
 from chaplain.pipeline import live
+from chaplain.pipeline.land import Logs, open_watch
 from chaplain.pipeline.live import Live
 from chaplain.pipeline.options import parse
 from chaplain.pipeline.origin import open_origin
@@ -34,6 +35,22 @@ def test_of_a_folder_above_segments_those_that_exist_are_named(tmp_path: Path, g
 def test_of_an_empty_folder_nothing_is_suggested(tmp_path: Path) -> None:
     with pytest.raises(Missing, match=f"there are no streams in {tmp_path}: give a node's segments$"):
         chosen(path=str(tmp_path), subscribe="orders")
+
+
+@pytest.mark.parametrize("given", ["", "cluster.toml"])
+def test_a_clusters_file_is_as_good_as_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """For kinds that are read from segments alone, and for all of them if no node answers."""
+    Scene(tmp_path, 1).write()
+    (tmp_path / "cluster.toml").touch()
+
+    def connect(*_: object, **__: object) -> NoReturn:
+        raise Unreachable("nobody")
+
+    monkeypatch.setattr(live, "connect", connect)
+    monkeypatch.setattr(live, "ANSWER_S", 0)
+    assert chosen(cluster=str(tmp_path / given), subscribe="orders") == ["orders"]
+    assert chosen(cluster=str(tmp_path / given), subscribePattern=".*", kind="graph") == []
+    assert isinstance(open_watch(str(tmp_path / given), ""), Logs)
 
 
 @pytest.mark.parametrize(

@@ -238,9 +238,15 @@ def _named(place: Place) -> tuple[int, int, str, int, int]:
     return place.kind, place.index, place.stream, place.first_offset, place.count
 
 
+def node_folders(cluster: str | Path) -> list[Path]:
+    """The segments of a cluster's nodes, as far as they are on this machine; of its folder, or of its file."""
+    where = Path(cluster)
+    return sorted((where.parent if where.is_file() else where).glob("node-*/segments"))
+
+
 def open_index(folder: str, cluster: str, log: str = LOG) -> Index:
     """The index of a folder, or of that node of a cluster on this machine which has got furthest."""
-    folders = [Path(folder)] if folder else sorted(Path(cluster).glob("node-*/segments"))
+    folders = [Path(folder)] if folder else node_folders(cluster)
     indexes = [Index(one, log) for one in folders if one.is_dir()]
     if not indexes:
         raise Missing(f"there are no segments in {folder or cluster}: give a node's segments as path")

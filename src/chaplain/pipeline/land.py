@@ -31,7 +31,7 @@ from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.answers import collect
 from chaplain.pipeline.compact import compact
-from chaplain.pipeline.index import Index, Place
+from chaplain.pipeline.index import Index, Place, node_folders
 from chaplain.pipeline.live import Live, LiveSpan
 from chaplain.pipeline.options import Target
 from chaplain.pipeline.origin import read_span
@@ -172,7 +172,7 @@ class Nodes:
 def open_watch(cluster: str, path: str) -> Logs | Nodes:
     if bool(cluster) == bool(path):
         raise ConfigError("give either the cluster's folder or a path to segments")
-    folders = [Path(path)] if path else sorted(Path(cluster).glob("node-*/segments"))
+    folders = [Path(path)] if path else node_folders(cluster)
     there = [folder for folder in folders if folder.is_dir()]
     if there:
         return Logs(there)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chaplain.errors import Unreachable
-from chaplain.pipeline.index import Index, open_index
+from chaplain.pipeline.index import Index, node_folders, open_index
 from chaplain.pipeline.live import LOOK_EVERY_S, Live, LiveSpan, read_live
 from chaplain.pipeline.options import JOURNAL, Stretch, Target
 from chaplain.pipeline.rows import Range, Span, ranges, read_range
@@ -76,7 +76,7 @@ def open_origin(target: Target) -> Origin:
     try:
         return Live(target)
     except Unreachable:
-        if not target.cluster or not any(Path(target.cluster).glob("node-*/segments")):
+        if not target.cluster or not node_folders(target.cluster):
             raise
         return Files(target)
 
@@ -84,7 +84,7 @@ def open_origin(target: Target) -> Origin:
 def _has_nodes(cluster: str) -> bool:
     """Whether somebody wrote down where the nodes are; a bare folder of nodes' folders has only files."""
     where = Path(cluster)
-    return where.is_file() or (where / "cluster.toml").exists() or not any(where.glob("node-*/segments"))
+    return where.is_file() or (where / "cluster.toml").exists() or not node_folders(where)
 
 
 def read_span(wanted: Span, columns: Sequence[str], fail_on_loss: bool) -> Iterator[Any]:
