@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark.errors import PySparkException
@@ -13,8 +15,9 @@ from tests.cluster.harness import Cluster, until
 from tests.journal_real.scenes import three
 
 from chaplain import Client
+from chaplain.errors import Dropped
 from chaplain.pipeline import live
-from chaplain.pipeline.live import Live, LiveStretch
+from chaplain.pipeline.live import Live, LiveSpan, LiveStretch
 from chaplain.pipeline.options import Target
 
 pytestmark = pytest.mark.timeout(240)
@@ -84,6 +87,29 @@ def test_spark_may_ask_often_and_nodes_are_asked_seldom(monkeypatch: pytest.Monk
         now_s[0] = 100.0 + tick / 90
         origin.refresh(at_once=False)
     assert len(asked) <= 10 * 1000 / 90 + 2
+
+
+def test_what_is_left_of_a_dropped_range_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    listed = [6, 60]  # the first to answer has more than the one that was read
+
+    def portions(_: object, __: object, start: int, end: int) -> Iterator[object]:
+        asked.append(start)
+        if start < 60:
+            raise Dropped(f"offset {start} was dropped")
+        yield SimpleNamespace(stop=end)
+
+    def streams() -> list[object]:
+        return [SimpleNamespace(stream="orders", first_offset=listed.pop(0))]
+
+    monkeypatch.setattr(live, "client_of", lambda _: SimpleNamespace(streams=streams))
+    monkeypatch.setattr(live, "_portions", portions)
+    monkeypatch.setattr(live, "record_of", lambda _, portion: portion)
+    wanted = LiveSpan("orders", 20, 100, Target(cluster="c"))
+    assert [one.stop for one in cast("Any", live._records(wanted, fail_on_loss=False))] == [100]
+    assert asked == [20, 20, 60]
+    with pytest.raises(Dropped, match="offset 20"):
+        list(live._records(wanted, fail_on_loss=True))
 
 
 def test_a_stream_goes_on_when_its_node_is_killed(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:

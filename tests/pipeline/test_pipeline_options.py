@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import StructType
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import ArrayType, StructType
 
 from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline import source
 from chaplain.pipeline.options import Bound, Stretch, Target, check, check_named, duration_s, parse, resolve
-from chaplain.pipeline.rows import header_lists
+from chaplain.pipeline.rows import Span, cuts, header_lists
 from chaplain.pipeline.session import java_version
 from chaplain.pipeline.sink import parse_sink
 from chaplain.pipeline.source import limited
@@ -44,6 +46,7 @@ STRETCH = Stretch(10, 40, [(10, 1_000_000), (20, 2_000_000), (30, 3_000_000)])
             r"no option startingoffset: did you mean startingOffsets\? Options are sub",
         ),
         ({"path": "s", "subscibe": "orders"}, "did you mean subscribe"),
+        ({"path": "s", "subscribe": " , "}, "subscribe names no stream"),
         ({"endpoints": "tcp://127.0.0.1:1", "subscribe": "chat", "kind": "pool"}, "where a node recorded them"),
     ],
 )
@@ -126,6 +129,24 @@ def test_lost_offsets_are_an_error_unless_allowed(offset: int, clamped: int) -> 
     assert resolve(bound, "orders", STRETCH, fail_on_loss=False) == clamped
 
 
+def test_who_names_a_stream_twice_reads_it_once() -> None:
+    assert parse({"path": "s", "subscribe": "orders, audit,orders"}, streaming=False).names == ("orders", "audit")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "nullable", "words"),
+    [("value", "string", True, "column value is binary, not string: cast it"), ("colour", "string", True, "no columns"),
+     ("offset", "integer", True, "is bigint, not int:"), ("offset", "long", False, "not bigint not null:")],
+)  # fmt: skip
+def test_a_narrower_schema_has_our_types(name: str, kind: str, nullable: bool, words: str) -> None:
+    options = parse({**BASE, "includeHeaders": "true"}, streaming=False)
+    pair = StructType().add("key", "string").add("value", "binary")
+    good = StructType().add("offset", "long").add("timestamp", "timestamp").add("headers", ArrayType(pair))
+    assert source._Reader(options, good)
+    with pytest.raises(ConfigError, match=words):
+        source._Reader(options, good.add(name, kind, nullable))
+
+
 def test_a_time_behind_everything() -> None:
     with pytest.raises(Missing, match="at or after 9 ms"):
         resolve(Bound(time_ms=9), "orders", STRETCH, fail_on_loss=True)
@@ -166,12 +187,55 @@ def test_times_and_places() -> None:
     assert (found.min_offsets, found.max_delay_s) == (0, 900)
 
 
+class Fixed:
+    """An origin with one stream that stays as it is."""
+
+    streams = ("orders",)
+
+    def __init__(self, held: Stretch) -> None:
+        self._held = held
+
+    def refresh(self, at_once: bool = True) -> None:
+        pass
+
+    def stretch(self, stream: str) -> Stretch:
+        return self._held
+
+    def cut(self, stream: str, start: int, end: int, parts: int) -> list[Span]:
+        return [Span(stream, low, high) for low, high in cuts(start, end, parts)]
+
+
+def _planner(held: Stretch, **given: str) -> source._StreamReader:
+    reader = source._StreamReader(parse({**BASE, **given}, streaming=True), StructType())
+    reader._origin = cast("Any", Fixed(held))
+    return reader
+
+
+def _spans(reader: source._StreamReader, start: int, end: int) -> list[tuple[int, int]]:
+    parts = reader.partitions({"orders": {"0": start}}, {"orders": {"0": end}})
+    return [(part.wanted.start, part.wanted.end) for part in cast("Any", parts)]
+
+
+def test_what_was_dropped_takes_no_rows_of_a_batch() -> None:
+    held = Stretch(60, 100)
+    loose = _planner(held, failOnDataLoss="false", minPartitions="1")
+    for start in ({}, {"orders": {"0": 20}}):  # a stream that is new to the query, and one that fell behind
+        assert loose.latestOffset(start, ReadMaxRows(10)) == {"orders": {"0": 70}}
+        assert loose.latestOffset(start, ReadAllAvailable()) == {"orders": {"0": 100}}
+    assert _spans(loose, 20, 70) == [(60, 70)]
+    assert _spans(loose, 20, 50) == []
+    strict = _planner(held, minPartitions="1")
+    assert _spans(strict, 60, 70) == [(60, 70)]
+    assert _spans(strict, 20, 20) == [], "nothing is asked for"
+    with pytest.raises(Missing, match="'orders' holds offsets 60 to 99, not 20"):
+        _spans(strict, 20, 70)
+
+
 def test_a_small_batch_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr(source.time, "monotonic", lambda: now_s[0])
-    given = {**BASE, "minOffsetsPerTrigger": "10", "maxTriggerDelay": "60s"}
-    reader = source._StreamReader(parse(given, streaming=True), StructType())
-    monkeypatch.setattr(reader, "_ends", lambda *_: {"orders": {"0": 14}})
+    given = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "60s"}
+    reader = _planner(Stretch(0, 14), **given)
     nothing, some, enough = ({"orders": {"0": offset}} for offset in (14, 5, 4))
     assert reader.latestOffset(some, ReadAllAvailable()) == nothing, "the first batch does not wait"
     now_s[0] = 59.0

@@ -151,13 +151,15 @@ def _records(wanted: LiveSpan, fail_on_loss: bool) -> Iterator[Record]:
                 reached, until_s = portion.stop, time.monotonic() + PATIENCE_S
             if reached < wanted.end:
                 raise Unreachable(f"nothing came for {ANSWER_S:g} s")
-        except _PASSING as wrong:
-            if not isinstance(wrong, Dropped):
-                _wait(wanted.target, wrong, until_s)
-            elif fail_on_loss:
+        except Dropped as wrong:
+            if fail_on_loss:
                 raise
-            else:
-                return
+            kept = _first_kept(wanted.target, wanted.stream)
+            if kept <= reached:  # another node has more
+                _wait(wanted.target, wrong, until_s)
+            reached = max(reached, kept)
+        except _PASSING as wrong:
+            _wait(wanted.target, wrong, until_s)
         except ChaplainError as wrong:
             if fail_on_loss:
                 raise Missing(f"{wanted.stream!r}: offset {reached} cannot be read ({wrong})") from wrong
@@ -181,6 +183,11 @@ def _persist(target: Target, question: Callable[[Client], T]) -> T:
             return question(client_of(target))
         except _PASSING as wrong:
             _wait(target, wrong, until_s)
+
+
+def _first_kept(target: Target, stream: str) -> int:
+    listed = _persist(target, lambda client: client.streams())
+    return next((one.first_offset for one in listed if one.stream == stream), 0)
 
 
 def _portions(target: Target, stream: str, start: int, end: int) -> Iterator[Portion]:

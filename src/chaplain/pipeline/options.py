@@ -198,7 +198,10 @@ def _subscription(found: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
             raise ConfigError(f"subscribePattern {value!r} is no pattern: {wrong}") from None
         return (), value
     if chosen == ["subscribe"]:
-        return tuple(name.strip() for name in value.split(",") if name.strip()), ""
+        names = dict.fromkeys(name.strip() for name in value.split(",") if name.strip())
+        if not names:
+            raise ConfigError(f"subscribe names no stream, only {value!r}: give names with commas")
+        return tuple(names), ""  # who names a stream twice gets it once
     assigned = _object("assign", value)
     if any(partitions != [0] for partitions in assigned.values()):
         raise ConfigError('assign: a stream has the one partition 0, as in {"orders":[0]}')
@@ -299,9 +302,18 @@ def resolve(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool) -> 
     offset = (bound.offsets or {}).get(stream, bound.every)
     if offset in (EARLIEST, LATEST):
         return stretch.first if offset == EARLIEST else stretch.next
-    if fail_on_loss and not stretch.first <= offset <= stretch.next:
-        raise Missing(
-            f"{stream!r} holds offsets {stretch.first} to {stretch.next - 1}, not {offset}: "
-            "choose others, or set failOnDataLoss to false"
-        )
-    return min(max(offset, stretch.first), stretch.next)
+    if fail_on_loss and offset > stretch.next:
+        raise _absent(stream, offset, stretch)
+    return min(kept_from(stream, offset, stretch, fail_on_loss), stretch.next)
+
+
+def kept_from(stream: str, offset: int, stretch: Stretch, fail_on_loss: bool) -> int:
+    """Where to begin if that was the place: what was dropped before the first one kept is a loss."""
+    if fail_on_loss and offset < stretch.first:
+        raise _absent(stream, offset, stretch)
+    return max(offset, stretch.first)
+
+
+def _absent(stream: str, offset: int, stretch: Stretch) -> Missing:
+    held = f"offsets {stretch.first} to {stretch.next - 1}" if stretch.next > stretch.first else "nothing"
+    return Missing(f"{stream!r} holds {held}, not {offset}: choose others, or set failOnDataLoss to false")

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from chaplain.errors import ConfigError, Missing
-from chaplain.pipeline.options import LATEST, PARTITION, Bound, Options, check, check_named, parse, resolve
+from chaplain.pipeline.options import LATEST, PARTITION, Bound, Options, check, check_named, kept_from, parse, resolve
 from chaplain.pipeline.origin import Origin, open_origin, read_span, stretch
 from chaplain.pipeline.rows import Range, Span, fields, schema_text
 from chaplain.pipeline.sink import StreamWriter, Writer, parse_sink
@@ -84,10 +84,15 @@ def _use_this_python(spark: SparkSession) -> None:
 
 
 def _columns(schema: StructType, options: Options) -> tuple[str, ...]:
-    known = [field.split()[0] for field in fields(options.headers)]
+    known = dict(field.split(" ", 1) for field in fields(options.headers))
     unknown = [name for name in schema.fieldNames() if name not in known]
     if unknown:
         raise ConfigError(f"there are no columns {', '.join(unknown)}: choose from {', '.join(known)}")
+    for field in schema.fields:  # Spark would take ours for what was asked for, and fail in the tasks
+        asked, meant = field.dataType.simpleString(), known[field.name]
+        if asked != meant or not field.nullable:
+            asked += "" if field.nullable else " not null"
+            raise ConfigError(f"column {field.name} is {meant}, not {asked}: cast it once it is read")
     return tuple(schema.fieldNames())
 
 
@@ -175,11 +180,17 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 Spark's name
         latest = self._goal if self._goal is not None else self._ends(Bound(LATEST))
-        if self._goal is None and self._too_early(start, latest):
+        begun = {**start, **{name: {PARTITION: self._begin(name, start)} for name in latest}}
+        if self._goal is None and self._too_early(begun, latest):
             return start
         if not isinstance(limit, ReadMaxRows):
-            return {**start, **_at_least(latest, start)}
-        return limited(start, latest, limit.max_rows)
+            return {**begun, **_at_least(latest, begun)}
+        return limited(begun, latest, limit.max_rows)
+
+    def _begin(self, stream: str, start: Offsets) -> int:
+        """Where reading goes on: what was dropped takes none of the rows that a batch may have."""
+        first = self._fresh().stretch(stream).first
+        return max(start[stream][PARTITION], first) if stream in start else first
 
     def _too_early(self, start: Offsets, latest: Offsets) -> bool:
         """Whether a batch is smaller than was asked for, and need not be made for its age."""
@@ -204,7 +215,10 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             origin.refresh()
         wanted: list[Span] = []
         for name, place in end.items():
-            first = start.get(name, {PARTITION: origin.stretch(name).first})[PARTITION]
+            known = origin.stretch(name)
+            first = start.get(name, {PARTITION: known.first})[PARTITION]
+            if first < place[PARTITION]:
+                first = kept_from(name, first, known, self._options.fail_on_loss)
             wanted += _cut(origin, name, first, place[PARTITION], self._options.min_partitions)
         return [_Part(one) for one in wanted]
 
