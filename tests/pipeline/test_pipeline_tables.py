@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from pipeline_journal import rich_journal
 from pipeline_scene import Scene
 
-from chaplain.errors import ConfigError, StorageError
+from chaplain.errors import ConfigError, Missing, StorageError
 from chaplain.pipeline import compact as compaction
 from chaplain.pipeline.index import Index
 from chaplain.pipeline.land import land, task_of, write_file
@@ -25,6 +25,7 @@ from chaplain.pipeline.tables import (
     STAGING,
     arrow_schema,
     commit,
+    first_landed,
     landed_files,
     landed_offset,
     landed_streams,
@@ -33,6 +34,7 @@ from chaplain.pipeline.tables import (
     table_path,
 )
 from chaplain.pipeline.verify import prove
+from chaplain.segment.files import list_segments
 from chaplain.segment.headers import encode_headers
 from chaplain.segment.pack import Pack, encode_pack
 
@@ -82,6 +84,26 @@ def test_whole(scene: Scene, batches: int, plain: bool) -> None:
     assert found.column("offset").to_pylist() == list(range(landed_offset(tables, STREAM)))
     assert found.num_rows > 200
     assert named(tables) == set()
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_a_table_of_a_log_that_lost_its_beginning_begins_where_that_does(scene: Scene, kind: Any) -> None:
+    given: dict[str, Any] = {"stream": STREAM, "path": str(scene.segments), "once": True, "format": kind}
+    old, new = scene.directory / "old", scene.directory / "new"
+    part = land(None, tables=old, batch_rows=10, **{**given, "once": False}, until=lambda: True)
+    for file in list_segments(scene.segments)[:2]:
+        file.path.unlink()
+    kept = land(None, tables=new, batch_rows=50, **given)
+    first, end = first_landed(new, STREAM), landed_offset(new, STREAM)
+    assert part < first
+    assert (kept, land(None, tables=new, **given)) == (end - first, 0)
+    assert rows(new).column("offset").to_pylist() == list(range(first, end))
+    assert named(new) == set()
+    with pytest.raises(Missing, match=f"offsets {part} to {first - 1} .* dropped .* begins with offset {first}"):
+        land(None, tables=old, **given)
+    file = landed_files(new, STREAM)[0]
+    pq.write_table(pq.read_table(file).slice(1), file)
+    assert (STREAM, first, "missing") in named(new)
 
 
 @pytest.mark.parametrize("stream", ["orders/eu", "a%2Fb", "~", "~2F", ".hidden", "..", "a:b?c#d&e[f]{g}*"])

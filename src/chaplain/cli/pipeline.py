@@ -67,12 +67,15 @@ def land(cluster: str, path: str, node: int | None, output: str, stream: str, ta
     _check_room(tables)
     spark = _session(master, remote, cluster, path)
     from chaplain.pipeline import land as run  # noqa: PLC0415 Spark is heavy
+    from chaplain.pipeline.tables import first_landed  # noqa: PLC0415
 
     options = dict(pair.split("=", 1) for pair in storage)
     count = run(
         spark, stream=stream, tables=tables, cluster=cluster, path=path, once=once, format=kind,
         storage_options=options, tell=lambda rows: progress(f"{rows:,} messages landed"),
     )  # fmt: skip
+    if first := first_landed(tables, stream, options):
+        _tell(f"the table begins with offset {first}: what was before it had been dropped")
     if output == "json":
         put_json({"stream": stream, "landed": count})
     else:

@@ -131,9 +131,13 @@ class Logs:
             index.refresh()
         return _end(self._places(stream))
 
+    def first(self, stream: str) -> int:
+        return _first(self._places(stream))
+
     def _places(self, stream: str) -> list[Place]:
-        """Of the log that has got furthest: agreed messages are the same in all."""
-        return max((index.streams.get(stream, []) for index in self._indexes), key=_end)
+        """Of the log that has got furthest, and of those the longest: agreed messages are the same in all."""
+        logs = [index.streams.get(stream, []) for index in self._indexes]
+        return max(logs, key=lambda places: (_end(places), -_first(places)))
 
     def batch_end(self, stream: str, start: int, rows: int) -> int:
         """Where a batch from `start` ends: behind a record, so that no table ends within a pack."""
@@ -161,6 +165,9 @@ class Nodes:
         self._live.refresh(at_once=True)
         return self._live.stretch(stream).next
 
+    def first(self, stream: str) -> int:
+        return self._live.stretch(stream).first
+
     def batch_end(self, stream: str, start: int, rows: int) -> int:
         """All there is: where packs end is known only to who has read them."""
         return self._live.stretch(stream).next
@@ -179,6 +186,10 @@ def open_watch(cluster: str, path: str) -> Logs | Nodes:
     if path:
         raise Missing(f"there are no segments in {path}: give a node's segments as path")
     return Nodes(Target(cluster=cluster))
+
+
+def _first(places: list[Place]) -> int:
+    return places[0].first_offset if places else 0
 
 
 def _end(places: list[Place]) -> int:
@@ -220,6 +231,7 @@ def land(
         if once and not head:
             raise Missing(f"there is no stream {stream!r}")
         if head > start:
+            start = _begin(table, stream, start, watch.first(stream))
             end = watch.batch_end(stream, start, batch_rows)
             files = _write(spark, watch.cut(stream, start, end, _parts(end - start)), table, plain=format == "parquet")
             if format == "delta":
@@ -235,6 +247,16 @@ def land(
             time.sleep(IDLE_S)
         if until():
             return landed
+
+
+def _begin(table: str, stream: str, landed: int, first: int) -> int:
+    """Where to go on. A table that has nothing yet begins with what the log still has; none goes on behind a gap."""
+    if landed and landed < first:
+        raise Missing(
+            f"offsets {landed} to {first - 1} of {stream!r} were dropped before they landed in {table}: "
+            f"land it in another folder, where its table begins with offset {first}"
+        )
+    return max(landed, first)
 
 
 def _parts(rows: int) -> int:

@@ -31,7 +31,15 @@ from chaplain.pipeline.table_check import (
     from_bytes,
     join_message,
 )
-from chaplain.pipeline.tables import kind_of, landed_files, landed_offset, landed_streams, stray_files, table_path
+from chaplain.pipeline.tables import (
+    first_landed,
+    kind_of,
+    landed_files,
+    landed_offset,
+    landed_streams,
+    stray_files,
+    table_path,
+)
 from chaplain.segment.layout import HASH_BYTES
 
 ROWS_A_STEP = 65_536
@@ -94,7 +102,8 @@ def find_table_breaks(
     for name in streams:
         runs = _runs(spark, str(tables), name, proven is not None)
         delta = kind_of(table_path(tables, name)) == "delta"
-        breaks += join(name, runs, landed_offset(tables, name) if delta else None, proven)
+        end = landed_offset(tables, name) if delta else None
+        breaks += join(name, runs, end, proven, first=first_landed(tables, name))
     return told(breaks)
 
 
@@ -111,14 +120,16 @@ def _runs(spark: SparkSession | None, tables: str, stream: str, chains: bool) ->
     return [msgspec.msgpack.decode(bytes(row.data), type=TableRun) for row in rows]
 
 
-def join(stream: str, runs: Iterable[TableRun], end: int | None, proven: Proven | None = None) -> list[Break]:
-    """Breaks in files, between them, behind the last; and against what was proven of the stream.
+def join(
+    stream: str, runs: Iterable[TableRun], end: int | None, proven: Proven | None = None, *, first: int = 0
+) -> list[Break]:
+    """Breaks in files, between them, before the first, behind the last; and against what was proven of the stream.
 
     Without an `end`, which plain files do not have, the last pack may go on in a file that is still to come.
     """
     ordered = sorted((run for run in runs if run.rows), key=lambda run: run.first_offset)
     breaks = [one for run in ordered for one in run.breaks]
-    expected, last = 0, (0, 0, 0)
+    expected, last = first, (0, 0, 0)
     for run in ordered:
         if run.first_offset != expected:
             breaks.append(_jump(stream, expected, run.first_offset))
@@ -133,7 +144,7 @@ def join(stream: str, runs: Iterable[TableRun], end: int | None, proven: Proven 
     for rows in packs if end is not None else packs[:-1]:
         breaks += check_pack(stream, rows)
     breaks = _causes(breaks)
-    if proven is not None and not breaks:
+    if proven is not None and not breaks and not first:  # a chain is worked out from the stream's beginning
         breaks += _against(stream, ordered, proven)
     return told(breaks)
 

@@ -5,7 +5,8 @@
 
 Decides what of a folder is the table. Refuses to know how files are filled.
 
-Invariant: the offset up to which a table is filled follows from the table alone, so there is no other state to lose.
+Invariant: the offsets from which and up to which a table is filled follow from the table alone, so there is no other
+state to lose.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _PATTERN = re.compile(r"[][{}*?\\]")
 """What Spark takes for a pattern unless a backslash is before it."""
 STAGING = "_staging"
 """Readers of Parquet pass over names that begin like this."""
+_FIRST = "_first"
+"""In a plain table that does not begin with offset 0: the one that it begins with."""
 
 
 class Written(Frozen, frozen=True, array_like=True):
@@ -86,6 +89,21 @@ def landed_offset(tables: str | Path, stream: str, storage: Storage = None) -> i
     return _ranges(Path(table))[-1][1] if kind == "parquet" else 0
 
 
+def first_landed(tables: str | Path, stream: str, storage: Storage = None) -> int:
+    """The offset that the table begins with: what the log had lost before it began is no part of it."""
+    table = table_path(tables, stream)
+    if kind_of(table, storage) == "delta":
+        return DeltaTable(table, storage_options=dict(storage or {})).transaction_version(_first_of(stream)) or 0
+    return _noted_first(Path(table))
+
+
+def _noted_first(folder: Path) -> int:
+    try:
+        return int((folder / _FIRST).read_text())
+    except FileNotFoundError:
+        return 0
+
+
 def landed_files(tables: str | Path, stream: str, storage: Storage = None) -> list[str]:
     """The files that are the table now, in the order of their offsets."""
     table = table_path(tables, stream)
@@ -97,10 +115,11 @@ def landed_files(tables: str | Path, stream: str, storage: Storage = None) -> li
 
 
 def _ranges(folder: Path) -> list[tuple[int, int, str]]:
-    """Offsets and names of the files that follow one another from 0 on."""
+    """Offsets and names of the files that follow one another from the first offset on."""
     found: list[tuple[int, int, str]] = []
+    first = _noted_first(folder)
     for start, end, name in _named(folder):
-        if start == (found[-1][1] if found else 0):
+        if start == (found[-1][1] if found else first):
             found.append((start, end, name))
     return found
 
@@ -123,23 +142,31 @@ def app_of(stream: str) -> str:
     return f"chaplain/{stream}"
 
 
+def _first_of(stream: str) -> str:
+    """Under which name a Delta table notes its beginning; no stream has blanks in its name."""
+    return f"{app_of(stream)} first"
+
+
 def commit(table: str, stream: str, files: Sequence[Written], schema: Any, storage: Storage = None) -> None:
     """Make these files part of a Delta table, all or none, and note the offset behind them."""
     options = dict(storage or {})
     if not DeltaTable.is_deltatable(table, options):
         DeltaTable.create(table, schema=schema, storage_options=options)
     delta = DeltaTable(table, storage_options=options)
-    landed = delta.transaction_version(app_of(stream)) or 0
-    if landed != files[0].start:
+    landed = delta.transaction_version(app_of(stream))
+    if landed not in (None, files[0].start):
         # Between this look and the commit, delta-rs refuses a second transaction of the same stream.
         raise StorageError(f"{table} was filled up to {landed} by somebody else: one `land` for each table at a time")
+    notes = [Transaction(app_of(stream), files[-1].end)]
+    if landed is None and files[0].start:
+        notes.append(Transaction(_first_of(stream), files[0].start))
     now_ms = int(time.time() * 1000)
     delta.create_write_transaction(
         [added(file, now_ms, new=True) for file in files],
         mode="append",
         schema=delta.schema(),
         partition_by=[],
-        commit_properties=CommitProperties(app_transactions=[Transaction(app_of(stream), files[-1].end)]),
+        commit_properties=CommitProperties(app_transactions=notes),
     )
 
 
@@ -153,6 +180,9 @@ def added(file: Written, now_ms: int, *, new: bool) -> AddAction:
 def move_in(table: str, files: Sequence[Written]) -> None:
     """Make these files part of a plain table, one after the other: whatever is there is a prefix of the stream."""
     folder = Path(table)
+    if files[0].start and not _ranges(folder):
+        (folder / STAGING / _FIRST).write_text(f"{files[0].start}\n")
+        os.replace(folder / STAGING / _FIRST, folder / _FIRST)
     for file in files:
         os.replace(folder / file.name, folder / f"{file.start:020d}-{file.end:020d}.parquet")
 
