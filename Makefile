@@ -6,6 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
+PIP_QUIETLY := --quiet --disable-pip-version-check --no-warn-script-location
+# pyspark has no wheel on PyPI, so one is built of it here: half a gigabyte of archives that nobody need compress again.
+STORED := --config-settings-package pyspark:--build-option=--compression=stored
+# Compiling takes half a minute of a processor's time, a good half of it for tests of packages and for mypy, which is no
+# Python any more.
+NEVER_IMPORTED := /(tests|mypy|mypyc|pip|pygments)/
 
 # Nodes are processes, started by the hundred in the suite: each would compile all of its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,11 +25,11 @@ setup: $(READY)  ## make .venv with everything in it
 
 $(READY): pyproject.toml requirements.lock
 	@echo "set-up: filling $(VENV), about 700 MB to download the first time"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	@$(UV) pip install --quiet --compile-bytecode --require-hashes -r requirements.lock
+	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
+	@test -x $(BIN)/uv || $(PYTHON) -m pip --python $(BIN)/python install $(PIP_QUIETLY) uv==$(UV_VERSION)
+	@$(UV) pip install --quiet $(STORED) --require-hashes -r requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -m compileall -q src
+	@$(BIN)/python -m compileall -q -j 0 -x '$(NEVER_IMPORTED)' src $(VENV)/lib
 	@touch $(READY)
 	@echo "set-up: done, $(BIN)/chaplain is ready"
 
