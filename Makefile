@@ -9,6 +9,9 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 PIP_QUIETLY := --quiet --disable-pip-version-check --no-warn-script-location
 # pyspark has no wheel on PyPI, so one is built of it here: half a gigabyte of archives that nobody need compress again.
 STORED := --config-settings-package pyspark:--build-option=--compression=stored
+# The same modules as the package's, which Spark puts before it on the path of its Python processes: each of them, and a
+# session has ten, would compile what it imports anew, for archives cannot keep what was compiled.
+SHADOWS := site-packages/pyspark/python/lib/*.zip
 # Compiling takes half a minute of a processor's time, a good half of it for tests of packages and for mypy, which is no
 # Python any more.
 NEVER_IMPORTED := /(tests|mypy|mypyc|pip|pygments)/
@@ -29,6 +32,7 @@ $(READY): pyproject.toml requirements.lock
 	@test -x $(BIN)/uv || $(PYTHON) -m pip --python $(BIN)/python install $(PIP_QUIETLY) uv==$(UV_VERSION)
 	@$(UV) pip install --quiet $(STORED) --require-hashes -r requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
+	@rm -f $(VENV)/lib/python*/$(SHADOWS)
 	@$(BIN)/python -m compileall -q -j 0 -x '$(NEVER_IMPORTED)' src $(VENV)/lib
 	@touch $(READY)
 	@echo "set-up: done, $(BIN)/chaplain is ready"
