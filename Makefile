@@ -5,6 +5,7 @@ UV_VERSION := 0.13.7
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TYPES_LOG := $(VENV)/types.log
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 PIP_QUIETLY := --quiet --disable-pip-version-check --no-warn-script-location
 # pyspark has no wheel on PyPI, so one is built of it here: half a gigabyte of archives that nobody need compress again.
@@ -19,7 +20,7 @@ NEVER_IMPORTED := /(tests|mypy|mypyc|pip|pygments)/
 # Nodes are processes, started by the hundred in the suite: each would compile all of its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check bench prove lock clean
+.PHONY: help setup demo test check style types bench prove lock clean
 
 help:  ## list the targets
 	@sed -n -E 's/^([a-z]+):.*## (.*)/\1\t\2/p' Makefile | expand -t 10
@@ -40,12 +41,20 @@ $(READY): pyproject.toml requirements.lock
 demo: $(READY)  ## show what chaplain does, end to end
 	@$(BIN)/chaplain demo
 
-test: check  ## lint, types and the test suite
-	@$(BIN)/python -m pytest -n 3 --dist worksteal --durations=20
+# Types take most of a minute of one processor alone: they are looked at while tests run, and told after them.
+test: style  ## lint, types and the test suite
+	@nice $(MAKE) --no-print-directory types >$(TYPES_LOG) 2>&1 & types=$$!; trap "kill $$types" INT TERM; \
+	$(BIN)/python -m pytest -n 3 --dist worksteal --durations=20; tests=$$?; \
+	if wait $$types; then echo "types and import rules: all well"; else cat $(TYPES_LOG); tests=1; fi; \
+	exit $$tests
 
-check: $(READY)  ## lint, formatting, types and import rules
+check: style types  ## lint, formatting, types and import rules
+
+style: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+types: $(READY)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
