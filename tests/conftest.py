@@ -20,8 +20,10 @@ from chaplain.runtime.founding import PORTS, PORTS_VARIABLE
 SIZE = 200
 _held: list[IO[str]] = []
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Sessions of tests last seconds: optimizing what Java runs would cost more than all they do."""
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Sessions of tests last seconds: optimizing what Java runs would cost more than all they do. Nor need every session
+look again whether what Spark was compiled to is sound.
+"""
 
 FIRST = (
     "tests/pipeline/test_pipeline_sink.py",
