@@ -115,6 +115,38 @@ def test_a_strange_pid_is_never_signalled(cluster, tmp_path):
     assert pid_of(folder) is None
 
 
+def test_a_node_is_known_wherever_it_was_started_from(unstarted, tmp_path):
+    """By a path from its own folder, or over a link: it runs, whoever looks from wherever."""
+    (tmp_path / "link").symlink_to(unstarted)
+    for number, words, there in (
+        (1, "node.toml", unstarted / "node-1"),
+        (2, str(tmp_path / "link/node-2/node.toml"), tmp_path),
+    ):
+        command = [sys.executable, "-m", "chaplain.cli.main", "node", "run", "--config", words]
+        with subprocess.Popen(command, cwd=there, stderr=subprocess.DEVNULL) as process:
+            try:
+                end = time.monotonic() + PATIENCE_S
+                while pid_of(unstarted / f"node-{number}") != process.pid:
+                    assert time.monotonic() < end, words
+            finally:
+                process.kill()
+
+
+def test_output_that_nobody_reads_is_no_failure(cluster):
+    program = f"{sys.executable} -m chaplain.cli.main"
+    for reader in ("| true", ">&-"):
+        line = f"{program} cluster status --cluster {cluster} {reader}; echo ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert (done.stdout, done.stderr) == ("0\n", ""), reader
+
+
+def test_writing_goes_on_when_nobody_reads_its_receipts(cluster):
+    script = "import chaplain.cli.journal as j, chaplain.cli.main as m; j._PROGRESS_EVERY = 10; m.main()"
+    line = f"seq 100 | {sys.executable} -c '{script}' journal write --lines --stream unread --cluster {cluster} | true"
+    subprocess.run(["bash", "-c", f"{line}; test ${{PIPESTATUS[1]}} = 0"], timeout=PATIENCE_S, check=True)
+    assert status(cluster)["streams"]["unread"]["head"] == 100
+
+
 def test_health_and_metrics_are_served(cluster):
     for node in load_cluster(cluster).nodes:
         for path, text in (("/healthz", "ok"), ("/readyz", "ready"), ("/metrics", "chaplain_host_wakeups_total")):

@@ -50,3 +50,12 @@ def test_a_terminal_gets_colours_unless_somebody_wants_none() -> None:
 
 def test_a_narrow_window_cuts_nothing_off() -> None:
     assert on_a_terminal(30, NO_COLOR="1").count("x") == 50
+
+
+def test_what_an_encoding_lacks_is_spelled_out() -> None:
+    script = "import sys; from chaplain.cli.main import _prepare_streams; _prepare_streams(); " + TABLE.replace(
+        "x", "ö"
+    )
+    told = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", script], env=told, capture_output=True, check=True)
+    assert done.stdout.count(b"\\xf6") == 50

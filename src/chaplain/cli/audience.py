@@ -49,3 +49,8 @@ def _watch(output: int, done: int, listener: int) -> None:
 
 def _break_off(number: int, frame: FrameType | None) -> None:
     raise BrokenPipeError
+
+
+def discard_output() -> None:
+    """Nothing more can be said there, not even what Python still has to say when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from chaplain.cli.audience import while_somebody_reads
+from chaplain.cli.audience import discard_output, while_somebody_reads
 from chaplain.cli.octets import octets
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import asked_for_table, check_rows, progress, put_json, put_rows, put_table, shown_value
@@ -106,13 +106,22 @@ def _write_lines(target: Journal, lines: Iterable[bytes], key: bytes | None, peo
             writer.write(line.removesuffix(b"\n"), key)
             if number % _PROGRESS_EVERY == 0:
                 progress(f"{number} lines read, {writer.count} written")
-                _show_receipts([] if people else writer.take_receipts(), people)
+                if not people:
+                    _show_to_whoever_reads(writer.take_receipts())
         writer.flush()
         if not people:
-            _show_receipts(writer.take_receipts(), people)
+            _show_to_whoever_reads(writer.take_receipts())
     if people:
         end = f", the last one at offset {writer.last.offset}" if writer.last else ""
         click.echo(f"{writer.count} messages written to {writer.stream}{end}.")
+
+
+def _show_to_whoever_reads(receipts: list[Receipt]) -> None:
+    """Whoever has seen enough of the receipts does not end the writing: the rest of the input would be lost."""
+    try:
+        _show_receipts(receipts, people=False)
+    except BrokenPipeError:
+        discard_output()
 
 
 def _show_receipts(receipts: list[Receipt], people: bool) -> None:

@@ -7,12 +7,15 @@ more, see `chaplain node run --help`.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
+from typing import Any
 
 import click
 
 from chaplain import __version__
+from chaplain.cli.audience import discard_output
 from chaplain.errors import ChaplainError
 
 NOUNS = {
@@ -39,6 +42,10 @@ NOUNS = {
 """Each noun is `chaplain.cli.NOUN`, which has a click command of the same name."""
 
 
+class _Unread(Exception):
+    """Whoever read our output has seen enough."""
+
+
 class Nouns(click.Group):
     """Knows what there is without importing it: starting a node must not load everything else."""
 
@@ -51,6 +58,12 @@ class Nouns(click.Group):
         command = getattr(importlib.import_module(f"chaplain.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as closed:
+            raise _Unread from closed  # click would end with code 1, as if something had failed
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -69,6 +82,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit."""
+    _prepare_streams()
     try:
         code = cli.main(args=arguments, prog_name="chaplain", standalone_mode=False)
         sys.stdout.flush()
@@ -86,14 +100,13 @@ def main(arguments: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("chaplain: interrupted", err=True)
         code = 1
-    except BrokenPipeError:
-        # Whoever read our output has seen enough.
-        _discard_output()
+    except (_Unread, BrokenPipeError):
+        discard_output()
         code = 0
     except OSError as error:
         where = "" if error.filename is None else f" {os.fsdecode(error.filename)}"
         click.echo(f"chaplain: cannot read or write{where or ' the output'}: {error.strerror or error}", err=True)
-        _discard_output()
+        discard_output()
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -118,9 +131,14 @@ def _nearest(mistake: click.ClickException, context: click.Context) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _discard_output() -> None:
-    """Nothing more can be said there, not even what Python still has to say when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _prepare_streams() -> None:
+    """What a terminal's encoding lacks is spelled out; where something was closed before we began, nobody is there."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  for as long as we run
+        elif isinstance(stream, io.TextIOWrapper) and mode == "w" and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,10 @@ def put_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], capt
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(_cell(row.get(column)))) for column in columns))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    with console.capture() as drawn:  # written by itself, it would end the program if nobody reads all of it
+        console.print(table)
+    sys.stdout.write(drawn.get())
 
 
 def asked_for_table() -> bool:

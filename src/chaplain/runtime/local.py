@@ -234,8 +234,17 @@ def pid_of(folder: Path) -> int | None:
     except (OSError, ValueError):
         return None
     config = os.fsencode((folder / NODE_FILE).resolve())
-    ours = any(os.path.abspath(word) == config for word in words if word.endswith(NODE_FILE.encode()))
+    ours = any(_meant(pid, word) == config for word in words if word.endswith(NODE_FILE.encode()))
     return pid if ours and is_alive(pid) else None
+
+
+def _meant(pid: int, word: bytes) -> bytes:
+    """The file that a process was given: as seen from where it runs, whichever way leads there."""
+    try:
+        there = os.readlink(b"/proc/%d/cwd" % pid)
+    except OSError:  # another user's, or it has ended
+        there = b"/"
+    return os.path.realpath(os.path.join(there, word))
 
 
 def is_alive(pid: int) -> bool:
