@@ -62,6 +62,10 @@ def test_a_node_joins_takes_over_and_the_first_one_leaves(cluster):
     assert "the only serializer" in failure("member", "remove", "2", "--cluster", cluster)
     assert [row["value"] for row in lines("journal", "read", "--stream", "s", "--cluster", cluster)] == ["hello"]
 
+    # Nobody whom an empty log names is there any more, and a newcomer finds its way all the same.
+    assert member(cluster, "add", "--role", "executor")["roles"] == ["executor"]
+    assert member(cluster, "remove", "3")["lost"] == ["executor"]
+
 
 def test_a_node_for_another_machine_is_let_in_and_not_started(cluster):
     before = [node["id"] for node in status(cluster)["nodes"]]

@@ -23,6 +23,7 @@ from chaplain.journal.order_message import (
     Question,
     Vote,
 )
+from chaplain.journal.roster import Roster
 from chaplain.journal.standing import State, decode_standing
 
 
@@ -372,3 +373,29 @@ def test_a_wiped_node_learns_from_those_who_have_the_vote_now() -> None:
     cluster.cut = set()
     cluster.run(8)
     assert wiped.core.standing == "sound"
+
+
+def test_a_wiped_node_learns_from_those_of_its_roster_when_the_founders_are_gone() -> None:
+    """A majority of those whom its empty log names will never answer."""
+    cluster = Cluster(5, founders=(1, 2, 3))
+    cluster.run(3)
+    new_set = ConfigOffered(EntryType.NEW_SERIALIZER_SET, Stage.NOMINATE, encode_fields(NewSet((4, 3, 5))))
+    cluster.master().step(new_set)
+    cluster.run(1)
+    cluster.kill(1)
+    cluster.kill(2)
+    cluster.kill(3)
+    wiped = cluster[3]
+    wiped.files.clear()
+    wiped.disk = b"another disk    "
+    cluster.restart(3)
+    cluster.run(8)
+    assert (wiped.core.role, wiped.core.standing) == (Role.OUT, "wiped")
+    cluster.kill(3)
+    wiped.start()
+    wiped.core.bench.roster = Roster(cluster[4].core.agreed[0], ((4, 3, 5),), {3: "03", 4: "04", 5: "05"})
+    cluster.rise(wiped)
+    cluster.run(8)
+    assert wiped.core.standing == "sound"
+    assert wiped.core.bench.quorum.sets == ((4, 3, 5),)
+    assert wiped.core.agreed == cluster[4].core.agreed

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from chaplain.cli.show import progress
 from chaplain.errors import ConfigError, Missing, Refused, Unknown
 from chaplain.journal.node_message import SERIALIZERS_MAX
+from chaplain.journal.roster import Roster
 from chaplain.link.identity import KEY_BYTES, from_text
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def _let_in(
     from chaplain.runtime.joining import list_node, make_folder  # noqa: PLC0415
     from chaplain.runtime.local import bring_up_one  # noqa: PLC0415
 
-    newcomer = make_folder(directory, number, endpoint, http, holds_data=any(role != "config" for role in roles))
+    holds_data = any(role != "config" for role in roles)
+    newcomer = make_folder(directory, number, endpoint, http, _roster(client), holds_data=holds_data)
     key = from_text(newcomer.node.key, KEY_BYTES, "a node's key")
     try:
         opened = client.add_node(number, roles[0], newcomer.node.endpoint, key, newcomer.disk)
@@ -94,6 +96,13 @@ def _let_in(
     changes.follow(opened)
     given = {"roles": list(roles), "shown": ", ".join(roles), "folder": str(newcomer.folder)}
     return _give_roles(client, changes, number, roles[1:]) | given
+
+
+def _roster(client: Client) -> Roster:
+    """Whom a newcomer may believe: its log is empty, and names founders who may all be gone."""
+    census = client.nodes()
+    keys = {node.id: node.key for node in census.nodes if node.member}
+    return Roster(client.status()["agreed"], (census.serializers,), keys)
 
 
 def _give_roles(client: Client, changes: Changes, number: int, roles: Sequence[str]) -> dict[str, object]:

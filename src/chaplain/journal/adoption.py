@@ -19,6 +19,7 @@ Bounds: one checkpoint at a time, of at most `STATE_BYTES_MAX`, one piece under 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -32,6 +33,7 @@ from chaplain.journal.journal_events import ToPeer
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.log import Log
 from chaplain.journal.peer_messages import AskState, Covered, StatePiece
+from chaplain.journal.quorum import Quorum
 from chaplain.journal.state import load
 
 AdoptionEffect: TypeAlias = ToPeer | Persist | Report | Halt
@@ -45,6 +47,7 @@ class Adoption:
         self._execution = execution
         self._archive = archive
         self._log: Log | None = None
+        self._teachers: Callable[[], Quorum] = lambda: execution.assembly.quorum
         self._wanted: _Named | None = None
         self._data = bytearray()
         self._asked = 0
@@ -54,8 +57,10 @@ class Adoption:
         self.due_ns: int | None = None
         self.effects: list[AdoptionEffect] = []
 
-    def attach(self, log: Log) -> None:
+    def attach(self, log: Log, teachers: Callable[[], Quorum] | None = None) -> None:
+        """`teachers` are those whose word on a checkpoint counts, if not those of the assembly alone."""
         self._log = log
+        self._teachers = teachers or self._teachers
 
     def look(self, now_ns: int) -> None:
         """Something was said, or somebody came or went."""
@@ -103,7 +108,7 @@ class Adoption:
             alike = [node for node, one in said.items() if _name(one) == wanted]
             if wanted[2] > STATE_BYTES_MAX:
                 continue
-            quorum = self._execution.assembly.quorum
+            quorum = self._teachers()
             if quorum.reached(alike):
                 return wanted
             vouched = any(said[node].confirmed and node in quorum.voters for node in alike)

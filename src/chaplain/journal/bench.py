@@ -14,6 +14,7 @@ from chaplain.journal.order_message import OrderMessage
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.quill import Quill
 from chaplain.journal.quorum import Quorum
+from chaplain.journal.roster import Roster
 from chaplain.journal.shelf import Shelf
 from chaplain.journal.standing import Keeper
 
@@ -39,6 +40,8 @@ class Bench:
         """The disk has room for more."""
         self.leaving = False
         self._token = 0
+        self.roster: Roster | None = None
+        """Who belongs to the cluster, if somebody knew more of it than our log says."""
         self._assembly: Assembly | None = None
         self._quorum = Quorum(())
         self._peers: tuple[int, ...] = ()
@@ -56,6 +59,12 @@ class Bench:
         """Who has to agree to the next message, as far as the agreed prefix that we have says."""
         self._look()
         return self._quorum
+
+    @property
+    def teachers(self) -> Quorum:
+        """Of whom a majority is asked by whoever lacks what they have: those of the roster, if the log is behind it."""
+        roster = self.roster
+        return self.quorum if roster is None or self.log.agreed >= roster.index else roster.quorum
 
     @property
     def peers(self) -> tuple[int, ...]:

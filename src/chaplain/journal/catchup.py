@@ -133,7 +133,7 @@ class Doubt:
         self._begin(now_ns)
 
     def _begin(self, now_ns: int) -> None:
-        self._quorum = self._bench.quorum
+        self._quorum = self._bench.teachers
         self._answers: dict[int, Answer] = {}
         self._nonce = self._bench.chance.getrandbits(64)
         self._life = 0

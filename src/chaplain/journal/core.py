@@ -71,6 +71,7 @@ from chaplain.journal.order_events import (
     Tell,
 )
 from chaplain.journal.reading import StreamIndex
+from chaplain.journal.roster import RosterKeeper, read_roster
 from chaplain.journal.seat import Seat
 from chaplain.journal.serializer import SerializerCore
 from chaplain.journal.signing import Wrapping, holds
@@ -94,6 +95,7 @@ class JournalCore:
         standing: bytes | None = None,
         ingest: bytes | None = None,
         checkpoint: bytes | None = None,
+        roster: bytes | None = None,
         wrapping: Wrapping | None = None,
         watch: Callable[[Executed], None] | None = None,
     ) -> None:
@@ -122,6 +124,8 @@ class JournalCore:
             base=state.moment,
             first=first,
         )
+        self._roster = RosterKeeper(read_roster(roster), founding.assembly())
+        self.serializer.bench.roster = self._roster.latest
         self.covering.attach(self.serializer.bench, found)
         self.ingest = IngestCore(settings, chance, self.execution, ingest)
         self._clientele = make_clientele(
@@ -138,7 +142,7 @@ class JournalCore:
         self._reading.lacks = self.serializer.restocking.lacks
         self.covering.archive.needs.append(self._reading.first_needed)
         self._promotion = self._clientele.promotion
-        self._nodes = Nodes(self.execution.assembly)
+        self._nodes = Nodes(self.execution.assembly, self._roster.latest.nodes)
         self._seat = Seat(settings, self.execution)
         self._slips = Slips()
         self._out: list[JournalEffect] = []
@@ -334,6 +338,7 @@ class JournalCore:
         for part, ticket in self._slips.written(event.ticket):
             if part in ("archive", "adoption"):
                 self.covering.written(now_ns, part, ticket)
+            if part in ("archive", "adoption", "roster"):
                 continue
             tell = self._to_ingest if part == "ingest" else self._to_order
             tell(now_ns, Persisted(ticket))
@@ -372,6 +377,8 @@ class JournalCore:
     def _assembled(self, now_ns: int) -> None:
         """The nodes or their roles changed."""
         self._out.append(whereabouts(self.execution.assembly, self.settings.node))
+        if roster := self._roster.look(self.execution.assembly, self.execution.settled):
+            self._out.append(self._slips.write("roster", roster))
         self._tell_peers(now_ns, self._nodes.assembled(self.execution.assembly))
         if not self._seat.may_ship:
             self._to_ingest(now_ns, Dropped())

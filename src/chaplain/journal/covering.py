@@ -65,7 +65,7 @@ class Covering:
         self._log, self._firsts, self._first = bench.log, bench.firsts, bench.log.places.first
         self.archive.attach(bench.log, found)
         bench.keeps = self.archive.keeps
-        self._adoption.attach(bench.log)
+        self._adoption.attach(bench.log, lambda: bench.teachers)
         for node, (journal, index) in self._execution.state.journals.items():
             if index:
                 bench.shelf.ordered([DataEntry(Reference(node, journal, index), b"")])

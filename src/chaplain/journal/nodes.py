@@ -8,6 +8,8 @@ Invariant: a node is up while its latest session stands and it is a member, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 from chaplain.gossip.events import Assembled
@@ -21,7 +23,9 @@ News: TypeAlias = PeerUp | PeerDown
 
 
 class Nodes:
-    def __init__(self, assembly: Assembly) -> None:
+    def __init__(self, assembly: Assembly, guides: Mapping[bytes, int] = MappingProxyType({})) -> None:
+        """`guides` are members of whom the assembly does not know yet: by the roster, their keys and ids."""
+        self._guides = guides
         self._members: dict[bytes, int] = {}
         self._gone: dict[bytes, int] = {}
         self._sessions: dict[bytes, Peer] = {}
@@ -32,12 +36,17 @@ class Nodes:
     def assembled(self, assembly: Assembly) -> list[News]:
         """The assembly changed: strangers may be members now, and members gone."""
         before = self._members
-        self._members = {one.key: one.node for one in assembly.nodes if assembly.has(one)}
+        self._members = self._unplaced(assembly) | {one.key: one.node for one in assembly.nodes if assembly.has(one)}
         self._gone = {one.key: one.node for one in assembly.nodes if not assembly.has(one)}
         left = [key for key in self._sessions if key in before and key in self._gone]
         come = [key for key in self._sessions if key in self._members and key not in before]
         self._find_ways()
         return [*(PeerDown(before[key]) for key in left), *(PeerUp(self._members[key]) for key in come)]
+
+    def _unplaced(self, assembly: Assembly) -> dict[bytes, int]:
+        """Guides of whom nothing is known that contradicts them."""
+        known = {known for one in assembly.nodes for known in (one.key, one.node)}
+        return {key: node for key, node in self._guides.items() if not known & {key, node}}
 
     def _find_ways(self) -> None:
         """Also to those that are gone: the message that removed a node is the last it is told."""

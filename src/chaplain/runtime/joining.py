@@ -1,7 +1,8 @@
 """Makes the directory of a node that joins a cluster, and writes it into, or out of, the file that clients read.
 
 What all nodes share (founding, ring, wrapping key) is taken from the folder of a node that is there; what is its own
-(identity, disk id, address) is new. The folder can be carried to another machine; it holds the cluster's secrets.
+(identity, disk id, address) is new; who belongs to the cluster now (roster) is as the cluster tells it. The folder can
+be carried to another machine; it holds the cluster's secrets.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from chaplain.config import (
 )
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
+from chaplain.journal.roster import ROSTER_FILE, Roster
 from chaplain.journal.standing import DISK_BYTES
 from chaplain.link.identity import Identity, to_text
 from chaplain.link.settings import split_endpoint
@@ -44,10 +46,13 @@ class Newcomer(Frozen, frozen=True):
     disk: str
 
 
-def make_folder(directory: Path, number: int, endpoint: str, http: str, *, holds_data: bool = True) -> Newcomer:
+def make_folder(
+    directory: Path, number: int, endpoint: str, http: str, roster: Roster | None = None, *, holds_data: bool = True
+) -> Newcomer:
     """Write the folder of a new node, modelled on one of the cluster's that is here.
 
-    One that shall hold no data, where serializers are index-only, has no database, either.
+    It knows those of the roster by their keys. One that shall hold no data, where serializers are index-only, has no
+    database, either.
     """
     cluster = load_cluster(directory)
     model = _model(directory, cluster)
@@ -64,6 +69,8 @@ def make_folder(directory: Path, number: int, endpoint: str, http: str, *, holds
     try:
         bare = not holds_data and bool(model.texts("journal.index_only"))
         made = _fill(folder, ClusterNode(number, endpoint, "", http, bare), model, cluster)
+        if roster is not None:
+            durable.write_new(folder / ROSTER_FILE, roster.text())
         # A node elsewhere is asked as clients ask it, not over its monitoring.
         return made if local else msgspec.structs.replace(made, node=msgspec.structs.replace(made.node, http=""))
     except BaseException:

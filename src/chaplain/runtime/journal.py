@@ -26,6 +26,7 @@ from chaplain.journal.log import jot_name, records_between, standing_name
 from chaplain.journal.order_events import LogRead, ReadLog
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.retention import Rules
+from chaplain.journal.roster import ROSTER_FILE
 from chaplain.journal.signing import Wrapping
 from chaplain.journal.standing import DISK_BYTES
 from chaplain.link.keyring import KeyRing
@@ -58,6 +59,7 @@ def make_journal(config: NodeConfig, identifier: int, watch: Callable[[Executed]
         standing=content(data / standing_name(order)),
         ingest=content(data / settings.ingest_file),
         checkpoint=content(data / checkpoint_name(order)),
+        roster=content(data / ROSTER_FILE),
         wrapping=wrapping,
         watch=watch,
     )

@@ -46,6 +46,7 @@ from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.log import jot_name, records_between, standing_name
 from chaplain.journal.order_events import LogRead, ReadLog, Settled, Started
 from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.roster import ROSTER_FILE
 from chaplain.journal.signing import holds
 from chaplain.link.events import Peer
 from chaplain.link.identity import Identity
@@ -100,6 +101,7 @@ class JournalNode(Coat):
             standing=disk.get(standing_name(settings.order)),
             ingest=disk.get(settings.ingest_file),
             checkpoint=disk.get(checkpoint_name(settings.order)),
+            roster=disk.get(ROSTER_FILE),
         )
         self._shadow: JournalExecution | None = None
         self._shadows = name == workload.shadowed

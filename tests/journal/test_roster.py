@@ -1,0 +1,65 @@
+"""The roster: when it is written, and what it is good for while the log says less."""
+
+from __future__ import annotations
+
+from chaplain.core import Persist, Replace
+from chaplain.journal.assembly import Assembly, Placed, founded
+from chaplain.journal.node_message import Stage
+from chaplain.journal.nodes import Nodes
+from chaplain.journal.order_events import PeerDown, PeerUp
+from chaplain.journal.roster import ROSTER_FILE, Roster, RosterKeeper, read_roster, roster_of
+from chaplain.link.events import Peer
+
+
+def key(node: int) -> bytes:
+    return bytes((node,)) * 32
+
+
+def placed(node: int, stage: Stage = Stage.LIVE) -> Placed:
+    return Placed(node, key(node), f"tcp://127.0.0.1:{node}", bytes(16), stage, stage, stage)
+
+
+def peer(node: int) -> Peer:
+    return Peer(bytes((node,)) * 16, node, key(node))
+
+
+FOUNDED = founded(map(placed, (1, 2, 3)))
+REPLACED = Assembly((*(placed(node, Stage.NONE) for node in (1, 2, 3)), *map(placed, (4, 5, 6))), (4, 5, 6))
+
+
+def test_it_is_written_when_it_says_something_new_and_never_goes_back() -> None:
+    keeper = RosterKeeper(None, FOUNDED)
+    assert keeper.look(FOUNDED, 7) is None, "an empty log says as much"
+    written = keeper.look(REPLACED, 40)
+    assert isinstance(written, Persist)
+    [operation] = written.operations
+    assert isinstance(operation, Replace)
+    assert operation.file == ROSTER_FILE
+    found = read_roster(operation.data)
+    assert found == Roster(40, ((4, 5, 6),), {node: key(node).hex() for node in (4, 5, 6)})
+    again = RosterKeeper(found, FOUNDED)
+    assert again.look(FOUNDED, 7) is None, "a log that begins anew knows less"
+    assert again.look(REPLACED, 41) is None
+    assert again.look(FOUNDED, 42) is not None
+
+
+def test_what_is_no_roster_is_none() -> None:
+    for data in (None, b"", b"{}", b"[1]", b'{"index":1,"sets":[[1]],"keys":{"1":"no hex"}}'):
+        assert read_roster(data) is None
+
+
+def test_those_of_the_roster_are_known_until_the_assembly_knows_them_itself() -> None:
+    nodes = Nodes(FOUNDED, roster_of(REPLACED, 40).nodes)
+    assert nodes.entered(peer(4)) == [PeerUp(4)]
+    assert (nodes.speaker(peer(4)), nodes.instance(4)) == (4, peer(4).instance)
+    assert nodes.entered(peer(7)) == [], "a stranger is one"
+    assert nodes.assembled(REPLACED) == [], "it was up, and is"
+    gone = Assembly((*REPLACED.nodes[:3], placed(4, Stage.NONE), *REPLACED.nodes[4:]), (5, 6))
+    assert nodes.assembled(gone) == [PeerDown(4)]
+    assert nodes.speaker(peer(4)) == 0
+
+
+def test_whom_the_assembly_contradicts_is_no_guide() -> None:
+    nodes = Nodes(REPLACED, {key(1): 1, key(9): 4})
+    assert nodes.entered(peer(1)) == [], "it was removed"
+    assert nodes.entered(peer(9)) == [], "node 4 has another key"
