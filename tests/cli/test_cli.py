@@ -163,19 +163,33 @@ def test_a_taken_port_is_told_and_nothing_is_left(tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_a_node_that_dies_at_once_is_shown_with_its_log(unstarted):
+def test_a_node_that_dies_at_once_is_shown_with_its_log_and_the_rest_stays(unstarted):
     (unstarted / "node-2/identity").chmod(0o644)
     done = chaplain("cluster", "up", "--dir", unstarted)
     assert done.returncode == 1
     assert "node 2 ended with code 1" in done.stderr
     assert "can be read by others (mode 644); run `chmod 600" in done.stderr
-    assert pid_of(unstarted / "node-1") is None, "what was started for nothing must be stopped"
+    assert done.stderr.endswith("The rest of the cluster is up: node 1.\n")
+    assert pid_of(unstarted / "node-1") is not None, "it may be one of a majority that somebody waits for"
+    (unstarted / "node-2/node.toml").unlink()
+    lost = chaplain("cluster", "up", "--dir", unstarted)
+    assert (lost.returncode, lost.stderr.splitlines()[-1]) == (1, "The rest of the cluster is up: node 1.")
+    assert "node 2: cannot read " in lost.stderr
+
+
+def test_a_node_that_serves_elsewhere_than_the_clusters_file_says_is_named(unstarted):
+    file, http = unstarted / "node-1/node.toml", load_cluster(unstarted).nodes[0].http
+    file.write_text(file.read_text().replace(http, "127.0.0.1:0"))
+    done = chaplain("cluster", "up", "--dir", unstarted, "--node", "1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"http is '127.0.0.1:0', and '{http}' in cluster.toml: make them the same" in done.stderr
 
 
 def test_interrupting_up_leaves_nothing_running(unstarted):
-    """The second node never seems to serve: it was told to tell nobody."""
-    file = unstarted / "node-2/node.toml"
-    file.write_text(file.read_text().replace(load_cluster(unstarted).nodes[1].http, ""))
+    """The second node never seems to serve: nobody knows where it does."""
+    http = load_cluster(unstarted).nodes[1].http
+    for file in (unstarted / "node-2/node.toml", unstarted / "cluster.toml"):
+        file.write_text(file.read_text().replace(http, "127.0.0.1:0"))
     # A shell starts background jobs deaf to Ctrl-C, and a test run may be one.
     hearing = ["env", "--default-signal=INT", sys.executable]
     process = subprocess.Popen(

@@ -68,7 +68,8 @@ def up(
 ) -> None:
     """Start N nodes in the background and wait until they serve.
 
-    In a directory that has a cluster already, starts the nodes of it that are down.
+    In a directory that has a cluster already, starts the nodes of it that are down. If one of them does not come up,
+    this says why and fails; the others serve.
     """
     from chaplain.config import CLUSTER_FILE, load_cluster  # noqa: PLC0415
     from chaplain.errors import ConfigError  # noqa: PLC0415
@@ -78,7 +79,8 @@ def up(
     directory = place.parent if place.name == CLUSTER_FILE and place.is_file() else place
     if directory.is_file():
         raise click.BadParameter(f"{directory} is a file and no {CLUSTER_FILE}", param_hint="--dir")
-    if not (directory / CLUSTER_FILE).exists():
+    founding = not (directory / CLUSTER_FILE).exists()
+    if founding:
         split = Split(index_only, copies)
         make_cluster(directory, nodes or 3, database or "sqlite", base_port, split, seal=seal or SEALS[0])
     elif nodes is not None and nodes != (there := len(load_cluster(directory).nodes)):
@@ -89,7 +91,7 @@ def up(
         raise ConfigError(f"{directory} holds a cluster with --database {founded}, not {database}: that stays as it is")
     elif seal is not None and seal != (chosen := load_cluster(directory).seal):
         raise ConfigError(f"{directory} holds a cluster that seals with {chosen}: this was decided when it was founded")
-    started = bring_up(directory.resolve(), progress, only=node)
+    started = bring_up(directory.resolve(), progress, only=node, founding=founding)
     if output == "json":
         put_json({"started": started, **_status(directory)})
     else:

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from chaplain.config import (
+    CLUSTER_FILE,
     NODE_FILE,
     PID_FILE,
     ClusterFile,
@@ -26,7 +27,7 @@ from chaplain.config import (
     load_node,
     variable_of,
 )
-from chaplain.errors import ChaplainError
+from chaplain.errors import ChaplainError, ConfigError
 from chaplain.runtime.codes import REMOVED
 from chaplain.runtime.inquire import get_status, is_ready
 
@@ -50,11 +51,16 @@ class ClusterFailed(ChaplainError):
     """A local cluster could not be brought up or down."""
 
 
-def bring_up(directory: Path, tell: Tell, start_s: float = START_S, only: int | None = None) -> list[int]:
-    """Start the nodes that are down and wait until all serve; which were started. Undoes its starts if it fails.
+def bring_up(
+    directory: Path, tell: Tell, start_s: float = START_S, only: int | None = None, *, founding: bool = False
+) -> list[int]:
+    """Start the nodes that are down and wait until all serve; which were started.
 
     They are given a while to meet, and to work in the sequence, unless there is `only` one to start. Nodes that joined
     on other machines are left to those; one that finds itself removed from the cluster is taken off the list.
+
+    Raises if a node does not come up. The others stay: they may be the majority that somebody waits for (decision
+    0190). Only what was just founded, or is interrupted, is stopped again.
     """
     whole = load_cluster(directory)
     here = tuple(node for node in choose_nodes(whole.nodes, only) if node.http)
@@ -63,23 +69,60 @@ def bring_up(directory: Path, tell: Tell, start_s: float = START_S, only: int | 
     cluster = msgspec.structs.replace(whole, nodes=here)
     started: dict[int, subprocess.Popen[bytes]] = {}
     try:
-        for node in cluster.nodes:
-            folder = directory / f"node-{node.id}"
-            if pid_of(folder) is None:
-                started[node.id] = start_node(folder)
-                tell(f"node {node.id} starts")
-        _wait_until_ready(directory, cluster, started, tell, start_s)
-        if only is None:
+        failed = _start_nodes(directory, cluster, started, tell)
+        failed |= _wait_until_ready(directory, _without(cluster, failed), started, tell, start_s)
+        serving = _without(cluster, failed)
+        if failed and (founding or not serving.nodes):
+            raise ClusterFailed(_told(failed))
+        if only is None and not failed:
             _wait_until_met(cluster, started, tell)
         _let_go(directory, started, tell)
-        if only is None:
+        if only is None and not failed:
             _wait_until_working([node for node in cluster.nodes if node.id in started], tell)
     except BaseException:
         stop_nodes([directory / f"node-{node_id}" for node_id in started], {p.pid for p in started.values()})
         raise
     for process in started.values():
         process.returncode = 0  # it lives on without us: keep Python from warning about it
+    if failed:
+        others = ", ".join(str(node.id) for node in serving.nodes)
+        raise ClusterFailed(f"{_told(failed)}\nThe rest of the cluster is up: node {others}.")
     return list(started)
+
+
+def _start_nodes(
+    directory: Path, cluster: ClusterFile, started: dict[int, subprocess.Popen[bytes]], tell: Tell
+) -> dict[int, str]:
+    """Start those that are down; of whom cannot be started, why."""
+    failed: dict[int, str] = {}
+    for node in cluster.nodes:
+        folder = directory / f"node-{node.id}"
+        if pid_of(folder) is not None:
+            continue
+        try:
+            _check_same(folder / NODE_FILE, node)
+            started[node.id] = start_node(folder)
+        except ConfigError as mistake:
+            failed[node.id] = f"node {node.id}: {mistake}"
+        else:
+            tell(f"node {node.id} starts")
+    return failed
+
+
+def _check_same(file: Path, node: ClusterNode) -> None:
+    """Nobody would find a node that serves elsewhere than the cluster's file says."""
+    settings = load_node(file, {})
+    for name, listed in (("id", str(node.id)), ("http", node.http)):
+        if (found := str(settings.values[name])) != listed:
+            raise ConfigError(f"{file}: {name} is {found!r}, and {listed!r} in {CLUSTER_FILE}: make them the same")
+
+
+def _without(cluster: ClusterFile, failed: Mapping[int, str]) -> ClusterFile:
+    return msgspec.structs.replace(cluster, nodes=tuple(node for node in cluster.nodes if node.id not in failed))
+
+
+def _told(failed: Mapping[int, str]) -> str:
+    return "\n".join(why for _, why in sorted(failed.items()))
 
 
 def database_of(directory: Path) -> str | None:
@@ -116,8 +159,10 @@ def _wait_until_ready(
     started: dict[int, subprocess.Popen[bytes]],
     tell: Tell,
     start_s: float = START_S,
-) -> None:
+) -> dict[int, str]:
+    """Wait until all serve, or have ended; of whom do not serve by then, why."""
     waiting = {node.id: node for node in cluster.nodes}
+    failed: dict[int, str] = {}
     for _ in _moments(start_s):
         for node in list(waiting.values()):
             process = started.get(node.id)
@@ -125,14 +170,17 @@ def _wait_until_ready(
                 del waiting[node.id]
                 continue
             if process is not None and process.poll() is not None:
-                raise ClusterFailed(_why_ended(directory, node, process.returncode))
-            if is_ready(node.http):
+                failed[node.id] = _why_ended(directory, node, process.returncode)
+                del waiting[node.id], started[node.id]
+            elif is_ready(node.http):
                 del waiting[node.id]
                 tell(f"node {node.id} serves at {node.endpoint}")
         if not waiting:
-            return
-    names = ", ".join(str(node_id) for node_id in waiting)
-    raise ClusterFailed(f"node {names} did not serve within {start_s:.0f} s; its log is {directory}/node-*/{LOG_FILE}")
+            break
+    for number in waiting:
+        log = directory / f"node-{number}" / LOG_FILE
+        failed[number] = f"node {number} does not serve after {start_s:.0f} s, and goes on trying; its log is {log}"
+    return failed
 
 
 def _let_go(directory: Path, started: dict[int, subprocess.Popen[bytes]], tell: Tell) -> None:
@@ -197,7 +245,8 @@ def bring_up_one(directory: Path, node: ClusterNode, tell: Tell) -> None:
     tell(f"node {node.id} starts")
     try:
         alone = msgspec.structs.replace(load_cluster(directory), nodes=(node,))
-        _wait_until_ready(directory, alone, {node.id: process}, tell)
+        if failed := _wait_until_ready(directory, alone, {node.id: process}, tell):
+            raise ClusterFailed(_told(failed))
     except BaseException:
         stop_nodes([directory / f"node-{node.id}"], {process.pid})
         raise
