@@ -76,6 +76,16 @@ def test_a_database_that_stands_still_is_told_beside_the_table(cluster: Path) ->
     assert "by node 1: 2, 2: 1" in shown.output
 
 
+def test_a_clock_that_was_set_is_told(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_by = {1: -120.0, 2: 0.3}
+    monkeypatch.setattr(
+        overview, "_status", lambda directory, node, pid: {**SAID[1], "clock_error_seconds": set_by.get(node.id, 0.0)}
+    )
+    shown = " ".join(CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)]).output.split())
+    assert "the clock of node 1 was set, and is -120 s from the node's own: it has followed in 600 s" in shown
+    assert shown.count("was set") == 1
+
+
 def test_a_node_that_runs_twice_is_named(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     twice = {"used_twice": [{"id": 3, "endpoints": ["tcp://a:1", "tcp://b:2"]}]}
     monkeypatch.setattr(overview, "_status", lambda directory, node, pid: {**SAID[1], **twice})

@@ -11,8 +11,11 @@ import click
 
 from chaplain.cli.reach import talks
 from chaplain.cli.show import cluster_option, output_option, progress, put_json, put_table
+from chaplain.clock import FIFTH
 
 CHANGES_SHOWN = 5
+CLOCK_OFF_S = 5.0
+"""So far a node may be behind a clock that was set before people are told; at a minute others refuse it."""
 DATABASES = ["sqlite", "postgres", "none"]
 SEALS = ["aes-256-gcm", "hmac-sha256"]
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -194,6 +197,10 @@ def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
     doubles = {double["id"]: double["endpoints"] for node in here for double in node.get("used_twice", ())}
     for twice, endpoints in sorted(doubles.items()):
         yield f"node {twice} runs twice, at {' and '.join(endpoints)}: stop the one whose directory is a copy."
+    for node in here:
+        if abs(off_s := node.get("clock_error_seconds", 0)) >= CLOCK_OFF_S:
+            follows = f"it has followed in {FIFTH * abs(off_s):.0f} s, or at once if it is started again"
+            yield f"the clock of node {node['id']} was set, and is {off_s:+.0f} s from the node's own: {follows}."
     if full := [str(node["id"]) for node in nodes if node["disk_full"]]:
         yield f"no room on the disk of node {', '.join(full)}: nothing is written there until there is more."
     for node in nodes:

@@ -106,7 +106,8 @@ class Endpoints:
         """What a person can do about it."""
         if any("other version" in record.reason for record in self._records.values()):
             return "use the version of chaplain that the nodes run"
-        return "check that the cluster is up and knows this client"
+        told = "check that the cluster is up and knows this client"
+        return f"{told}, and that the clocks here and there agree" if self.any_refused() else told
 
     def _idle(self) -> list[str]:
         return [name for name in self._records if name not in self.wanted]

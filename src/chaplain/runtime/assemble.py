@@ -231,7 +231,8 @@ def make_http(config: NodeConfig, host: Host, node: NodeCore) -> HttpServer | No
     address, port = split_endpoint("tcp://" + config.text("http"))
 
     def whole_status() -> dict[str, object]:
-        return {**status.of_node(node), "pid": os.getpid(), "member_list": status.of_members(node)}
+        own = {"pid": os.getpid(), "clock_error_seconds": round(host.clock_error_s, 1)}
+        return {**status.of_node(node), **own, "member_list": status.of_members(node)}
 
     return HttpServer(address, port, Views(host, whole_status, node.ready))
 

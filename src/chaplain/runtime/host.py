@@ -173,9 +173,14 @@ class Host:
         own: dict[str, float] = {
             "send_queue_bytes": self._sockets.queued_bytes,
             "storage_queue_bytes": self._storage.queued_bytes,
-            "clock_error_seconds": self._clock.error_ns / 1e9,
+            "clock_error_seconds": self.clock_error_s,
         }
         return counters, own | gauges
+
+    @property
+    def clock_error_s(self) -> float:
+        """How far the machine's clock is ahead of ours: it was set."""
+        return self._clock.error_ns / 1e9
 
     def _beacon_counts(self) -> list[Counter[str]]:
         return [] if self._beacon is None else [self._beacon.counts]

@@ -22,7 +22,7 @@ REMOTE_S = 3.0
 _OF_NODE = ("state", "roles", "master", "members", "standing", "disk_full", "reserved", "index_only")
 _DOWN = {"state": "down", "roles": [], "master": False, "members": 0}
 """A node that gives no answer; programs find what they look for in those that do."""
-_IF_TOLD = ("sequence", "log", "databases", "keys", "used_twice")
+_IF_TOLD = ("sequence", "log", "databases", "keys", "used_twice", "clock_error_seconds")
 """What a node tells only if it is up and has the layer."""
 
 Status = Mapping[str, Any]
