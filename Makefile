@@ -7,7 +7,6 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TYPES_LOG := $(VENV)/types.log
 UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
-PIP_QUIETLY := --quiet --disable-pip-version-check --no-warn-script-location
 # pyspark has no wheel on PyPI, so one is built of it here: half a gigabyte of archives that nobody need compress again.
 STORED := --config-settings-package pyspark:--build-option=--compression=stored
 # The same modules as the package's, which Spark puts before it on the path of its Python processes: each of them, and a
@@ -29,8 +28,8 @@ setup: $(READY)  ## make .venv with everything in it
 
 $(READY): pyproject.toml requirements.lock
 	@echo "set-up: filling $(VENV), about 700 MB to download the first time"
-	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
-	@test -x $(BIN)/uv || $(PYTHON) -m pip --python $(BIN)/python install $(PIP_QUIETLY) uv==$(UV_VERSION)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@$(UV) pip install --quiet $(STORED) --require-hashes -r requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation --editable .
 	@rm -f $(VENV)/lib/python*/$(SHADOWS)
