@@ -329,6 +329,24 @@ def test_a_client_that_was_removed_is_told(cluster) -> None:
     assert values(admin) == [b"a"]
 
 
+def test_what_an_ended_identity_sent_twice_is_not_written_if_its_lane_ended_before(cluster) -> None:
+    admin = Bench(cluster, 1)
+    message = AddIdentity("eve", 1, EVE.key, ("*",), ("*",))
+    acl = admin.end(admin.wish(lambda call: PetitionWish(call, message, 60 * 10**9))).payload
+    eve = Bench(cluster, 1, identity=EVE, name="eve")
+    eve.end(eve.write(b"a"))
+    admin.end(admin.wish(lambda call: PetitionWish(call, RemoveIdentity(acl), 60 * 10**9)))
+    eve.deaf = True
+    calls = [eve.write(b"b"), eve.write(b"c")]
+    eve.work()
+    for packed in eve.journal._writing._lane.in_flight.values():
+        packed.sends = 2  # another node may have had it before
+    eve.deaf = False
+    for outcome in map(eve.end, calls):
+        assert (outcome.failure, "not written" in outcome.reason) == (Failure.REFUSED, True)
+    assert values(admin) == [b"a"]
+
+
 def test_when_every_door_is_shut_nobody_waits(cluster) -> None:
     bench = Bench(cluster, 1)
     bench.end(bench.write(b"warm"))

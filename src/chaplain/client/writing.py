@@ -24,7 +24,7 @@ from chaplain.client.journal_results import RequestId
 from chaplain.client.lane import Lane, Packed
 from chaplain.client.outlets import Outlet, Outlets
 from chaplain.client.petitioning import APPLIED, Petitioning
-from chaplain.client.refusals import ELSEWHERE, FULL, IDENTITY, INVALID, LATER, UNREAD
+from chaplain.client.refusals import ELSEWHERE, ENDED, FULL, IDENTITY, INVALID, LATER, UNREAD
 from chaplain.client.signer import Signer
 from chaplain.core import soonest
 from chaplain.journal.client_messages import AlreadyWritten, Decided, GoBack, NotWritten, Receipts, Write
@@ -186,7 +186,8 @@ class Writing:
             self._ended = message.reason
             if packed is not None:
                 packed.refused = True
-            self._disown(now_ns, message.reason)
+            told = message.kind in ENDED and lane is not None and message.expected_id > 0
+            self._disown(now_ns, message.reason, message.expected_id - 1 if told else None)
             return
         if lane is None or packed is None:
             return  # answered before
@@ -268,12 +269,17 @@ class Writing:
                 self.jobs.lose(job, f"{why}, so nobody can tell whether it was written: read the stream")
         self.jobs.put_back(reissued)
 
-    def _disown(self, now_ns: int, reason: str) -> None:
-        """The cluster does not know us, or no more."""
+    def _disown(self, now_ns: int, reason: str, last_id: int | None = None) -> None:
+        """The cluster does not know us, or no more. What lies behind its lane's last id, if told, is never written.
+
+        What lies before it may be somebody else's, who has our key: of that, only a receipt is certain.
+        """
         self._petitioning.withdraw(self._petition)
         lane, self._lane, self._phase, self._petition = self._lane, None, Phase.NONE, 0
         if lane is not None:
+            unwritten = [] if last_id is None else lane.take_after(last_id)
             self._mourn(lane, reason)
+            self.jobs.put_back(job for packed in unwritten for job in packed.things)
         self.jobs.refuse_queued(f"not written: {reason}")
 
     def fence(self, now_ns: int) -> None:

@@ -26,7 +26,6 @@ from chaplain.journal.client_messages import (
     ListNodes,
     ListStreams,
     NodeMessage,
-    NotWritten,
     Open,
     Opened,
     Read,
@@ -39,6 +38,7 @@ from chaplain.journal.decided import Executed
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.facts import Client, Status
 from chaplain.journal.ingest import IngestCore
+from chaplain.journal.intake import refuse
 from chaplain.journal.journal_events import Admitted, PackWritten
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.peer_messages import PassPetition
@@ -231,8 +231,9 @@ class Clientele:
         if not isinstance(message, Write):
             return Failed(message.call, kind_of(reason), REASONS[reason])
         heading = read_heading(payload)
-        ids = (heading.client_id, heading.first_id, heading.requests)
-        return NotWritten(*ids, kind_of(reason), REASONS[reason], 0)
+        lane = self._execution.state.lanes.get(heading.client_id)
+        mine = known is not None and lane is not None and lane.acl == known.acl
+        return refuse(heading, reason, lane if mine else None)
 
 
 def make_clientele(
