@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 from pipeline_journal import rich_journal
 from pipeline_scene import Scene
 
+from chaplain.cli.main import cli
 from chaplain.errors import ConfigError, Missing, StorageError
+from chaplain.link.identity import Identity
 from chaplain.pipeline import compact as compaction
 from chaplain.pipeline.index import Index
 from chaplain.pipeline.land import land, task_of, write_file
@@ -33,7 +38,7 @@ from chaplain.pipeline.tables import (
     stray_files,
     table_path,
 )
-from chaplain.pipeline.verify import prove
+from chaplain.pipeline.verify import find_breaks, prove
 from chaplain.segment.files import list_segments
 from chaplain.segment.headers import encode_headers
 from chaplain.segment.pack import Pack, encode_pack
@@ -298,6 +303,27 @@ def test_a_table_is_held_against_what_was_proven(scene: Scene, tmp_path: Path) -
     assert proven is not None
     end = proven.state.tails[STREAM].next_offset
     assert named(tables, proven=proven) == {(STREAM, end - 1, "stream chain")}
+
+
+def test_log_and_tables_are_held_against_one_manifest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signed by the cluster's client, unless somebody else is named: also when it is read for tables."""
+    cluster, tables = scene.directory, landed(scene)
+    node = f'[[nodes]]\nid = 1\nendpoint = "tcp://127.0.0.1:1"\nkey = "{"A" * 43}"\n'
+    (cluster / "cluster.toml").write_text(f'cluster = "c"\nseal = "aes-256-gcm"\nidentity = "client.identity"\n{node}')
+    for name in ("client", "other"):
+        (cluster / f"{name}.identity").write_text(Identity.generate(random.Random(name)).text())
+    monkeypatch.setattr("chaplain.pipeline.local_session", lambda *_, **__: None)
+    manifest, words = cluster / "manifest", ["pipeline", "verify", "--cluster", str(cluster), "--tables", str(tables)]
+    for _ in range(2):
+        result = CliRunner().invoke(cli, [*words, "--manifest", str(manifest)], catch_exceptions=False)
+        assert (result.exit_code, json.loads(manifest.read_text())["rows"] > 200) == (0, True), result.output
+    with pytest.raises(ConfigError, match="give the identity that signed it"):
+        find_breaks(cast("Any", None), tables=tables, manifest=manifest)
+    assert not manifest.with_name("manifest.identity").exists(), "who reads makes no key"
+    assert find_breaks(cast("Any", None), tables=tables, manifest=manifest, identity=cluster / "client.identity") == []
+    monkeypatch.setenv("CHAPLAIN_IDENTITY", str(cluster / "other.identity"))
+    with pytest.raises(ConfigError, match="signed by somebody else: give the identity"):
+        prove(None, cluster=cluster, manifest=manifest)
 
 
 def test_packs_of_every_shape_are_rebuilt() -> None:

@@ -106,9 +106,12 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
     spark = _session(master, remote, cluster, path, landed=tables)
     from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
     from chaplain.pipeline.breaks import shown  # noqa: PLC0415
+    from chaplain.pipeline.verify import signing  # noqa: PLC0415
 
     progress("proving")
     breaks = []
+    if manifest:
+        identity = signing(identity, cluster)  # one for both halves
     noted: dict[str, Any] = {"stream": stream, "manifest": manifest, "identity": identity, "tell": _tell}
     if cluster or path:
         breaks += find_breaks(spark, cluster=cluster, path=path, signatures=signatures, founding=founding, **noted)

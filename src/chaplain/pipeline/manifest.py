@@ -86,7 +86,7 @@ def read(path: Path, identity: Identity) -> Proven | None:
     try:
         return decode(path.read_text(), identity.key)
     except Malformed as wrong:
-        raise ConfigError(f"{path}: {wrong}: remove it to prove everything again") from None
+        raise ConfigError(f"{path}: {wrong}: give {_WHOSE}, or remove it to prove everything again") from None
 
 
 def write(path: Path, proven: Proven, identity: Identity) -> None:
@@ -94,7 +94,10 @@ def write(path: Path, proven: Proven, identity: Identity) -> None:
     durable.put(path, encode(proven, identity), mode=0o666)
 
 
-def signer_for(path: Path, given: str) -> Identity:
+_WHOSE = "the identity that signed it (of a proof of a cluster, that cluster's client)"
+
+
+def signer_for(path: Path, given: str, *, to_write: bool = True) -> Identity:
     """The identity that was given, or the environment names, or a key of the manifest's own, made when first needed."""
     chosen = given or os.environ.get(IDENTITY_VARIABLE, "")
     if chosen:
@@ -103,6 +106,8 @@ def signer_for(path: Path, given: str) -> Identity:
         except (OSError, Malformed) as wrong:
             raise ConfigError(f"identity {chosen}: {wrong}") from None
     own = path.with_name(path.name + ".identity")
+    if not own.exists() and not to_write:
+        raise ConfigError(f"{path} was not signed with a key of its own: give {_WHOSE}")
     if not own.exists():
         own.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

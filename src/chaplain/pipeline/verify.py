@@ -7,6 +7,7 @@ The log is planned where Spark runs, so that the session may be anywhere; only t
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -155,7 +156,7 @@ def prove(
         asked = Asked(path, cluster, founding, signatures)
         return (_prove(spark, asked) if spark is not None else prove_here(asked))[0]
     note = Path(manifest)
-    signer = manifests.signer_for(note, identity or _default_identity(cluster))
+    signer = manifests.signer_for(note, signing(identity, cluster))
     before = manifests.read(note, signer)
     asked = Asked(path, cluster, founding, signatures, before)
     proof, plan = _prove(spark, asked) if spark is not None else prove_here(asked)
@@ -165,9 +166,11 @@ def prove(
     return proof
 
 
-def _default_identity(cluster: str) -> str:
-    if not cluster:
-        return ""
+def signing(identity: str, cluster: str) -> str:
+    """The file of who signs a manifest: as given, or as the environment says, or the cluster's client; else none."""
+    chosen = identity or os.environ.get(manifests.IDENTITY_VARIABLE, "")
+    if chosen or not cluster:
+        return chosen
     file = find_cluster(cluster)
     return str(file.parent / load_cluster(file).identity)
 
@@ -175,10 +178,10 @@ def _default_identity(cluster: str) -> str:
 def _proven(manifest: str | Path | None, identity: str) -> Proven | None:
     if manifest is None:
         return None
-    found = manifests.read(Path(manifest), manifests.signer_for(Path(manifest), identity))
-    if found is None:
+    note = Path(manifest)
+    if not note.exists():
         raise Missing(f"there is no manifest at {manifest}: prove the log with it first")
-    return found
+    return manifests.read(note, manifests.signer_for(note, identity, to_write=False))
 
 
 def find_breaks(
