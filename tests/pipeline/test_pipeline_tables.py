@@ -31,6 +31,7 @@ from chaplain.pipeline.tables import (
     arrow_schema,
     commit,
     first_landed,
+    held_by,
     landed_files,
     landed_offset,
     landed_streams,
@@ -288,6 +289,24 @@ def test_a_file_that_is_gone(scene: Scene) -> None:
         Path(stray).unlink()
     # Nobody says how far plain files should reach: what is left is a table that ends earlier.
     assert named(tables) == set()
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100])
+
+
+@pytest.mark.parametrize(("kind", "spoil"), [("delta", Path.unlink), ("delta", cut_off), ("parquet", cut_off)])
+def test_a_file_that_cannot_be_read_is_one_break(scene: Scene, kind: Any, spoil: Callable[[Path], None]) -> None:
+    given: dict[str, Any] = {"stream": STREAM, "path": str(scene.segments), "once": True, "format": kind}
+    land(None, tables=scene.directory, batch_rows=40, **given)
+    files = [Path(file) for file in landed_files(scene.directory, STREAM)]
+    spoilt = {files[1], files[2], files[-1]}
+    for file in spoilt:
+        spoil(file)
+    breaks = find_table_breaks(None, scene.directory, STREAM)
+    assert {(one.offset, one.kind, one.file) for one in breaks} == {
+        (held_by(file.name)[0], "damaged", file.name) for file in spoilt
+    }
 
 
 def test_a_table_is_held_against_what_was_proven(scene: Scene, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from chaplain.pipeline.table_check import (
 )
 from chaplain.pipeline.tables import (
     first_landed,
+    held_by,
     kind_of,
     landed_files,
     landed_offset,
@@ -81,6 +82,19 @@ class _Reader(DataSourceReader):
 
 
 def check_file(stream: str, file: str, chains: bool = False) -> TableRun:
+    """What one file holds. That it cannot be read, or is not there, is a break like any other."""
+    try:
+        return _check_file(stream, file, chains)
+    except PermissionError:
+        raise  # whoever may not look has found nothing
+    except (OSError, pa.ArrowException, KeyError) as wrong:
+        name = Path(file).name
+        start, end = held_by(name)
+        reason = str(wrong).strip().partition("\n")[0]
+        return TableRun(breaks=[Break(stream, start, "damaged", f"offsets {start} to {end - 1}", reason, file=name)])
+
+
+def _check_file(stream: str, file: str, chains: bool) -> TableRun:
     opened = pq.ParquetFile(file)
     columns = [name for name in COLUMNS if name in opened.schema_arrow.names]
     batches = (pa.Table.from_batches([batch]) for batch in opened.iter_batches(ROWS_A_STEP, columns=columns))
@@ -127,8 +141,9 @@ def join(
 
     Without an `end`, which plain files do not have, the last pack may go on in a file that is still to come.
     """
-    ordered = sorted((run for run in runs if run.rows), key=lambda run: run.first_offset)
-    breaks = [one for run in ordered for one in run.breaks]
+    found = list(runs)
+    ordered = sorted((run for run in found if run.rows), key=lambda run: run.first_offset)
+    breaks = [one for run in found for one in run.breaks]
     expected, last = first, (0, 0, 0)
     for run in ordered:
         if run.first_offset != expected:

@@ -33,6 +33,7 @@ from chaplain.segment.arrow import SCHEMA
 Format = Literal["delta", "parquet"]
 Storage = Mapping[str, str] | None
 _RANGE = re.compile(r"(\d{20})-(\d{20})\.parquet")
+_HELD = re.compile(r"(\d{20})-(\d{20})")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.-]|^\.")
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
 """Not with percent signs: delta-rs reads those as escapes of its own, whichever way they are given to it."""
@@ -122,6 +123,12 @@ def _ranges(folder: Path) -> list[tuple[int, int, str]]:
         if start == (found[-1][1] if found else first):
             found.append((start, end, name))
     return found
+
+
+def held_by(name: str) -> tuple[int, int]:
+    """The offsets that a landed file of this name was filled with."""
+    found = _HELD.match(name)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _named(folder: Path) -> list[tuple[int, int, str]]:
