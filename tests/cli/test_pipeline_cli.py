@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
 
 from chaplain.cli.main import cli
-from chaplain.errors import ConfigError, Missing
+from chaplain.errors import ChaplainError, ConfigError, Missing
 from chaplain.pipeline.answers import translated
 
 
@@ -42,6 +43,21 @@ def test_tables_that_cannot_be_kept_are_refused_before_spark_starts(
     words = ["pipeline", "land", "--path", "segments", "--stream", "orders", "--once", "--tables", tables]
     with pytest.raises(ConfigError, match=f"^tables cannot be kept in {tables}: .*{why}"):
         CliRunner().invoke(cli, words, catch_exceptions=False)
+
+
+def test_errors_of_spark_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n[CONNECT] no server at sc://far:1\nJVM stacktrace:\n\tat java"
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise PySparkException(text)
+
+    monkeypatch.setattr("chaplain.pipeline.local_session", fail)
+    words = ["pipeline", "verify", "--path", str(tmp_path), "--remote", "sc://far:1"]
+    with pytest.raises(ChaplainError, match=r"^Spark failed: \[CONNECT\] no server at sc://far:1$"):
+        CliRunner().invoke(cli, words, catch_exceptions=False)
+    with pytest.raises(ConfigError, match="is there already: choose another folder"):
+        CliRunner().invoke(cli, ["pipeline", "fold", "--path", "p", "--stream", "s", "--out", str(tmp_path)],
+                           catch_exceptions=False)  # fmt: skip
 
 
 def test_errors_of_tasks_come_back_as_ours() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,7 +18,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@click.group(epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once")
+class Jobs(click.Group):
+    """Commands for which errors of Spark's are told as ours are: in one sentence."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as wrong:
+            spark = sys.modules.get("pyspark.errors")  # what was not imported has raised nothing
+            if spark is None or not isinstance(wrong, spark.PySparkException):
+                raise
+            from chaplain.pipeline.answers import sentence  # noqa: PLC0415 Spark is heavy
+
+            raise sentence(wrong) from wrong
+
+
+@click.group(cls=Jobs, epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once")
 def pipeline() -> None:
     """Land streams in tables, prove, fold and report them, with Spark."""
 
@@ -146,6 +162,8 @@ def fold(cluster: str, path: str, node: int | None, output: str, tables: str, st
     if summed:
         _fold_row_changes(path, stream, master, remote)
         return
+    if out and Path(out).exists():
+        raise ConfigError(f"{out} is there already: choose another folder for the rows")
     if tables and not path:
         cluster = ""
     else:

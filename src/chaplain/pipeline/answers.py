@@ -42,3 +42,12 @@ def translated(wrong: PySparkException) -> Exception:
     name, words = found[-1]
     kind = getattr(errors, name, ChaplainError)
     return kind(words) if isinstance(kind, type) and issubclass(kind, ChaplainError) else ChaplainError(words)
+
+
+def sentence(wrong: PySparkException) -> Exception:
+    """The same for who wants no trace: Spark's own errors by the first line of theirs."""
+    ours = translated(wrong)
+    if ours is not wrong:
+        return ours
+    first = next((line.strip() for line in str(wrong).splitlines() if line.strip()), type(wrong).__name__)
+    return ChaplainError(f"Spark failed: {first}")
