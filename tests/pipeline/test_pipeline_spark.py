@@ -191,6 +191,8 @@ def test_a_table_without_rows_is_an_empty_frame(spark: SparkSession, tmp_path: P
     for name in ("delta", "begun"):
         empty = table(spark, tmp_path / name)
         assert (empty.count(), "offset" in empty.columns) == (0, True)
+    report(spark, tables=tmp_path, out=tmp_path / "report.html")
+    assert "nothing has landed yet" in (tmp_path / "report.html").read_text()
 
 
 def test_fold_of_one_stream_needs_no_name_of_it(spark: SparkSession) -> None:

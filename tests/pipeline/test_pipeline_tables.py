@@ -161,15 +161,16 @@ def test_compaction_keeps_rows_and_order(scene: Scene, monkeypatch: pytest.Monke
     assert named(tables) == set()
 
 
-def test_a_batch_is_committed_once(scene: Scene) -> None:
-    tables = landed(scene, 2)
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_batch_is_committed_once(scene: Scene, plain: bool) -> None:
+    tables = landed(scene, 2, plain)
     before = landed_files(tables, STREAM)
     index = Index(scene.segments)
     index.refresh()
     table = table_path(tables, STREAM)
     again = write_file(task_of(ranges(index.streams[STREAM], STREAM, 0, 20, 1)[0], table, "again"))
     with pytest.raises(StorageError, match="by somebody else"):
-        commit(table, STREAM, [again], arrow_schema())
+        move_in(table, [again]) if plain else commit(table, STREAM, [again], arrow_schema())
     assert landed_files(tables, STREAM) == before
 
 

@@ -61,10 +61,11 @@ def gather(frames: Sequence[DataFrame], breaks: list[Any]) -> Facts:
     for frame in frames[1:]:
         rows = rows.unionByName(frame.select(*columns, F.unix_micros("timestamp").alias("at")))
     bounds = rows.agg(F.min("at").alias("low"), F.max("at").alias("high")).collect()[0]
-    width = bucket_width((bounds.high - bounds.low) / _MICRO)
-    grouped = _grouped(rows, bounds.low, width)
+    low, high = bounds.low or 0, bounds.high or 0  # a table may have nothing in it yet
+    width = bucket_width((high - low) / _MICRO)
+    grouped = _grouped(rows, low, width)
     return Facts(
-        _buckets(grouped, bounds.low / _MICRO, width),
+        _buckets(grouped, low / _MICRO, width),
         width,
         _reigns(grouped),
         _shares(grouped, "client_id", "lane"),

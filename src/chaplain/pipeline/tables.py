@@ -163,7 +163,7 @@ def commit(table: str, stream: str, files: Sequence[Written], schema: Any, stora
     landed = delta.transaction_version(app_of(stream))
     if landed not in (None, files[0].start):
         # Between this look and the commit, delta-rs refuses a second transaction of the same stream.
-        raise StorageError(f"{table} was filled up to {landed} by somebody else: one `land` for each table at a time")
+        raise StorageError(_taken(table, landed))
     notes = [Transaction(app_of(stream), files[-1].end)]
     if landed is None and files[0].start:
         notes.append(Transaction(_first_of(stream), files[0].start))
@@ -177,6 +177,10 @@ def commit(table: str, stream: str, files: Sequence[Written], schema: Any, stora
     )
 
 
+def _taken(table: str, landed: int | None) -> str:
+    return f"{table} was filled up to {landed} by somebody else: one `land` for each table at a time"
+
+
 def added(file: Written, now_ms: int, *, new: bool) -> AddAction:
     """What a Delta log says of a file; its bounds let readers pass over it."""
     bounds = {"minValues": {"offset": file.start}, "maxValues": {"offset": file.end - 1}, "nullCount": {"offset": 0}}
@@ -187,7 +191,10 @@ def added(file: Written, now_ms: int, *, new: bool) -> AddAction:
 def move_in(table: str, files: Sequence[Written]) -> None:
     """Make these files part of a plain table, one after the other: whatever is there is a prefix of the stream."""
     folder = Path(table)
-    if files[0].start and not _ranges(folder):
+    there = _ranges(folder)
+    if there and there[-1][1] != files[0].start:
+        raise StorageError(_taken(table, there[-1][1]))
+    if files[0].start and not there:
         (folder / STAGING / _FIRST).write_text(f"{files[0].start}\n")
         os.replace(folder / STAGING / _FIRST, folder / _FIRST)
     for file in files:
