@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import re
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import zmq
@@ -42,6 +47,18 @@ def test_frames_pass_both_ways_in_order():
         assert caller.of(Arrived) == [Arrived(7, frame) for frame in sent]
         until(lambda: sum(e.size for e in caller.of(Flushed)) == sum(map(len, sent)), server, caller)
         until(lambda: sum(e.size for e in server.of(Flushed)) == sum(map(len, sent)), server, caller)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace: `apt-get install strace`")
+def test_the_unit_allows_every_kind_of_socket_that_a_node_asks_for(tmp_path):
+    """Where systemd allows fewer, a node cannot listen."""
+    script = f"from chaplain.link.sockets import Sockets; Sockets({SERVER!r}, {ANY!r}).close()"
+    trace = ["strace", "-f", "-qq", "-e", "trace=socket", "-o", str(tmp_path / "trace")]
+    subprocess.run([*trace, sys.executable, "-c", script], check=True, timeout=PATIENCE_S)
+    asked = set(re.findall(r"AF_\w+", (tmp_path / "trace").read_text()))
+    unit = Path(__file__).parents[2] / "deploy/chaplain-node.service"
+    [allowed] = re.findall(r"(?m)^RestrictAddressFamilies=(.*)$", unit.read_text())
+    assert {"AF_INET"} <= asked <= set(allowed.split())
 
 
 def test_an_interface_stands_for_its_address():
