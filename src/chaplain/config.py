@@ -65,7 +65,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "gossip.silence_seconds", 5.0, "T: silent so long, a member is asked about; twice that, it left.", 0.05, 600
     ),
-    Setting("journal.segment_bytes", 64 << 20, "Size of the journal's files.", 1 << 16, 1 << 30),
+    Setting(
+        "journal.segment_bytes",
+        64 << 20,
+        "Size of the journal's files; the same on every node, or one takes what does not fit into another's.",
+        1 << 16,
+        1 << 30,
+    ),
     Setting("journal.election_seconds", 1.0, "Silence of the master that begins an election.", 0.05, 60),
     Setting("journal.disk", "", "Disk id, in hex, that this node was added with; empty: it is a founding node."),
     Setting(

@@ -152,6 +152,8 @@ def test_health_and_metrics_are_served(cluster):
         for path, text in (("/healthz", "ok"), ("/readyz", "ready"), ("/metrics", "chaplain_host_wakeups_total")):
             with urllib.request.urlopen(f"http://{node.http}{path}", timeout=10) as answer:
                 assert text in answer.read().decode()
+            with urllib.request.urlopen(urllib.request.Request(f"http://{node.http}{path}", method="HEAD")) as answer:
+                assert (answer.status, answer.read()) == (200, b"")
 
 
 def test_a_taken_port_is_told_and_nothing_is_left(tmp_path):

@@ -104,6 +104,21 @@ def test_index_only_serializers_are_in_every_nodes_file_and_newcomers_too(tmp_pa
     assert [executor is not None and executor.bare for executor in executors] == [True, False, False, True]
 
 
+def test_a_newcomer_takes_over_what_all_should_have_alike(tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    found_cluster(ours, ["tcp://127.0.0.1:7400"], "sqlite", "")
+    file = ours / "node-1" / NODE_FILE
+    alike = "[mesh]\nheartbeat_seconds = 0.5\n[journal]\nsegment_bytes = 65536\nkeep_bytes = 7\n"
+    file.write_text(f'{file.read_text()}\n{alike}reserved = ["alice"]\n[record]\npools = ["chat"]\n')
+    make_folder(ours, 2, "", "")
+    first, second = (load_node(ours / f"node-{number}" / NODE_FILE, {}) for number in (1, 2))
+    for name in ("mesh.heartbeat_seconds", "journal.segment_bytes", "journal.keep_bytes"):
+        assert second.values[name] == first.values[name]
+        assert second.origins[name] != "default"
+    assert [second.texts("journal.reserved"), second.texts("record.pools")] == [(), ()]
+    assert second.text("journal.disk")
+
+
 def test_a_seal_is_in_every_file_and_newcomers_too(tmp_path: Path) -> None:
     ours = tmp_path / "ours"
     worked("cluster", "found", "--dir", ours, "--at", "tcp://127.0.0.1:7400", "--seal", HMAC)

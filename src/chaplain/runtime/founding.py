@@ -215,7 +215,7 @@ def _toml_value(value: object) -> str:
         return "[" + ", ".join(_toml_value(part) for part in value) + "]"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return str(value)
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 

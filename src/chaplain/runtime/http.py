@@ -101,13 +101,18 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = SOCKET_TIMEOUT_S
     server: HttpServer
 
+    def do_HEAD(self) -> None:
+        """As whoever balances load often asks: the same without the text."""
+        self.do_GET()
+
     def do_GET(self) -> None:
         code, kind, body = self.server.views.answer(self.path)
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """A request is no event worth a line."""

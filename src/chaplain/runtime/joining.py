@@ -1,8 +1,8 @@
 """Makes the directory of a node that joins a cluster, and writes it into, or out of, the file that clients read.
 
-What all nodes share (founding, ring, wrapping key) is taken from the folder of a node that is there; what is its own
-(identity, disk id, address) is new; who belongs to the cluster now (roster) is as the cluster tells it. The folder can
-be carried to another machine; it holds the cluster's secrets.
+What all nodes share (founding, ring, wrapping key, bounds and times) is taken from the folder of a node that is there;
+what is its own (identity, disk id, address) is new; who belongs to the cluster now (roster) is as the cluster tells it.
+The folder can be carried to another machine; it holds the cluster's secrets.
 """
 
 from __future__ import annotations
@@ -36,6 +36,20 @@ from chaplain.node.rings import KEYRING_FILE
 from chaplain.runtime.founding import check_http, cluster_text, free_ports, to_toml
 from chaplain.runtime.journal import DISK_FILE, WRAPPING_FILE
 from chaplain.runtime.secrets import write_secret
+
+_ALIKE = (
+    "mesh",
+    "gossip",
+    "graph",
+    "sequence",
+    "bounds",
+    "journal.segment_bytes",
+    "journal.election_seconds",
+    "journal.keep_bytes",
+    "journal.keep_seconds",
+    "journal.room_bytes_min",
+)
+"""Settings and tables of them that a newcomer takes over. What one node takes must fit into the files of all."""
 
 
 class Newcomer(Frozen, frozen=True):
@@ -109,13 +123,26 @@ def _fill(folder: Path, node: ClusterNode, model: NodeConfig, cluster: ClusterFi
         "neighbours": [other.endpoint for other in cluster.nodes],
     }
     founding = {"nodes": model.nodes, "uris": model.uris, "disks": model.disks}
-    journal: dict[str, object] = {"disk": disk}
+    taken = _taken_over(model)
+    journal: dict[str, object] = {"disk": disk, **taken.pop("journal", {})}
     if model.texts("journal.index_only"):
         journal |= {"index_only": [*model.texts("journal.index_only")], "copies": model.number("journal.copies")}
-    tables: dict[str, Mapping[str, object]] = {"clients": model.clients, "journal": journal}
+    tables: dict[str, Mapping[str, object]] = {"clients": model.clients, "journal": journal, **taken}
     tables |= {name: {str(node): value for node, value in table.items()} for name, table in founding.items()}
     durable.write_new(folder / NODE_FILE, to_toml(settings, tables))
     return Newcomer(msgspec.structs.replace(node, key=to_text(identity.key)), folder, disk)
+
+
+def _taken_over(model: NodeConfig) -> dict[str, dict[str, object]]:
+    """What somebody set in the model's file and all nodes should have alike, by table: how much is kept, how large
+    files are, how long is waited.
+    """
+    tables: dict[str, dict[str, object]] = {}
+    for name, value in model.values.items():
+        table, _, setting = name.partition(".")
+        if model.origins[name] != "default" and (table in _ALIKE or name in _ALIKE):
+            tables.setdefault(table, {})[setting] = value
+    return tables
 
 
 def list_node(directory: Path, node: ClusterNode) -> None:

@@ -92,9 +92,9 @@ def check_founding(data: Path, founding: Founding) -> None:
         return
     if found != digest:
         raise ConfigError(
-            "what this cluster was founded with has changed since this node's log was begun: put back [nodes], [uris],"
-            f" [disks], [clients], journal.index_only, journal.copies and the file {data / WRAPPING_FILE} as they were;"
-            " clients are let in with `chaplain client add`, nodes with `chaplain member add`"
+            "what this cluster was founded with has changed since this node's log was begun: put back cluster, [nodes],"
+            f" [uris], [disks], [clients], journal.index_only, journal.copies and the file {data / WRAPPING_FILE} as"
+            " they were; clients are let in with `chaplain client add`, nodes with `chaplain member add`"
         )
 
 
