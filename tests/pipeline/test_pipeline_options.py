@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any, cast
 
 import pyarrow as pa
@@ -9,11 +10,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import ArrayType, StructType
 
-from chaplain.errors import ConfigError, Missing
+from chaplain.errors import ConfigError, Missing, Unreachable
 from chaplain.pipeline import source
 from chaplain.pipeline.options import Bound, Stretch, Target, check, check_named, duration_s, parse, resolve
 from chaplain.pipeline.rows import Span, cuts, header_lists
-from chaplain.pipeline.session import java_version
+from chaplain.pipeline.session import java_version, local_session
 from chaplain.pipeline.sink import parse_sink
 from chaplain.pipeline.source import limited
 from chaplain.segment.headers import encode_headers
@@ -178,6 +179,13 @@ def test_headers_become_lists() -> None:
 @pytest.mark.parametrize(("text", "major"), [('openjdk version "17.0.15"', 17), ('java version "1.8.0_4"', 8), ("", 0)])
 def test_java_version(text: str, major: int) -> None:
     assert java_version(text) == major
+
+
+def test_a_connect_server_that_is_not_there_is_told_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and not listening
+        with pytest.raises(Unreachable, match=r"nobody listens at 127\.0\.0\.1:\d+: start a Spark Connect"):
+            local_session(remote=f"sc://127.0.0.1:{taken.getsockname()[1]}/;user_id=ann")
 
 
 def test_times_and_places() -> None:

@@ -11,19 +11,24 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from chaplain.errors import ConfigError
+from chaplain.errors import ConfigError, Unreachable
 from chaplain.pipeline.source import register
 
 JAVA_MIN = 17
+CONNECT_PORT = 15002
+"""Where a Connect server listens unless it is told otherwise."""
+KNOCK_S = 5.0
 _WRAPPER = """#!/bin/sh
 # Spark asks for a module that it does without: the wheel's Java lacks it, others warn of it.
 for argument do
@@ -104,6 +109,7 @@ def local_session(
     """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if remote:
+        _knock(remote)
         builder = SparkSession.builder.remote(remote).config("spark.sql.session.timeZone", "UTC")
         chosen = dict(settings or {})
     else:
@@ -116,6 +122,20 @@ def local_session(
         session = builder.appName(name).getOrCreate()
     register(session)
     return session
+
+
+def _knock(remote: str) -> None:
+    """Spark tries a server that is not there for ten minutes before it says so. Whatever else is wrong it finds out."""
+    place = urlsplit(remote)
+    if place.scheme != "sc":
+        return
+    with suppress(OSError):
+        try:
+            socket.create_connection((place.hostname or "", place.port or CONNECT_PORT), KNOCK_S).close()
+        except ConnectionRefusedError:
+            raise Unreachable(
+                f"nobody listens at {place.netloc}: start a Spark Connect server there, or give another address"
+            ) from None
 
 
 @contextmanager
