@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 from client_cluster import chaplain, eventually, pids
@@ -79,6 +81,71 @@ def test_a_writer_waits_for_receipts_beyond_its_window(directory: Path) -> None:
         assert writer.count == 40
         sizes = [len(m.value) for m in client.journal("large").read()]
         assert sizes == [1_000_000] * 40
+
+
+def test_a_writer_that_signals_interrupt_at_any_moment_loses_nothing(directory: Path) -> None:
+    """As Ctrl-C does, for a program that goes on: what is told as written is, and nothing waits for ever."""
+    signals = _Interrupter()
+    before = signal.signal(signal.SIGUSR1, signals)
+    over = threading.Event()
+    chance = Random(1)
+
+    def disturb() -> None:
+        while not over.wait(chance.random() * 0.004):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    written: set[int] = set()
+    unsure: set[int] = set()
+    disturber = threading.Thread(target=disturb)
+    end_s = time.monotonic() + 1.5
+    try:
+        with Client.connect(directory, timeout=30) as client:
+            disturber.start()
+            number = 0
+            while time.monotonic() < end_s:
+                writer = client.journal("disturbed").writer()
+                mine = range(number, number + 300)
+                for number in mine:
+                    if signals.interrupts(partial(writer.write, b"%d" % number)):
+                        unsure.add(number)
+                while signals.interrupts(writer.flush):
+                    pass
+                written |= set(mine)
+                number += 1
+            over.set()
+            disturber.join()
+            found = [int(message.value) for message in client.journal("disturbed").read()]
+    finally:
+        over.set()
+        signal.signal(signal.SIGUSR1, before)
+    assert len(found) == len(set(found))
+    assert written - unsure <= set(found)
+    assert unsure
+
+
+class _Interruption(Exception):
+    pass
+
+
+class _Interrupter:
+    """A handler of signals that raises, once, while something is being done."""
+
+    def __init__(self) -> None:
+        self._armed = False
+
+    def __call__(self, *_: object) -> None:
+        if self._armed:
+            self._armed = False
+            raise _Interruption
+
+    def interrupts(self, act: Callable[[], object]) -> bool:
+        try:
+            self._armed = True
+            act()
+            self._armed = False
+        except _Interruption:
+            return True
+        return False
 
 
 def test_who_may_read_but_not_write(directory: Path) -> None:

@@ -14,7 +14,7 @@ from chaplain.client.board import Board
 from chaplain.client.call_events import Returned
 from chaplain.client.journal_aio import AsyncReader, AsyncWriter
 from chaplain.client.journal_events import Place, Portion, ReadWish, Written
-from chaplain.client.journal_requests import CHUNK_BYTES, read
+from chaplain.client.journal_requests import CHUNK_BYTES, Gathering, read
 from chaplain.client.journal_sync import Reader, Writer
 from chaplain.client.packing import REQUEST_BYTES_MAX
 from chaplain.client.unpacking import messages_of
@@ -29,7 +29,7 @@ class Line:
     def __init__(self) -> None:
         self.timeout_s = 5.0
         self.cluster = "c"
-        self.engine = SimpleNamespace(attended=nullcontext())
+        self.engine = SimpleNamespace(attended=nullcontext(), shielded=nullcontext())
         self.wishes: list = []
         self.closed = False
         self.board = Board(self._submit)
@@ -138,6 +138,49 @@ def test_a_writer_of_a_closed_client_says_so_at_once(kind: type) -> None:
     line.closed = True
     with pytest.raises(Closed):
         writer.write(b"1")
+
+
+def test_what_is_handed_over_is_shielded_from_signals() -> None:
+    """Else Ctrl-C could lose a chunk between the writer and the client, and leaving would not notice."""
+    line = Line()
+    inside = line.engine.shielded = Inside()
+    within: list[bool] = []
+
+    def submit(wish: object) -> None:
+        within.append(inside.now)
+        if len(within) == 3:
+            line.board.fail_all(Closed("over"))
+
+    line.board._submit = submit
+    writer = Writer(line, "s", False)
+    writer.write(b"first")
+    writer.write(bytes(LARGE))
+    writer.write(b"second")
+    with pytest.raises(Closed):
+        writer.flush()
+    assert within == [True] * 3
+
+
+class Inside:
+    now = False
+
+    def __enter__(self) -> None:
+        self.now = True
+
+    def __exit__(self, *_: object) -> None:
+        self.now = False
+
+
+def test_what_an_interrupted_message_left_is_thrown_away() -> None:
+    gathering = Gathering()
+    gathering.add(b"1", b"one", {"a": b"1"})
+    gathering._add_key(b"left")
+    gathering.add(b"2", b"two", {"a": b"2"})
+    gathering._add_key(b"left")
+    gathering._add_headers(b"left")
+    (batch,) = gathering.batches("s", 0)
+    assert (batch.values, batch.keys) == ([b"1", b"2"], [b"one", b"two"])
+    assert len(batch.headers) == 2
 
 
 # Readers: two of one reader, who both wait when two portions come.

@@ -26,7 +26,7 @@ from chaplain.client.drive import Drive, StepsClient
 from chaplain.client.ending import CLOSED, FORKED, JOIN_S, LINGER_MS, Receiver, defect, running
 from chaplain.client.events import ClientInput
 from chaplain.client.nap import NAP_S
-from chaplain.client.shield import OPEN, Shield
+from chaplain.client.shield import OPEN, Open, Shield
 from chaplain.client.waiter import Waiter
 from chaplain.client.wheel import Wheel
 from chaplain.core import Stopping
@@ -94,6 +94,12 @@ class Engine:
             if not driving:
                 self._wheel.go(waiter)
         return waiter.over
+
+    @property
+    def shielded(self) -> Shield | Open:
+        """`with` it, the main thread hands something over whole, or not at all: what a signal raises comes after it."""
+        me = threading.get_ident()
+        return self._shield if me == self._main and me != self._wheel.driver else OPEN
 
     def stop(self, wait: bool = True) -> None:
         """End the thread and its sockets; what is under way fails. Harmless if it has ended."""

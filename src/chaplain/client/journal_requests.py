@@ -82,7 +82,10 @@ class Gathering:
         return self.size_bytes >= CHUNK_BYTES or len(self._values) >= CHUNK_MESSAGES
 
     def add(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
-        """Whatever is wrong with a message is raised before any of it is taken in."""
+        """Whatever is wrong with a message is raised before any of it is taken in.
+
+        Its value comes last. Who is interrupted before that has left at most a key or headers, which are thrown away.
+        """
         if type(value) is not bytes:
             value = arguments.octets(value)
         size, encoded = len(value), _encode(headers) if headers else None
@@ -104,12 +107,14 @@ class Gathering:
         taken = None if key is None else arguments.octets(key)
         if self._keys is None:
             self._keys = [None] * len(self._values)
+        del self._keys[len(self._values) :]
         self._keys.append(taken)
         return len(taken or b"")
 
     def _add_headers(self, encoded: bytes | None) -> int:
         if self._headers is None:
             self._headers = [None] * len(self._values)
+        del self._headers[len(self._values) :]
         self._headers.append(encoded)
         return len(encoded or b"")
 
@@ -122,19 +127,22 @@ class Gathering:
             yield last.batch(stream, message_type=message_type)
 
     def _last_bytes(self) -> int:
-        columns = (self._values, self._keys, self._headers)
-        return sum(len(column[-1] or b"") for column in columns if column is not None)
+        columns, last = (self._values, self._keys, self._headers), len(self) - 1
+        return sum(len(column[last] or b"") for column in columns if column is not None)
 
     def _split_last(self) -> Gathering:
         last = Gathering()
         last.size_bytes = self._last_bytes()
         self.size_bytes -= last.size_bytes
         last._values = [self._values.pop()]
-        last._keys = None if self._keys is None else [self._keys.pop()]
-        last._headers = None if self._headers is None else [self._headers.pop()]
+        last._keys = None if self._keys is None else [self._keys[len(self)]]
+        last._headers = None if self._headers is None else [self._headers[len(self)]]
         return last
 
     def batch(self, stream: str, *, transaction: bool = False, message_type: int = 0) -> Batch:
+        for column in (self._keys, self._headers):
+            if column is not None:
+                del column[len(self) :]
         batch = Batch(stream, self._values, self._keys, self._headers, transaction, self.size_bytes, message_type)
         needed = packed_bytes(batch)
         if needed > REQUEST_BYTES_MAX:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from threading import Condition, RLock
+from threading import Condition, Lock, RLock
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -149,7 +149,10 @@ class Writer(Unshared):
         """Of the last message that has one."""
         self._line = line
         self._group = line.board.new_group()
-        self._changed = Condition()
+        # No condition: what a signal raises on the way through one leaves its lock taken, or released twice.
+        self._lock = RLock()
+        self._bells: list[Lock] = []
+        """Of threads that wait: each held by its own until there is news."""
         self._gathering = Gathering()
         self._unanswered_bytes = 0
         self._unanswered = 0
@@ -159,24 +162,27 @@ class Writer(Unshared):
 
     def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
         """Hand over one message; waits only while too many have no receipt."""
-        with self._changed:
+        with self._lock:
             if self._error is not None or self._closed:
                 self._complain()
             self._gathering.add(value, key, headers)
-            if self._gathering.full or not self._unanswered:
+            if self._unanswered and not self._gathering.full:
+                return
+            with self._line.engine.shielded:
                 self._ship()
-                if self._error is not None:
-                    self._complain()
-                if self._unanswered_bytes > WRITER_BYTES_MAX:
-                    self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
+            if self._error is not None:
+                self._complain()
+        if self._unanswered_bytes > WRITER_BYTES_MAX:
+            self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
 
     def flush(self) -> None:
         """Wait until everything so far has its receipt."""
         self._line.board.check()
-        with self._changed:
+        with self._lock:
             self._complain()
-            self._ship()
-            self._wait(lambda: not self._unanswered)
+            with self._line.engine.shielded:
+                self._ship()
+        self._wait(lambda: not self._unanswered)
 
     def close(self) -> None:
         """Flush, and take no more."""
@@ -190,7 +196,7 @@ class Writer(Unshared):
         """The receipts that came since this was called last; only of a writer that keeps them."""
         if self._places is None:
             raise Misused("this writer keeps no receipts: make it with receipts=True")
-        with self._changed:
+        with self._lock:
             places, self._places = self._places, []
         return [receipt for place in places for receipt in Receipts(place)]
 
@@ -204,7 +210,7 @@ class Writer(Unshared):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if kind is None:
             self.close()
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._gathering = Gathering()  # nor may it leave later, when what was handed over is answered
 
@@ -233,17 +239,32 @@ class Writer(Unshared):
 
     def _wait(self, holds: Callable[[], bool]) -> None:
         """The engine answers or fails every chunk in time, so that long without news means that there is none."""
-        while not holds() and self._error is None:
+        while (bell := self._bell_until(holds)) is not None:
             with self._line.engine.attended:
-                told = self._changed.wait(self._line.timeout_s + _OVERTIME_S)
+                told = bell.acquire(timeout=self._line.timeout_s + _OVERTIME_S)
             if not told:
                 raise Unreachable("this client's own thread does not answer; close the client and connect again")
         self._complain()
 
+    def _bell_until(self, holds: Callable[[], bool]) -> Lock | None:
+        """What to wait for, unless there is nothing to wait for any more."""
+        with self._lock:
+            if holds() or self._error is not None:
+                return None
+            bell = Lock()
+            bell.acquire()
+            self._bells.append(bell)
+            return bell
+
+    def _ring(self) -> None:
+        bells, self._bells = self._bells, []
+        for bell in bells:
+            bell.release()
+
     # From whoever drives.
 
     def _written(self, size_bytes: int, place: Place) -> None:
-        with self._changed:
+        with self._lock:
             self._unanswered -= 1
             self._unanswered_bytes -= size_bytes
             self.count += place.messages
@@ -252,12 +273,12 @@ class Writer(Unshared):
                 self._places.append(place)
             if not self._unanswered and self._error is None:
                 self._ship()
-            self._changed.notify_all()
+            self._ring()
 
     def _failed(self, error: BaseException) -> None:
-        with self._changed:
+        with self._lock:
             self._error = self._error or error
-            self._changed.notify_all()
+            self._ring()
 
 
 class Reader(Unshared):
@@ -270,7 +291,8 @@ class Reader(Unshared):
         self.stream = stream
         self._line = line
         self._timeout_s = timeout_s
-        self._changed = Condition()
+        self._lock = RLock()  # as a writer's
+        self._changed = Condition(self._lock)
         self._fetching = RLock()
         """Held by whoever takes the next portion: what another has begun to give away must not be put aside by it."""
         self._sink = PortionSink(self._knock)
@@ -316,7 +338,7 @@ class Reader(Unshared):
         """The next portion; None at the end."""
         self._line.board.check()
         self._release()
-        with self._changed:
+        with self._lock:
             while not self._sink.portions:
                 if self._sink.error is not None:
                     raise self._sink.error
@@ -353,5 +375,5 @@ class Reader(Unshared):
             self._line.board.cancel(self._call)
 
     def _knock(self) -> None:
-        with self._changed:
+        with self._lock:
             self._changed.notify()

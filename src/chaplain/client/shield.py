@@ -98,16 +98,16 @@ class Shield:
                 self._handle()
 
 
-class _Open:
+class Open:
     """No shield: signals are another thread's business."""
 
     held: Sized = ()
 
-    def __enter__(self) -> _Open:
+    def __enter__(self) -> Open:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
 
-OPEN = _Open()
+OPEN = Open()

@@ -30,11 +30,11 @@ class Stager(Writer):
     def stage(self, batch: Batch) -> None:
         """Waits only while too much has no answer."""
         assert batch.message_type == STAGED, "anything else would be written at once"
-        with self._changed:
+        with self._lock, self._line.engine.shielded:
             self._complain()
             self._hand_over(batch)
-            if self._unanswered_bytes > WRITER_BYTES_MAX:
-                self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
+        if self._unanswered_bytes > WRITER_BYTES_MAX:
+            self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
 
     def spans(self) -> tuple[Span, ...]:
         """Everything that was staged, once all of it is on disk at a quorum."""

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Condition, Lock
+from threading import Condition, Lock, RLock
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
@@ -69,7 +69,8 @@ class _Listening(Generic[Item]):
     def __init__(self, line: _Line, ask: Ask[None]) -> None:
         self._line = line
         self._inbox = Inbox()
-        self._changed = Condition()
+        self._lock = RLock()  # taken itself: on its way through a condition's `__enter__` a signal could leave it taken
+        self._changed = Condition(self._lock)
         waiter = Waiter()
         self._sink = ListeningSink(waiter, self._inbox, self._knock)
         self._call = line.call(ask, self._sink, waiter)
@@ -84,7 +85,7 @@ class _Listening(Generic[Item]):
         """The next item, or None if nothing new came for so long."""
         self._line.board.check()
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
+        with self._lock:
             while (item := self._inbox.take()) is None:
                 if self._sink.error is not None:
                     raise self._sink.error
@@ -99,7 +100,7 @@ class _Listening(Generic[Item]):
         self._line.board.cancel(self._call)
 
     def _knock(self) -> None:
-        with self._changed:
+        with self._lock:
             self._changed.notify()
 
 

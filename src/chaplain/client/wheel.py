@@ -121,8 +121,8 @@ class Wheel:
             self.driver = _NOBODY
             self._pass_on()
             if soon and not self._roused:
+                self._wake()  # before it is noted: what a signal raises may come between
                 self._roused = True
-                self._wake()
 
     def go(self, waiter: Waiter) -> None:
         """Wait no more. It may have been us who were rung to drive; then somebody else must."""
@@ -164,8 +164,8 @@ class Wheel:
         if self.dozes and self.driver == _NOBODY:
             self._kick_engine()
         elif not self._roused:
-            self._roused = True
             self._wake()
+            self._roused = True
 
     def _pass_on(self) -> None:
         """Nobody drives: a waiter shall; failing that, the engine's thread if there is reason to."""
