@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ import uvicorn
 from chaplain.config import ClusterFile, ClusterNode
 from chaplain.console.app import VIEWERS_MAX, check_exposure, make_app
 from chaplain.console.happenings import changes
-from chaplain.console.serve import listen
+from chaplain.console.serve import listen, serve
 from chaplain.console.watch import Rates, Watcher, paint
 from chaplain.errors import ConfigError
 
@@ -46,6 +47,17 @@ def test_a_picture_shows_who_is_up_the_master_and_the_longest_heads() -> None:
 
 def test_two_who_think_they_are_master_are_told_apart_by_regime() -> None:
     assert picture(status(1), status(2, master=True, regime=4))["master"] == 2
+
+
+def test_it_ends_with_ctrl_c_as_it_is_meant_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        sockets[0].close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uvicorn.Server, "run", interrupted)
+    told: list[str] = []
+    serve(make_app(Watcher("nowhere"), ""), "127.0.0.1", 0, None, told.append)
+    assert len(told) == 1
 
 
 def test_a_dead_node_has_no_state() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,8 @@ def serve(app: Starlette, host: str, port: int, tls: tuple[Path, Path] | None, t
         ssl_certfile=None if tls is None else str(tls[0]),
         ssl_keyfile=None if tls is None else str(tls[1]),
     )
-    uvicorn.Server(config).run([listening])
+    with contextlib.suppress(KeyboardInterrupt):  # that is how it is meant to end
+        uvicorn.Server(config).run([listening])
 
 
 def listen(host: str, port: int) -> socket.socket:
