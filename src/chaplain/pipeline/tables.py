@@ -25,6 +25,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
 
+from chaplain import durable
 from chaplain.core import Frozen
 from chaplain.errors import Missing, StorageError
 from chaplain.pipeline.rows import HEADERS_TYPE, fields, schema_text
@@ -195,8 +196,7 @@ def move_in(table: str, files: Sequence[Written]) -> None:
     if there and there[-1][1] != files[0].start:
         raise StorageError(_taken(table, there[-1][1]))
     if files[0].start and not there:
-        (folder / STAGING / _FIRST).write_text(f"{files[0].start}\n")
-        os.replace(folder / STAGING / _FIRST, folder / _FIRST)
+        durable.put(folder / _FIRST, f"{files[0].start}\n", mode=0o666)
     for file in files:
         os.replace(folder / file.name, folder / f"{file.start:020d}-{file.end:020d}.parquet")
 

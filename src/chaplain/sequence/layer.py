@@ -14,8 +14,6 @@ from typing import assert_never
 
 from chaplain.core import (
     Drained,
-    Halt,
-    Persist,
     Persisted,
     PersistFailed,
     Report,
@@ -27,6 +25,7 @@ from chaplain.core import (
 )
 from chaplain.errors import Malformed
 from chaplain.gossip.events import Told
+from chaplain.gossip.upper import UpperEffect, UpperInput
 from chaplain.link.events import Meet
 from chaplain.mesh.events import Whisper
 from chaplain.segment.tap import Tap
@@ -48,8 +47,8 @@ from chaplain.sequence.requests import Numbered, PublishRequest, ReadRequest
 from chaplain.sequence.shelf import Shelf
 from chaplain.sequence.tapping import Tapping
 
-LayerInput = SequenceInput | Requested | Withdrawn | Persisted | PersistFailed
-LayerEffect = Whisper | Meet | Settled | Persist | Report | Halt
+LayerInput = UpperInput | Publish
+LayerEffect = UpperEffect
 
 _DSC_WAIT_NS = 5 * 10**9
 """A reader that comes before the node has joined waits so long for it."""
