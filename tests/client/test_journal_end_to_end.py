@@ -97,12 +97,11 @@ def test_a_writer_that_signals_interrupt_at_any_moment_loses_nothing(directory: 
     written: set[int] = set()
     unsure: set[int] = set()
     disturber = threading.Thread(target=disturb)
-    end_s = time.monotonic() + 1.5
     try:
         with Client.connect(directory, timeout=30) as client:
             disturber.start()
             number = 0
-            while time.monotonic() < end_s:
+            while len(unsure) < 8:
                 writer = client.journal("disturbed").writer()
                 mine = range(number, number + 300)
                 for number in mine:
@@ -120,7 +119,6 @@ def test_a_writer_that_signals_interrupt_at_any_moment_loses_nothing(directory: 
         signal.signal(signal.SIGUSR1, before)
     assert len(found) == len(set(found))
     assert written - unsure <= set(found)
-    assert unsure
 
 
 class _Interruption(Exception):
