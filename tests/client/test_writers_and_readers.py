@@ -251,7 +251,7 @@ def test_tasks_that_share_a_reader_miss_nothing() -> None:
 
 def test_who_shares_a_reader_does_not_wait_longer_than_the_others() -> None:
     async def play() -> None:
-        reader = AsyncReader(Line(), "s", read("s", 0, None, True), 0.05)
+        reader = AsyncReader(Line(), "s", read("s", 0, None, True), 0.3)
         loop = asyncio.get_running_loop()
         ends_s: list[float] = []
 
@@ -260,6 +260,6 @@ def test_who_shares_a_reader_does_not_wait_longer_than_the_others() -> None:
             ends_s.append(loop.time())
 
         await asyncio.gather(*(take() for _ in range(10)))
-        assert ends_s[-1] - ends_s[0] < 0.2
+        assert ends_s[-1] - ends_s[0] < 1.5
 
     asyncio.run(play())
