@@ -7,7 +7,7 @@ from ledger_stage import Bench, Cluster, large_cluster
 
 from chaplain.client.call_events import Failure, Returned
 from chaplain.client.journal_events import PetitionWish
-from chaplain.client.streaming import WINDOW_BYTES
+from chaplain.client.streaming import FROM_START, WINDOW_BYTES
 from chaplain.client.unpacking import messages_of
 from chaplain.journal.client_messages import Chunk
 from chaplain.journal.config_message import AddIdentity
@@ -131,3 +131,27 @@ def test_a_client_without_the_right_is_refused(cluster) -> None:
     assert (outcome.failure, "may not read" in outcome.reason) == (Failure.REFUSED, True)
     twice = admin.end(admin.wish(lambda call: PetitionWish(call, message, 60 * 10**9)))
     assert (twice.failure, "has this name" in twice.reason) == (Failure.REFUSED, True)
+
+
+def test_what_is_dropped_before_a_reader_that_has_begun_is_told(cluster) -> None:
+    """Whoever wants whatever there is begins with what is kept; from there on nothing is left out in silence."""
+    bench, writer = Bench(cluster, 1), Bench(cluster, 2)
+    writer.end(writer.write(b"0"))
+    call = bench.read(FROM_START, follow=True)
+    bench.until(lambda: len(bench.outcomes.get(call, ())) == 1)
+    bench.disconnect(next(iter(bench.sessions)))
+    for number in range(1, 5):
+        writer.end(writer.write(b"%d" % number))
+    for node in cluster.nodes.values():
+        index = node.core._reading._index
+        index.forget(index.find("orders", 3))
+    bench.connect(3)
+    lost = bench.end(call)
+    assert (lost.failure, lost.reason) == (
+        Failure.DROPPED,
+        "read 'orders': offset 1 was dropped: the first one kept is 3",
+    )
+    again = bench.read(FROM_START, 5, follow=True)
+    assert isinstance(bench.end(again), Returned)
+    found = [m.value for portion in bench.outcomes[again][:-1] for m in messages_of("orders", portion)]
+    assert found == [b"3", b"4"]

@@ -25,9 +25,9 @@ BEHIND_NS = 300_000_000
 AGAIN_NS = 50_000_000
 HEADS_MAX = 1024
 FROM_HEAD = -1
-FROM_START = -2
-"""The first offset that is kept, whatever it is."""
 """As a start: where the stream ends."""
+FROM_START = -2
+"""As a start: the first offset that is kept, whatever it is."""
 
 
 class _Reader:
@@ -35,6 +35,7 @@ class _Reader:
         "again_ns",
         "believed_ns",
         "due_ns",
+        "earliest",
         "headed",
         "held_bytes",
         "next_offset",
@@ -48,6 +49,8 @@ class _Reader:
         self.wish = wish
         self.next_offset = max(wish.start, 0)
         self.stop = wish.stop
+        self.earliest = wish.start == FROM_START
+        """Nothing has come yet, and whatever is kept may come first."""
         self.headed = False
         """How long the stream is was found out."""
         self.held_bytes = 0
@@ -223,6 +226,7 @@ class Streaming:
         place = (chunk.first_offset, chunk.index, chunk.regime, chunk.timestamp_ns, chunk.origin_node)
         self._effects.append(Portion(reader.wish.call, reader.next_offset, stop, *place, payload))
         reader.next_offset = stop
+        reader.earliest = False
         reader.held_bytes += len(payload)
         if reader.due_ns is not None:
             reader.due_ns = now_ns + reader.wish.timeout_ns
@@ -240,8 +244,8 @@ class Streaming:
             self._fail(reader, Failure.REFUSED, f"read {reader.wish.stream!r}: {reason}")
 
     def _dropped(self, reader: _Reader, ended: Ended) -> None:
-        """What is to come first was dropped. Whoever wants whatever there is goes on from what is kept."""
-        if reader.wish.start != FROM_START:
+        """What is to come next was dropped. Whoever wants whatever there is begins with what is kept."""
+        if not reader.earliest:
             self._fail(reader, Failure.DROPPED, f"read {reader.wish.stream!r}: {ended.reason}")
             return
         reader.next_offset = max(reader.next_offset, ended.next_offset)
