@@ -123,6 +123,20 @@ def test_segments_go_from_the_front_up_to_the_limit() -> None:
     assert made.span(5, 40, 1) is None
 
 
+def test_what_is_right_before_a_message_is_found_with_it() -> None:
+    made = places(0, 0, 0)
+    for index, start in ((1, 200), (2, 250), (3, 10), (4, 20), (5, 40), (7, 50)):
+        made.note(index, start, start + 10)
+    assert made.span_back(5, 7, 100, 9) == (10, 50), "message 2 was put back later, and is elsewhere"
+    assert made.span_back(5, 7, 30, 9) == (20, 50), "so many octets"
+    assert made.span_back(5, 7, 1, 9) == (40, 50), "but one message at least"
+    assert made.span_back(5, 7, 100, 2) == (20, 50), "so many messages"
+    assert made.span_back(5, 7, 100, 0) == (40, 50)
+    assert made.span_back(2, 7, 100, 9) == (200, 260), "the first has none before it"
+    assert made.span_back(7, 7, 100, 9) == (50, 60), "message 6 is missing"
+    assert made.span_back(7, 6, 100, 9) is None, "not on disk yet"
+
+
 def test_a_message_across_two_segments_goes_with_the_first() -> None:
     made = places(0, 0, 0)
     made.note(1, 10, 50)

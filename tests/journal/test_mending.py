@@ -38,14 +38,15 @@ def cluster() -> Cluster:
     return made
 
 
-def rot(cluster: Cluster, node: int, index: int, kind: Kind) -> None:
-    """Flip a bit in a record of this message."""
+def rot(cluster: Cluster, node: int, index: int, kind: Kind, *, in_head: bool = False) -> None:
+    """Flip a bit in a record of this message; in its head, it hides where the next one begins."""
     for sequence, data in segments_of(cluster.disks[node]):
         header = read_headers(data).header
         assert header is not None
         for head, record in scan(data, header).records:
             if is_message(record) and (record.index, record.kind) == (index, kind):
-                cluster.disks[node][segment_name("journal", sequence)][head.end - header.base - 12] ^= 1
+                place = head.position + 20 if in_head else head.end - 12
+                cluster.disks[node][segment_name("journal", sequence)][place - header.base] ^= 1
                 return
     raise AssertionError(f"node {node} holds no such record of {index}")
 
@@ -138,14 +139,16 @@ def test_only_the_message_that_is_missing_takes_its_place(cluster: Cluster) -> N
     caught = hold_back(cluster)
     assert read(cluster, 2)[1] == "damaged"
     cluster.until(lambda: bool(caught))
-    true, node = caught[0], cluster.nodes[2]
+    true, node = caught[0].messages[0], cluster.nodes[2]
     for false in (
         replace(true, body=flipped(true.body, 22)),  # its timestamp
         replace(true, payloads=(flipped(true.payloads[0], len(true.payloads[0]) - 1),)),
         replace(true, verdict=true.verdict[:-1]),
-        replace(true, index=index - 1),
     ):
-        node.take(Told(cluster.nodes[1].peer, said(false)))
+        node.take(Told(cluster.nodes[1].peer, said(Recalled(index, (false, true)))))
+        cluster.settle()
+    for elsewhere in (Recalled(index - 1, (true,)), Recalled(index, ())):
+        node.take(Told(cluster.nodes[1].peer, said(elsewhere)))
         cluster.settle()
     assert [report.event for report in node.reports].count("recalled message does not fit") == 3
     assert read(cluster, 2)[1] == "damaged"

@@ -52,8 +52,8 @@ MESSAGES: dict[str, om.OrderMessage] = {
     "question": om.Question(0x1122334455667788, 1),
     "answer": om.Answer(0x1122334455667788, 3, 8, 3, State.SOUND, 1, {2: 1}),
     "handover": om.Handover(3, 9),
-    "recall": om.Recall(5),
-    "recalled": om.Recalled(5, b"\xb0\xd1", b"\xe1\xe2\xe3", (b"\xaa\xbb",)),
+    "recall": om.Recall(5, 256),
+    "recalled": om.Recalled(5, (om.Kept(b"\xb0\xd1", b"\xe1\xe2\xe3", (b"\xaa\xbb",)), om.Kept(b"\xb2", b"\xe4", ()))),
 }
 
 
@@ -97,6 +97,9 @@ bodies = st.builds(
     st.booleans(),
 )
 supplied = st.builds(om.Supplied, st.binary(max_size=9), st.lists(st.binary(max_size=9), max_size=3).map(tuple))
+kept = st.builds(
+    om.Kept, st.binary(max_size=9), st.binary(max_size=9), st.lists(st.binary(max_size=9), max_size=3).map(tuple)
+)
 messages = st.one_of(
     st.builds(om.Propose, numbers, numbers, st.binary(max_size=40)),
     st.builds(om.Acknowledge, numbers, numbers, hashes, numbers, lives),
@@ -104,6 +107,7 @@ messages = st.one_of(
     st.builds(om.AskVote, numbers, numbers, numbers, st.booleans()),
     st.builds(om.Supply, numbers, numbers, numbers, st.lists(supplied, min_size=1, max_size=3).map(tuple), numbers),
     st.builds(om.Answer, numbers, numbers, numbers, numbers, st.integers(1, 3), numbers, lives),
+    st.builds(om.Recalled, numbers, st.lists(kept, max_size=3).map(tuple)),
 )
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from journal_stage import Client, Cluster
+from journal_stage import Client, Cluster, Node
 from msgspec.structs import replace
 from requests_stage import pack, petition
-from test_mending import RECALL, flipped, hold_back, order_purpose, said
+from test_mending import RECALL, flipped, hold_back, order_purpose, rot, said
 
+from chaplain.journal import order_message
 from chaplain.journal.checkpoint import checkpoint_name, first_of
 from chaplain.journal.client_messages import EARLIEST, Chunk, Ended, Read
 from chaplain.journal.config_message import MakeCheckpoint
 from chaplain.journal.journal_events import Told
+from chaplain.journal.mending import RECALLS_MAX
+from chaplain.journal.order_message import Recall, Recalled
 from chaplain.journal.retention import Rules
+from chaplain.segment.record import Kind
 
 WRITES = 150
 RELEASED = 60
@@ -71,6 +75,10 @@ class Journal:
         self.cluster.wipe(node)
         self.cluster.start(node)
 
+    def tell(self, sender: int, receiver: int, message: Recalled) -> None:
+        self.cluster.nodes[receiver].inbox.append(Told(self.cluster.nodes[sender].peer, said(message)))
+        self.cluster.settle()
+
     def wait(self) -> None:
         self.cluster.until(lambda: all(self.standing(node) == "sound" for node in self.cluster.nodes))
 
@@ -79,6 +87,10 @@ class Journal:
         self.cluster.start(node)
         self.wait()
         self.cluster.agree()
+
+
+def misfits(node: Node) -> int:
+    return sum("does not fit" in report.event for report in node.reports)
 
 
 @pytest.fixture
@@ -114,11 +126,11 @@ def test_it_goes_on_after_a_restart_and_says_meanwhile_what_is_missing(journal: 
     def spoil(sender: int, receiver: int, said) -> bool:
         nonlocal recalls
         recalls += order_purpose(said) == RECALL
-        return recalls > 30 and order_purpose(said) == RECALL
+        return recalls > 5 and order_purpose(said) == RECALL
 
     journal.cluster.spoil = spoil
     journal.replace_disk(3)
-    journal.cluster.until(lambda: recalls > 32)
+    journal.cluster.until(lambda: recalls > 7)
     missing = journal.standing(3)
     assert missing.startswith("sound, messages ")
     first = journal.cluster.nodes[3].core.serializer.bench.log.places.first
@@ -145,22 +157,96 @@ def test_only_the_message_that_the_next_one_names_is_put_back(journal: Journal) 
     caught = hold_back(journal.cluster)
     journal.replace_disk(3)
     journal.cluster.until(lambda: len(caught) > 1)
-    node, true = journal.cluster.nodes[3], caught[0]
+    node, given = journal.cluster.nodes[3], caught[0]
     first = node.core.serializer.bench.log.places.first
-    assert true.index == first - 1
+    assert given.index == first - 1
+    true = given.messages[0]
     for false in (
-        replace(true, body=flipped(true.body, 22)),  # its timestamp
-        replace(true, verdict=true.verdict[:-1]),
-        replace(true, index=true.index - 1),
+        Recalled(given.index, (replace(true, body=flipped(true.body, 22)), true)),  # its timestamp
+        Recalled(given.index, (replace(true, verdict=true.verdict[:-1]),)),
+        Recalled(given.index, given.messages[1:]),
+        Recalled(given.index - 1, given.messages[1:]),
+        Recalled(given.index, ()),
     ):
-        node.inbox.append(Told(journal.cluster.nodes[1].peer, said(false)))
-        journal.cluster.settle()
+        journal.tell(1, 3, false)
         assert not node.core.serializer.restocking._piece
-    assert sum("does not fit" in report.event for report in node.reports) == 2
-    node.inbox.append(Told(journal.cluster.nodes[1].peer, said(true)))
+    assert misfits(node) == 3
+    journal.tell(1, 3, given)
     journal.cluster.spoil = None
     journal.wait()
     assert journal.has_all(3)
+
+
+def test_of_an_answer_that_goes_wrong_half_way_the_rest_is_asked_of_another(journal: Journal) -> None:
+    caught = hold_back(journal.cluster)
+    journal.replace_disk(3)
+    journal.cluster.until(lambda: bool(caught))
+    node, given = journal.cluster.nodes[3], caught[0]
+    one, two, three, *_ = given.messages
+    journal.tell(1, 3, Recalled(given.index, (one, two, replace(three, body=flipped(three.body, 22)), three)))
+    assert [records[0].index for records in node.core.serializer.restocking._piece] == [given.index, given.index - 1]
+    assert misfits(node) == 1
+    journal.cluster.until(lambda: caught[-1].index == given.index - 2)
+    journal.cluster.spoil = None
+    journal.wait()
+    assert journal.has_all(3)
+    assert misfits(node) == 1
+
+
+def test_many_messages_come_with_one_answer(journal: Journal) -> None:
+    asked: list[Recall] = []
+
+    def spoil(sender: int, receiver: int, said) -> bool:
+        if order_purpose(said) == RECALL:
+            asked.append(order_message.decode(said.payload))
+        return False
+
+    journal.cluster.spoil = spoil
+    journal.replace_disk(3)
+    journal.wait()
+    fetched = asked[0].index + 1 - journal.cluster.nodes[3].core.serializer.bench.log.places.first
+    assert fetched > WRITES - RELEASED
+    assert len(asked) * 4 < fetched
+    assert all(0 < one.count <= RECALLS_MAX for one in asked)
+
+
+def test_what_is_damaged_where_it_is_asked_for_keeps_nothing_else_back(journal: Journal) -> None:
+    """Of an answer that is read in one go nothing can be read behind the damage, not even what was asked for."""
+    end = journal.cluster.nodes[1].core.serializer.agreed[0]
+    rotten = {1: end - 20, 2: end - 30}
+    for node, index in rotten.items():
+        rot(journal.cluster, node, index, Kind.BATCH, in_head=True)
+    journal.replace_disk(3)
+    journal.wait()
+    assert journal.has_all(3)
+    found = {
+        (node, report.detail["index"])
+        for node in rotten
+        for report in journal.cluster.nodes[node].reports
+        if "damaged" in report.event
+    }
+    assert found
+    assert found <= set(rotten.items()), "what is whole was called damaged"
+
+
+@pytest.mark.parametrize("taken", [0, 2])
+def test_what_is_before_a_message_that_we_dropped_meanwhile_is_not_asked_for(journal: Journal, taken: int) -> None:
+    caught = hold_back(journal.cluster)
+    journal.replace_disk(3)
+    journal.cluster.until(lambda: bool(caught))
+    journal.write(60)
+    journal.release(RELEASED)  # a checkpoint: others tell how far they are
+    node, given = journal.cluster.nodes[3], caught[-1]
+    if taken:
+        last = given.messages[taken]
+        false = replace(last, body=flipped(last.body, 22))
+        journal.tell(1, 3, Recalled(given.index, (*given.messages[:taken], false)))
+    log = node.core.serializer.bench.log
+    assert log.drop(1, log.agreed), "the rules let the front go"
+    journal.cluster.spoil = None
+    journal.cluster.rest(5 * 10**9)
+    assert node.core.serializer.restocking.due_ns is None
+    assert misfits(node) == bool(taken)
 
 
 def test_whoever_reads_files_is_told_where_they_are_in_order(journal: Journal) -> None:

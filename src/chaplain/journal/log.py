@@ -304,21 +304,24 @@ class Log:
         """Positions that hold messages from this index on, one after the other; None if the first is not on disk."""
         return self.places.span(index, min(self.agreed, self.durable), bytes_max)
 
-    def find(self, records: Iterable[Record], index: int) -> Group | None:
-        """The agreed message of this index in these records, if it is there and whole."""
-        grouper, found = Grouper(), None
-        for record in records:
-            if is_message(record) and (group := grouper.feed(0, 0, record)) is not None and record.index == index:
-                found = group
-        with suppress(Malformed):
-            if found is not None and index <= self.agreed:
-                message_of(found, self.execution.payloads)
-                return found
-        return None
+    def span_back(self, index: int, bytes_max: int, count_max: int) -> tuple[int, int] | None:
+        """Positions that hold this message and those before it, one after the other; None if it is not on disk."""
+        return self.places.span_back(index, min(self.agreed, self.durable), bytes_max, count_max)
 
-    def recall(self, group: Group) -> tuple[Message, bytes]:
-        """A message that was found, and the verdict beside it."""
-        return message_of(group, self.execution.payloads), verdict_of(group.first)
+    def recall(self, records: Iterable[Record], index: int) -> list[tuple[Message, bytes]]:
+        """The agreed message of this index in these records, then those before it, each named by the one behind it;
+        and the verdicts beside them.
+        """
+        groups = _groups(records)
+        found: list[tuple[Message, bytes]] = []
+        with suppress(Malformed):
+            while index in groups and index <= self.agreed:
+                group = groups[index]
+                if found and group.first.chain_hash != found[-1][0].body.previous:
+                    break
+                found.append((message_of(group, self.execution.payloads), verdict_of(group.first)))
+                index -= 1
+        return found
 
     def records_again(self, message: Message, verdict: bytes) -> list[Record]:
         """The records of an agreed message, given another node's verdict. Raises `Malformed` if that is none."""
@@ -355,15 +358,10 @@ class Log:
         self.places.note(index, start, end)
 
     def reread(self, records: Iterable[Record], index: int) -> list[Message]:
-        """The agreed messages in these records from this index on, in order.
-
-        Of two copies the later holds, as at recovery; and each must be named by the one behind it, or be the last
-        agreed.
+        """The agreed messages in these records from this index on, in order. Each must be named by the one behind it,
+        or be the last agreed.
         """
-        grouper, groups = Grouper(), {}
-        for record in records:
-            if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
-                groups[record.index] = group
+        groups = _groups(records)
         found: list[Message] = []
         with suppress(Malformed):
             while index in groups and index <= self.agreed:
@@ -372,6 +370,15 @@ class Log:
                 found.append(message_of(groups[index], self.execution.payloads))
                 index += 1
         return found
+
+
+def _groups(records: Iterable[Record]) -> dict[int, Group]:
+    """The messages in these records. Of two copies the later holds, as at recovery."""
+    grouper, groups = Grouper(), {}
+    for record in records:
+        if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
+            groups[record.index] = group
+    return groups
 
 
 def records_between(files: Iterable[Bytes], start: int, end: int) -> tuple[Record, ...]:

@@ -21,9 +21,11 @@ from chaplain.journal.bench import Bench
 from chaplain.journal.catchup import payloads_match
 from chaplain.journal.cluster_message import chain_hash, decode_body
 from chaplain.journal.order_events import LogRead, Message, ReadLog
-from chaplain.journal.order_message import Recall, Recalled
+from chaplain.journal.order_message import Kept, Recall, Recalled
 
 MENDS_MAX = 64
+RECALLS_MAX = 256
+"""Messages in one answer. Small ones cost time, not octets: a node does nothing else while it takes or gives them."""
 PATIENCE_MAX = 60
 """A message that nobody can give is asked for at last after so many times the usual pause."""
 
@@ -82,11 +84,11 @@ class Mending:
         mend = self._mends.get(index)
         if mend is None:
             return
-        following = self._bench.log.find(event.records, index + 1)
-        if following is None:
+        following = self._bench.log.recall(event.records, index + 1)
+        if not following:
             self.damaged(now_ns, index + 1)
         else:
-            mend.pin = following.first.previous_hash
+            mend.pin = following[0][0].body.previous
             self._ask(index)
 
     def _ask(self, index: int) -> None:
@@ -94,15 +96,15 @@ class Mending:
         if up and self._bench.room:
             self._bench.quill.tell(up[self._mends[index].tries % len(up)], Recall(index))
 
-    def recalled(self, node: int, message: Recalled) -> None:
-        mend = self._mends.get(message.index)
-        if mend is None or not mend.pin or mend.place is not None:
+    def recalled(self, node: int, given: Recalled) -> None:
+        mend = self._mends.get(given.index)
+        if mend is None or not mend.pin or mend.place is not None or not given.messages:
             return
-        bench = self._bench
+        bench, kept = self._bench, given.messages[0]
         try:
-            operations, mend.place = bench.log.mend(pinned(bench, message, mend.pin), message.verdict)
+            operations, mend.place = bench.log.mend(pinned(bench, kept, mend.pin), kept.verdict)
         except Malformed as wrong:
-            bench.report("recalled message does not fit", node, index=message.index, reason=str(wrong))
+            bench.report("recalled message does not fit", node, index=given.index, reason=str(wrong))
             return
         bench.quill.write(operations, bench.written())
 
@@ -115,7 +117,7 @@ class Mending:
                 del self._mends[index]
 
 
-def pinned(bench: Bench, given: Recalled, pin: bytes) -> Message:
+def pinned(bench: Bench, given: Kept, pin: bytes) -> Message:
     """What another node gave, if it is the very message that has this hash, and is whole."""
     body = decode_body(given.body)
     whole = bench.log.index_only or payloads_match(body, given.payloads)

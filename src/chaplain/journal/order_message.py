@@ -146,18 +146,25 @@ class Handover(Frozen, frozen=True):
 
 
 class Recall(Frozen, frozen=True):
-    """My copy of this agreed message is damaged: send me yours."""
+    """I lack this agreed message: send me yours, and the ones before it, so many in all."""
 
     index: int
+    count: int = 1
 
 
-class Recalled(Frozen, frozen=True):
+class Kept(Frozen, frozen=True):
     """An agreed message, and what execution made of it here; every other node made the same of it."""
 
-    index: int
     body: bytes
     verdict: bytes
     payloads: tuple[bytes, ...]
+
+
+class Recalled(Frozen, frozen=True):
+    """The message of this index, then the ones before it, from the newest down."""
+
+    index: int
+    messages: tuple[Kept, ...]
 
 
 OrderMessage: TypeAlias = (
@@ -227,10 +234,10 @@ def encode(message: OrderMessage, node: int = 0) -> bytes:
         case Handover():
             return _head(13, message.regime, message.index, 0, node)
         case Recall():
-            return _head(14, 0, message.index, 0, node)
+            return _head(14, 0, message.index, 0, node) + put_number(message.count, 2)
         case Recalled():
-            fields = put_number(len(message.verdict), 4) + _put_supplied(Supplied(message.body, message.payloads))
-            return _head(15, 0, message.index, 0, node) + fields + message.verdict
+            pieces = [_head(15, 0, message.index, 0, node), put_number(len(message.messages), 2)]
+            return b"".join([*pieces, *map(_put_kept, message.messages)])
         case _:
             assert_never(message)
 
@@ -245,6 +252,10 @@ def _encode_supply(supply: Supply, node: int) -> bytes:
 def _put_supplied(message: Supplied) -> bytes:
     sizes = (len(message.body), len(message.payloads), *map(len, message.payloads))
     return b"".join((*(put_number(size, 4) for size in sizes), message.body, *message.payloads))
+
+
+def _put_kept(kept: Kept) -> bytes:
+    return put_number(len(kept.verdict), 4) + _put_supplied(Supplied(kept.body, kept.payloads)) + kept.verdict
 
 
 def decode(data: bytes) -> OrderMessage:
@@ -305,11 +316,9 @@ def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: 
         case 13:
             return Handover(regime, index)
         case 14:
-            return Recall(index)
+            return Recall(index, cursor.number(2, "count"))
         case 15:
-            verdict_bytes = cursor.number(4, "verdict size")
-            supplied = _supplied(cursor)
-            return Recalled(index, supplied.body, cursor.take(verdict_bytes, "verdict"), supplied.payloads)
+            return Recalled(index, tuple(_kept(cursor) for _ in range(cursor.number(2, "messages"))))
         case _:
             raise Malformed(f"order message: purpose {purpose} is not one of 1 to 15")
 
@@ -338,3 +347,9 @@ def _supplied(cursor: Cursor) -> Supplied:
     body = cursor.take(body_bytes, "body")
     payloads = (cursor.take(int.from_bytes(sizes[at : at + 4], "big"), "payload") for at in range(0, len(sizes), 4))
     return Supplied(body, tuple(payloads))
+
+
+def _kept(cursor: Cursor) -> Kept:
+    verdict_bytes = cursor.number(4, "verdict size")
+    supplied = _supplied(cursor)
+    return Kept(supplied.body, cursor.take(verdict_bytes, "verdict"), supplied.payloads)

@@ -93,6 +93,19 @@ class Places:
             end = self._ends[at]
         return start, end
 
+    def span_back(self, index: int, through: int, bytes_max: int, count_max: int) -> tuple[int, int] | None:
+        """Positions of this message and those before it, one after the other; None if it is not here."""
+        span = self.span(index, min(index, through), bytes_max)
+        if span is None:
+            return None
+        start, end = span
+        place, bottom = index - self._origin, self.first - self._origin
+        for at in range(place - 1, max(bottom, place + 1 - count_max) - 1, -1):
+            if not 0 < self._ends[at] <= start or end - self._starts[at] > bytes_max:
+                break
+            start = self._starts[at]
+        return start, end
+
     def droppable(self, limit: int) -> list[Stretch]:
         """The segments from the front that hold nothing behind this message."""
         found: list[Stretch] = []

@@ -1,6 +1,6 @@
 """Puts back what others keep of the log from before our first message.
 
-    others begin earlier ──▶ Recall of the message before our first ──▶ Recalled ──▶ the one before it …
+    others begin earlier ──▶ Recall of the message before our first ──▶ Recalled, with some before it ──▶ the next …
     ──▶ a piece, written at the log's end, in order ──▶ on disk: the log begins with it ──▶ the next piece
 
 Whoever took a checkpoint from others has nothing from before it, though nobody released that. If each node came
@@ -12,16 +12,16 @@ verdict that another node stored beside it, as in `mending`. Refuses to know wha
 Invariants: what is before our first message and was not put back is never called ours; a piece is ours when all of it
 is on disk. A start finds what was put back by the same hashes (`log_recovery`), and goes on from there.
 
-Bounds: one message under way; a piece has `supply_bytes_max` octets, or one message. Who does not answer is followed
-by the next, ever more slowly.
+Bounds: one answer under way; a piece has `RECALLS_MAX` messages, and no answer is asked for beyond `supply_bytes_max`
+octets. Who does not answer, or gives something else, is followed by the next, ever more slowly.
 """
 
 from __future__ import annotations
 
 from chaplain.errors import Malformed
 from chaplain.journal.bench import Bench
-from chaplain.journal.mending import PATIENCE_MAX, pinned
-from chaplain.journal.order_message import Recall, Recalled
+from chaplain.journal.mending import PATIENCE_MAX, RECALLS_MAX, pinned
+from chaplain.journal.order_message import Kept, Recall, Recalled
 from chaplain.segment.record import Record
 
 RESTOCKED = "messages that others keep are here again"
@@ -79,30 +79,49 @@ class Restocking:
         self._ask(now_ns)
 
     def _ask(self, now_ns: int) -> None:
-        """Ask for the next message further down; if there is none, what came is a piece."""
-        bench, index = self._bench, self._bench.log.places.first - 1 - len(self._piece)
-        newer_ns = self._piece[-1][0].timestamp_ns if self._piece else now_ns
-        self._enough = not bench.keeps(now_ns, index, newer_ns)
-        able = self._able(index)
-        if self._enough or not able or not bench.room or self._piece_bytes >= bench.settings.supply_bytes_max:
+        """Ask for what is next further down; if nothing is wanted, what came is a piece."""
+        bench = self._bench
+        if not bench.log.before:  # we dropped what is behind it meanwhile
+            self._forget()
+            return
+        able = self._able(self._next)
+        if not able or not bench.room or not self._wants(now_ns):
             self._write()
             return
         self.due_ns = now_ns + bench.settings.retry_ns * min(self._tries + 1, PATIENCE_MAX)
-        bench.quill.tell(able[self._turn % len(able)], Recall(index))
+        bench.quill.tell(able[self._turn % len(able)], Recall(self._next, RECALLS_MAX - len(self._piece)))
+
+    @property
+    def _next(self) -> int:
+        return self._bench.log.places.first - 1 - len(self._piece)
+
+    def _wants(self, now_ns: int) -> bool:
+        """Whether the next message belongs to this piece."""
+        newer_ns = self._piece[-1][0].timestamp_ns if self._piece else now_ns
+        self._enough = not self._bench.keeps(now_ns, self._next, newer_ns)
+        full = len(self._piece) >= RECALLS_MAX or self._piece_bytes >= self._bench.settings.supply_bytes_max
+        return not self._enough and not full
 
     def recalled(self, now_ns: int, node: int, given: Recalled) -> None:
-        bench, log = self._bench, self._bench.log
-        if self.due_ns is None or given.index != log.places.first - 1 - len(self._piece):
+        if self.due_ns is None or given.index != self._next or not self._bench.log.before:
             return
-        try:
-            message = pinned(bench, given, self._piece[-1][0].previous_hash if self._piece else log.before)
-            self._piece.append(log.records_again(message, given.verdict))
-        except Malformed as wrong:
-            bench.report("recalled message does not fit", node, index=given.index, reason=str(wrong))
-            return
+        for kept in given.messages:
+            if not self._wants(now_ns):
+                break
+            try:
+                self._take(kept)
+            except Malformed as wrong:
+                self._bench.report("recalled message does not fit", node, index=self._next, reason=str(wrong))
+                return
+        if given.messages:
+            self._tries = 0
+            self._ask(now_ns)
+
+    def _take(self, kept: Kept) -> None:
+        log = self._bench.log
+        message = pinned(self._bench, kept, self._piece[-1][0].previous_hash if self._piece else log.before)
+        self._piece.append(log.records_again(message, kept.verdict))
         self._piece_bytes += message.size_bytes
-        self._tries = 0
-        self._ask(now_ns)
 
     def _write(self) -> None:
         self.due_ns = None
@@ -118,10 +137,13 @@ class Restocking:
         log = self._bench.log
         if self._piece[-1][0].index == log.places.first - 1:  # else we dropped what is behind it meanwhile
             log.restock(self._piece, self._writing)
-        self._piece, self._piece_bytes, self._writing = [], 0, []
+        self._forget()
         if not self.lacking:
             self._told = False
             self._bench.report(RESTOCKED, 0, first=log.places.first)
+
+    def _forget(self) -> None:
+        self._piece, self._piece_bytes, self._writing, self.due_ns = [], 0, [], None
 
 
 def _range(lacking: range) -> str:

@@ -2,7 +2,8 @@
 
 Decides what may be given. Refuses to know who is right: only what is agreed here is called agreed.
 
-Bounds: one read of the log at a time for each peer; a supply has `supply_bytes_max` octets, or one message.
+Bounds: one read of the log at a time for each peer; what is given at once has `supply_bytes_max` octets, or is one
+message, and `RECALLS_MAX` messages if they are recalled.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from chaplain.journal.bench import Bench
+from chaplain.journal.mending import RECALLS_MAX
 from chaplain.journal.order_events import LogRead, Message, ReadLog
-from chaplain.journal.order_message import Answer, Fetch, Question, Recall, Recalled, Supplied, Supply
+from chaplain.journal.order_message import Answer, Fetch, Kept, Question, Recall, Recalled, Supplied, Supply
 from chaplain.journal.standing import State
+from chaplain.segment.record import Record
 
 
 class Supplying:
@@ -43,9 +46,11 @@ class Supplying:
         self._read_log(node, fetch)
 
     def _read_log(self, node: int, wanted: Fetch | Recall) -> None:
-        bench = self._bench
-        size_bytes = bench.settings.supply_bytes_max if isinstance(wanted, Fetch) else 1  # that is one message
-        span = bench.log.span(wanted.index, size_bytes) if wanted.index else None
+        bench, bytes_max = self._bench, self._bench.settings.supply_bytes_max
+        if isinstance(wanted, Fetch):
+            span = bench.log.span(wanted.index, bytes_max)
+        else:
+            span = bench.log.span_back(wanted.index, bytes_max, min(wanted.count, RECALLS_MAX))
         if span is None or any(reader == node for reader, _ in self._reads.values()):
             return
         token = bench.next_token()
@@ -57,21 +62,28 @@ class Supplying:
         node, wanted = self._reads.pop(event.token, (0, Fetch(0, False)))
         if not node:
             return 0
-        log = self._bench.log
         if isinstance(wanted, Recall):
-            group = log.find(event.records, wanted.index)
-            if group is None:
-                return wanted.index
-            message, verdict = log.recall(group)
-            if message.bare and node in self._bench.holders:
-                return 0
-            self._bench.quill.tell(node, Recalled(message.index, message.raw, verdict, message.payloads))
-            return 0
-        messages = log.reread(event.records, wanted.index)
+            return self._recall(node, wanted, event.records)
+        messages = self._bench.log.reread(event.records, wanted.index)
         if not messages:
             return wanted.index
         self._supply(node, wanted, messages)
         return 0
+
+    def _recall(self, node: int, recall: Recall, records: Sequence[Record]) -> int:
+        """Give what was recalled, as far as it could be read; gives the index that could not be, or 0."""
+        found = self._bench.log.recall(records, recall.index)
+        if not found and recall.count > 1:
+            self._read_log(node, Recall(recall.index))  # of several any may be damaged: is it this one?
+            return 0
+        kept: list[Kept] = []
+        for message, verdict in found:
+            if message.bare and node in self._bench.holders:
+                break
+            kept.append(Kept(message.raw, verdict, message.payloads))
+        if kept:
+            self._bench.quill.tell(node, Recalled(recall.index, tuple(kept)))
+        return 0 if found else recall.index
 
     def _supply(self, node: int, fetch: Fetch, messages: Sequence[Message]) -> None:
         bench, log = self._bench, self._bench.log
