@@ -134,6 +134,7 @@ DEAD_CLUSTER = [
     Wrong("chaplain member list --cluster torn", "torn/cluster.toml is not TOML"),
     Wrong("chaplain member list --cluster empty", "`chaplain cluster up` writes this file"),
     Wrong("chaplain cluster up --dir c --nodes 3", "holds a cluster of 2 nodes, not 3"),
+    Wrong("chaplain cluster up --dir c --base-port 9999", "holds a cluster whose ports begin with .*, not 9999"),
     Wrong("chaplain node run --config c/node-1/node.toml --set nope=1", "'nope' is no setting"),
     Wrong("chaplain node run --config open/node-1/node.toml", "can be read by others .mode 644.; run `chmod 600"),
     Wrong("chaplain node run --config keyless/node-1/node.toml", "make one with `chaplain key new --kind keyring"),
@@ -153,7 +154,8 @@ def test_with_a_cluster_that_is_down_or_broken(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     shell.check(DEAD_CLUSTER, together=8)
     assert not (tmp_path / "zed.identity").exists()
-    assert "`chaplain cluster up --dir c` starts what is down" in shell.worked("chaplain cluster status --cluster c")
+    down = "nodes 1, 2 are down: `chaplain cluster up --dir c` starts what is down"
+    assert down in shell.worked("chaplain cluster status --cluster c")
     assert shell.worked("chaplain cluster down --cluster c") == "0 nodes stopped.\n"
 
 

@@ -77,7 +77,7 @@ def up(
     from chaplain.config import CLUSTER_FILE, load_cluster  # noqa: PLC0415
     from chaplain.errors import ConfigError  # noqa: PLC0415
     from chaplain.runtime.founding import Split, make_cluster  # noqa: PLC0415
-    from chaplain.runtime.local import bring_up, database_of  # noqa: PLC0415
+    from chaplain.runtime.local import base_port_of, bring_up, database_of  # noqa: PLC0415
 
     directory = place.parent if place.name == CLUSTER_FILE and place.is_file() else place
     if directory.is_file():
@@ -88,6 +88,8 @@ def up(
         make_cluster(directory, nodes or 3, database or "sqlite", base_port, split, seal=seal or SEALS[0])
     elif nodes is not None and nodes != (there := len(load_cluster(directory).nodes)):
         raise ConfigError(f"{directory} holds a cluster of {there} nodes, not {nodes}; choose another directory")
+    elif base_port is not None and base_port != (first := base_port_of(directory)):
+        raise ConfigError(f"{directory} holds a cluster whose ports begin with {first}, not {base_port}: they stay")
     elif index_only or copies:
         raise ConfigError(f"{directory} holds a cluster: who holds data in it was decided when it was founded")
     elif database is not None and (founded := database_of(directory)) not in (None, database):
@@ -256,7 +258,8 @@ def _how_to_start(cluster: Path, down: Mapping[int, int | None]) -> Iterator[str
             yield f"node {node} does not answer: on its machine, `chaplain node run --config node.toml` starts it."
     if stopped := [str(node) for node, pid in down.items() if pid is None and node in here]:
         start = f"`chaplain cluster up --dir {shlex.quote(str(directory))}`"
-        yield f"node {', '.join(stopped)} is down: {start} starts what is down."
+        are = "node {} is" if len(stopped) == 1 else "nodes {} are"
+        yield f"{are.format(', '.join(stopped))} down: {start} starts what is down."
 
 
 def _status(where: Path, node: int | None = None) -> dict[str, Any]:

@@ -125,6 +125,11 @@ def _told(failed: Mapping[int, str]) -> str:
     return "\n".join(why for _, why in sorted(failed.items()))
 
 
+def base_port_of(directory: Path) -> int:
+    """The first port of the node that was founded first."""
+    return int(load_cluster(directory).nodes[0].endpoint.rpartition(":")[2])
+
+
 def database_of(directory: Path) -> str | None:
     """What executes journals in this cluster, if a node's folder that says so is here."""
     for node in load_cluster(directory).nodes:
