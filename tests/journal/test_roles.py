@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from journal_stage import Client
+from journal_stage import Client, others
 from requests_stage import BOB, NODES, pack, petition
 
 from chaplain.core import Halt
+from chaplain.journal import peer_messages
 from chaplain.journal.client_messages import Ended, Failed, ListNodes, NotWritten, Read, SubmitPetition
 from chaplain.journal.config_message import AddIdentity, acl_id
+from chaplain.journal.journal_events import Told
 from chaplain.journal.node_message import AddNode, EntryType, NewSet, RemoveNode, Stage, Step, encode_step
 from chaplain.journal.order_events import Role
 from chaplain.journal.seat import REMOVED
+from chaplain.wire.parcel import Layer, Parcel
 
 NEWCOMER = AddNode(EntryType.ADD_EXECUTOR_NODE, 4, "tcp://127.0.0.1:7004", NODES[4].key, b"\x04" * 16)
 
@@ -147,6 +150,19 @@ def test_a_removed_node_leaves_and_serves_nobody_whether_it_heard_of_it_or_not(c
     cluster.until(lambda: node.halts)
     assert node.halts == [Halt(REMOVED, removed=True)]
     assert admin.petition(petition(NEWCOMER, nonce=b"a" * 16)).kind == "node_taken"
+
+
+def test_one_member_that_lies_makes_nobody_leave(cluster, admin):
+    number, liar, other = (follower(cluster), *others(cluster, follower(cluster)))
+    node = cluster.nodes[number]
+    said = Parcel(NODES[liar].identifier, Layer.JOURNAL, *peer_messages.encode(peer_messages.Removed(9)))
+    for _ in range(3):
+        node.inbox.append(Told(cluster.nodes[liar].peer, said))
+        cluster.settle()
+    assert not node.core.removed
+    node.inbox.append(Told(cluster.nodes[other].peer, said))
+    cluster.settle()
+    assert node.core.removed
 
 
 def test_where_members_are_is_told_at_the_start_and_whenever_they_change(cluster, admin):

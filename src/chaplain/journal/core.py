@@ -438,7 +438,10 @@ class JournalCore:
             case peer_messages.Drained():
                 self._to_order(now_ns, IngestDrained(node))
             case peer_messages.Removed():
-                self._leave(now_ns, message.index)
+                if self._nodes.believes_removal(node, self.settings.node):
+                    self._leave(now_ns, message.index)
+                elif not self.removed:
+                    self._out.append(Report("said to be removed", str(node), {"index": message.index}))
             case peer_messages.Covered() | peer_messages.AskState() | peer_messages.StatePiece():
                 self.covering.said(now_ns, node, message)
             case _:

@@ -31,6 +31,8 @@ class Nodes:
         self._sessions: dict[bytes, Peer] = {}
         """The latest session of every key that is connected, member or not."""
         self._ways: dict[int, bytes] = {}
+        self._dismissed_by: set[int] = set()
+        """Members that say that we were removed."""
         self.assembled(assembly)
 
     def assembled(self, assembly: Assembly) -> list[News]:
@@ -83,6 +85,12 @@ class Nodes:
 
     def is_gone(self, peer: Peer) -> bool:
         return peer.key in self._gone
+
+    def believes_removal(self, node: int, own: int) -> bool:
+        """A member says that we were removed: believed once more than half of the others do, for one may lie."""
+        self._dismissed_by.add(node)
+        others = {other for other in self._members.values() if other != own}
+        return 2 * len(self._dismissed_by & others) > len(others)
 
     def instance(self, node: int) -> bytes | None:
         return self._ways.get(node)
