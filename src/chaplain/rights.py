@@ -14,7 +14,6 @@ that name. Refuses to know who somebody is, and where the lists are kept.
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from functools import lru_cache
 from typing import Protocol
@@ -76,11 +75,25 @@ def covers(patterns: tuple[str, ...], stream: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def _covers(patterns: tuple[str, ...], stream: str) -> bool:
-    return any(_expression(pattern).fullmatch(stream) for pattern in patterns)
+    return any(_fits(pattern, stream) for pattern in patterns)
 
 
-@lru_cache(maxsize=4096)
-def _expression(pattern: str) -> re.Pattern[str]:
-    """`*` stands for any characters, also none; everything else for itself."""
-    pieces = [re.escape(piece) for piece in re.sub(r"\*+", "*", pattern).split("*")]
-    return re.compile(".*".join(pieces), re.DOTALL)
+def _fits(pattern: str, stream: str) -> bool:
+    """`*` stands for any characters, also none; everything else for itself.
+
+    Each piece is taken where it comes first and never sought again: names are chosen by whoever asks, and a regular
+    expression with some `*` can be kept busy for seconds by one of them.
+    """
+    first, *rest = pattern.split("*")
+    if not rest:
+        return stream == pattern
+    *middle, last = rest
+    at, end = len(first), len(stream) - len(last)
+    if end < at or not stream.startswith(first) or not stream.endswith(last):
+        return False
+    for piece in middle:
+        found = stream.find(piece, at, end)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +35,22 @@ READER = Client(b"A" * 15, "reader", KEY, 1, b"", ("own-*",), ("news", "own-*"),
 )
 def test_patterns(patterns: tuple[str, ...], stream: str, covered: bool) -> None:
     assert covers(patterns, stream) is covered
+
+
+def test_patterns_cover_what_they_say() -> None:
+    """All short ones, held against what they mean as regular expressions."""
+    names = ["".join(letters) for size in range(5) for letters in product("ab", repeat=size)]
+    for size in range(6):
+        for pattern in map("".join, product("ab*", repeat=size)):
+            meant = re.compile(pattern.replace("*", ".*"))
+            wrong = [name for name in names if covers((pattern,), name) is not bool(meant.fullmatch(name))]
+            assert not wrong, pattern
+
+
+def test_no_name_keeps_a_node_busy_with_a_pattern() -> None:
+    """Whoever tries all ways to fit these would not end."""
+    assert not covers(("*a" * 20 + "*b",), "a" * 255)
+    assert not covers(("*.*.*.*.*.*.*.*.orders",), "." * 255)
 
 
 @pytest.mark.parametrize(
