@@ -168,6 +168,18 @@ def test_pages_are_served_to_who_may_see_them_and_load_nothing_from_elsewhere(co
     assert get(port, "/?token=wrong")[0] == (401 if token else 200)
 
 
+def test_a_page_whose_name_leads_here_reads_nothing(console: tuple[int, str]) -> None:
+    port, token = console
+    for host in (f"evil.example:{port}", "localhost.evil.example", "127.0.0.1.evil.example", "[evil]"):
+        code, _, body = get(port, "/api/state", Host=host)
+        assert code == (401 if token else 403)
+        assert b"home" not in body
+    for host in (f"localhost:{port}", "[::1]:80", "127.0.0.1"):
+        assert get(port, "/api/state", Host=host)[0] == (401 if token else 200)
+    shown = get(port, "/api/state", Host="console.example", Authorization="Bearer word")  # no other page has the word
+    assert shown[0] == (200 if token else 403)
+
+
 def test_the_state_is_json_as_it_was_seen(console: tuple[int, str]) -> None:
     port, token = console
     shown = json.loads(get(port, "/api/state", Authorization=f"Bearer {token}")[2])

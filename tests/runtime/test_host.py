@@ -154,9 +154,10 @@ def test_an_event_is_not_logged_without_bound():
     assert {line["event"] for line in lines} == {"again"}
 
 
-def fetch(port: int, path: str) -> tuple[int, str]:
+def fetch(port: int, path: str, **headers: str) -> tuple[int, str]:
+    wanted = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(wanted, timeout=PATIENCE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -173,6 +174,7 @@ def test_http_tells_how_the_node_is(running):
         assert fetch(server.port, "/readyz")[0] == 200
         assert json.loads(fetch(server.port, "/status")[1]) == {"id": 1}
         assert fetch(server.port, "/else")[0] == 404
+        assert fetch(server.port, "/status", Host="evil.example")[0] == 403  # a page whose name leads here
         call(running, b"x")
         metrics = fetch(server.port, "/metrics")[1]
         assert "chaplain_Arrived_total 1.0" in metrics

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import ipaddress
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
@@ -23,6 +22,7 @@ from starlette.routing import Route
 
 from chaplain.console.watch import Watcher
 from chaplain.errors import ConfigError
+from chaplain.runtime.callers import asks_by_address, is_loopback
 
 TOKEN_COOKIE = "chaplain-token"  # noqa: S105  the cookie's name, not its value
 VIEWERS_MAX = 64
@@ -44,11 +44,7 @@ _HEADERS = {
 
 def check_exposure(host: str, *, token: str, tls: bool) -> None:
     """Loopback is for whoever is on the machine; anything wider needs a token and TLS."""
-    try:
-        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if not local and not (token and tls):
+    if not is_loopback(host) and not (token and tls):
         raise ConfigError(
             f"the console at {host} would be open to others: give --token-file, --tls-cert and --tls-key,"
             " or serve 127.0.0.1"
@@ -110,7 +106,7 @@ async def _another(watcher: Watcher, shown: object) -> object:
 
 
 class _Guard(BaseHTTPMiddleware):
-    """The token, if one is wanted, and what browsers are told about every answer."""
+    """The token, if one is wanted, else that no other page asks; and what browsers are told about every answer."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], token: str) -> None:
         super().__init__(app)
@@ -119,6 +115,8 @@ class _Guard(BaseHTTPMiddleware):
     async def dispatch(self, request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         if self._token and not hmac.compare_digest(_shown_token(request).encode(), self._token.encode()):
             return Response("this console wants its token: open it as /?token=…\n", 401, _HEADERS)
+        if not self._token and not asks_by_address(request.headers.get("host", "")):
+            return Response("open this console as 127.0.0.1 or localhost\n", 403, _HEADERS)
         response = await call_next(request)
         response.headers.update(_HEADERS)
         return response

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from chaplain.errors import ConfigError
+from chaplain.runtime.callers import asks_by_address, is_loopback
 from chaplain.runtime.host import Host
 from chaplain.runtime.metrics import GAUGES, help_of
 
@@ -106,7 +107,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        code, kind, body = self.server.views.answer(self.path)
+        asked = self.headers.get("Host", "")
+        if self.server.serves(asked):
+            code, kind, body = self.server.views.answer(self.path)
+        else:
+            code, kind, body = _text(403, "ask for 127.0.0.1 or localhost: this node tells nothing under another name")
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -135,8 +140,13 @@ class HttpServer(ThreadingHTTPServer):
             raise ConfigError(message) from error
         self.port = int(self.server_address[1])
         self.endpoint = f"{host}:{self.port}"
+        self._is_local = is_loopback(str(self.server_address[0]))
         self._thread = threading.Thread(target=self.serve_forever, args=(0.2,), name="http", daemon=True)
         self._thread.start()
+
+    def serves(self, asked: str) -> bool:
+        """Whether this `Host` header may be asked for: what listens for others may have any name."""
+        return not self._is_local or asked == self.endpoint or asks_by_address(asked)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._places.acquire(blocking=False):
