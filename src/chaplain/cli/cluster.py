@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from chaplain.cli.reach import talks
-from chaplain.cli.show import cluster_option, output_option, progress, put_json, put_table
+from chaplain.cli.show import cluster_option, output_option, progress, put_json, put_table, visible
 from chaplain.clock import FIFTH
 
 CHANGES_SHOWN = 5
@@ -163,7 +163,7 @@ def status(cluster: str, node: int | None, output: str) -> None:
     for line in _how_to_start(Path(cluster), {node["id"]: node["pid"] for node in nodes if node["state"] == "down"}):
         click.echo(line)
     for line in _troubles(nodes):
-        click.echo(line)
+        click.echo(visible(line))
     if changes := found["changes"]:
         put_table(["change", "nodes", "stage", "open", "why"], changes[-CHANGES_SHOWN:], "changes of nodes")
     if rows := list(_streams(found)):

@@ -16,6 +16,7 @@ import click
 
 from chaplain import __version__
 from chaplain.cli.audience import discard_output
+from chaplain.cli.show import visible
 from chaplain.errors import ChaplainError
 
 NOUNS = {
@@ -92,10 +93,10 @@ def main(arguments: list[str] | None = None) -> None:
         unfinished.show()
         code = unfinished.exit_code
     except click.ClickException as mistake:
-        click.echo(f"chaplain: {_told(mistake)}", err=True)
+        click.echo(f"chaplain: {visible(_told(mistake))}", err=True)
         code = mistake.exit_code
     except ChaplainError as error:
-        click.echo(f"chaplain: {error}", err=True)
+        click.echo(f"chaplain: {visible(str(error))}", err=True)
         code = 1
     except (click.Abort, KeyboardInterrupt):
         click.echo("chaplain: interrupted", err=True)

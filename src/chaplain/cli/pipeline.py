@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chaplain.cli.journal import timestamp
-from chaplain.cli.show import BROKEN, F, cluster_option, output_option, progress, put_json, put_table, shown_value
+from chaplain.cli.show import (
+    BROKEN,
+    F,
+    cluster_option,
+    output_option,
+    progress,
+    put_json,
+    put_table,
+    shown_value,
+    visible,
+)
 from chaplain.errors import ConfigError, Missing
 
 if TYPE_CHECKING:
@@ -143,7 +153,7 @@ def verify(cluster: str, path: str, node: int | None, output: str, tables: str, 
 
 def _tell(text: str) -> None:
     """Also where nobody watches: who is told of no breaks must know where none were looked for."""
-    click.echo(text, err=True)
+    click.echo(visible(text), err=True)
 
 
 @pipeline.command(epilog="Example: chaplain pipeline fold --tables tables --stream orders")
@@ -224,7 +234,7 @@ def compress(cluster: str, stream: str, through: int | None, output: str, master
     except Broken as broken:
         for one in broken.breaks:
             put_json(shown(one))
-        click.echo(str(broken), err=True)
+        click.echo(visible(str(broken)), err=True)
         raise click.exceptions.Exit(BROKEN) from None
     columns = ("node", "segments", "bytes", "first", "done")
     rows = [{name: getattr(one, name) for name in columns} for one in freed]

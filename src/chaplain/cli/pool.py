@@ -49,6 +49,6 @@ def listen(name: str, timeout: float | None, count: int | None, cluster: str, no
             else:
                 lost = f" ({each.missed} lost before this)" if each.missed else ""
                 said = visible(each.value.decode(errors="backslashreplace"))
-                click.echo(f"{each.client}@{each.sender}: {said}{lost}")
+                click.echo(f"{visible(each.client)}@{each.sender}: {said}{lost}")
             if number == count:
                 break

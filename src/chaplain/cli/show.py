@@ -69,7 +69,7 @@ def put_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]], capt
         caption_style="" if plain else "table.caption",
     )
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(visible(column)), overflow="fold")
     for row in rows:
         table.add_row(*(Text(visible(_cell(row.get(column)))) for column in columns))
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
@@ -126,4 +126,4 @@ def somebody_answers() -> bool:
 def progress(text: str) -> None:
     """A line on how far we are, for people only: never into what a program reads."""
     if sys.stderr.isatty():
-        click.echo(text, err=True)
+        click.echo(visible(text), err=True)
