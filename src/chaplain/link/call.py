@@ -35,7 +35,6 @@ class Line:
         "due_ns",
         "echo",
         "echoed",
-        "introduction",
         "key",
         "offer",
         "queued_bytes",
@@ -52,8 +51,6 @@ class Line:
         self.to = b""
         self.echoed = b""
         """The peer's nonce that the last greeting of the live offer echoed."""
-        self.introduction = 0
-        """Which `Introduce` that greeting spoke from."""
         self.queued_bytes = 0
         self.session: Session | None = None
         self.due_ns = 0

@@ -58,7 +58,10 @@ class Forget(Frozen, frozen=True):
 
 
 class Introduce(Frozen, frozen=True):
-    """What our greetings say of us from now on, beside what the link puts in itself."""
+    """What our greetings say of us from now on, beside what the link puts in itself.
+
+    A session may still rest on a greeting that was written before: who changes its words says so in each session, too.
+    """
 
     pools: tuple[str, ...]
     status: int

@@ -40,7 +40,6 @@ class Handshake:
         self._role = "client" if book.ring is None else "node"
         self._address = split_endpoint(book.settings.endpoint) if book.settings.endpoint else ("", 0)
         self._introduce = Introduce((), 0, {})
-        self._introduction = 1
 
     def introduce(self, introduce: Introduce) -> None:
         """Speak so from now on. Raises `ValueError` for what no HELLO can hold."""
@@ -51,7 +50,6 @@ class Handshake:
             raise ValueError("a greeting has room for at most 200 headers beside the link's own")
         commands.encode(Hello(1, *self._address, introduce.pools, introduce.status, introduce.headers))
         self._introduce = introduce
-        self._introduction += 1
 
     # Dialling.
 
@@ -102,7 +100,6 @@ class Handshake:
         headers = {**codec.claim_headers(claim), **said.headers}
         frame = codec.encode(book.identity, offer, Hello(1, *self._address, said.pools, said.status, headers))
         line.echoed = line.echo
-        line.introduction = self._introduction
         line.queued_bytes += len(frame)
         book.counts["greetings_sent"] += 1
         book.out.append(Send(line.channel, frame))
@@ -134,12 +131,12 @@ class Handshake:
         if session is not None and claim.turn <= session.turn:
             raise Refusal("replayed", turn=claim.turn)
         line = book.offers.get(claim.echo) if claim.to == book.instance else None
-        if line is not None and not self._leads_to(line, channel, greeting):
-            raise Refusal("another endpoint leads there", endpoint=greeting.peer.endpoint)
-        if line is not None and not self._outdated(line, claim):
+        if line is None:
+            self._answer(now_ns, channel, greeting)
+        elif self._leads_to(line, channel, greeting):
             self._complete(now_ns, line, channel, greeting)
         else:
-            self._answer(now_ns, channel, greeting)
+            raise Refusal("another endpoint leads there", endpoint=greeting.peer.endpoint)
 
     def _leads_to(self, line: Line, channel: Channel, greeting: Greeting) -> bool:
         """Whether the peer that echoed the offer is the one this line was made for."""
@@ -149,10 +146,6 @@ class Handshake:
             return False
         # An endpoint known by another call is not this one's, whatever was echoed: offers can be overheard.
         return self._book.call_of(greeting.peer.endpoint) in (None, line.call)
-
-    def _outdated(self, line: Line, claim: Claim) -> bool:
-        """Whether the peer took its session from words of ours that have changed since: then greet once more."""
-        return line.echoed == claim.nonce and line.introduction != self._introduction
 
     # A greeting that proves the peer to be there.
 
@@ -247,12 +240,10 @@ class Handshake:
                 self.dial(now_ns, call)
             assert call.line is not None
             line = call.line
-        if line.offer is not None and claim.nonce == line.echoed and not self._outdated(line, claim):
+        if line.offer is not None and claim.nonce == line.echoed:
             return  # Answered already; the peer's proof is on its way.
         if line.queued_bytes > self._book.settings.queue_bytes_max:
             raise Refusal("queue is full")  # Somebody asks without end and reads nothing.
-        if self._outdated(line, claim):
-            self._book.drop_offer(line)
         line.echo, line.to = claim.nonce, claim.instance
         if call is None or call.state is State.CONNECTED:
             self.greet(now_ns, line)
