@@ -14,7 +14,7 @@ from chaplain.gossip import codec, contents
 from chaplain.gossip.card import INCARNATION_MAX
 from chaplain.gossip.codec import Accuse, Acknowledge, Cards, Compare, Entry, Leave, Message, Standing, Type, Want
 from chaplain.gossip.contents import Health, Key, Status, User
-from chaplain.gossip.events import EventSeen, HeardFrom, KeyStep, MemberChanged, State
+from chaplain.gossip.events import Assembled, EventSeen, HeardFrom, KeyConfirmed, KeyStep, MemberChanged, State
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
 from chaplain.link.keyring import key_id_of
@@ -196,19 +196,33 @@ def test_an_old_message_is_never_new_again_not_even_beyond_memory() -> None:
     assert not of(at.tell(LIAR, VICTIM.message(Type.USER, user(b"of the old run"))), EventSeen)
 
 
-def test_it_cannot_cut_off_a_member_by_rotating_it_alone() -> None:
-    at = stage()
+def rotate(at: Stage, *obeying: Partner) -> list[type]:
+    """The liar asks for each step of a rotation, and these take it. Gives the steps that we take."""
     key = b"k" * 32
     key_id = key_id_of(key)
-    steps = [Key(KeyStep.INSTALL, key_id, key), Key(KeyStep.USE, key_id), Key(KeyStep.REMOVE, b"old!", key_id)]
-    effects: list[object] = []
-    for step in steps:
-        effects += at.tell(LIAR, LIAR.message(Type.KEY, contents.put_key(step)))
+    taken: list[type] = []
+    for step in [Key(KeyStep.INSTALL, key_id, key), Key(KeyStep.USE, key_id), Key(KeyStep.REMOVE, b"old!", key_id)]:
+        effects = at.tell(LIAR, LIAR.message(Type.KEY, contents.put_key(step)))
+        ours = [type(effect) for effect in effects if isinstance(effect, InstallKey | UseKey | RemoveKey)]
+        taken += ours
+        if ours:
+            at.step(KeyConfirmed(step.step, step.key_id))
         confirmed = contents.put_key(Key(step.step, step.key_id))
-        effects += at.tell(LIAR, LIAR.message(Type.KEY_CONFIRMED, confirmed))
-    assert of(effects, InstallKey)
-    assert not of(effects, UseKey)
-    assert not of(effects, RemoveKey)
+        for partner in obeying:
+            at.tell(partner, partner.message(Type.KEY_CONFIRMED, confirmed))
+    return taken
+
+
+def test_it_cannot_cut_off_a_member_by_rotating_it_alone() -> None:
+    assert rotate(stage(), LIAR) == [InstallKey]
+
+
+def test_it_cannot_shut_out_a_node_that_is_away_by_rotating_all_others() -> None:
+    at, away = stage(), Partner(3)
+    at.step(Assembled({one.identifier: one.uri for one in (VICTIM, WITNESS, LIAR, away)}, ()))
+    assert rotate(at, VICTIM, WITNESS, LIAR) == [InstallKey]
+    at.meet(away)
+    assert rotate(at, VICTIM, WITNESS, LIAR, away) == [UseKey, RemoveKey]
 
 
 def test_an_acknowledgement_or_card_of_another_is_no_introduction() -> None:

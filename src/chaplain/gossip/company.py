@@ -40,7 +40,7 @@ class Company:
         self._membership = membership
         self._wanted: dict[int, str] = {}
         self._doors = Doors(voice, membership)
-        self._belonging: frozenset[int] = frozenset()
+        self.belonging: frozenset[int] = frozenset()
         """Who is a node of our cluster, whether or not it is present."""
         self._lost: dict[int, tuple[int, int]] = {}
         """Of each lost member: when to try again, and the pause after that."""
@@ -54,7 +54,7 @@ class Company:
 
     def belong(self, nodes: Mapping[int, str], gone: tuple[str, ...]) -> None:
         """Nodes of our cluster are at these URIs; those that were at the others were removed from it."""
-        self._belonging = frozenset(nodes)
+        self.belonging = frozenset(nodes)
         self._revision = -1
         for uri in gone:
             self._doors.close(uri, self._wanted.values())
@@ -143,7 +143,7 @@ class Company:
         me = self._voice.identifier
         if len(self._members) <= self._voice.settings.sessions_max + 1:
             return {identifier: None for identifier in self._members.present if identifier != me}
-        kept = self._voice.settings.always_met | self._belonging
+        kept = self._voice.settings.always_met | self.belonging
         configured = [identifier for identifier in self._members.present if identifier in kept and identifier != me]
         return dict.fromkeys([*configured, *self._members.neighbours(me)])
 

@@ -98,7 +98,7 @@ class GossipCore:
         self._suspicion = Suspicion(settings)
         self._membership = Membership(self._voice, self._suspicion, uri, incarnation)
         self._company = Company(self._voice, self._suspicion, self._membership)
-        self._rotation = Rotation(self._voice)
+        self._rotation = Rotation(self._voice, lambda: self._company.belonging)
         self._born_ns = now_ns
         built_in = {
             "version": software.encode,

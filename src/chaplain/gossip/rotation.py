@@ -2,15 +2,17 @@
 
 One node coordinates; any node can, and asking again anywhere takes up where a dead coordinator stopped. Every member
 tells *everybody* what it has done, so no member has to believe the coordinator: it begins to use a key only when it has
-itself seen every present member confirm that it holds it, and drops one only when it has seen every present member
-confirm that it uses the successor. So a liar who rotates only half of the cluster gets nobody cut off. Of two
-coordinators with different keys the one with the smaller key id goes on: it does not take the other's key, so nobody
-can begin to use that one.
+itself seen every member confirm that it holds it, and drops one only when it has seen every member confirm that it uses
+the successor: all that are present, and those that are away but belong to the cluster. So a liar who rotates only half
+of the cluster, or all of it while somebody is away, gets nobody cut off. Of two coordinators with different keys the
+one with the smaller key id goes on: it does not take the other's key, so nobody can begin to use that one.
 
 Refuses to know how keys are kept: `InstallKey` and its like go out, `KeyConfirmed` comes back when it is on disk.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 
 from chaplain.gossip import contents
 from chaplain.gossip.codec import Action, Message, Type
@@ -46,8 +48,10 @@ class _Run:
 
 
 class Rotation:
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: Voice, belonging: Callable[[], Iterable[int]]) -> None:
+        """`belonging` are the other nodes of the cluster, present or not, as far as that is agreed on."""
         self._voice = voice
+        self._belonging = belonging
         self._confirmed: dict[tuple[KeyStep, bytes], dict[int, None]] = {}
         self._run: _Run | None = None
 
@@ -119,13 +123,13 @@ class Rotation:
         return run is None or run.order.key_id >= key_id
 
     def _everybody(self, step: KeyStep, key_id: bytes) -> bool:
-        """Has every present member confirmed this?"""
-        missing = self._missing(Key(step, key_id), ())
+        """Has every member confirmed this that is present, or will be again?"""
+        missing = self._missing(Key(step, key_id), self._belonging())
         if missing:
             self._voice.counts["key_steps_held"] += 1
         return not missing
 
-    def _missing(self, key: Key, required: tuple[int, ...]) -> tuple[int, ...]:
+    def _missing(self, key: Key, required: Iterable[int]) -> tuple[int, ...]:
         confirmed = self._confirmed.get((key.step, key.key_id), {})
         wanted = sorted({*self._voice.members.present, *required})
         return tuple(identifier for identifier in wanted if identifier not in confirmed)
