@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.executor.executor_stage import Pair
+from tests.executor.executor_stage import Database, Order, Pair
 from tests.executor.hostile_statements import FINE, PREPARED, REFUSED
+
+from chaplain.runtime.databases import sqlite_requests
+from chaplain.runtime.databases.engine import EngineFailed
 
 
 @pytest.fixture
@@ -58,9 +61,43 @@ def test_queries_change_nothing_and_tell_nothing(pair: Pair) -> None:
     for sql in [*REFUSED, "insert into p values (1)", "with x as (select 1) delete from p", "drop table t"]:
         if "union all select n + 1 from r)" in sql or "t d" in sql or "t b" in sql or "t w" in sql:
             continue  # bounded by time: the test below
-        if "printf" in sql or "?" in sql or "group_concat" in sql:
+        if "printf" in sql or "?" in sql or "group_" in sql:
             continue
         with pytest.raises(QueryFailed):
             pair.steady.engine.query(sql, ())
     assert pair.steady.engine.fingerprint == fingerprint
     assert pair.steady.counted() == pair.restarted.counted()
+
+
+ROWS = "with recursive r(n) as (select 1 union all select n + 1 from r limit {}) "
+
+
+def test_a_query_is_stopped_by_its_memory_and_the_next_one_is_not(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What gathers rows as JSON grows without bound: with rows enough, by all the memory there is."""
+    from chaplain.runtime.databases import sqlite_reader
+
+    monkeypatch.setattr(sqlite_reader, "QUERY_MEMORY_MAX", 4 << 20)
+    gather = "select json_array_length(json_group_array({})) from r"
+    with pytest.raises(sqlite_reader.QueryFailed, match="memory"):
+        pair.steady.engine.query(ROWS.format(500) + gather.format("hex(zeroblob(100000)) || n"), ())
+    assert pair.steady.rows(ROWS.format(500) + gather.format("n")) == [(500,)]
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_steps_that_take_too_long_stop_the_executor_and_have_no_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: int
+) -> None:
+    """It is another moment on each executor: whoever is quicker, or is started again, goes on as if it had not been."""
+    order, database = Order(), Database(tmp_path)
+    database.apply(order.message("create table t(a)"))
+    work = order.message(*["insert into t " + ROWS.format(2000) + "select n from r"] * requests)
+    with monkeypatch.context() as slow:
+        slow.setattr(sqlite_requests, "MESSAGE_CPU_S_MAX", 0.0)
+        with pytest.raises(EngineFailed, match="take more than"):
+            database.apply(work)
+    database.reopen()
+    assert (database.engine.index, database.rows("select count(*) from t")) == (1, [(0,)])
+    database.apply(work)
+    assert [outcome.error for outcome in database.outcomes()] == [None] * (1 + requests)
+    assert database.rows("select count(*) from t") == [(2000 * requests,)]
+    database.engine.close()

@@ -119,6 +119,7 @@ class SqliteDatabase:
     def _apply(self, work: Work, done: int) -> Step:
         requests = list(requests_of(work))
         self._budget = dict(self._store.state.budget) if done else {}
+        self._runner.begin_message()
         self._begin()
         outcomes: list[Outcome] = []
         run_quickly = self._runner.run_quickly
@@ -164,6 +165,7 @@ class SqliteDatabase:
     def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
         """Carefully, as a request that is run alone; it may fail in a way that takes the transaction with it."""
         request = Request(0, 0, 0, values)
+        self._runner.begin_message()
         self._begin()
         try:
             self._around.set(timestamp_ns, b"", 0)

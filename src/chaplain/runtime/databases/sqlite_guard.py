@@ -41,17 +41,23 @@ LIMITS = {
 _FUNCTIONS = """
 abs avg ceil ceiling char coalesce concat concat_ws count cume_dist current_date current_time current_timestamp date
 datetime dense_rank first_value floor format glob group_concat hex if ifnull iif instr json json_array json_array_length
-json_error_position json_extract json_group_array json_group_object json_insert json_object json_patch json_pretty
-json_quote json_remove json_replace json_set json_type json_valid jsonb jsonb_array jsonb_extract jsonb_group_array
-jsonb_group_object jsonb_insert jsonb_object jsonb_patch jsonb_remove jsonb_replace jsonb_set julianday lag last_value
-lead length like likelihood likely lower ltrim max min nth_value ntile nullif octet_length percent_rank printf quote
-random randomblob rank replace round row_number rtrim sign sqrt strftime string_agg substr substring sum time timediff
-total trim trunc typeof unhex unicode unistr unistr_quote unixepoch unlikely upper zeroblob -> ->>
+json_error_position json_extract json_insert json_object json_quote json_remove json_replace json_set json_type
+json_valid jsonb jsonb_array jsonb_extract jsonb_insert jsonb_object jsonb_remove jsonb_replace jsonb_set julianday lag
+last_value lead length like likelihood likely lower ltrim max min nth_value ntile nullif octet_length percent_rank
+printf quote random randomblob rank replace round row_number rtrim sign sqrt strftime string_agg substr substring sum
+time timediff total trim trunc typeof unhex unicode unistr unistr_quote unixepoch unlikely upper zeroblob -> ->>
 sqlite_rename_table sqlite_rename_column sqlite_rename_test sqlite_rename_quotefix sqlite_drop_column
 sqlite_add_constraint sqlite_drop_constraint sqlite_find_constraint sqlite_fail
 """
 FUNCTIONS = frozenset(_FUNCTIONS.split())
-"""By their own value or the message's. The last two lines are what ALTER TABLE calls; SQLite lets nobody else."""
+"""By their own value or the message's. The last two lines are what ALTER TABLE calls; SQLite lets nobody else.
+
+What one call can take for minutes (`json_patch`, `json_pretty`) is not here: no bound of steps sees it.
+"""
+QUERY_FUNCTIONS = FUNCTIONS | {"json_group_array", "json_group_object", "jsonb_group_array", "jsonb_group_object"}
+"""Those of JSON that gather rows keep to no length: only where whoever takes too much can be stopped by its memory."""
+_COSTLY = ("unhex", 2)
+"""A form of an allowed function that takes minutes for long arguments."""
 
 _TABLES_OF_SQLITE = ("sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_sequence")
 _MODULES_ALLOWED = ("json_each", "json_tree")
@@ -98,6 +104,7 @@ class Guard:
         self._connection = connection
         self._names = names
         self._writes = writes
+        self._functions = FUNCTIONS if writes else QUERY_FUNCTIONS
         self._making = ""
         self.asked = True
         """Whether anything was asked since `begin`: not for a statement that was compiled before."""
@@ -108,6 +115,7 @@ class Guard:
         """Tables that the statement alters or drops."""
         self._dropping = False
         connection.drop_modules(_MODULES_ALLOWED)
+        connection.create_scalar_function(_COSTLY[0], None, _COSTLY[1])
         for limit, value in LIMITS.items():
             connection.limit(limit, value)
         connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
@@ -146,7 +154,7 @@ class Guard:
         if action in _FREE:
             return True
         if action == apsw.SQLITE_FUNCTION:
-            return str(two).lower() in FUNCTIONS
+            return str(two).lower() in self._functions
         if action == apsw.SQLITE_READ:
             return self._may_read(str(one), str(two))
         if not self._writes or database not in ("main", None, "temp"):

@@ -25,7 +25,11 @@ QUERY_ROWS_MAX = 100_000
 QUERY_BYTES_MAX = 4 * 1024 * 1024
 RESULTS_BYTES_MAX = 1024 * 1024
 """Of one answer; whoever wants more reads on."""
-_STEPS_A_CALL = 10_000
+QUERY_MEMORY_MAX = 256 * 1024 * 1024
+"""By how much SQLite's memory may grow meanwhile, also for others."""
+_STEPS_A_CALL = 500
+"""Some steps take a good part of a second."""
+_UNBOUNDED = 1 << 62
 _POSITION = f"select case when whole then idx else idx - 1 end from {OWN}state"
 _WRONG = (apsw.Error, ZoneAsked, ValueError, OverflowError, TypeError, KeyError)
 _BROKEN = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError, apsw.NoMemError, MemoryError)
@@ -39,18 +43,22 @@ class _Reader:
         self.around = Surroundings(self.connection)
         self.guard = Guard(self.connection, lambda: self._names, writes=False)
         self._end_s = 0.0
+        self._memory_max = _UNBOUNDED
         self._names: frozenset[str] = frozenset()
         self._version = -1
         self._stopped: Callable[[], bool] = bool
         self.connection.set_progress_handler(self._ends, _STEPS_A_CALL)
 
     def _ends(self) -> bool:
+        if apsw.memory_used() > self._memory_max:
+            raise QueryFailed(f"the query takes more than {QUERY_MEMORY_MAX >> 20} MiB of memory")
         return time.monotonic() > self._end_s or self._stopped()
 
     @contextmanager
     def own(self) -> Iterator[apsw.Connection]:
         self._stopped = bool
         self._end_s = time.monotonic() + QUERY_SECONDS_MAX
+        self._memory_max = _UNBOUNDED
         with self.guard.opened():
             yield self.connection
 
@@ -64,6 +72,7 @@ class _Reader:
             self.guard.begin()
             self.around.set(time.time_ns(), b"query", 0)
             self._end_s, self._stopped = time.monotonic() + QUERY_SECONDS_MAX, stopped
+            self._memory_max = apsw.memory_used() + QUERY_MEMORY_MAX
             return self._read(sql, parameters, index)
         finally:
             with self.own() as connection:

@@ -10,6 +10,7 @@ Invariant: whichever way it is run, a request has the same outcome and leaves th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import NoReturn, TypeAlias, TypeVar
 
@@ -32,6 +33,10 @@ QUICK_CALLS_MAX = 100
 """A statement that takes more calls of the progress handler is run carefully."""
 STEPS_MAX = 10_000_000
 """Of one request. Also of all requests of an identity in one message that take more than a quick one may."""
+MESSAGE_CPU_S_MAX = 300.0
+"""Steps differ in what they take, and a statement may be made of those that take most. Whoever gets here stops this
+executor, as a full disk would: it is not the same moment on every executor, so no outcome may depend on it.
+"""
 ANSWER_ROWS_MAX = 1000
 ANSWER_BYTES_MAX = 64 * 1024
 MESSAGE_MAX = 500
@@ -75,10 +80,17 @@ class Runner:
         self._calls = 0
         self._calls_max = self._limit = QUICK_CALLS_MAX
         self._spent = 0
+        self._began_s = 0.0
         connection.set_progress_handler(self._progress, STEPS_A_CALL)
+
+    def begin_message(self) -> None:
+        """What follows is charged to another message."""
+        self._began_s = time.thread_time()
 
     def _progress(self) -> bool:
         self._calls += 1
+        if self._calls_max != _UNBOUNDED and time.thread_time() - self._began_s > MESSAGE_CPU_S_MAX:
+            raise EngineFailed(f"the statements of a message take more than {MESSAGE_CPU_S_MAX:g} s")
         return self._calls > self._calls_max
 
     # Quickly.
