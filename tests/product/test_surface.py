@@ -102,10 +102,11 @@ def statements(shell: Shell) -> None:
 
 
 def talk(shell: Shell) -> None:
-    heard = listening(shell, "pool listen --pool chat --count 1 --output json", "pool broadcast hello --pool chat")
-    assert heard["value"] == "hello"
-    heard = listening(shell, "event listen --count 1 --output json", "event fire deployed v2")
-    assert (heard["type"], heard["value"]) == ("deployed", "v2")
+    say = "pool broadcast - --pool chat < letter"
+    heard = listening(shell, "pool listen --pool chat --count 1 --output json", say)
+    assert heard["value"] == "from a file"
+    heard = listening(shell, "event listen --count 1 --output json", "event fire deployed - < letter")
+    assert (heard["type"], heard["value"]) == ("deployed", "from a file")
     heard = listening(
         shell,
         "event listen --members --count 1 --node 1 --output json",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from chaplain.cli.audience import while_somebody_reads
-from chaplain.cli.octets import octets
+from chaplain.cli.octets import given
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, put_table, shown_value, visible
 
@@ -41,13 +41,14 @@ def fire(
     node: int | None,
     output: str,
 ) -> None:
-    """Send an event of this TYPE, with TEXT as its content, to everyone, or to one node."""
+    """Send an event of this TYPE, with TEXT (or with - standard input) as its content, to everyone, or to one node."""
+    content = given(text)
     with reach(cluster, node) as client:
         seen = None
         if acknowledge:
-            seen = client.fire(type, octets(text), to, acknowledge=True, timeout=timeout)
+            seen = client.fire(type, content, to, acknowledge=True, timeout=timeout)
         else:
-            client.fire(type, octets(text), to)
+            client.fire(type, content, to)
     if output == "json":
         put_json({"fired": type, **({} if seen is None else dict(seen))})
     elif seen is not None:

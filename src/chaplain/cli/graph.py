@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from chaplain.cli.audience import while_somebody_reads
 from chaplain.cli.journal import timestamp
-from chaplain.cli.octets import octets
+from chaplain.cli.octets import given, lines_of
 from chaplain.cli.reach import reach, talks, wait_for_news
 from chaplain.cli.show import check_rows, put_json, put_rows, shown_value
 from chaplain.errors import Missing
@@ -35,9 +34,9 @@ def append(text: str, stream: str, lines: bool, cluster: str, node: int | None, 
 
     When this returns, the event is on the disk of the node that took it.
     """
-    value = sys.stdin.buffer.read() if text == "-" else octets(text)
+    value = given(text)
     with reach(cluster, node) as client:
-        for one in value.splitlines() if lines else [value]:
+        for one in lines_of(value) if lines else [value]:
             put_json({"id": client.graph(stream).append(one).id})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from chaplain.cli.audience import while_somebody_reads
-from chaplain.cli.octets import octets
+from chaplain.cli.octets import given
 from chaplain.cli.reach import reach, talks
 from chaplain.cli.show import put_json, shown_value, visible
 
@@ -20,9 +20,10 @@ def pool() -> None:
 @click.option("--pool", "name", required=True, help="The pool to talk to.")
 @talks
 def broadcast(text: str, name: str, cluster: str, node: int | None, output: str) -> None:
-    """Send TEXT to everyone who has joined the pool."""
+    """Send TEXT, or with - what comes on standard input, to everyone who has joined the pool."""
+    value = given(text)
     with reach(cluster, node) as client:
-        client.pool(name).broadcast(octets(text))
+        client.pool(name).broadcast(value)
     if output == "json":
         put_json({"pool": name, "broadcast": True})
 

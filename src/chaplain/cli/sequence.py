@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from chaplain.cli.audience import while_somebody_reads
-from chaplain.cli.octets import octets
+from chaplain.cli.octets import given, lines_of
 from chaplain.cli.reach import reach, talks, wait_for_news
 from chaplain.cli.show import check_rows, put_json, put_rows, shown_value
 from chaplain.errors import Missing
@@ -30,8 +28,8 @@ def publish(text: str, stream: str, lines: bool, cluster: str, node: int | None,
 
     A number means: a majority of the work set holds this event and every one before it.
     """
-    data = sys.stdin.buffer.read() if text == "-" else octets(text)
-    values = data.splitlines() if lines else [data]
+    data = given(text)
+    values = lines_of(data) if lines else [data]
     with reach(cluster, node) as client:
         first = client.sequence(stream).publish_many(values)
     for number in range(first, first + len(values)):

@@ -1,0 +1,31 @@
+"""What commands take for octets, and for lines."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from chaplain.cli.octets import given, lines_of
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"\n", [b""]),
+        (b"a", [b"a"]),
+        (b"a\nb\n", [b"a", b"b"]),
+        (b"a\n\nb", [b"a", b"", b"b"]),
+        (b"a\r\nb\rc\x0bd\n", [b"a\r", b"b\rc\x0bd"]),
+    ],
+)
+def test_a_line_ends_with_a_line_feed_and_nothing_else(data: bytes, lines: list[bytes]) -> None:
+    assert lines_of(data) == lines == [line.removesuffix(b"\n") for line in io.BytesIO(data)]
+
+
+def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\r\n")))
+    assert given("--") == b"--"
+    assert given("-") == b"\xff\r\n"
