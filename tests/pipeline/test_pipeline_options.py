@@ -12,8 +12,18 @@ from pyspark.sql.types import ArrayType, StructType
 
 from chaplain.errors import ConfigError, Missing, Unreachable
 from chaplain.pipeline import source
-from chaplain.pipeline.options import Bound, Stretch, Target, check, check_named, duration_s, parse, resolve
-from chaplain.pipeline.rows import Span, cuts, header_lists
+from chaplain.pipeline.options import (
+    Bound,
+    Stretch,
+    Target,
+    check,
+    check_named,
+    duration_s,
+    parse,
+    resolve,
+    resolve_end,
+)
+from chaplain.pipeline.rows import Span, cuts, header_lists, rows_of
 from chaplain.pipeline.session import java_version, local_session
 from chaplain.pipeline.sink import parse_sink
 from chaplain.pipeline.source import limited
@@ -237,6 +247,25 @@ def test_what_was_dropped_takes_no_rows_of_a_batch() -> None:
     assert _spans(strict, 20, 20) == [], "nothing is asked for"
     with pytest.raises(Missing, match="'orders' holds offsets 60 to 99, not 20"):
         _spans(strict, 20, 70)
+
+
+def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    loose = _planner(Stretch(60, 100), failOnDataLoss="false", minPartitions="1")
+    for start, end in ((20, 70), (70, 80), (80, 80)):
+        _spans(loose, start, end)
+    assert caplog.messages == ["'orders': offsets 20 to 59 were dropped, and are left out"]
+    caplog.clear()
+    begin, end = Bound(offsets={"orders": 5}), Bound(offsets={"orders": 9})
+    wanted = Span(
+        "orders",
+        resolve(begin, "orders", STRETCH, fail_on_loss=False),
+        resolve_end(end, "orders", STRETCH, fail_on_loss=False),
+    )
+    assert (wanted.start, wanted.end) == (10, 9)
+    assert caplog.messages == ["'orders': offsets 5 to 9 were dropped, and are left out"]
+    caplog.clear()
+    assert list(rows_of([], Span("orders", 20, 22), ["offset"], fail_on_loss=False)) == []
+    assert caplog.messages == ["'orders': 0 messages stand where offsets 20 to 21 should; what is lost is left out"]
 
 
 def test_a_small_batch_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ files. A stream is a topic with the one partition 0.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -14,6 +15,8 @@ from typing import Literal
 
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Missing
+
+log = logging.getLogger(__name__)
 
 EARLIEST = -2
 LATEST = -1
@@ -292,7 +295,20 @@ class Stretch(Frozen, frozen=True):
 
 
 def resolve(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool) -> int:
-    """The offset that a bound stands for."""
+    """The offset that a bound stands for, at which reading begins."""
+    offset = _meant(bound, stream, stretch, fail_on_loss)
+    return min(kept_from(stream, offset, stretch, fail_on_loss), stretch.next)
+
+
+def resolve_end(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool) -> int:
+    """The same for the first offset that is not read. That one itself is no loss."""
+    offset = _meant(bound, stream, stretch, fail_on_loss)
+    if fail_on_loss and offset < stretch.first:
+        raise _absent(stream, offset, stretch)
+    return min(offset, stretch.next)
+
+
+def _meant(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool) -> int:
     time_ms = bound.time_ms if bound.time_ms is not None else (bound.times_ms or {}).get(stream)
     if time_ms is not None:
         offset = stretch.since(time_ms * 1_000_000)
@@ -304,14 +320,17 @@ def resolve(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool) -> 
         return stretch.first if offset == EARLIEST else stretch.next
     if fail_on_loss and offset > stretch.next:
         raise _absent(stream, offset, stretch)
-    return min(kept_from(stream, offset, stretch, fail_on_loss), stretch.next)
+    return offset
 
 
 def kept_from(stream: str, offset: int, stretch: Stretch, fail_on_loss: bool) -> int:
-    """Where to begin if that was the place: what was dropped before the first one kept is a loss."""
-    if fail_on_loss and offset < stretch.first:
+    """Where to begin if that was the place: what was dropped before the first one kept is a loss, and told."""
+    if offset >= stretch.first:
+        return offset
+    if fail_on_loss:
         raise _absent(stream, offset, stretch)
-    return max(offset, stretch.first)
+    log.warning("%r: offsets %d to %d were dropped, and are left out", stream, offset, stretch.first - 1)
+    return stretch.first
 
 
 def _absent(stream: str, offset: int, stretch: Stretch) -> Missing:

@@ -27,7 +27,18 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from chaplain.errors import ConfigError, Missing
-from chaplain.pipeline.options import LATEST, PARTITION, Bound, Options, check, check_named, kept_from, parse, resolve
+from chaplain.pipeline.options import (
+    LATEST,
+    PARTITION,
+    Bound,
+    Options,
+    check,
+    check_named,
+    kept_from,
+    parse,
+    resolve,
+    resolve_end,
+)
 from chaplain.pipeline.origin import Origin, open_origin, read_span, stretch
 from chaplain.pipeline.rows import Range, Span, fields, schema_text
 from chaplain.pipeline.sink import StreamWriter, Writer, parse_sink
@@ -115,7 +126,7 @@ class _Reader(DataSourceReader):
         for stream in chosen:
             known = origin.stretch(stream)
             start = resolve(options.starting, stream, known, options.fail_on_loss)
-            end = resolve(options.ending, stream, known, options.fail_on_loss)
+            end = resolve_end(options.ending, stream, known, options.fail_on_loss)
             wanted += _cut(origin, stream, start, end, options.min_partitions)
         return [_Part(one) for one in wanted] or [_Part(Range("", 0, 0, ()))]
 
