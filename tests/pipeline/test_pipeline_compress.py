@@ -75,7 +75,7 @@ def test_after_compress_a_new_node_catches_up_and_a_fold_is_what_executors_have(
     with three(directory, SMALL) as cluster:
         fill(cluster)
         before = {node.number: size_of(node) for node in cluster}
-        words = ("--cluster", directory, "--stream", STREAM, "--through", THROUGH, "--output", "json")
+        words = ("--cluster", directory, "--stream", STREAM, "--through", THROUGH, "--node", 2, "--output", "json")
         code, out, err = run(capsys, "compress", *words)
         assert code == 0, err
         freed = json.loads(out)

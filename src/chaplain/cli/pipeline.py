@@ -216,10 +216,12 @@ def _fold_row_changes(path: str, stream: str, master: str, remote: str) -> None:
 @cluster_option
 @click.option("--stream", required=True, metavar="S", help="The stream whose offsets say how far.")
 @click.option("--through", type=click.IntRange(0), metavar="OFFSET", help="The last one that goes; else all there are.")
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Prove node I's log, and ask it for the checkpoint.")
 @output_option
 @_spark
 @_always_once
-def compress(cluster: str, stream: str, through: int | None, output: str, master: str, remote: str) -> None:
+def compress(cluster: str, stream: str, through: int | None, node: int | None, output: str, master: str,
+             remote: str) -> None:  # fmt: skip
     """Make the log smaller: prove it, then have nodes drop what a checkpoint covers, of all streams.
 
     A log with a break is left as it is: the breaks are printed as `verify` does, and the exit code is 3.
@@ -230,7 +232,7 @@ def compress(cluster: str, stream: str, through: int | None, output: str, master
     from chaplain.pipeline.breaks import shown  # noqa: PLC0415
 
     try:
-        freed = run(spark, cluster=cluster, stream=stream, through=through, tell=progress)
+        freed = run(spark, cluster=cluster, stream=stream, through=through, node=node, tell=progress)
     except Broken as broken:
         for one in broken.breaks:
             put_json(shown(one))

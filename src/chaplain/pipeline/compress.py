@@ -61,29 +61,36 @@ def compress(
     cluster: str | Path,
     stream: str,
     through: int | None = None,
+    node: int | None = None,
     wait: float = WAIT_S,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Freed]:
     """Drop the log up to offset `through` of a stream, or up to its end, on every node that can be reached.
 
-    Everything in the log is proven first. `Broken` if something does not hold; `Refused` if it is not proven so far.
+    Everything in the log is proven first: that of the node that got furthest, or of `node`, which is then asked for the
+    checkpoint, too. `Broken` if something does not hold; `Refused` if it is not proven so far.
     """
     cluster = str(cluster)
-    with Client.connect(cluster, timeout=_ANSWER_S) as client:
+    with Client.connect(cluster, node=node, timeout=_ANSWER_S) as client:
         index = _index_of(client, stream, through)
     tell("proving")
-    proof = prove(spark, cluster=cluster)
+    proof = prove(spark, cluster=cluster) if node is None else prove(spark, path=_segments_of(cluster, node))
     if proof.breaks:
         raise Broken(proof.breaks)
     proven = proof.state.point.index if proof.state.point is not None else 0
     if proven < index:
         raise Refused(f"the log is proven up to message {proven}, and {index} was to go: try again")
     before = {node: log for node, log in _logs(cluster).items() if log}
-    with Client.connect(cluster, timeout=_ANSWER_S) as client:
+    with Client.connect(cluster, node=node, timeout=_ANSWER_S) as client:
         position = client.checkpoint(index)
     tell(f"checkpoint behind message {position}")
     after = _await(cluster, position, wait)
     return [_freed(node, before[node], after[node]) for node in sorted(before) if after.get(node)]
+
+
+def _segments_of(cluster: str, node: int) -> Path:
+    """Where the files of one node are, if it is on this machine."""
+    return find_cluster(cluster).parent / f"node-{node}" / "segments"
 
 
 def _index_of(client: Client, stream: str, through: int | None) -> int:
