@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import mmap
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 from uuid import UUID
 
 from chaplain import durable
 from chaplain.config import SEGMENTS, NodeConfig
-from chaplain.errors import ConfigError
+from chaplain.errors import ConfigError, Malformed
 from chaplain.journal.checkpoint import checkpoint_name
 from chaplain.journal.cluster_message import genesis
 from chaplain.journal.core import JournalCore
@@ -31,7 +33,7 @@ from chaplain.journal.signing import Wrapping
 from chaplain.journal.standing import DISK_BYTES
 from chaplain.link.keyring import KeyRing
 from chaplain.runtime.secrets import read_keyring, read_public_key
-from chaplain.segment.files import list_segments
+from chaplain.segment.files import OpenSegment, SegmentFile, list_segments
 from chaplain.segment.layout import Bytes
 
 DISK_FILE = f"{SEGMENTS}/disk"
@@ -185,9 +187,32 @@ def segments_of(folder: Path, log: str) -> Iterator[tuple[int, Bytes]]:
 
 
 def read_log(folder: Path, log: str, wanted: ReadLog) -> LogRead:
-    """What stands between two positions. A file that was recycled meanwhile shows as nothing."""
-    files = (_mapped(segment.path) for segment in list_segments(folder, log))
+    """What stands between two positions. A file that was dropped or recycled meanwhile shows as nothing."""
+    files: list[Bytes] = []
+    for segment in _between(list_segments(folder, log), wanted.start, wanted.end):
+        with suppress(FileNotFoundError):
+            files.append(_mapped(segment.path))
     return LogRead(wanted.token, records_between(files, wanted.start, wanted.end))
+
+
+def _between(segments: list[SegmentFile], start: int, end: int) -> list[SegmentFile]:
+    """Those that hold something between two positions: a log may have thousands, each further on than the one before.
+
+    If one cannot say where it begins, all of them: who reads them looks for itself.
+    """
+    try:
+        first = max(0, bisect_right(segments, start, key=_base) - 1)
+        return segments[first : bisect_left(segments, end, first, key=_base)]
+    except Malformed:
+        return segments
+
+
+def _base(segment: SegmentFile) -> int:
+    try:
+        with OpenSegment(segment.path) as file:
+            return file.header.base
+    except FileNotFoundError:
+        return 0  # segments go from the front
 
 
 def free_bytes(folder: Path) -> int:
