@@ -365,6 +365,9 @@ class ClusterFile(Frozen, frozen=True):
     nodes: tuple[ClusterNode, ...]
 
 
+msgspec.json.Decoder(ClusterFile)  # looked at now: msgspec dies if two threads are the first to convert to a class
+
+
 def find_cluster(where: str | Path) -> Path:
     """The cluster's file, from its path or that of its directory."""
     path = Path(where)

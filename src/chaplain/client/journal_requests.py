@@ -217,12 +217,16 @@ def _offset(given: int) -> int:
     return arguments.number("offsets", given, said="count from 0")
 
 
+_streams = reader(list[StreamRecord])
+_clients = reader(list[ClientRecord])
+
+
 def streams() -> Ask[list[StreamRecord]]:
-    return Ask(lambda call, timeout_ns: AskWish(call, ListStreams(0), timeout_ns), reader(list[StreamRecord]))
+    return Ask(lambda call, timeout_ns: AskWish(call, ListStreams(0), timeout_ns), _streams)
 
 
 def clients() -> Ask[list[ClientRecord]]:
-    return Ask(lambda call, timeout_ns: AskWish(call, ListClients(0), timeout_ns), reader(list[ClientRecord]))
+    return Ask(lambda call, timeout_ns: AskWish(call, ListClients(0), timeout_ns), _clients)
 
 
 def wrap_secret(key: str | bytes, secret: bytes) -> Ask[bytes]:

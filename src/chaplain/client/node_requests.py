@@ -18,10 +18,11 @@ from chaplain.journal.node_message import NOBODY, SERIALIZERS_MAX, AddNode, Entr
 
 _INDEX = slice(4, 12)
 """Where the full id of an entry has the message."""
+_assembly = reader(AssemblyRecord)
 
 
 def assembly() -> Ask[AssemblyRecord]:
-    return Ask(lambda call, timeout_ns: AskWish(call, ListNodes(0), timeout_ns), reader(AssemblyRecord))
+    return Ask(lambda call, timeout_ns: AskWish(call, ListNodes(0), timeout_ns), _assembly)
 
 
 def change_nodes(message: NodeMessage) -> Ask[str]:

@@ -58,6 +58,9 @@ class _Carried(Frozen, frozen=True, array_like=True):
     packs: bytes
 
 
+_carried = msgspec.msgpack.Decoder(_Carried)
+
+
 def pack_proof(message: ProofIs, packs: bytes) -> bytes:
     """What a node said, on its way to whoever asked."""
     answer = (message.cluster, message.key, message.first_stream, message.first_bytes, message.second_stream)
@@ -66,7 +69,7 @@ def pack_proof(message: ProofIs, packs: bytes) -> bytes:
 
 def read_proof(carried: bytes) -> Proof:
     """Raises `Malformed` if the node did not give two packs."""
-    found = msgspec.msgpack.decode(carried, type=_Carried)
+    found = _carried.decode(carried)
     cluster, key, first_stream, first_bytes, second_stream = found.answer
     if not 0 <= first_bytes <= len(found.packs):
         raise Malformed("proof: not two packs")

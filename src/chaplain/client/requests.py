@@ -69,18 +69,18 @@ def ping() -> Ask[float]:
 
 
 def status() -> Ask[dict[str, Any]]:
-    return _request(GetStatus, reader(dict[str, Any]))
+    return _request(GetStatus, _plain)
 
 
 def members() -> Ask[list[Member]]:
-    return _request(GetMembers, reader(list[Member]))
+    return _request(GetMembers, _members)
 
 
 def ask(question: str, timeout_s: float | None, content: bytes) -> Ask[Answer]:
     arguments.name("a question", question)
     wait_s = ANSWER_TIMEOUT_S if timeout_s is None else arguments.timeout_s(timeout_s)
     sent = check_content("a question", content)
-    return _request(lambda call: AskQuestion(call, question, int(wait_s * _NS)), reader(Answer), sent, wait_s + GRACE_S)
+    return _request(lambda call: AskQuestion(call, question, int(wait_s * _NS)), _answer, sent, wait_s + GRACE_S)
 
 
 def fire(event: str, content: bytes, target: int | None) -> Ask[None]:
@@ -93,7 +93,7 @@ def fire_and_wait(event: str, content: bytes, target: int | None, timeout_s: flo
     wait_s = ANSWER_TIMEOUT_S if timeout_s is None else arguments.timeout_s(timeout_s)
     return _request(
         lambda call: FireAndWait(call, event, int(wait_s * _NS), target),
-        reader(Acknowledgement),
+        _acknowledgement,
         sent,
         wait_s + GRACE_S,
     )
@@ -110,7 +110,7 @@ def broadcast(pool: str, value: bytes) -> Ask[None]:
 
 def rotate_keys() -> Ask[dict[str, Any]]:
     """Waits longer than the node does, or nobody would hear who holds it up."""
-    return _request(RotateKeys, reader(dict[str, Any]), timeout_s=ROTATION_NS / _NS + GRACE_S)
+    return _request(RotateKeys, _plain, timeout_s=ROTATION_NS / _NS + GRACE_S)
 
 
 def listen(members: bool = False) -> Ask[None]:
@@ -164,6 +164,9 @@ def _request(
 
 
 def reader(kind: type[T]) -> Callable[[bytes], T]:
+    """To be made when its module is imported: msgspec looks at a class when it is first asked to decode one, and the
+    process dies if two threads come to that at once.
+    """
     decoder = msgspec.json.Decoder(kind)
 
     def read(payload: bytes) -> T:
@@ -177,3 +180,9 @@ def reader(kind: type[T]) -> Callable[[bytes], T]:
 
 def _nothing(payload: bytes) -> None:
     return None
+
+
+_plain = reader(dict[str, Any])
+_members = reader(list[Member])
+_answer = reader(Answer)
+_acknowledgement = reader(Acknowledgement)

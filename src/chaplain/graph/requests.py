@@ -10,7 +10,7 @@ short cut for the node that gave them.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -97,6 +97,7 @@ class Page(Frozen, frozen=True, array_like=True):
 
 
 _requests: msgspec.msgpack.Decoder[GraphRequest] = msgspec.msgpack.Decoder(GraphRequest)
+_answers: dict[type, msgspec.msgpack.Decoder[Any]] = {kind: msgspec.msgpack.Decoder(kind) for kind in (Appended, Page)}
 _encoder = msgspec.msgpack.Encoder()
 T = TypeVar("T")
 
@@ -125,6 +126,7 @@ def wanted(body: bytes) -> Want | None:
 
 def decode_answer(payload: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.msgpack.decode(payload, type=kind)
+        answer: T = _answers[kind].decode(payload)
     except UNREADABLE as error:
         raise Malformed(f"the node's answer: {error}; are client and node of the same version?") from None
+    return answer

@@ -57,6 +57,7 @@ SMALL_ROWS = 20_000
 IDLE_S = 0.1
 COMPACT_FILES = 24
 """Small files behind one another before they are made one."""
+_written = msgspec.msgpack.Decoder(Written)
 
 
 class LandTask(Frozen, frozen=True):
@@ -271,4 +272,4 @@ def _write(spark: SparkSession | None, cut: Sequence[Range | LiveSpan], table: s
         return [write_file(task) for task in tasks]
     text = base64.b64encode(msgspec.msgpack.encode(tasks)).decode()
     found = collect(spark.read.format("chaplain-land").option("tasks", text).load())
-    return sorted((msgspec.msgpack.decode(bytes(row.data), type=Written) for row in found), key=lambda one: one.start)
+    return sorted((_written.decode(bytes(row.data)) for row in found), key=lambda one: one.start)

@@ -44,6 +44,7 @@ from chaplain.pipeline.tables import (
 from chaplain.segment.layout import HASH_BYTES
 
 ROWS_A_STEP = 65_536
+_table_runs = msgspec.msgpack.Decoder(TableRun)
 
 
 class _Part(InputPartition):
@@ -131,7 +132,7 @@ def _runs(spark: SparkSession | None, tables: str, stream: str, chains: bool) ->
     spark.dataSource.register(TableRunsSource)
     options = {"tables": tables, "stream": stream, "chains": str(chains).lower()}
     rows = collect(spark.read.format("chaplain-table-runs").options(**options).load())
-    return [msgspec.msgpack.decode(bytes(row.data), type=TableRun) for row in rows]
+    return [_table_runs.decode(bytes(row.data)) for row in rows]
 
 
 def join(

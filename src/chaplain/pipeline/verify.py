@@ -35,6 +35,8 @@ from chaplain.pipeline.table_proof import find_table_breaks
 from chaplain.segment.arrow import cell_of
 
 BREAKS = "stream string, offset bigint, kind string, expected string, found string"
+_plans = msgspec.msgpack.Decoder(Plan)
+_runs = msgspec.msgpack.Decoder(Run)
 
 
 class Proof(Frozen, frozen=True):
@@ -135,8 +137,8 @@ def _prove(spark: SparkSession, asked: Asked) -> tuple[Proof, Plan]:
     spark.dataSource.register(RunsSource)
     text = base64.b64encode(msgspec.msgpack.encode(asked)).decode()
     rows = collect(spark.read.format("chaplain-runs").option("asked", text).load())
-    plan = next(msgspec.msgpack.decode(bytes(row.data), type=Plan) for row in rows if row.kind == "plan")
-    runs = [msgspec.msgpack.decode(bytes(row.data), type=Run) for row in rows if row.kind == "run"]
+    plan = next(_plans.decode(bytes(row.data)) for row in rows if row.kind == "plan")
+    runs = [_runs.decode(bytes(row.data)) for row in rows if row.kind == "run"]
     return joined(plan, runs), plan
 
 

@@ -46,6 +46,8 @@ _FORGET = f"""
 delete from {OWN}.read where stream = $1::text and number <=
 (select number from {OWN}.read where stream = $1::text order by number desc limit 1 offset $2::bigint)"""
 _NOTED = f"select acl, client_id, last_id from {OWN}.read where stream = $1::text order by number"
+_tallies = msgspec.msgpack.Decoder(dict[str, Tally])
+_shape = msgspec.msgpack.Decoder(list[Made])
 
 
 class State(Position, frozen=True):
@@ -112,8 +114,8 @@ class Store:
         if version != VERSION:
             raise EngineFailed(f"the database's state is of version {version}, not {VERSION}")
         try:
-            known = msgspec.msgpack.decode(tallies, type=dict[str, Tally])
-            made = msgspec.msgpack.decode(shape, type=list[Made])
+            known = _tallies.decode(tallies)
+            made = _shape.decode(shape)
         except msgspec.MsgspecError as error:
             raise EngineFailed(f"the database's state: {error}") from None
         return State(index, requests, whole, known, bytes(fingerprint), changes, made)

@@ -33,6 +33,7 @@ create table if not exists {OWN}read(
     number integer primary key, acl blob, client_id integer, last_id integer, unique (acl, client_id));
 """
 _encode = msgspec.msgpack.Encoder().encode
+_tallies = msgspec.msgpack.Decoder(dict[str, Tally])
 _WRITE = f"update {OWN}state set idx=?, requests=?, whole=?, tallies=?, fingerprint=?, budget=?, changes=?, seal=?"
 _KEEP = f"insert into {OWN}results(acl, client_id, first_id, last_id, body) values (?,?,?,?,?)"
 
@@ -74,7 +75,7 @@ def state_of(connection: apsw.Connection, stream: str) -> State | None:
         raise Damaged("its position and tallies are not as they were written")
     _, _, index, requests, whole, tallies, fingerprint, budget, changes = sealed
     try:
-        known = msgspec.msgpack.decode(tallies, type=dict[str, Tally])
+        known = _tallies.decode(tallies)
         left = msgspec.msgpack.decode(budget, type=dict[bytes, int])
     except (msgspec.MsgspecError, TypeError) as error:
         raise Damaged(f"its position and tallies: {error}") from None

@@ -1,0 +1,59 @@
+"""msgspec looks at a class when it is first to decode one, and the process dies if two threads come to that at once.
+
+So whatever a client decodes is looked at when it is imported: then threads may begin with anything, all at once.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import sys
+from contextlib import suppress
+
+from chaplain import AsyncClient, Client
+from chaplain.client import graph, journal_requests, node_requests, proof, requests, sequence_requests
+from chaplain.config import load_cluster
+from chaplain.errors import Malformed
+from chaplain.graph.requests import ReadSnapshot
+from msgspec import DecodeError
+
+USES = {
+    "load_cluster": lambda: load_cluster(sys.argv[1]),
+    "status": lambda: requests.status().read(b""),
+    "members": lambda: requests.members().read(b""),
+    "ask": lambda: requests.ask("x", 1, b"").read(b""),
+    "fire": lambda: requests.fire_and_wait("x", b"", None, 1).read(b""),
+    "rotate_keys": lambda: requests.rotate_keys().read(b""),
+    "streams": lambda: journal_requests.streams().read(b""),
+    "clients": lambda: journal_requests.clients().read(b""),
+    "nodes": lambda: node_requests.assembly().read(b""),
+    "proof": lambda: proof.read_proof(b""),
+    "append": lambda: graph.append("x", b"").read(b""),
+    "read": lambda: graph.look_up(ReadSnapshot("x"), 1).read(b""),
+    "publish": lambda: sequence_requests.publish("x", [b""]).read(b""),
+    "look": lambda: sequence_requests.look("x", 1, 1, 0).read(b""),
+}
+
+def note(frame, event, _):
+    if event == "call" and frame.f_code.co_name == "get_class_annotations":
+        looked.add(use)
+
+looked = set()
+for use, perform in USES.items():
+    sys.setprofile(note)
+    with suppress(Malformed, DecodeError):
+        perform()
+    sys.setprofile(None)
+print(*sorted(looked))
+"""
+
+
+def test_no_class_is_looked_at_when_a_client_is_used(tmp_path: Path) -> None:
+    node = '[[nodes]]\nid = 1\nendpoint = "tcp://127.0.0.1:7001"\nkey = "k"\n'
+    cluster = f'cluster = "x"\nseal = "hmac-sha256"\nidentity = "i"\n{node}'
+    (tmp_path / "cluster.toml").write_text(cluster)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("\n", "")
