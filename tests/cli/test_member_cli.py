@@ -34,6 +34,14 @@ def status(cluster: Path) -> dict:
 
 
 def test_a_node_joins_takes_over_and_the_first_one_leaves(cluster):
+    with Client.connect(cluster, timeout=30) as lasting:
+        _replace_the_first(cluster)
+        # It was given the first one and nobody else.
+        assert [message.value for message in lasting.journal("s").read()] == [b"hello"]
+        assert lasting.journal("s").write(b"still here").offset == 1
+
+
+def _replace_the_first(cluster: Path) -> None:
     added = member(cluster, "add", "--role", "executor", "--role", "ingest")
     assert (added["id"], added["roles"]) == (2, ["executor", "ingest"])
     assert member(cluster, "add", "--id", "2")["roles"] == ["config"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from hashlib import sha256
 from random import Random
 
 from chaplain.client.core import ClientCore
@@ -10,7 +11,7 @@ from chaplain.client.events import Began, Call, Cancelled, ClientEffect, Outcome
 from chaplain.core import Arrived, Connected, Dial, Disconnected, Drained, HangUp, Report, Send, Woken
 from chaplain.desk import messages
 from chaplain.desk.messages import ClientRequest, Done, EventItem, Failed, NodeReply, PoolItem, Started
-from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Peer, Said, Say
+from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Peer, Pin, Said, Say
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, DecenAck, Hello, Ping
 
@@ -28,6 +29,8 @@ class PlainLink:
         self.full = False
         self.lost = 0
         self.drained = 0
+        self.pinned: frozenset[bytes] = frozenset()
+        """Nodes whose greetings are believed; empty: everybody's."""
 
     def step(self, now_ns: int, event: LinkInput) -> list[LinkEffect]:
         match event:
@@ -44,8 +47,13 @@ class PlainLink:
                 parted = [] if instance is None else [Parted(peer_of(instance, endpoint), reason, 0)]
                 return [*parted, *self._dial(endpoint)]
             case Arrived(int() as dial, frame) if dial in self.dials and frame.startswith(b"HELLO"):
+                peer = peer_of(frame[5:], self.dials[dial])
+                if self.pinned and peer.key not in self.pinned:
+                    return [Report("greeting refused", self.dials[dial], {"reason": "key not pinned"})]
                 self.met[dial] = frame[5:]
-                return [Met(peer_of(frame[5:], self.dials[dial]), HELLO)]
+                return [Met(peer, HELLO)]
+            case Pin(keys, gone):
+                self.pinned = (self.pinned | keys) - gone
             case Arrived(int() as dial, frame) if frame.startswith(b"REFUSE"):
                 return [Report("greeting refused", self.dials[dial], {"reason": frame[6:].decode()})]
             case Arrived(int() as dial, frame) if dial in self.met:
@@ -74,7 +82,11 @@ class PlainLink:
 
 
 def peer_of(instance: bytes, endpoint: str) -> Peer:
-    return Peer(instance, 1, b"k" * 32, endpoint)
+    return Peer(instance, 1, key_of(instance), endpoint)
+
+
+def key_of(instance: bytes) -> bytes:
+    return sha256(instance).digest()
 
 
 class PlainNode:

@@ -9,7 +9,7 @@ import pytest
 from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, Stage, lease, pack, petition
 
 from chaplain.journal import client_messages, config_message, ingest_message, peer_messages, transaction, verdict
-from chaplain.journal.client_messages import Opened, Receipts, Run, Write
+from chaplain.journal.client_messages import MembersAre, Opened, Receipts, Run, Whereabouts, Write
 from chaplain.journal.cluster_message import Reference
 from chaplain.journal.config_message import AddIdentity, FenceLane, LeaseLane, RetireLane
 from chaplain.journal.decided import ConfigVerdict, DataVerdict
@@ -29,6 +29,9 @@ BOB_ADDED = AddIdentity("bob", 1, BOB.key, ("bob-*",), ("*",))
 RECEIPT = Receipts((Run(1, 1, 1, "orders", 0, 2, 2, 1, 2 * 10**9, b"\xaa" * 32),))
 ASK = AskPayload(Reference(2, 5, 9), b"\xdd" * 32)
 ACK = Ack((Reference(1, 7, 3), Reference(2, 5, 9)))
+MEMBERS = MembersAre(
+    (Whereabouts(b"\xb4" * 32, "tcp://10.0.0.4:7400"),), (Whereabouts(b"\xa1" * 32, "tcp://10.0.0.1:7400"),)
+)
 EXAMPLES = {
     "pack": bytes(PACK.raw),
     "ingest": ingest_message.decode(INGEST).front,
@@ -39,6 +42,7 @@ EXAMPLES = {
     "ask": peer_messages.encode(ASK)[0],
     "ack": peer_messages.encode(ACK)[0],
     "opened": client_messages.encode(Opened(1, 3, "stage", b"\xaa" * 15, "alice", 4096, 65536, 0, ("alice",))),
+    "members": client_messages.encode(MEMBERS),
     "write": client_messages.encode(Write("main", True)),
     "receipts": client_messages.encode(RECEIPT),
 }

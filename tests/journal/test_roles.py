@@ -8,7 +8,16 @@ from requests_stage import BOB, NODES, pack, petition
 
 from chaplain.core import Halt
 from chaplain.journal import peer_messages
-from chaplain.journal.client_messages import Ended, Failed, ListNodes, NotWritten, Read, SubmitPetition
+from chaplain.journal.client_messages import (
+    Ended,
+    Failed,
+    ListNodes,
+    MembersAre,
+    NotWritten,
+    Read,
+    SubmitPetition,
+    Whereabouts,
+)
 from chaplain.journal.config_message import AddIdentity, acl_id
 from chaplain.journal.journal_events import Told
 from chaplain.journal.node_message import AddNode, EntryType, NewSet, RemoveNode, Stage, Step, encode_step
@@ -181,6 +190,35 @@ def test_where_members_are_is_told_at_the_start_and_whenever_they_change(cluster
     heir = AddNode(EntryType.ADD_EXECUTOR_NODE, 5, NEWCOMER.uri, NODES[5].key, b"\x05" * 16)
     admin.petition(petition(heir, nonce=b"h" * 16))
     assert where(cluster.master) == ({1, 2, 3, 5} - {cluster.master}, ())
+
+
+def test_clients_are_told_who_belongs_to_the_cluster_and_who_was_removed(cluster, admin):
+    places = {node: Whereabouts(NODES[node].key, one.uri) for node, one in enumerate(assembly(cluster).nodes, 1)}
+    places[4] = Whereabouts(NEWCOMER.key, NEWCOMER.uri)
+    cluster.settle()
+    assert admin.told(MembersAre) == [MembersAre((places[1], places[2], places[3]), ())]
+    stranger = Client(cluster, BOB, name="bob").connect(cluster.master)
+    leaving = follower(cluster)
+    guest = Client(cluster).connect(leaving)
+
+    assert admin.petition(petition(NEWCOMER, nonce=b"m" * 16)).kind == "applied"
+    cluster.rest(10**9)
+    assert len(admin.told(MembersAre)) == 1, "it is not here yet, and would let nobody in"
+    cluster.start(4)
+    cluster.until(lambda: len(admin.told(MembersAre)) == 2)
+    assert admin.told(MembersAre)[-1] == MembersAre(tuple(places.values()), ())
+    change(cluster, admin, AddNode(EntryType.ADD_INGEST_NODE, 4), b"i" * 16)
+    assert len(admin.told(MembersAre)) == 2, "nobody came, and nobody went"
+
+    stay = tuple(number for number in (1, 2, 3) if number != leaving)
+    change(cluster, admin, NewSet(stay), b"s" * 16)
+    change(cluster, admin, RemoveNode(EntryType.REMOVE_INGEST_NODE, leaving), b"j" * 16)
+    change(cluster, admin, RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, leaving), b"e" * 16)
+    cluster.agree()
+    now = MembersAre(tuple(places[node] for node in (*stay, 4)), (places[leaving],))
+    assert admin.told(MembersAre)[-1] == now
+    assert guest.told(MembersAre)[-1] == now, "the one that goes says so itself"
+    assert stranger.told(MembersAre) == []
 
 
 def test_only_admins_change_nodes_and_nobody_asks_for_a_later_stage(cluster, admin):

@@ -9,7 +9,7 @@ from link_stage import SECOND_NS, Actor, Stage
 
 from chaplain.core import Arrived, HangUp, Send
 from chaplain.link import greeting
-from chaplain.link.events import InstallKey, Meet, Register
+from chaplain.link.events import InstallKey, Meet, Pin, Register
 from chaplain.link.identity import Identity, to_text
 from chaplain.link.keyring import KeyRing
 from chaplain.link.offer import Offer
@@ -326,3 +326,22 @@ def test_a_share_of_low_order_makes_no_session() -> None:
     assert node.sessions == set()
     stage.settle()
     assert node.sessions == {client.instance}
+
+
+def test_a_node_that_is_pinned_later_is_believed_until_it_is_gone() -> None:
+    stage, node, client = stage_with_client()
+    second = stage.node("second")
+    second.step(Register({client.core.identity.key: "meter"}))
+    client.meet(second)
+    stage.settle()
+    assert client.reasons("greeting refused") == ["key not pinned"]
+    key = second.core.identity.key
+    client.step(Pin(frozenset({key}), frozenset()))
+    client.meet(node)
+    stage.run(15 * SECOND_NS)
+    assert client.sessions == {node.instance, second.instance}
+    client.step(Pin(frozenset(), frozenset({key})))
+    stage.cut(stage.between(client, second))
+    stage.run(15 * SECOND_NS)
+    assert client.sessions == {node.instance}
+    assert set(client.reasons("greeting refused")) == {"key not pinned"}

@@ -86,6 +86,7 @@ from chaplain.desk.messages import (
 )
 from chaplain.errors import Malformed
 from chaplain.journal import client_messages
+from chaplain.journal.client_messages import MembersAre
 from chaplain.link.events import Dropped, LinkEffect, LinkInput, Missed, Said
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, Broadcast, DecenAck, Hello, Join, Leave, Ping
@@ -102,7 +103,10 @@ class ClientCore:
         random: Random,
         *,
         journal: ClientJournal | None = None,
+        learns: bool = True,
     ) -> None:
+        """One that does not learn talks to those whom it was given, and to nobody else."""
+        self._learns = learns
         self._identifier = identifier
         self._journal = journal
         self._settings = settings
@@ -364,13 +368,19 @@ class ClientCore:
     def _alive(self, now_ns: int, instance: bytes, content: bytes) -> None:
         carried = parcel.decode(content)
         if carried.layer == Layer.JOURNAL:
-            self._to_journal(now_ns, Spoke(instance, client_messages.decode_node(carried.body), carried.payload))
+            self._of_journal(now_ns, Spoke(instance, client_messages.decode_node(carried.body), carried.payload))
         if carried.layer != Layer.CLIENT:
             return
         reply = messages.decode_reply(carried.body)
         pending = self._calls.get(reply.call)
         if pending is not None and pending.instance == instance:
             self._replied(now_ns, pending, reply, carried.payload)
+
+    def _of_journal(self, now_ns: int, spoke: Spoke) -> None:
+        if not isinstance(spoke.message, MembersAre):
+            self._to_journal(now_ns, spoke)
+        elif self._learns:
+            self._keeper.told(now_ns, spoke.message)
 
     def _replied(self, now_ns: int, pending: Pending, reply: NodeReply, payload: bytes) -> None:
         match reply:

@@ -1,11 +1,13 @@
 """Which endpoints to keep a session with, and which to try next.
 
-Decides from failures, and from which are of little use; knows nothing of sessions or frames. The order is drawn once
-from the chance it is given, so that many clients spread over the nodes. An endpoint that failed waits, longer each time
-in a row; of those that may be tried, the one with the fewest failures comes first.
+Decides from failures, from which are of little use, and from what nodes say about who belongs to the cluster: those
+whom we were given may all be replaced while we run. Knows nothing of sessions or frames. The order is drawn from the
+chance it is given, so that many clients spread over the nodes. An endpoint that failed waits, longer each time in a
+row; of those that may be tried, the one with the fewest failures comes first. Those we were given are somebody's
+choice: they are wanted as if there were no others, and the others make up for those of them that do not serve.
 
-Invariant: at most `sessions_max` endpoints are wanted at once, `sessions_warm` of them that are not set aside, none
-twice.
+Invariants: at most `sessions_max` endpoints are wanted at once, `sessions_warm` of those that were given and are not
+set aside, none twice, and no two of one node, as far as we know; of one that was removed nothing is known any more.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from collections.abc import Collection, Sequence
 from random import Random
 
 from chaplain.client.events import Settings
+from chaplain.config import NODE_IDS_MAX
+from chaplain.journal.client_messages import MembersAre
 
 
 class _Record:
-    __slots__ = ("failures", "note", "ready_ns", "reason", "refusals")
+    __slots__ = ("failures", "key", "note", "ready_ns", "reason", "refusals")
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes = b"") -> None:
+        self.key = key
+        """Of the node that was met there, or is said to be; empty: nobody knows."""
         self.failures = 0
         self.note = ""
         self.ready_ns = 0
@@ -33,9 +39,12 @@ class Endpoints:
         if not names:
             raise ValueError("a client needs at least one endpoint")
         random.shuffle(names)
+        self._given = frozenset(names)
         self._records = {name: _Record() for name in names}
         self._settings = settings
         self._random = random
+        self.gone: frozenset[bytes] = frozenset()
+        """Keys of nodes that were removed: one that is behind may still call them members."""
         self.wanted: dict[str, int] = {}
         """Endpoints to keep a session with, and since when."""
         self.aside: frozenset[str] = frozenset()
@@ -46,27 +55,47 @@ class Endpoints:
     def choose(self, now_ns: int) -> list[str]:
         """Want as many endpoints as there is room for, and say which are new."""
         chosen: list[str] = []
-        while self._has_room():
-            ready = [name for name in self._idle() if self._records[name].ready_ns <= now_ns]
-            if not ready:
-                break
+        while ready := [name for name in self._idle() if self._records[name].ready_ns <= now_ns]:
             name = min(ready, key=lambda name: self._records[name].failures)
             self.wanted[name] = now_ns
             chosen.append(name)
         return chosen
 
-    def _has_room(self) -> bool:
-        useful = len(self.wanted.keys() - self.aside)
-        return useful < self._settings.sessions_warm and len(self.wanted) < self._settings.sessions_max
-
     def next_ns(self) -> int | None:
         """When an endpoint may be tried that may not be tried now."""
-        if not self._has_room():
-            return None
         return min((self._records[name].ready_ns for name in self._idle()), default=None)
 
-    def succeeded(self, endpoint: str) -> None:
-        self._records[endpoint] = _Record()
+    def succeeded(self, endpoint: str, key: bytes) -> None:
+        self._records[endpoint] = _Record(key)
+
+    def told(self, nodes: MembersAre) -> list[str]:
+        """Know those that belong to the cluster, and forget those that are gone: these endpoints of theirs.
+
+        A word that would leave us nobody is no true one.
+        """
+        gone = self.gone | {one.key for one in nodes.gone}
+        members = {one.endpoint: one.key for one in nodes.members if one.key not in gone}
+        left = {one.endpoint for one in nodes.gone if one.endpoint not in members}
+        known = self._records.items()
+        over = [name for name, one in known if one.key in gone or (not one.key and name in left)]
+        if len(gone) > NODE_IDS_MAX or not (members or len(over) < len(self._records)):
+            return []
+        self.gone = gone
+        for name in over:
+            del self._records[name]
+            self.wanted.pop(name, None)
+        names = list(members)
+        self._random.shuffle(names)
+        for name in names:
+            if name in self._records or len(self._records) < NODE_IDS_MAX:
+                record = self._records.setdefault(name, _Record())
+                record.key = record.key or members[name]
+        return over
+
+    @property
+    def keys(self) -> frozenset[bytes]:
+        """Of the nodes that are known to be at these endpoints."""
+        return frozenset(record.key for record in self._records.values()) - {b""}
 
     def note(self, endpoint: str, note: str) -> None:
         """How far it got this time, should nothing more come of it."""
@@ -110,4 +139,13 @@ class Endpoints:
         return f"{told}, and that the clocks here and there agree" if self.any_refused() else told
 
     def _idle(self) -> list[str]:
-        return [name for name in self._records if name not in self.wanted]
+        """Those that are not wanted, though there is room, and lead to nobody to whom one leads that is."""
+        taken = {self._records[name].key for name in self.wanted} - {b""}
+        idle = [name for name, record in self._records.items() if name not in self.wanted and record.key not in taken]
+        return [name for name in idle if self._has_room(name)]
+
+    def _has_room(self, name: str) -> bool:
+        useful = self.wanted.keys() - self.aside
+        if name in self._given:
+            useful &= self._given
+        return len(useful) < self._settings.sessions_warm and len(self.wanted) < self._settings.sessions_max

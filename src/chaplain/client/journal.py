@@ -49,6 +49,7 @@ from chaplain.journal.client_messages import (
     GoBack,
     Leads,
     Listed,
+    MembersAre,
     NodeMessage,
     NotWritten,
     PaidAre,
@@ -221,6 +222,8 @@ class ClientJournal:
                 self._outlets.heard_receipts(now_ns, spoke.instance)
             case Credit():
                 self._outlets.credit(spoke.instance, message.credit_bytes)
+            case MembersAre():
+                pass  # whoever keeps the sessions up hears of it
             case Leads():
                 self._outlets.leads(spoke.instance, message.regime)
             case GoBack():

@@ -1,8 +1,8 @@
 """Keeps sessions with a few nodes up, whatever happens to the nodes.
 
 Owns the link and decides which endpoints it is to meet: a first and a second node, another one in place of any that
-parts, refuses, falls silent or does not greet. Knows nothing of calls: what the layer above must hear of is left in
-`news`, in order, and what the host must do in `effects`.
+parts, refuses, falls silent, does not greet or was removed. Knows nothing of calls: what the layer above must hear of
+is left in `news`, in order, and what the host must do in `effects`.
 
 Invariants: every session's endpoint is wanted; sessions are listed in the order in which they came up, so the first
 one serves and the others are spare.
@@ -33,7 +33,8 @@ from chaplain.core import (
     Woken,
     soonest,
 )
-from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Said, Say
+from chaplain.journal.client_messages import MembersAre
+from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Pin, Said, Say
 
 REFUSED = "refused"
 """How a reason begins when somebody is there and will not have us, or is not who they should be: trying again changes
@@ -77,6 +78,14 @@ class Keeper:
         if found != self._endpoints.aside:
             self._endpoints.aside = found
             self._choose(now_ns)
+
+    def told(self, now_ns: int, nodes: MembersAre) -> None:
+        """A node says who belongs to the cluster now: others may be met, and those that are gone are left."""
+        over = self._endpoints.told(nodes)
+        self._tell(now_ns, Pin(self._endpoints.keys, self._endpoints.gone), "")
+        for endpoint in over:
+            self._give_up(now_ns, endpoint, "it was removed from the cluster")
+        self._choose(now_ns)
 
     def drained(self, now_ns: int, event: Drained) -> None:
         """All was said for now: the link sends it."""
@@ -199,7 +208,7 @@ class Keeper:
             self._give_up(now_ns, before.endpoint, f"it is the same node as {endpoint}")
         if endpoint not in self._endpoints.wanted:
             return
-        self._endpoints.succeeded(endpoint)
+        self._endpoints.succeeded(endpoint, met.peer.key)
         self.sessions[instance] = Session(instance, endpoint, now_ns, self._settings)
         self.news.append(Opened(instance))
 

@@ -51,6 +51,8 @@ class Opening(Frozen, frozen=True):
     seal: str = GCM
     secret: bytes = b""
     """Of an HMAC, if packs are signed by one."""
+    learns: bool = True
+    """Whether nodes of which the cluster says that they belong to it are as good as those that were given."""
 
     def __repr__(self) -> str:
         return f"Opening({self.endpoints!r}, {self.identity!r}, {self.cluster!r})"
@@ -62,8 +64,8 @@ class Opening(Frozen, frozen=True):
         settings = LinkSettings(self.cluster, seal=self.seal, reports_per_second_max=_REPORTS_PER_SECOND_MAX)
         link = LinkCore(self.identity, instance, settings, chance, pinned=self.node_keys)
         journal = ClientJournal(self.identity, self.cluster, chance, secret=self.secret)
-        core = ClientCore(link, self.identity.identifier, self.endpoints, Settings(), chance, journal=journal)
-        return core, Sockets(instance)
+        given = (self.identity.identifier, self.endpoints, Settings(), chance)
+        return ClientCore(link, *given, journal=journal, learns=self.learns), Sockets(instance)
 
 
 def prepare(
@@ -106,6 +108,7 @@ def prepare(
         timeout_s=timeout_s,
         seal=known.seal if known else passport.seal or GCM,
         secret=passport.secret,
+        learns=node is None,
     )
 
 

@@ -12,8 +12,11 @@ from typing import TypeAlias
 
 import msgspec
 
+from chaplain.config import NODE_IDS_MAX
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.link.identity import KEY_BYTES
+from chaplain.link.settings import is_endpoint
 from chaplain.wire.packed import unpack
 
 CALL_MAX = 2**32 - 1
@@ -163,6 +166,25 @@ class Leads(_Message, frozen=True):
     regime: int
 
 
+class Whereabouts(Frozen, frozen=True, array_like=True):
+    """A node by its public key, and where it was placed."""
+
+    key: bytes
+    endpoint: str
+
+
+class MembersAre(_Message, frozen=True):
+    """Who belongs to the cluster, as far as it is executed here. Comes when a session begins, and at every change.
+
+    A node's key and place never change, and who is gone stays so: a word that is late, or of one behind, does no harm.
+    """
+
+    members: tuple[Whereabouts, ...]
+    """Those that take writes or answer reads."""
+    gone: tuple[Whereabouts, ...]
+    """All that were ever removed."""
+
+
 class Run(Frozen, frozen=True, array_like=True):
     """A receipt: these requests of the lane are written, one after the other, in one cluster message."""
 
@@ -299,6 +321,7 @@ class Failed(_Message, frozen=True):
 NodeMessage: TypeAlias = (
     Opened
     | Leads
+    | MembersAre
     | Receipts
     | AlreadyWritten
     | GoBack
@@ -334,4 +357,14 @@ def decode_client(body: bytes) -> ClientMessage:
 
 
 def decode_node(body: bytes) -> NodeMessage:
-    return unpack(_of_node, body, "node message")
+    message = unpack(_of_node, body, "node message")
+    if isinstance(message, MembersAre):
+        _check_nodes((*message.members, *message.gone))
+    return message
+
+
+def _check_nodes(nodes: tuple[Whereabouts, ...]) -> None:
+    if len(nodes) > NODE_IDS_MAX:
+        raise Malformed(f"node message: {len(nodes)} nodes, and a cluster has {NODE_IDS_MAX} at most")
+    if any(len(node.key) != KEY_BYTES or not is_endpoint(node.endpoint) for node in nodes):
+        raise Malformed("node message: a node has a key and an endpoint")

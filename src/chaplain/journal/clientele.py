@@ -9,7 +9,7 @@ Invariant: nobody without an active identity is served, neither at once nor late
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias, assert_never
 
 from chaplain.core import soonest
@@ -25,6 +25,7 @@ from chaplain.journal.client_messages import (
     ListClients,
     ListNodes,
     ListStreams,
+    MembersAre,
     NodeMessage,
     Open,
     Opened,
@@ -41,6 +42,7 @@ from chaplain.journal.ingest import IngestCore
 from chaplain.journal.intake import refuse
 from chaplain.journal.journal_events import Admitted, PackWritten
 from chaplain.journal.journal_settings import JournalSettings
+from chaplain.journal.nodes import members_of
 from chaplain.journal.peer_messages import PassPetition
 from chaplain.journal.petitions import PetitionEffect, Petitions
 from chaplain.journal.promotion import Promotion, PromotionEffect
@@ -91,6 +93,8 @@ class Clientele:
         self._lingering: dict[bytes, tuple[str, int]] = {}
         self._leads = 0
         """The regime in which this node is master."""
+        self._members = MembersAre((), ())
+        """What clients were told last."""
 
     def wanted(self) -> list[tuple[str, ClienteleEffect]]:
         """What the parts want done, each with its name; they want it no more."""
@@ -110,8 +114,9 @@ class Clientele:
     def __contains__(self, instance: bytes) -> bool:
         return instance in self._peers
 
-    def entered(self, peer: Peer) -> None:
+    def entered(self, peer: Peer) -> Iterator[tuple[bytes, NodeMessage]]:
         self._peers[peer.instance] = peer
+        yield from self._tell_members((peer.instance,))
 
     def exited(self, instance: bytes) -> bool:
         if self._peers.pop(instance, None) is None:
@@ -149,6 +154,16 @@ class Clientele:
         if regime != self._leads:
             self._leads = regime
             yield from ((instance, Leads(regime)) for instance in self._peers)
+
+    def assembled(self) -> Iterator[tuple[bytes, NodeMessage]]:
+        """The nodes or their roles changed: clients hear who is there, so that they outlast those whom they know."""
+        members = members_of(self._execution.assembly)
+        if members != self._members:
+            self._members = members
+            yield from self._tell_members(self._peers)
+
+    def _tell_members(self, instances: Iterable[bytes]) -> Iterator[tuple[bytes, NodeMessage]]:
+        yield from ((instance, self._members) for instance in instances if self._identity(instance) is not None)
 
     def executed(self, executed: Executed) -> Iterator[tuple[bytes, NodeMessage]]:
         """A message was executed: what there is to say to whom, beside what the parts say themselves."""

@@ -1,19 +1,21 @@
 """The other nodes as one journal reaches them: whose key is which node, and the session each is reached by.
 
 Decides who somebody is: a member by its key, as the assembly has it; a stranger, who may become a member; or one that
-was removed; and where members are, so that gossip meets them. Refuses to know what they say.
+was removed; and where members are, so that gossip meets them, and clients. Refuses to know what they say.
 
 Invariant: a node is up while its latest session stands and it is a member, and everybody hears of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
 from chaplain.gossip.events import Assembled
-from chaplain.journal.assembly import Assembly
+from chaplain.journal.assembly import Assembly, Placed
+from chaplain.journal.client_messages import MembersAre, Whereabouts
+from chaplain.journal.node_message import Stage
 from chaplain.journal.order_events import PeerDown, PeerUp
 from chaplain.link.events import Peer
 from chaplain.link.identity import identifier_of
@@ -102,3 +104,14 @@ def whereabouts(assembly: Assembly, own: int) -> Assembled:
     taken = {one.uri for one in members}
     others = {identifier_of(one.key): one.uri for one in members if one.node != own and is_endpoint(one.uri)}
     return Assembled(others, tuple(one.uri for one in assembly.nodes if one.uri not in taken))
+
+
+def members_of(assembly: Assembly) -> MembersAre:
+    """What clients are told. One without a live role that is of use to them is in neither list."""
+    members = (one for one in assembly.nodes if Stage.LIVE in (one.ingest, one.executor))
+    gone = (one for one in assembly.nodes if not assembly.has(one))
+    return MembersAre(_places(members), _places(gone))
+
+
+def _places(nodes: Iterable[Placed]) -> tuple[Whereabouts, ...]:
+    return tuple(Whereabouts(one.key, one.uri) for one in nodes if is_endpoint(one.uri))

@@ -45,6 +45,7 @@ from chaplain.link.events import (
     LinkInput,
     Meet,
     Missed,
+    Pin,
     Register,
     RemoveKey,
     Said,
@@ -154,6 +155,8 @@ class LinkCore:
                 self._change_ring(now_ns, event)
             case Register():
                 self._register(now_ns, event)
+            case Pin():
+                self._handshake.pin(event)
             case Drained() | Say() | Arrived() | Flushed():
                 raise AssertionError("taken above")
             case _:

@@ -104,6 +104,16 @@ class Register(Frozen, frozen=True):
     clients: dict[bytes, str]
 
 
+class Pin(Frozen, frozen=True):
+    """A client believes these nodes' greetings, too, by their public keys, and those of the ones that are gone no more.
+
+    Whoever says so ends the sessions that there are with them.
+    """
+
+    keys: frozenset[bytes]
+    gone: frozenset[bytes]
+
+
 LinkInput: TypeAlias = (
     Woken
     | Drained
@@ -120,6 +130,7 @@ LinkInput: TypeAlias = (
     | UseKey
     | RemoveKey
     | Register
+    | Pin
 )
 
 

@@ -18,7 +18,7 @@ from chaplain.errors import Malformed
 from chaplain.link import greeting as codec
 from chaplain.link.book import Book
 from chaplain.link.call import Call, Line, State
-from chaplain.link.events import Introduce, Met, Peer
+from chaplain.link.events import Introduce, Met, Peer, Pin
 from chaplain.link.greeting import GREETING_CLIENT, RESERVED, Claim
 from chaplain.link.judge import Greeting, Judge
 from chaplain.link.knock import knock_as_client, knock_as_node
@@ -50,6 +50,9 @@ class Handshake:
             raise ValueError("a greeting has room for at most 200 headers beside the link's own")
         commands.encode(Hello(1, *self._address, introduce.pools, introduce.status, introduce.headers))
         self._introduce = introduce
+
+    def pin(self, pin: Pin) -> None:
+        self._judge.pin(pin.keys, pin.gone)
 
     # Dialling.
 

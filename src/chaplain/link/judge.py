@@ -40,10 +40,13 @@ class Bindings:
     __slots__ = ("_count_max", "_known", "_live", "_pinned")
 
     def __init__(self, pinned: Iterable[bytes], count_max: int) -> None:
-        self._pinned = {identifier_of(key): key for key in pinned}
+        self.pin(pinned)
         self._live: dict[int, bytes] = {}
         self._known: dict[int, bytes] = {}
         self._count_max = count_max
+
+    def pin(self, keys: Iterable[bytes]) -> None:
+        self._pinned = {identifier_of(key): key for key in keys}
 
     def owner(self, identifier: int) -> bytes | None:
         return self._pinned.get(identifier) or self._live.get(identifier) or self._known.get(identifier)
@@ -64,7 +67,15 @@ class Judge:
     def __init__(self, book: Book, pinned: frozenset[bytes]) -> None:
         self._book = book
         self._pinned = pinned
-        self.bindings = Bindings([*sorted(pinned), book.identity.key], book.settings.bindings_max)
+        self.bindings = Bindings(self._bound(), book.settings.bindings_max)
+
+    def pin(self, keys: frozenset[bytes], gone: frozenset[bytes]) -> None:
+        """Believe these from now on, and the ones that are gone no more."""
+        self._pinned = (self._pinned | keys) - gone
+        self.bindings.pin(self._bound())
+
+    def _bound(self) -> list[bytes]:
+        return [*sorted(self._pinned), self._book.identity.key]
 
     def judge(self, channel: Channel, frame: bytes) -> Greeting:
         """Raises `Malformed` or `Refusal`."""
