@@ -3,6 +3,9 @@
 Decides how a write ends for its caller: with its place, with a refusal that is definite, or with `UNKNOWN` and the
 request's id. Refuses to know lanes.
 
+A call is given up when its time is over; a chunk of a writer, when for so long nothing of that writer was written: it
+was handed over behind all that the writer has under way, and waits for that first.
+
 Invariants: a caller is told once; whoever was told `UNKNOWN` is never written under another id; only what is definitely
 not written is told as anything else than `UNKNOWN`.
 """
@@ -49,6 +52,8 @@ class Jobs:
         self.due_ns = self._deadlines.next_ns
         self.fates = Fates()
         self._failed_groups: dict[int, str] = {}
+        self._progress_ns: dict[int, int] = {}
+        """When something of a group was written last."""
         self.queue: deque[Job] = deque()
         """Not yet signed, in order."""
         self.queued_bytes = 0
@@ -110,7 +115,7 @@ class Jobs:
 
     # How jobs end.
 
-    def written(self, jobs: Iterable[Job], place: Place) -> None:
+    def written(self, now_ns: int, jobs: Iterable[Job], place: Place) -> None:
         """The pack of these jobs is written there."""
         first_id, offset = place.first_id, place.base_offset
         for job in jobs:
@@ -130,6 +135,8 @@ class Jobs:
             first_id += requests
             offset = offset if offset == PLACE_UNKNOWN else offset + messages
             self._end(job, Written(job.call, mine))
+            if job.group:
+                self._progressed(now_ns, job.group)
             assert job.id is not None
             self.fates.know(job.id, requests, mine)
 
@@ -171,6 +178,12 @@ class Jobs:
             self._deadlines.clear(call)
             self._effects.append(effect)
 
+    def _progressed(self, now_ns: int, group: int) -> None:
+        self._progress_ns.pop(group, None)  # the oldest is the first to be forgotten
+        self._progress_ns[group] = now_ns
+        if len(self._progress_ns) > GROUPS_MAX:
+            del self._progress_ns[next(iter(self._progress_ns))]
+
     def _raise(self, call: int, failure: Failure, reason: str, request: RequestId | None = None) -> None:
         self._effects.append(Raised(call, failure, reason, request))
 
@@ -186,6 +199,10 @@ class Jobs:
     def expire(self, now_ns: int, trouble: str, failure: Failure = Failure.UNREACHABLE) -> None:
         for call in self._deadlines.pop_due(now_ns):
             job = self._by_call[call]
+            patient_ns = self._progress_ns.get(job.group, 0) + job.timeout_ns
+            if patient_ns > now_ns:
+                self._deadlines.set(call, patient_ns)
+                continue
             waited = f"waited {job.timeout_ns / 1e9:g} s; {trouble}"
             if job.id is None:
                 self.refuse(job, f"not written: {waited}", failure)

@@ -169,7 +169,7 @@ class Writing:
             self._pause_ns = PAUSE_FIRST_NS
             self._refusal = self._outlets.full = ""
         for packed, place in settled:
-            self.jobs.written(packed.things, place)
+            self.jobs.written(now_ns, packed.things, place)
         self._let_go(now_ns, lane)
 
     def go_back(self, now_ns: int, message: GoBack) -> None:
