@@ -25,6 +25,7 @@ from chaplain.client.opening import prepare
 from chaplain.client.packing import make_pack
 from chaplain.client.proof import pack_proof, read_proof
 from chaplain.client.receipts import Receipts, last_receipt
+from chaplain.client.results import Member
 from chaplain.client.signer import Signer
 from chaplain.client.unpacking import messages_of
 from chaplain.errors import ConfigError, Malformed, Missing
@@ -91,6 +92,14 @@ def test_hostile_chunks_are_malformed_at_worst(noise, data) -> None:
 def test_headers_that_are_not_ours_are_shown_as_they_are() -> None:
     raw = make_pack(1, 1, [Batch("s", [b"v"], None, [b"whatever"])], SIGNER)
     assert messages_of("s", portion(raw, 0, 1))[0].headers == {"": b"whatever"}
+
+
+def test_messages_and_members_are_values() -> None:
+    raw = make_pack(1, 1, [Batch("s", [b"v", b"v"], None, [encode_headers({"a": b"1"})] * 2)], SIGNER)
+    first, second = messages_of("s", portion(raw, 0, 2))
+    assert len({first, messages_of("s", portion(raw, 0, 2))[0], second}) == 2
+    here, gone = Member(1, "tcp://x:1", "alive", 1, headers={"a": "b"}), Member(1, "tcp://x:1", "left", 1)
+    assert len({here, Member(1, "tcp://x:1", "alive", 1, headers={"a": "b"}), gone}) == 2
 
 
 def test_neighbours_share_a_pack_up_to_its_bounds() -> None:

@@ -56,6 +56,9 @@ class Message(Record, frozen=True):
     index: int
     ingest_node: int
 
+    def __hash__(self) -> int:
+        return hash((self.stream, self.offset, self.index))  # a dictionary has no hash, and these name it
+
 
 class ClientRecord(Record, frozen=True):
     """An identity that the cluster knows, or knew."""

@@ -65,6 +65,9 @@ class Member(Record, frozen=True):
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     """What the node says of itself: `[headers]` of its file, if the node that was asked has met it."""
 
+    def __hash__(self) -> int:
+        return hash((self.id, self.uri, self.state, self.incarnation))  # a dictionary has no hash
+
 
 class Event(Record, frozen=True):
     """An event somebody fired."""
