@@ -6,6 +6,7 @@ from client_stage import SECOND_NS, PlainNode, Stage, up
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaplain.client import sql_requests
 from chaplain.client.events import (
     Connect,
     Failure,
@@ -144,6 +145,19 @@ def test_who_waits_for_another_executor_in_vain_is_told_why() -> None:
     assert isinstance(raised, Raised)
     assert raised.failure is Failure.NOT_EXECUTOR
     assert raised.reason == f"executor read: waited 10 s for another node; {one.endpoint}: {NO_ROLE.reason}"
+
+
+def test_who_gets_no_rows_reads_what_may_be_missing_and_what_to_do() -> None:
+    for call, local in ((1, False), (2, True)):
+        stage = up()
+        stage.give(sql_requests.query("main", "select 1", None, 0, local).build(call, 8 * SECOND_NS))
+        stage.run(9)
+        [raised] = stage.outcomes
+        assert isinstance(raised, Raised)
+        assert raised.failure is Failure.UNREACHABLE
+        assert "gave no answer within 8 s" in raised.reason
+        told = ("a majority of the serializers", "`chaplain cluster status`", "local=True", "--local")
+        assert [word in raised.reason for word in told] == [not local] * 4
 
 
 def test_commands_are_numbered_from_two_and_wrap() -> None:

@@ -265,10 +265,8 @@ class ClientCore:
                 failure = Failure.REFUSED if self._endpoints.any_refused() else Failure.UNREACHABLE
                 self._fail(pending, failure, f"{pending.name}: waited {waited}; {self._nobody()}")
             elif pending.repeatable:
-                reason = (
-                    f"{pending.name}: {session.endpoint} gave no answer within {waited}; try again, or a longer timeout"
-                )
-                self._fail(pending, Failure.UNREACHABLE, reason)
+                silent = f"{pending.name}: {session.endpoint} gave no answer within {waited}"
+                self._fail(pending, Failure.UNREACHABLE, f"{silent}; {pending.advice}")
                 self._hush(now_ns, pending)
             else:
                 self._fail(pending, Failure.UNKNOWN, self._unsure(pending, f"no answer came within {waited}"))

@@ -15,6 +15,8 @@ from chaplain.client.journal_events import Wish as JournalWish
 from chaplain.core import Frozen, HostEffect, HostInput
 from chaplain.desk.messages import ClientRequest, EventItem, NewsItem, PoolItem, QuestionItem
 
+TRY_AGAIN = "try again, or a longer timeout"
+
 
 class Settings(Frozen, frozen=True):
     """Bounds and times of one client."""
@@ -63,6 +65,8 @@ class Call(Frozen, frozen=True):
     request: ClientRequest
     payload: bytes
     timeout_ns: int
+    advice: str = TRY_AGAIN
+    """What a person is told when a node is there and gives no answer in time."""
 
 
 ClientInput: TypeAlias = HostInput | Connect | Measure | Call | Cancelled | JournalWish | TakenWish
@@ -109,6 +113,7 @@ class Lost(Frozen, frozen=True):
 
 
 __all__ = [
+    "TRY_AGAIN",
     "Began",
     "Call",
     "Cancelled",

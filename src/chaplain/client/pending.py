@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias, assert_never
 
-from chaplain.client.events import Call, Connect, Item, Measure
+from chaplain.client.events import TRY_AGAIN, Call, Connect, Item, Measure
 from chaplain.desk.messages import (
     AnswerQuestions,
     AskQuestion,
@@ -64,6 +64,10 @@ class Pending:
     def name(self) -> str:
         """What to call it in a message to a person."""
         return describe(self.wish.request) if isinstance(self.wish, Call) else type(self.wish).__name__.lower()
+
+    @property
+    def advice(self) -> str:
+        return self.wish.advice if isinstance(self.wish, Call) else TRY_AGAIN
 
     @property
     def listens(self) -> bool:

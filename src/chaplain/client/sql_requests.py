@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from chaplain.client import arguments
-from chaplain.client.events import Call
+from chaplain.client.events import TRY_AGAIN, Call
 from chaplain.client.journal_events import Batch
 from chaplain.client.journal_requests import Gathering
 from chaplain.client.journal_results import Receipt
@@ -32,6 +32,10 @@ Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
 Item: TypeAlias = str | tuple[str, Parameters]
 """A statement, or one with its parameters."""
 ITEM_PARTS_MAX = 2
+_NO_QUORUM = (
+    "a query that shall see all that is agreed asks a majority of the serializers: `chaplain cluster status` shows who"
+    " is down; start them, or read what this node has with local=True (--local)"
+)
 
 
 def statement(sql: str, parameters: Parameters | None) -> bytes:
@@ -86,9 +90,9 @@ def _statement_of(item: Item) -> bytes:
     return statement(*item, *[None] * (ITEM_PARTS_MAX - len(item)))
 
 
-def _look(message: ClientMessage, read: Any, payload: bytes = b"") -> Ask[Any]:
+def _look(message: ClientMessage, read: Any, payload: bytes = b"", advice: str = TRY_AGAIN) -> Ask[Any]:
     body = encode(message)
-    return Ask(lambda call, timeout_ns: Call(LookUp(call, Layer.EXECUTOR, body), payload, timeout_ns), read)
+    return Ask(lambda call, timeout_ns: Call(LookUp(call, Layer.EXECUTOR, body), payload, timeout_ns, advice), read)
 
 
 def results_of_lane(stream: str, receipts: Sequence[Receipt]) -> Ask[dict[int, Result]]:
@@ -172,4 +176,4 @@ def query(stream: str, sql: str, parameters: Parameters | None, index: int, loca
         rows = decode_rows(payload)
         return rows_of(rows.columns, rows.rows)
 
-    return _look(Query(stream, index, not local), read, statement(sql, parameters))
+    return _look(Query(stream, index, not local), read, statement(sql, parameters), TRY_AGAIN if local else _NO_QUORUM)
