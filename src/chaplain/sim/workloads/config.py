@@ -2,12 +2,15 @@
 
 The world is that of `order`; six nodes, of which some serialize at first. At every stage somebody may be struck on
 purpose: the old master, the new one, a minority of the new set, or the way between the two masters.
+
+Nodes keep a roster. Whose disk is wiped begins with any that it had before, or with none.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar
 
@@ -15,9 +18,11 @@ from chaplain.core import Persist
 from chaplain.journal.cluster_message import Body
 from chaplain.journal.node_message import OPENING, AddNode, EntryType, NewSet, RemoveNode, Stage, encode_fields
 from chaplain.journal.order_events import ConfigOffered, IngestDrained
+from chaplain.journal.roster import Roster, RosterKeeper
 from chaplain.sim.config_checks import ConfigChecker
 from chaplain.sim.faults import NETWORK, PROCESS
 from chaplain.sim.host import CrashPoint, Host
+from chaplain.sim.order_node import OrderNode
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.sim.workloads.order import Order
 from chaplain.sim.world import World
@@ -57,6 +62,21 @@ def _points() -> list[CrashPoint]:
     ]
 
 
+class _Enrolled(OrderNode):
+    """A node with its rosters, the last of which counts; they are kept elsewhere than its log, and so outlive it."""
+
+    def __init__(self, workload: Config, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
+        super().__init__(workload, name, rng, disk, now_ns)
+        self._rosters = workload.rosters[name]
+        self._keeper = RosterKeeper(self._rosters[-1] if self._rosters else None, self.execution.assembly)
+        self.serializer.bench.roster = self._keeper.latest
+
+    def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
+        super()._feed(now_ns, event, effects)
+        if self._keeper.look(self.execution.assembly, self.execution.settled) is not None:
+            self._rosters.append(self._keeper.latest)
+
+
 class Config(Order):
     kinds: ClassVar[Sequence[str]] = (
         *NETWORK,
@@ -73,6 +93,10 @@ class Config(Order):
         self._sets = self._checker = ConfigChecker(self)
         self._spite = rng.choice(_SPITES)
         self._pace_ns = rng.choice((SECOND, 2 * SECOND, 4 * SECOND))
+        self.rosters: defaultdict[str, list[Roster]] = defaultdict(list)
+
+    def make_node(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> OrderNode:
+        return _Enrolled(self, name, rng, disk, now_ns)
 
     def draw_size(self, rng: Random) -> int:
         return NODES
@@ -86,6 +110,12 @@ class Config(Order):
         if name == self._frail and name not in self.victims:
             self.victims.append(name)
         return name in self.victims
+
+    def _damage(self, world: World, host: Host, kind: str) -> None:
+        if kind == "disk wiped":
+            rosters = self.rosters[host.name]
+            del rosters[self.rng.randrange(len(rosters) + 1) :]
+        super()._damage(world, host, kind)
 
     # What people ask for.
 
