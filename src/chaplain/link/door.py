@@ -4,7 +4,7 @@ Every accepted connection costs up to `PIECE_BYTES_MAX` and some buffers until i
 accepts whoever comes. The door owns the listening socket that ZeroMQ accepts from, counts accepts against completed
 handshakes over the last handshake interval, and when the difference passes the bound has the kernel drop new
 connection attempts (a socket filter on the listener alone, so connections that are up notice nothing). An honest
-dialler's kernel tries again by itself, after a second.
+dialler's kernel tries again by itself, after a second. It also has those looked at who are in (`unfinished`).
 
 It runs in a thread of its own because it must react within milliseconds while the node is busy.
 It knows nothing of who is who: that is the link's to decide, through ZAP.
@@ -20,10 +20,12 @@ import struct
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 
 import zmq
 
 from chaplain.errors import ConfigError
+from chaplain.link.unfinished import Unfinished
 
 STRANGERS_MAX = 192
 """Unproven connections within one handshake interval. Times 64 KiB and buffers: below 16 MiB."""
@@ -37,7 +39,7 @@ _SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 _ADDRESS = slice(20, 24)  # of struct ifreq: behind the name, the family and the port
 _DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # struct sock_filter: BPF_RET, keep 0 octets
 _TICK_MS = 100
-_EVENT = struct.Struct("=H")
+_EVENT = struct.Struct("=Hi")
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:
@@ -55,10 +57,15 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 class Door:
     """A listening socket for a ROUTER, and the thread that watches who comes in."""
 
-    def __init__(self, endpoint: str, counts: Counter[str], strangers_max: int = STRANGERS_MAX) -> None:
+    def __init__(
+        self, endpoint: str, counts: Counter[str], wake: Callable[[], None], strangers_max: int = STRANGERS_MAX
+    ) -> None:
+        """`wake` has the thread that reads the ROUTER turn."""
         self._counts = counts
+        self.unfinished = Unfinished(counts, wake)
         self._strangers_max = strangers_max
         self._accepted_ns: deque[int] = deque()
+        self._look_ns = 0
         self._shut = False
         self._listener = _listen(endpoint)
         host, port = self._listener.getsockname()[:2]
@@ -81,24 +88,26 @@ class Door:
 
     def _watch(self, monitor: zmq.Socket[bytes]) -> None:
         while True:
-            while monitor.poll(_TICK_MS if self._accepted_ns else None):
-                (event,) = _EVENT.unpack_from(monitor.recv_multipart()[0])
+            while monitor.poll(_TICK_MS if self._accepted_ns or self.unfinished else None):
+                event, value = _EVENT.unpack_from(monitor.recv_multipart()[0])
                 if event == zmq.EVENT_MONITOR_STOPPED:
                     monitor.close()
                     return
-                self._note(event, time.monotonic_ns())
+                self._note(event, value, time.monotonic_ns())
             self._decide(time.monotonic_ns())
 
-    def _note(self, event: int, now_ns: int) -> None:
+    def _note(self, event: int, value: int, now_ns: int) -> None:
         if event == zmq.EVENT_ACCEPTED:
             self._counts["link_accepted"] += 1
             self._accepted_ns.append(now_ns)
+            self.unfinished.accepted(value)
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._accepted_ns:
             self._accepted_ns.popleft()
         self._decide(now_ns)
 
     def _decide(self, now_ns: int) -> None:
         """Shut at the bound, open at half of it: toggling is a system call."""
+        self._look(now_ns)
         while self._accepted_ns and self._accepted_ns[0] < now_ns - HANDSHAKE_MS * 1_000_000:
             self._accepted_ns.popleft()
         if not self._shut and len(self._accepted_ns) >= self._strangers_max:
@@ -106,6 +115,11 @@ class Door:
             self._filter(drop=True)
         elif self._shut and len(self._accepted_ns) <= self._strangers_max // 2:
             self._filter(drop=False)
+
+    def _look(self, now_ns: int) -> None:
+        if now_ns >= self._look_ns:
+            self._look_ns = now_ns + _TICK_MS * 1_000_000
+            self.unfinished.look()
 
     def _filter(self, *, drop: bool) -> None:
         self._shut = drop

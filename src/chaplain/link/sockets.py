@@ -63,6 +63,7 @@ _NOW = int(zmq.NOBLOCK)
 _NOW_MORE = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
 _CAN_READ = int(zmq.POLLIN)
+_SOURCE = int(zmq.SRCFD)
 
 
 class Sockets:
@@ -99,7 +100,7 @@ class Sockets:
                 raise
 
     def _bind(self, endpoint: str, strangers_max: int) -> None:
-        door = Door(endpoint, self.counts, strangers_max)
+        door = Door(endpoint, self.counts, self.wake, strangers_max)
         self._porter = Porter(self._context, self.counts)
         self._watch_zmq(self._porter.socket, self._drain_porter)
         router = make_socket(self._context, zmq.ROUTER)
@@ -114,6 +115,8 @@ class Sockets:
 
     def wait(self, timeout_ns: int | None = None) -> list[SocketInput]:
         """What has happened; waits for something to happen for so long at most."""
+        if self._door is not None and self._door.unfinished.asks:
+            self._unfinished[self._drain_router] = None
         unfinished, self._unfinished = self._unfinished, {}
         if self._outboxes:
             unfinished.update((self._drain_of(channel), None) for channel in self._outboxes)
@@ -175,14 +178,18 @@ class Sockets:
         self._unfinished[self._drain_porter] = None
 
     def _drain_router(self) -> None:
-        router = self._router
+        router, door = self._router, self._door
         assert router is not None
-        receive = router.recv
+        assert door is not None
+        receive, unfinished = router.recv, door.unfinished
         for _ in range(DRAIN_MESSAGES_MAX):
             # Unlike a DEALER, see below, a ROUTER keeps what arrived before a connection's end: so it can be asked.
             if not int(router.get(_EVENTS)) & _CAN_READ:
+                unfinished.took_all()
                 break
-            self._take(router, receive(_NOW), receive(_NOW, copy=False))
+            route, part = receive(_NOW), receive(_NOW, copy=False)
+            unfinished.took(int(part.get(_SOURCE)))
+            self._take(router, route, part)
         else:
             self._unfinished[self._drain_router] = None
             return

@@ -68,6 +68,7 @@ COUNTERS: Mapping[str, str] = {
     "link_frames_rejected": "Frames whose seal or number does not hold.",
     "link_replays_rejected": "Knocks, greetings and frames that came a second time.",
     "link_multipart_discarded": "ZeroMQ messages of several parts, which no peer of ours sends.",
+    "link_unfinished_ended": "Connections that were ended because they sent parts of a message and never its last one.",
     "link_pieces_stray": "Pieces of long frames without a beginning.",
     "link_frames_too_long": "Frames in pieces that were longer than a frame may be.",
     "link_frames_crowded_out": "Frames in pieces that were dropped because too much of others waited.",

@@ -1,0 +1,132 @@
+"""Ends connections that begin a message of many parts and never finish it.
+
+ZeroMQ hands a message over when its last part is there, and until then keeps what came, however much: its bounds count
+whole messages, and the length of each part. Nothing of ours has a second part. So somebody who was let in, be it with a
+knock that was overheard, could fill the memory of a node that never hears of it.
+
+Decides who does that: somebody from whom ZeroMQ has read more than any one message of ours holds, and of whom the loop
+gets none although it took all that was there. What a connection has sent the kernel knows (`TCP_INFO`); by which one a
+message came, ZeroMQ.
+
+The loop tells what it takes; the door's thread looks. Invariant: what this keeps grows with open connections only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from chaplain.link.fragments import PIECE_BYTES_MAX
+
+T = TypeVar("T")
+
+KEPT_BYTES_MAX = 2 * PIECE_BYTES_MAX
+_ROUND_FRAMES = 65_536
+"""ZeroMQ takes turns: after so many messages everybody had one, even if there is always another."""
+_ROUNDS = 2
+"""The one under way may have passed over the connection before it was noticed."""
+_RECEIVED = struct.Struct("=Q")
+_RECEIVED_AT = 128  # tcpi_bytes_received in struct tcp_info of <linux/tcp.h>
+_SIOCINQ = 0x541B  # <linux/sockios.h>: what the kernel has, and nobody has read
+_UNREAD = struct.Struct("=i")
+
+
+class _Connection:
+    __slots__ = ("frames", "noticed", "peer", "read")
+
+    def __init__(self, peer: object, frames: int) -> None:
+        self.peer = peer
+        self.frames = frames
+        self.read = 0
+        """Octets that ZeroMQ had read when the last message was taken, as far as was seen."""
+        self.noticed: int | None = None
+        """In which round there were too many since."""
+
+
+class Unfinished:
+    def __init__(self, counts: Counter[str], wake: Callable[[], None]) -> None:
+        """`wake` makes the loop turn, which may have nothing else to do."""
+        self._counts = counts
+        self._wake = wake
+        self.asks = False
+        """Whether the loop is to see if there is something to take."""
+        self._open: dict[int, _Connection] = {}
+        self._frames: dict[int, int] = {}
+        self._round = 0
+        self._of_round = 0
+
+    # Of the loop.
+
+    def took(self, descriptor: int) -> None:
+        """A whole message of this connection."""
+        self._frames[descriptor] = self._frames.get(descriptor, 0) + 1
+        self._of_round += 1
+        if self._of_round >= _ROUND_FRAMES:
+            self.took_all()
+
+    def took_all(self) -> None:
+        """No message of anybody waits."""
+        self.asks = False
+        self._round += 1
+        self._of_round = 0
+
+    # Of the door.
+
+    def __bool__(self) -> bool:
+        """Whether there is anybody to look at."""
+        return bool(self._open)
+
+    def accepted(self, descriptor: int) -> None:
+        peer = _ask(descriptor, socket.socket.getpeername)
+        if peer is not None:
+            self._open[descriptor] = _Connection(peer, self._frames.get(descriptor, 0))
+
+    def look(self) -> None:
+        for descriptor, connection in list(self._open.items()):
+            if _ask(descriptor, socket.socket.getpeername) != connection.peer:
+                del self._open[descriptor]  # it has ended; another may have its number
+            elif self._keeps_too_much(descriptor, connection):
+                self._counts["link_unfinished_ended"] += 1
+                _ask(descriptor, _end)
+            elif connection.noticed is not None:
+                self.asks = True
+                self._wake()
+
+    def _keeps_too_much(self, descriptor: int, connection: _Connection) -> bool:
+        frames, read = self._frames.get(descriptor, 0), _ask(descriptor, _read_bytes) or 0
+        if frames != connection.frames:
+            connection.frames, connection.read, connection.noticed = frames, read, None
+        elif read - connection.read > KEPT_BYTES_MAX:
+            if connection.noticed is None:
+                connection.noticed = self._round
+            return self._round - connection.noticed >= _ROUNDS
+        return False
+
+
+def _ask(descriptor: int, question: Callable[[socket.socket], T]) -> T | None:
+    """Ask a socket of ZeroMQ's, which stays ZeroMQ's; None if it is there no more."""
+    try:
+        borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+    except OSError:
+        return None
+    try:
+        return question(borrowed)
+    except OSError:
+        return None
+    finally:
+        borrowed.detach()
+
+
+def _read_bytes(connection: socket.socket) -> int:
+    """How much of what came was read."""
+    known = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + _RECEIVED.size)
+    unread = fcntl.ioctl(connection, _SIOCINQ, bytes(_UNREAD.size))
+    return int(_RECEIVED.unpack_from(known, _RECEIVED_AT)[0] - _UNREAD.unpack(unread)[0])
+
+
+def _end(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_RDWR)
