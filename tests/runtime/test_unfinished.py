@@ -89,7 +89,7 @@ def test_what_waits_for_a_loop_that_does_not_turn_stays() -> None:
 
 
 def test_what_has_ended_is_forgotten() -> None:
-    unfinished = Unfinished(Counter(), bool)
+    unfinished = Unfinished(Counter(), lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         descriptor = accepted.fileno()

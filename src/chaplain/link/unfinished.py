@@ -18,6 +18,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from chaplain.link.fragments import PIECE_BYTES_MAX
@@ -31,15 +32,18 @@ _ROUNDS = 2
 """The one under way may have passed over the connection before it was noticed."""
 _RECEIVED = struct.Struct("=Q")
 _RECEIVED_AT = 128  # tcpi_bytes_received in struct tcp_info of <linux/tcp.h>
+_INFO_BYTES = _RECEIVED_AT + _RECEIVED.size
+_SO_COOKIE = 57  # <asm-generic/socket.h>: a number that no other socket of this machine has had
+_COOKIE_BYTES = 8
 _SIOCINQ = 0x541B  # <linux/sockios.h>: what the kernel has, and nobody has read
 _UNREAD = struct.Struct("=i")
 
 
 class _Connection:
-    __slots__ = ("frames", "noticed", "peer", "read")
+    __slots__ = ("cookie", "frames", "noticed", "read")
 
-    def __init__(self, peer: object, frames: int) -> None:
-        self.peer = peer
+    def __init__(self, cookie: bytes, frames: int) -> None:
+        self.cookie = cookie
         self.frames = frames
         self.read = 0
         """Octets that ZeroMQ had read when the last message was taken, as far as was seen."""
@@ -81,30 +85,34 @@ class Unfinished:
         return bool(self._open)
 
     def accepted(self, descriptor: int) -> None:
-        peer = _ask(descriptor, socket.socket.getpeername)
-        if peer is not None:
-            self._open[descriptor] = _Connection(peer, self._frames.get(descriptor, 0))
+        cookie = _ask(descriptor, _cookie_of)
+        if cookie is not None:
+            self._open[descriptor] = _Connection(cookie, self._frames.get(descriptor, 0))
 
     def look(self) -> None:
         for descriptor, connection in list(self._open.items()):
-            if _ask(descriptor, socket.socket.getpeername) != connection.peer:
-                del self._open[descriptor]  # it has ended; another may have its number
-            elif self._keeps_too_much(descriptor, connection):
-                self._counts["link_unfinished_ended"] += 1
-                _ask(descriptor, _end)
+            if not _ask(descriptor, partial(self._look_at, descriptor, connection)):
+                del self._open[descriptor]
             elif connection.noticed is not None:
                 self.asks = True
                 self._wake()
 
-    def _keeps_too_much(self, descriptor: int, connection: _Connection) -> bool:
-        frames, read = self._frames.get(descriptor, 0), _ask(descriptor, _read_bytes) or 0
+    def _look_at(self, descriptor: int, connection: _Connection, at: socket.socket) -> bool:
+        """Whether it goes on: it has not ended, with its number another's now, and not been ended here."""
+        if _cookie_of(at) != connection.cookie:
+            return False
+        frames, received = self._frames.get(descriptor, 0), _received_bytes(at)
+        kept = received - connection.read
         if frames != connection.frames:
-            connection.frames, connection.read, connection.noticed = frames, read, None
-        elif read - connection.read > KEPT_BYTES_MAX:
+            connection.frames, connection.read, connection.noticed = frames, received - _unread_bytes(at), None
+        elif kept > KEPT_BYTES_MAX and kept - _unread_bytes(at) > KEPT_BYTES_MAX:
             if connection.noticed is None:
                 connection.noticed = self._round
-            return self._round - connection.noticed >= _ROUNDS
-        return False
+            if self._round - connection.noticed >= _ROUNDS:
+                self._counts["link_unfinished_ended"] += 1
+                at.shutdown(socket.SHUT_RDWR)
+                return False
+        return True
 
 
 def _ask(descriptor: int, question: Callable[[socket.socket], T]) -> T | None:
@@ -121,12 +129,14 @@ def _ask(descriptor: int, question: Callable[[socket.socket], T]) -> T | None:
         borrowed.detach()
 
 
-def _read_bytes(connection: socket.socket) -> int:
-    """How much of what came was read."""
-    known = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED_AT + _RECEIVED.size)
-    unread = fcntl.ioctl(connection, _SIOCINQ, bytes(_UNREAD.size))
-    return int(_RECEIVED.unpack_from(known, _RECEIVED_AT)[0] - _UNREAD.unpack(unread)[0])
+def _cookie_of(connection: socket.socket) -> bytes:
+    return connection.getsockopt(socket.SOL_SOCKET, _SO_COOKIE, _COOKIE_BYTES)
 
 
-def _end(connection: socket.socket) -> None:
-    connection.shutdown(socket.SHUT_RDWR)
+def _received_bytes(connection: socket.socket) -> int:
+    known = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    return int(_RECEIVED.unpack_from(known, _RECEIVED_AT)[0])
+
+
+def _unread_bytes(connection: socket.socket) -> int:
+    return int(_UNREAD.unpack(fcntl.ioctl(connection, _SIOCINQ, bytes(_UNREAD.size)))[0])
