@@ -142,8 +142,17 @@ def test_a_broadcast_reaches_peers_and_every_listener_here_once() -> None:
     assert reply(to_ann) == (ANN.instance, PoolItem(1, "chat", OWN, "ann", 0), b"hi")
     assert reply(to_bob) == (BOB.instance, PoolItem(1, "chat", OWN, "ann", 0), b"hi")
     assert reply(done) == (ANN.instance, Done(2), b"")
-    assert [reply(e)[2] for e in desk.step(Shouted(NODE, "chat", shout.content))] == [b"hi", b"hi"]
-    assert desk.step(Shouted(NODE, "other", shout.content)) == []
+    theirs = parcel.encode(Parcel(NODE.identifier, Layer.CLIENT, b"carl", b"hi"))
+    assert [reply(e)[2] for e in desk.step(Shouted(NODE, "chat", theirs))] == [b"hi", b"hi"]
+    assert desk.step(Shouted(NODE, "other", theirs)) == []
+
+
+def test_no_node_broadcasts_in_the_name_of_another() -> None:
+    desk = Desk()
+    desk.ask(ANN, JoinAPool(1, "chat"))
+    for name in (OWN, NODE.identifier + 1):
+        (report,) = desk.step(Shouted(NODE, "chat", parcel.encode(Parcel(name, Layer.CLIENT, b"ann", b"hi"))))
+        assert isinstance(report, Report)
 
 
 def test_what_a_full_queue_dropped_is_told_with_the_next_item() -> None:

@@ -32,7 +32,7 @@ class Stage:
 
 
 def said(text: bytes) -> bytes:
-    return parcel.encode(Parcel(5, Layer.CLIENT, b"ann", text))
+    return parcel.encode(Parcel(NODE.identifier, Layer.CLIENT, b"ann", text))
 
 
 def fired(kind: str, content: bytes = b"v2") -> EventSeen:
@@ -49,6 +49,13 @@ def test_a_recorder_joins_its_pools_and_keeps_what_is_said_there_and_here() -> N
     assert all(isinstance(operation, WriteAt) for operation in persist.operations)
     assert stage.pools.head("chat") == 2
     assert stage.pools.head("other") == 0
+
+
+def test_what_a_node_says_in_the_name_of_another_is_not_kept() -> None:
+    stage = Stage(pools=("chat",))
+    stage.step(Shouted(NODE, "chat", parcel.encode(Parcel(5, Layer.CLIENT, b"ann", b"a"))))
+    assert stage.step(Drained()) == []
+    assert stage.recorder.counts["malformed"] == 1
 
 
 def test_events_are_kept_by_type_or_all_of_them() -> None:

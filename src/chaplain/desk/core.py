@@ -121,7 +121,7 @@ class DeskCore:
             case Whispered():
                 return self._serve(event)
             case Shouted():
-                return self._pass_on(event.pool, event.content)
+                return self._pass_on(event.peer.identifier, event.pool, event.content)
             case Gapped():
                 return self._count_missed(event)
             case EventSeen():
@@ -308,7 +308,7 @@ class DeskCore:
             return [self._forbid(guest, request.call, want)]
         content = parcel.encode(Parcel(self._identifier, Layer.CLIENT, guest.name.encode(), payload))
         shout = Shout(request.pool, content)
-        return [shout, *self._pass_on(request.pool, content), self._done(guest, request.call)]
+        return [shout, *self._pass_on(self._identifier, request.pool, content), self._done(guest, request.call)]
 
     def _give_answer(self, guest: Guest, request: GiveAnAnswer, payload: bytes) -> list[DeskEffect]:
         try:
@@ -372,13 +372,13 @@ class DeskCore:
             case _:
                 return []
 
-    def _pass_on(self, pool: str, content: bytes) -> list[DeskEffect]:
+    def _pass_on(self, speaker: int, pool: str, content: bytes) -> list[DeskEffect]:
         """Give a broadcast, of a peer or of one of our own clients, to every client that joined here."""
         listeners = self._listeners.of(Topic("pool", pool))
         if not listeners:
             return []
         try:
-            opened = parcel.decode(content)
+            opened = shapes.broadcast(content, speaker)
             client = shapes.client_name(opened.body)
             if problem := self._limits.bad_broadcast(len(opened.payload)):
                 raise Malformed(problem)

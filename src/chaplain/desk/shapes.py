@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from chaplain.desk.messages import NAME_BYTES_MAX
 from chaplain.errors import Malformed
 from chaplain.gossip.events import BUILT_IN, Acknowledged, Answer, EventId
+from chaplain.wire import parcel
+from chaplain.wire.parcel import Parcel
 
 TALLY_BYTES_MAX = 1 << 20
 """Answers that are told beside the one that was decided."""
@@ -25,6 +27,14 @@ def bad_question(question: str) -> str:
     if question in BUILT_IN:
         return f"every node answers {question!r} by itself: choose another name"
     return bad_name(question)
+
+
+def broadcast(content: bytes, speaker: int) -> Parcel:
+    """What a node broadcasts names that node, and no other."""
+    opened = parcel.decode(content)
+    if opened.node != speaker:
+        raise Malformed(f"broadcast: {speaker:08x} speaks for {opened.node:08x}")
+    return opened
 
 
 def client_name(body: bytes) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Drained, Operation, Persist, Persisted, Report
+from chaplain.desk import shapes
 from chaplain.errors import Malformed
 from chaplain.gossip.events import EventSeen
 from chaplain.mesh.events import JoinPool, Shout, Shouted
@@ -59,7 +60,9 @@ class Recorder:
 
     def step(self, now_ns: int, event: RecorderInput) -> list[RecorderEffect]:
         match event:
-            case Shouted() | Shout():
+            case Shouted():
+                self._hear_pool(event.pool, event.content, event.peer.identifier)
+            case Shout():
                 self._hear_pool(event.pool, event.content)
             case EventSeen():
                 wanted = self._settings.events
@@ -76,11 +79,12 @@ class Recorder:
                 assert_never(event)
         return []
 
-    def _hear_pool(self, pool: str, content: bytes) -> None:
+    def _hear_pool(self, pool: str, content: bytes, speaker: int | None = None) -> None:
+        """Of a peer, or of this node itself."""
         if pool not in self._settings.pools:
             return
         try:
-            opened = parcel.decode(content)
+            opened = parcel.decode(content) if speaker is None else shapes.broadcast(content, speaker)
         except Malformed:
             self.counts["malformed"] += 1
             return
