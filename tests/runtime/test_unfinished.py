@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from collections import Counter
@@ -18,7 +19,13 @@ ANY = "tcp://127.0.0.1:*"
 KNOCK = b"\x05HELLO\x01n\x04open"
 PART = b"\x03" + struct.pack(">Q", 60_000) + bytes(60_000)
 """With more to come."""
+DEALER = {b"Socket-Type": b"DEALER", b"Identity": b"\x01" + b"v" * 24}
+ROUTER = {b"Socket-Type": b"ROUTER", b"Identity": b""}
 LAST = b"\x00\x04last"
+
+
+def properties(given: dict[bytes, bytes]) -> bytes:
+    return b"".join(bytes((len(name),)) + name + struct.pack(">I", len(value)) + value for name, value in given.items())
 
 
 def let_in(server: Side) -> socket.socket:
@@ -34,9 +41,8 @@ def let_in(server: Side) -> socket.socket:
 
     insider.sendall(GREETING + b"\x04" + bytes((len(KNOCK),)) + KNOCK)
     until(lambda: answered(b"WELCOME"), server)
-    properties = ((b"Socket-Type", b"DEALER"), (b"Identity", b"\x01" + b"v" * 24))
-    told = b"".join(bytes((len(name),)) + name + struct.pack(">I", len(value)) + value for name, value in properties)
-    insider.sendall(b"\x04" + bytes((len(told) + 9,)) + b"\x08INITIATE" + told)
+    initiate = b"\x08INITIATE" + properties(DEALER)
+    insider.sendall(b"\x04" + bytes((len(initiate),)) + initiate)
     until(lambda: answered(b"READY"), server)
     return insider
 
@@ -88,16 +94,43 @@ def test_what_waits_for_a_loop_that_does_not_turn_stays() -> None:
         assert server.sockets.counts["link_unfinished_ended"] == 0
 
 
+def test_whom_we_dialled_is_ended_likewise() -> None:
+    """Whoever is at an address can speak ZeroMQ's protocol; that it is no node shows later."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, Side(CALLER) as caller:
+        caller.dial(1, f"tcp://127.0.0.1:{listener.getsockname()[1]}")
+        until(lambda: select.select([listener], [], [], 0)[0], caller)
+        impostor, _ = listener.accept()
+        with impostor:
+            impostor.setblocking(False)
+            seen = bytearray()
+
+            def asked(word: bytes) -> bool:
+                with suppress(BlockingIOError):
+                    seen.extend(impostor.recv(4096))
+                return word in seen
+
+            impostor.sendall(GREETING)
+            until(lambda: asked(b"HELLO"), caller)
+            impostor.sendall(b"\x04\x08\x07WELCOME")
+            until(lambda: asked(b"INITIATE"), caller)
+            ready = b"\x05READY" + properties(ROUTER)
+            impostor.sendall(b"\x04" + bytes((len(ready),)) + ready)
+            until(lambda: caller.of(Connected), caller)
+            pour(impostor, PART * (KEPT_BYTES_MAX // len(PART) + 1), caller)
+            until(lambda: caller.of(Disconnected), caller)
+            assert caller.sockets.counts["link_unfinished_ended"] == 1
+
+
 def test_what_has_ended_is_forgotten() -> None:
     unfinished = Unfinished(Counter(), lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         descriptor = accepted.fileno()
-        unfinished.accepted(descriptor)
+        unfinished.opened(descriptor)
         unfinished.look()
         assert unfinished
         accepted.close()
         unfinished.look()
         assert not unfinished
-        unfinished.accepted(descriptor)  # it had ended before anybody looked
+        unfinished.opened(descriptor)  # it had ended before anybody looked
         assert not unfinished

@@ -39,8 +39,6 @@ _SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 _ADDRESS = slice(20, 24)  # of struct ifreq: behind the name, the family and the port
 _DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # struct sock_filter: BPF_RET, keep 0 octets
 _TICK_MS = 100
-_LEISURE = 50
-"""Looking at who is in takes one part in so many of the time, however many there are."""
 _EVENT = struct.Struct("=Hi")
 
 
@@ -67,7 +65,6 @@ class Door:
         self.unfinished = Unfinished(counts, wake)
         self._strangers_max = strangers_max
         self._accepted_ns: deque[int] = deque()
-        self._look_ns = 0
         self._shut = False
         self._listener = _listen(endpoint)
         host, port = self._listener.getsockname()[:2]
@@ -102,14 +99,14 @@ class Door:
         if event == zmq.EVENT_ACCEPTED:
             self._counts["link_accepted"] += 1
             self._accepted_ns.append(now_ns)
-            self.unfinished.accepted(value)
+            self.unfinished.opened(value)
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._accepted_ns:
             self._accepted_ns.popleft()
         self._decide(now_ns)
 
     def _decide(self, now_ns: int) -> None:
         """Shut at the bound, open at half of it: toggling is a system call."""
-        self._look(now_ns)
+        self.unfinished.tend(now_ns)
         while self._accepted_ns and self._accepted_ns[0] < now_ns - HANDSHAKE_MS * 1_000_000:
             self._accepted_ns.popleft()
         if not self._shut and len(self._accepted_ns) >= self._strangers_max:
@@ -117,12 +114,6 @@ class Door:
             self._filter(drop=True)
         elif self._shut and len(self._accepted_ns) <= self._strangers_max // 2:
             self._filter(drop=False)
-
-    def _look(self, now_ns: int) -> None:
-        if now_ns >= self._look_ns:
-            self.unfinished.look()
-            took_ns = time.monotonic_ns() - now_ns
-            self._look_ns = now_ns + max(_TICK_MS * 1_000_000, _LEISURE * took_ns)
 
     def _filter(self, *, drop: bool) -> None:
         self._shut = drop

@@ -24,7 +24,7 @@ _MEANINGS = {
     zmq.EVENT_CLOSED: "nobody answers",
     zmq.EVENT_CONNECT_RETRIED: "nobody answers",
 }
-_EVENT = struct.Struct("=H")
+_EVENT = struct.Struct("=Hi")
 
 
 def make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
@@ -46,7 +46,7 @@ def make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socke
 class Line:
     """One dialled connection. It never reconnects: its proof is for one use, and its greeting for one connection."""
 
-    __slots__ = ("dealer", "drain", "monitor")
+    __slots__ = ("dealer", "descriptor", "drain", "monitor")
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], routing_id: bytes, dial: Dial, drain: Callable[[], None]
@@ -61,11 +61,16 @@ class Line:
         dealer.setsockopt(zmq.IPV6, int("[" in dial.endpoint))
         dealer.setsockopt(zmq.HANDSHAKE_IVL, DIAL_TIMEOUT_NS // 1_000_000)
         dealer.setsockopt(zmq.CONNECT_TIMEOUT, DIAL_TIMEOUT_NS // 1_000_000)
-        self.monitor: zmq.Socket[bytes] = dealer.get_monitor_socket(sum(_MEANINGS))
+        self.descriptor = -1
+        """Of its connection, once there is one."""
+        self.monitor: zmq.Socket[bytes] = dealer.get_monitor_socket(sum(_MEANINGS) | zmq.EVENT_CONNECTED)
 
     def news(self) -> str:
         """`UP`, or why the connection is over. Raises `zmq.Again` when there is no news."""
-        (event,) = _EVENT.unpack_from(self.monitor.recv_multipart(zmq.NOBLOCK)[0])
+        event, value = _EVENT.unpack_from(self.monitor.recv_multipart(zmq.NOBLOCK)[0])
+        if event == zmq.EVENT_CONNECTED:
+            self.descriptor = value
+            return self.news()
         return _MEANINGS[event]
 
     def close(self, linger_ms: int) -> None:

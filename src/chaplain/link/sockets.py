@@ -43,6 +43,7 @@ from chaplain.link.identity import DIAL_BYTES, route_of
 from chaplain.link.lines import DIAL_TIMEOUT_NS, UP, Line, make_socket
 from chaplain.link.outbox import OUTBOX_BYTES_MAX, Outbox
 from chaplain.link.poll import Poll
+from chaplain.link.unfinished import Unfinished
 from chaplain.link.zap import Porter
 
 SocketInput: TypeAlias = Knocked | Connected | Disconnected | Arrived | Flushed
@@ -78,6 +79,7 @@ class Sockets:
         self._flushed_bytes = 0
         """Of all channels since `Flushed` was last told."""
         self._outboxes: dict[Channel, Outbox] = {}
+        self._dialled = Unfinished(self.counts, self._drain_lines)
         self._joiner = Joiner(self.counts, JOINING_BYTES_MAX)
         self._lines: dict[int, Line] = {}
         self._dialling: dict[int, int] = {}
@@ -125,6 +127,7 @@ class Sockets:
         self._poll.run(self._timeout_s(timeout_ns))
         if self._dialling:
             self._give_up()
+        self._dialled.tend(time.monotonic_ns())
         inputs, self._inputs = self._inputs, []
         if self._flushed and (not inputs or self._flushed_bytes >= FLUSH_BYTES):
             inputs += [Flushed(channel, size) for channel, size in self._flushed.items()]
@@ -205,10 +208,20 @@ class Sockets:
             # Not asked whether there is something, cheaper as that is: asking takes in the news of the connection's
             # end, and with it what arrived before.
             for _ in range(DRAIN_MESSAGES_MAX):
-                self._take(line.dealer, dial, line.dealer.recv(_NOW, copy=False))
+                part = line.dealer.recv(_NOW, copy=False)
+                self._dialled.took(int(part.get(_SOURCE)))
+                self._take(line.dealer, dial, part)
             self._unfinished[line.drain] = None
         except zmq.Again:
             self._flush(dial)
+
+    def _drain_lines(self) -> None:
+        """All that is there, of everybody we dialled."""
+        for line in list(self._lines.values()):
+            self._unfinished.pop(line.drain, None)
+            line.drain()
+        if not any(line.drain in self._unfinished for line in self._lines.values()):
+            self._dialled.took_all()
 
     def _take(self, socket: zmq.Socket[bytes], channel: Channel, part: zmq.Frame) -> None:
         if part.more:
@@ -229,6 +242,7 @@ class Sockets:
                 return
             if news == UP:
                 del self._dialling[dial]
+                self._dialled.opened(line.descriptor)
                 self._inputs.append(Connected(dial))
             else:
                 self._drain_dealer(dial)  # what arrived before the end still counts

@@ -8,7 +8,8 @@ Decides who does that: somebody from whom ZeroMQ has read more than any one mess
 gets none although it took all that was there. What a connection has sent the kernel knows (`TCP_INFO`); by which one a
 message came, ZeroMQ.
 
-The loop tells what it takes; the door's thread looks. Invariant: what this keeps grows with open connections only.
+The loop tells what it takes. At those who dialled us the door's thread looks, which is there while the loop is busy;
+at those whom we dialled the loop itself. Invariant: what this keeps grows with open connections only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +28,9 @@ from chaplain.link.fragments import PIECE_BYTES_MAX
 T = TypeVar("T")
 
 KEPT_BYTES_MAX = 2 * PIECE_BYTES_MAX
+LOOK_EVERY_NS = 100_000_000
+_LEISURE = 50
+"""Looking takes one part in so many of the time, however many connections there are."""
 _ROUND_FRAMES = 65_536
 """ZeroMQ takes turns: after so many messages everybody had one, even if there is always another."""
 _ROUNDS = 2
@@ -60,6 +65,7 @@ class Unfinished:
         """Whether the loop is to see if there is something to take."""
         self._open: dict[int, _Connection] = {}
         self._frames: dict[int, int] = {}
+        self._look_ns = 0
         self._round = 0
         self._of_round = 0
 
@@ -78,16 +84,22 @@ class Unfinished:
         self._round += 1
         self._of_round = 0
 
-    # Of the door.
+    # Of whoever looks.
 
     def __bool__(self) -> bool:
         """Whether there is anybody to look at."""
         return bool(self._open)
 
-    def accepted(self, descriptor: int) -> None:
+    def opened(self, descriptor: int) -> None:
         cookie = _ask(descriptor, _cookie_of)
         if cookie is not None:
             self._open[descriptor] = _Connection(cookie, self._frames.get(descriptor, 0))
+
+    def tend(self, now_ns: int) -> None:
+        """Look, if it is time to."""
+        if self._open and now_ns >= self._look_ns:
+            self.look()
+            self._look_ns = now_ns + max(LOOK_EVERY_NS, _LEISURE * (time.monotonic_ns() - now_ns))
 
     def look(self) -> None:
         for descriptor, connection in list(self._open.items()):
