@@ -82,7 +82,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "graph, a number": (lambda client: client.graph(5), "a stream's name has 1 to 255 visible"),
     "append, text": (lambda client: client.graph("s").append("x"), "bytes are wanted, not str: encode text"),
-    "append, a long one": (lambda client: client.graph("s").append(bytes(5 << 20)), "an event holds at most"),
+    "append, a long one": (lambda client: client.graph("s").append(bytes(9 << 20)), "an event of a graph holds at"),
     "graph, timeout": (lambda client: client.graph("s").read(timeout="1"), "a timeout is a number of seconds from 0"),
     "sql, a list": (lambda client: client.sql(["s"]), "a stream's name has 1 to 255 visible"),
     "execute, bytes": (lambda client: client.sql().execute(b"select 1"), "a statement is a str, not bytes"),

@@ -6,9 +6,11 @@ from client_stage import up
 
 from chaplain.client.events import (
     Began,
+    Failure,
     Raised,
     Yielded,
 )
+from chaplain.core import Stopping
 from chaplain.desk.messages import (
     Cancel,
     EventItem,
@@ -37,6 +39,14 @@ def test_a_listening_that_does_not_begin_fails_and_is_cancelled() -> None:
     stage.run(1.1)
     assert [type(outcome) for outcome in stage.outcomes] == [Raised]
     assert stage.serving().requests[-1] == (Cancel(1), b"")
+
+
+def test_a_listening_that_ends_with_its_client_had_its_answer_long_ago() -> None:
+    stage = up()
+    stage.call(JoinAPool(1, "chat"))
+    stage.reply(stage.serving(), Started(1))
+    stage.give(Stopping())
+    assert stage.outcomes == [Began(1), Raised(1, Failure.CLOSED, "join 'chat': the client was closed")]
 
 
 def test_a_listening_moves_and_says_so_once() -> None:

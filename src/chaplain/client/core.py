@@ -234,7 +234,8 @@ class ClientCore:
         for pending in list(self._calls.values()):
             self._hush(now_ns, pending)
             if pending.repeatable or pending.instance is None:
-                self._fail(pending, Failure.CLOSED, f"{pending.name}: the client was closed before an answer came")
+                when = "" if pending.started else " before an answer came"
+                self._fail(pending, Failure.CLOSED, f"{pending.name}: the client was closed{when}")
             else:
                 self._fail(pending, Failure.UNKNOWN, self._unsure(pending, "the client was closed"))
         self._keeper.drained(now_ns, Drained())  # what was said last must leave before we hang up

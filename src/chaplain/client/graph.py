@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from chaplain.client import arguments
 from chaplain.client.events import Call
-from chaplain.client.requests import Ask, check_payload
+from chaplain.client.requests import Ask
 from chaplain.client.results import Record
 from chaplain.desk.messages import Instruct, LookUp
 from chaplain.errors import Misused, Unreachable
@@ -73,9 +73,9 @@ class AsyncLine(Protocol):
 
 
 def append(stream: str, value: bytes) -> Ask[GraphReceipt]:
-    content = check_payload(value)
+    content = arguments.octets(value)
     if len(content) > CONTENT_BYTES_MAX:
-        raise Misused(f"an event holds at most {CONTENT_BYTES_MAX} bytes, not {len(content)}")
+        raise Misused(f"an event of a graph holds at most {CONTENT_BYTES_MAX} bytes, not {len(content)}")
     body = requests.encode(Append(stream))
 
     def read(payload: bytes) -> GraphReceipt:

@@ -93,7 +93,7 @@ class MemberNews(Record, frozen=True):
     state: str = ""
     """Of a member: `alive`, `suspect` or `left`."""
     was: str = ""
-    """Its state before; empty if it was not on the list."""
+    """Its state before; empty if it was not on the list. The same as now: it came back, or contradicted a suspicion."""
     reason: str = ""
     """Why it is gone."""
     missed: int = 0
