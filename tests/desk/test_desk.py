@@ -423,7 +423,9 @@ def test_listeners_are_bounded_per_client() -> None:
     desk.ask(ANN, JoinAPool(1, "a"))
     desk.ask(ANN, ListenEvents(2))
     (refused,) = desk.ask(ANN, JoinAPool(3, "b"))
-    assert isinstance(reply(refused)[1], Failed)
+    failed = reply(refused)[1]
+    assert isinstance(failed, Failed)
+    assert failed.reason == "2 listeners are open already: leave a pool, or close a listener"
     (again,) = desk.ask(BOB, ListenEvents(1))
     assert reply(again)[1] == Started(1)
 

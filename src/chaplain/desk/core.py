@@ -328,7 +328,8 @@ class DeskCore:
         if topic.kind == "pool" and not self._views.may(guest.key, want):
             return [self._forbid(guest, call, want)]
         if len(guest.listening) >= self._settings.listeners_max:
-            return [self._refuse(guest, call, f"{len(guest.listening)} listeners are open already: cancel one first")]
+            open_already = f"{len(guest.listening)} listeners are open already"
+            return [self._refuse(guest, call, f"{open_already}: leave a pool, or close a listener")]
         if call in guest.listening:
             return [self._refuse(guest, call, f"call {call} listens already")]
         effects = self._begin(topic) if self._listeners.add(topic, guest, call) else []
