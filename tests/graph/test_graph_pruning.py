@@ -68,6 +68,31 @@ def test_a_new_node_begins_at_the_floor_of_the_others(pruned):
     assert any(pruned.nodes[1].model.author_of(n) == peer(3).key for n in pruned.nodes[1].model.leaves)
 
 
+def test_what_goes_before_a_snapshot_was_read_is_told():
+    stage = Stage(3, keep_events=KEEP, page_events_max=10)
+    written(stage, 30)
+    stage.run(SECOND)
+    begun = stage.pages(1, ReadSnapshot("notes"))
+    last = decode(begun.rows[-1].raw)
+    place = {"leaves": begun.leaves, "log": begun.log, "limit": begun.limit}
+    further = ReadSnapshot("notes", **place, after_height=last.height, after_id=last.id)
+    assert len(stage.pages(1, further).rows) == 10
+    written(stage, 90)
+    stage.run(6 * SECOND)
+    floor = stage.nodes[1].model.floor
+    assert last.height + 1 < floor
+    written(stage, 1)
+    lost = stage.ask(1, further)
+    assert (lost.kind, lost.reason) == (
+        "dropped",
+        f"what stands behind height {last.height} in 'notes' was pruned before it was read: read anew, from {floor} on",
+    )
+    stage.nodes[1].start(stage.now_ns)
+    assert stage.ask(2, further).kind == "dropped"
+    fresh = stage.pages(2, ReadSnapshot("notes"))
+    assert decode(fresh.rows[0].raw).height == stage.nodes[2].model.floor
+
+
 def test_nothing_goes_while_a_member_may_lack_it():
     stage = Stage(3, keep_events=KEEP)
     stage.part({3})

@@ -113,8 +113,14 @@ class Reading:
         inside = self._inside(stream, request.only_read, limit if log == self._common.log else -1, leaves, numbers)
         after = Link(request.after_id, request.after_height) if len(request.after_id) == ID_BYTES else None
         floor = model.floor
-        shown = (number for number in model.ordered(after) if model.height_of(number) >= floor and inside(number))
+        begin = floor if after is None else 0  # whoever has begun wants what comes next, or hears that it went
+        shown = (number for number in model.ordered(after) if model.height_of(number) >= begin and inside(number))
         chosen, done = self._page(stream, shown)
+        # There are events at every height up to that of the next one, all of them in the snapshot.
+        if after is not None and chosen and min(model.height_of(chosen[0]), after.height + 1) < floor:
+            went = f"what stands behind height {after.height} in {stream.name!r} was pruned before it was read"
+            self._common.out.append(Settled(one.call, kind="dropped", reason=f"{went}: read anew, from {floor} on"))
+            return
         self._send(one.call, stream, chosen, lambda rows: Page(rows, log, 0, limit, leaves, done))
 
     def _inside(
