@@ -52,7 +52,7 @@ class Opening(Frozen, frozen=True):
     secret: bytes = b""
     """Of an HMAC, if packs are signed by one."""
     learns: bool = True
-    """Whether nodes of which the cluster says that they belong to it are as good as those that were given."""
+    """Whether nodes of which the cluster says that they belong to it make up for those that were given."""
 
     def __repr__(self) -> str:
         return f"Opening({self.endpoints!r}, {self.identity!r}, {self.cluster!r})"
