@@ -129,6 +129,10 @@ def test_a_seal_is_in_every_file_and_newcomers_too(tmp_path: Path) -> None:
     done = chaplain("cluster", "up", "--dir", ours, "--seal", GCM)
     assert done.returncode == 1
     assert f"seals with {HMAC}" in done.stderr
+    done = chaplain("client", "add", "meter", "--signature", "hmac", "--cluster", ours, "--out", tmp_path / "meter")
+    assert done.returncode == 2
+    assert "its secret would travel readable" in done.stderr
+    assert not (tmp_path / "meter").exists()
 
 
 def test_a_seal_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from test_node import NAMES, SECOND, Cluster
 
 from chaplain.desk.events import RotationWanted
-from chaplain.gossip.events import KeyConfirmed, KeyStep
+from chaplain.gossip.events import KeyConfirmed, KeyStep, Rotated
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
 from chaplain.link.keyring import KEYS_MAX, KeyRing, key_id_of
-from chaplain.node.rings import RingKeeper
+from chaplain.link.settings import HMAC
+from chaplain.node.rings import READABLE, RingKeeper
 
 OLD, NEW, OTHER = (letter * 32 for letter in (b"k", b"n", b"o"))
 MILLISECOND = SECOND // 1000
@@ -50,6 +52,16 @@ class Rotating(Cluster):
         """Every ring has one key, the same, and not the first one."""
         accepted = {ring.ids for ring in self.rings()}
         return len(accepted) == 1 and len(*accepted) == 1 and key_id_of(OLD) not in {*accepted.pop()}
+
+
+def test_where_frames_can_be_read_on_the_way_no_key_travels() -> None:
+    cluster = Rotating()
+    node = cluster.node("one")
+    node.settings = replace(node.settings, link=replace(node.settings.link, seal=HMAC))
+    node._rotate(RotationWanted(1))
+    assert [event.reason for _, event in node._work if isinstance(event, Rotated)] == [READABLE]
+    cluster.world.run(cluster.world.now_ns + 5 * SECOND)
+    assert {ring.ids for ring in cluster.rings()} == {(key_id_of(OLD),)}
 
 
 def test_what_one_node_began_another_goes_on_with() -> None:

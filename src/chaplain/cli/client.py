@@ -57,10 +57,13 @@ def add(
     from chaplain.config import load_cluster  # noqa: PLC0415
     from chaplain.journal.signing import SECRET_BYTES  # noqa: PLC0415
     from chaplain.link.identity import KEY_BYTES, Identity, from_text, to_text  # noqa: PLC0415
+    from chaplain.link.settings import HMAC  # noqa: PLC0415
     from chaplain.runtime.secrets import write_secret  # noqa: PLC0415
 
     if signature == "hmac" and key is not None:
         raise click.UsageError("--signature hmac makes a secret, which goes into the identity file: leave out --key")
+    if signature == "hmac" and load_cluster(cluster).seal == HMAC:
+        raise click.UsageError(f"this cluster seals with {HMAC}, and its secret would travel readable: use ed25519")
     everything = ("*",) if not writes and not reads else ()
     file = None if key is not None else out or Path(f"{name}.identity")
     with reach(cluster, node) as admins:

@@ -33,7 +33,7 @@ from chaplain.desk.limits import ITEM_BYTES, Limits
 from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
-from chaplain.gossip.events import HeardFrom, JoinThrough, KeyConfirmed, MemberChanged, Told
+from chaplain.gossip.events import HeardFrom, JoinThrough, KeyConfirmed, KeyStep, MemberChanged, Rotated, Told
 from chaplain.journal import journal_events
 from chaplain.journal.core import JournalCore
 from chaplain.journal.journal_events import Admitted, Rehearse, Rehearsed, Verified, Verify
@@ -43,6 +43,7 @@ from chaplain.link.core import LinkCore
 from chaplain.link.events import InstallKey, Peer, Register, RemoveKey, Said, UseKey
 from chaplain.link.identity import Identity, route_of
 from chaplain.link.keyring import KeyRing
+from chaplain.link.settings import HMAC
 from chaplain.mesh import events as mesh
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Entered, Exited, Expel, Gapped, Whispered
@@ -52,7 +53,7 @@ from chaplain.node.names import Names
 from chaplain.node.place import Place
 from chaplain.node.presence import Presence
 from chaplain.node.recorder import Recorder
-from chaplain.node.rings import RingKeeper, beacon_keys
+from chaplain.node.rings import READABLE, RingKeeper, beacon_keys
 from chaplain.node.settings import NodeSettings
 from chaplain.node.upper import UpperCore
 from chaplain.wire import parcel
@@ -394,6 +395,9 @@ class NodeCore:
     # The key ring.
 
     def _rotate(self, wanted: RotationWanted) -> None:
+        if self.settings.link.seal == HMAC:
+            self._work.append((self._desk, Rotated(wanted.call, False, KeyStep.INSTALL, (), READABLE)))
+            return
         configured = tuple(identifier for identifier in self._names.members() if identifier != self.identifier)
         rotation = self._rings.rotation(wanted.call, self.settings.rotation_timeout_ns, configured)
         self._work.append((self._gossip, rotation))

@@ -18,6 +18,8 @@ from chaplain.mesh.beacon import BeaconKeys
 
 KEYRING_FILE = "keyring"
 """Where the runtime reads the ring at the next start."""
+READABLE = "frames can be read on the way here (seal hmac-sha256): put a new key on every node by hand"
+"""Why a new key is not sent to anybody."""
 _BEACON_LABEL = b"chaplain beacon"
 
 
