@@ -5,7 +5,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segment_stage import SMALL, Disk, chained, written
+from segment_stage import SMALL, Disk, chained, header_of, written
 
 from chaplain.core import Remove, Rename, WriteAt
 from chaplain.errors import ConfigError, StorageError
@@ -118,6 +118,21 @@ def test_a_clean_log_goes_on_in_its_last_segment():
     survey, found = disk.survey()
     assert survey.clean
     assert found == chained(20, 1000) + chained(20, 1000, first=20, seed=2)
+
+
+@pytest.mark.parametrize(("was", "now"), [(16, 32), (32, 16)])
+def test_a_segment_that_was_begun_keeps_its_size_when_another_is_set(was: int, now: int):
+    """Nobody reads a file further than its header says."""
+    disk = Disk()
+    records = chained(60, 1000)
+    before, after = (LogSettings("log", 5, segment_bytes=size * 1024) for size in (was, now))
+    disk.perform(Writer(before, random.Random(1)).append(records[:5]))
+    survey, _ = disk.survey()
+    disk.perform(Writer(after, random.Random(2), survey).append(records[5:]))
+    assert all(len(content) == header_of(bytes(content)).size_bytes for content in disk.files.values())
+    survey, found = disk.survey()
+    assert survey.clean
+    assert found == records
 
 
 def test_a_log_in_doubt_is_cut_only_on_request_and_nothing_cut_comes_back():

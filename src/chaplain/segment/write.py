@@ -82,11 +82,8 @@ class Writer:
             size = size_of(record)
             if size > self._record_bytes_max:
                 raise ValueError(f"a record has at most {self._record_bytes_max} octets here, not {size}")
-            if (
-                header is None
-                or self._must_roll
-                or self.written + size + ROLL_BYTES > header.base + self._settings.segment_bytes
-            ):
+            # By its header, which may say another size than is set now: nobody reads a file further.
+            if header is None or self._must_roll or self.written + size + ROLL_BYTES > header.end:
                 operations += self._roll(start, waiting)
                 start, waiting, header = self.written, [], self.header
             waiting += pieces_of(record, header.identity, self.written, self.proven, self._identity_crc)
