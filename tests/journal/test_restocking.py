@@ -15,7 +15,6 @@ from chaplain.journal.checkpoint import checkpoint_name, first_of
 from chaplain.journal.client_messages import EARLIEST, Chunk, Ended, Read
 from chaplain.journal.config_message import MakeCheckpoint
 from chaplain.journal.journal_events import Told
-from chaplain.journal.mending import RECALLS_MAX
 from chaplain.journal.order_message import Recall, Recalled
 from chaplain.journal.retention import Rules
 from chaplain.segment.record import Kind
@@ -207,7 +206,7 @@ def test_many_messages_come_with_one_answer(journal: Journal) -> None:
     fetched = asked[0].index + 1 - journal.cluster.nodes[3].core.serializer.bench.log.places.first
     assert fetched > WRITES - RELEASED
     assert len(asked) * 4 < fetched
-    assert all(0 < one.count <= RECALLS_MAX for one in asked)
+    assert all(0 < one.count <= 256 for one in asked)
 
 
 def test_what_is_damaged_where_it_is_asked_for_keeps_nothing_else_back(journal: Journal) -> None:

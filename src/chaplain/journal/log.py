@@ -295,17 +295,19 @@ class Log:
         for place in range(index - self._recent[0].index, len(self._recent)):
             message = self._recent[place]
             size += message.size_bytes
-            if chosen and size > bytes_max:
+            if chosen and (size > bytes_max or len(chosen) == self._settings.supply_messages_max):
                 break
             chosen.append(message)
         return chosen
 
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
         """Positions that hold messages from this index on, one after the other; None if the first is not on disk."""
-        return self.places.span(index, min(self.agreed, self.durable), bytes_max)
+        through = min(self.agreed, self.durable, index + self._settings.supply_messages_max - 1)
+        return self.places.span(index, through, bytes_max)
 
     def span_back(self, index: int, bytes_max: int, count_max: int) -> tuple[int, int] | None:
         """Positions that hold this message and those before it, one after the other; None if it is not on disk."""
+        count_max = min(count_max, self._settings.supply_messages_max)
         return self.places.span_back(index, min(self.agreed, self.durable), bytes_max, count_max)
 
     def recall(self, records: Iterable[Record], index: int) -> list[tuple[Message, bytes]]:

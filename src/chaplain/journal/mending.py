@@ -24,8 +24,6 @@ from chaplain.journal.order_events import LogRead, Message, ReadLog
 from chaplain.journal.order_message import Kept, Recall, Recalled
 
 MENDS_MAX = 64
-RECALLS_MAX = 256
-"""Messages in one answer. Small ones cost time, not octets: a node does nothing else while it takes or gives them."""
 PATIENCE_MAX = 60
 """A message that nobody can give is asked for at last after so many times the usual pause."""
 

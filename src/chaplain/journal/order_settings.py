@@ -53,6 +53,8 @@ class OrderSettings(Frozen, frozen=True):
     payload_bytes_max: int = 4 * MIB
     """A larger payload is refused: it must fit in a record, and in a frame."""
     supply_bytes_max: int = MIB
+    supply_messages_max: int = 256
+    """What is read, given or taken at once. Small messages cost time, not octets: nobody else is heard meanwhile."""
     recent_bytes_max: int = 16 * MIB
     """Messages kept in memory for those who are a little behind."""
     shelf_bytes_max: int = 256 * MIB

@@ -12,15 +12,15 @@ verdict that another node stored beside it, as in `mending`. Refuses to know wha
 Invariants: what is before our first message and was not put back is never called ours; a piece is ours when all of it
 is on disk. A start finds what was put back by the same hashes (`log_recovery`), and goes on from there.
 
-Bounds: one answer under way; a piece has `RECALLS_MAX` messages, and no answer is asked for beyond `supply_bytes_max`
-octets. Who does not answer, or gives something else, is followed by the next, ever more slowly.
+Bounds: one answer under way; a piece has `supply_messages_max` messages, and no answer is asked for beyond
+`supply_bytes_max` octets. Who does not answer, or gives something else, is followed by the next, ever more slowly.
 """
 
 from __future__ import annotations
 
 from chaplain.errors import Malformed
 from chaplain.journal.bench import Bench
-from chaplain.journal.mending import PATIENCE_MAX, RECALLS_MAX, pinned
+from chaplain.journal.mending import PATIENCE_MAX, pinned
 from chaplain.journal.order_message import Kept, Recall, Recalled
 from chaplain.segment.record import Record
 
@@ -89,7 +89,8 @@ class Restocking:
             self._write()
             return
         self.due_ns = now_ns + bench.settings.retry_ns * min(self._tries + 1, PATIENCE_MAX)
-        bench.quill.tell(able[self._turn % len(able)], Recall(self._next, RECALLS_MAX - len(self._piece)))
+        count = bench.settings.supply_messages_max - len(self._piece)
+        bench.quill.tell(able[self._turn % len(able)], Recall(self._next, count))
 
     @property
     def _next(self) -> int:
@@ -99,7 +100,8 @@ class Restocking:
         """Whether the next message belongs to this piece."""
         newer_ns = self._piece[-1][0].timestamp_ns if self._piece else now_ns
         self._enough = not self._bench.keeps(now_ns, self._next, newer_ns)
-        full = len(self._piece) >= RECALLS_MAX or self._piece_bytes >= self._bench.settings.supply_bytes_max
+        settings = self._bench.settings
+        full = len(self._piece) >= settings.supply_messages_max or self._piece_bytes >= settings.supply_bytes_max
         return not self._enough and not full
 
     def recalled(self, now_ns: int, node: int, given: Recalled) -> None:

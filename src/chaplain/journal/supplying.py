@@ -3,7 +3,7 @@
 Decides what may be given. Refuses to know who is right: only what is agreed here is called agreed.
 
 Bounds: one read of the log at a time for each peer; what is given at once has `supply_bytes_max` octets, or is one
-message, and `RECALLS_MAX` messages if they are recalled.
+message, and `supply_messages_max` messages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from chaplain.journal.bench import Bench
-from chaplain.journal.mending import RECALLS_MAX
 from chaplain.journal.order_events import LogRead, Message, ReadLog
 from chaplain.journal.order_message import Answer, Fetch, Kept, Question, Recall, Recalled, Supplied, Supply
 from chaplain.journal.standing import State
@@ -50,7 +49,7 @@ class Supplying:
         if isinstance(wanted, Fetch):
             span = bench.log.span(wanted.index, bytes_max)
         else:
-            span = bench.log.span_back(wanted.index, bytes_max, min(wanted.count, RECALLS_MAX))
+            span = bench.log.span_back(wanted.index, bytes_max, wanted.count)
         if span is None or any(reader == node for reader, _ in self._reads.values()):
             return
         token = bench.next_token()
