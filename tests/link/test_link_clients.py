@@ -9,7 +9,7 @@ from link_stage import SECOND_NS, Actor, Stage
 
 from chaplain.core import Arrived, HangUp, Send
 from chaplain.link import greeting
-from chaplain.link.events import InstallKey, Meet, Pin, Register
+from chaplain.link.events import Dismiss, InstallKey, Meet, Pin, Register
 from chaplain.link.identity import Identity, to_text
 from chaplain.link.keyring import KeyRing
 from chaplain.link.offer import Offer
@@ -43,6 +43,39 @@ def test_a_client_and_a_node_talk_over_one_connection(seal: str) -> None:
     assert client.sessions == {node.instance}
     assert not node.reports
     assert not client.reports
+
+
+def test_a_client_that_was_dismissed_learns_of_it_and_begins_anew() -> None:
+    """As one that stood still so long that it was given up, and goes on."""
+    stage, node, client = stage_with_client()
+    client.meet(node)
+    stage.settle()
+    node.say(client, b"before")
+    node.step(Dismiss(client.instance))
+    client.say(node, b"into a session that is over")
+    stage.settle()
+    assert client.heard() == [b"before"]
+    assert node.heard() == []
+    assert [(parted.reason, parted.unconfirmed) for parted in client.parted] == [("greeted anew", 1)]
+    assert client.sessions == {node.instance}
+    assert node.sessions == {client.instance}
+    client.say(node, b"after")
+    stage.settle()
+    assert node.heard() == [b"after"]
+    stage.run(60 * SECOND_NS)
+    assert node.sessions == {client.instance}
+
+
+def test_a_client_that_was_dismissed_and_is_gone_leaves_nothing() -> None:
+    stage, node, client = stage_with_client()
+    client.meet(node)
+    stage.settle()
+    node.step(Dismiss(client.instance))
+    (wire,) = stage.wires
+    wire.back.clear()
+    stage.run(11 * SECOND_NS)
+    assert node.core._book.lines == {}
+    assert node.core._book.half_greeted == {}
 
 
 def test_a_node_whose_key_is_not_pinned_is_refused() -> None:

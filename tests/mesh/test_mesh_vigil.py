@@ -5,7 +5,7 @@ from __future__ import annotations
 from mesh_stage import OWN, SECOND, hello, make, make_with, only, peer, said, spoken
 
 from chaplain.core import Woken
-from chaplain.link.events import Forget, Meet, Met, Parted
+from chaplain.link.events import Dismiss, Forget, Meet, Met, Parted
 from chaplain.mesh import notes
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Answered, Entered, Exited, Gapped, MeshEffect, Shout, Whisper, Whispered
@@ -147,24 +147,16 @@ def test_a_client_gets_no_heartbeat_but_is_pinged_and_given_up() -> None:
     core = make_with(TASK)
     log = wakes(core, 60 * SECOND)
     assert {type(what) for _, effects in log for _, what, _ in spoken(effects)} == {Ping}
-    assert log[-1] == (30 * SECOND, [Exited(TASK, "silent")])
+    assert log[-1] == (30 * SECOND, [Exited(TASK, "silent"), Dismiss(TASK.instance)])
     assert core.deadline() is None
-
-
-def test_a_client_that_speaks_again_enters_again() -> None:
-    core = make_with(TASK)
-    wakes(core, 60 * SECOND)
-    effects = core.step(61 * SECOND, said(TASK, Alive(2, b"hi")))
-    assert effects == [Entered(TASK, {}), Whispered(TASK, b"hi")]
-    assert core.deadline() == 66 * SECOND
-    wakes(core, 120 * SECOND)
-    assert core.step(121 * SECOND, Parted(TASK, "hung up", 0)) == [], "it was told as exited already"
+    assert core.step(60 * SECOND, Parted(TASK, "dismissed", 0)) == [], "it was told as exited already"
     assert core.roster() == ()
 
 
-def test_a_client_away_that_greets_again_enters_again() -> None:
+def test_a_client_that_was_given_up_enters_when_it_has_greeted_again() -> None:
     core = make_with(TASK)
     wakes(core, 60 * SECOND)
+    assert core.step(61 * SECOND, said(TASK, Alive(2, b"hi"))) == [], "nobody remembers what it had asked for"
     assert core.step(61 * SECOND, Met(TASK, hello())) == [Entered(TASK, {})]
     assert core.step(61 * SECOND, said(TASK, Alive(2, b"hi"))) == [Whispered(TASK, b"hi")]
 

@@ -104,8 +104,12 @@ class Book:
         line = Line(channel)
         line.key = key
         self.lines[channel] = line
-        self.half_greeted[channel] = line
+        self.keep_route(line)
         return line
+
+    def keep_route(self, line: Line) -> None:
+        """For as long as a greeting may take: it has no session, or none any more."""
+        self.half_greeted[line.channel] = line
 
     def make_offer(self, now_ns: int, line: Line) -> Offer:
         self.drop_offer(line)

@@ -37,6 +37,7 @@ from chaplain.link.book import Book
 from chaplain.link.call import Call, Line, State
 from chaplain.link.doubles import Double
 from chaplain.link.events import (
+    Dismiss,
     Dropped,
     Forget,
     InstallKey,
@@ -149,6 +150,8 @@ class LinkCore:
                 self._meet(now_ns, event)
             case Forget():
                 self._forget(now_ns, event)
+            case Dismiss():
+                self._dismiss(now_ns, event)
             case Introduce():
                 self._handshake.introduce(event)
             case InstallKey() | UseKey() | RemoveKey():
@@ -318,6 +321,17 @@ class LinkCore:
         if call.line is not None and call.line.session is not None:
             self._handshake.end(now_ns, call.line.session, "forgotten")
         self._book.drop_call(call)
+
+    def _dismiss(self, now_ns: int, event: Dismiss) -> None:
+        session = self._sessions.get(event.instance)
+        if session is None:
+            return
+        assert session.line.call is None, "a node is forgotten"
+        self._book.out += self._seal_all(now_ns)
+        self._handshake.end(now_ns, session, "dismissed", keep=session.line)
+        self._book.keep_route(session.line)
+        self._book.wake(session.line, now_ns + self._book.settings.greeting_timeout_ns)
+        self._handshake.greet(now_ns, session.line)
 
     def _connected(self, now_ns: int, event: Connected) -> None:
         line = self._book.lines.get(event.dial)

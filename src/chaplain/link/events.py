@@ -57,6 +57,12 @@ class Forget(Frozen, frozen=True):
     endpoint: str
 
 
+class Dismiss(Frozen, frozen=True):
+    """End the session with a client, and greet it: if it is there after all, it begins another and knows of the end."""
+
+    instance: bytes
+
+
 class Introduce(Frozen, frozen=True):
     """What our greetings say of us from now on, beside what the link puts in itself.
 
@@ -124,6 +130,7 @@ LinkInput: TypeAlias = (
     | Flushed
     | Meet
     | Forget
+    | Dismiss
     | Introduce
     | Say
     | InstallKey

@@ -18,7 +18,7 @@ from collections import Counter
 from typing import assert_never
 
 from chaplain.core import Heard, Report, Stopping, Woken, soonest
-from chaplain.link.events import Dropped, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said
+from chaplain.link.events import Dismiss, Dropped, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said
 from chaplain.mesh.beacon import BeaconKeys
 from chaplain.mesh.discovery import Discovery
 from chaplain.mesh.ear import Ear
@@ -150,12 +150,11 @@ class MeshCore:
 
     def _met_again(self, now_ns: int, session: Session, met: Met) -> list[MeshEffect]:
         """The same process greeted anew: its greeting says all there is to know, and numbers start again."""
-        effects: list[MeshEffect] = self._return(now_ns, session)
         session.peer, session.headers = met.peer, met.hello.headers
         session.numbering.restart(met.hello.sequence)
         session.pinged_ns = None
         self._vigil.heard(now_ns, session)
-        return [*effects, *self._greeted(now_ns, session, met)]
+        return self._greeted(now_ns, session, met)
 
     def _replace(self, peer: Peer) -> list[MeshEffect]:
         older = self._roster.node(peer.identifier) if not peer.client else None
@@ -184,23 +183,12 @@ class MeshCore:
             effects.append(self._voice.roll(now_ns, session))
         return effects
 
-    def _return(self, now_ns: int, session: Session) -> list[MeshEffect]:
-        """A silent client that was told as exited speaks again."""
-        if not session.away:
-            return []
-        session.away = False
-        self._vigil.watch(now_ns, session)
-        return [Entered(session.peer, session.headers)]
-
     def _exit(self, session: Session, reason: str) -> list[MeshEffect]:
         self._vigil.release(session)
         self._members.remove_everywhere(session)
         self._roster.remove(session)
-        return [] if session.away else [self._tell_exit(session, reason)]
-
-    def _tell_exit(self, session: Session, reason: str) -> Exited:
         self.counts["exited"] += 1
-        return Exited(session.peer, reason)
+        return [Exited(session.peer, reason)]
 
     def _parted(self, parted: Parted) -> list[MeshEffect]:
         effects: list[MeshEffect] = []
@@ -231,7 +219,7 @@ class MeshCore:
         if session is None:
             self.counts["said_by_nobody"] += 1
             return []
-        effects = self._return(now_ns, session) if session.away else []
+        effects: list[MeshEffect] = []
         self._vigil.heard(now_ns, session)
         for command in said.commands:
             self._ear.hear(now_ns, session, command, effects)
@@ -242,7 +230,7 @@ class MeshCore:
         if session is None:
             return []
         session.numbering.missed(missed.count)
-        return [*self._return(now_ns, session), *self._ear.lost(session, missed.count)]
+        return self._ear.lost(session, missed.count)
 
     # What we say.
 
@@ -318,13 +306,11 @@ class MeshCore:
         return effects
 
     def _give_up(self, session: Session) -> list[MeshEffect]:
-        """Treat the peer as dead. A node may be met anew; a client's session can only be waited for."""
+        """Treat the peer as dead. A node may be met anew; a client that is not has to learn that it has no session."""
         self.counts["given_up"] += 1
-        if not session.is_node:
-            self._vigil.release(session)
-            session.away = True
-            return [self._tell_exit(session, "silent")]
         effects = self._exit(session, "silent")
+        if not session.is_node:
+            return [*effects, Dismiss(session.peer.instance)]
         endpoint = session.peer.endpoint
         if self._discovery is not None:
             self._discovery.forgotten(session.peer.instance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from chaplain.core import Cast, Frozen, Heard, Report, Stopping, Woken
-from chaplain.link.events import Dropped, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said, Say
+from chaplain.link.events import Dismiss, Dropped, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said, Say
 
 # Inputs from above.
 
@@ -121,6 +121,7 @@ MeshEffect: TypeAlias = (
     Say
     | Meet
     | Forget
+    | Dismiss
     | Introduce
     | Cast
     | Report

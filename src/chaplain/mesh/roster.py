@@ -25,7 +25,6 @@ class PeerView(Frozen, frozen=True):
     pools: tuple[str, ...]
     status: int
     heard_ns: int
-    away: bool
 
 
 class Roster:
@@ -69,6 +68,6 @@ class Roster:
 
     def views(self) -> tuple[PeerView, ...]:
         return tuple(
-            PeerView(each.peer, each.headers, tuple(each.pools), each.status, each.heard_ns, each.away)
+            PeerView(each.peer, each.headers, tuple(each.pools), each.status, each.heard_ns)
             for each in self._sessions.values()
         )

@@ -17,7 +17,6 @@ class Session:
     __slots__ = (
         "asked_ns",
         "attended_ns",
-        "away",
         "beat_ns",
         "doubtful",
         "headers",
@@ -45,8 +44,6 @@ class Session:
         self.status = hello.status
         self.doubtful = False
         """Something of this peer was lost or out of step, so `pools` may be wrong until its roll has come."""
-        self.away = False
-        """A silent client, already told as exited, whose session may yet speak."""
         self.heard_ns = self.spoke_ns = self.attended_ns = NEVER_NS
         self.beat_ns = self.asked_ns = self.told_ns = NEVER_NS
         self.pinged_ns: int | None = None

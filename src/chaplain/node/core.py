@@ -241,7 +241,7 @@ class NodeCore:
         to_link.send(self._said, Said)
 
         to_mesh.send(self._emit, host.Cast, Report)
-        to_mesh.send(give(to_link), link.Meet, link.Forget, link.Introduce)
+        to_mesh.send(give(to_link), link.Meet, link.Forget, link.Dismiss, link.Introduce)
         to_mesh.send(self._say, link.Say)
         to_mesh.send(self._shared(to_desk), mesh.Shouted)
         to_mesh.send(self._entered, Entered)
