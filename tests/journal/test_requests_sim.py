@@ -22,7 +22,7 @@ CHOSEN = ((53, "safety"), (75, "safety"), (10, "safety"), (0, "liveness"), (2, "
 RUNS_OF_A_MODE = 100
 PATIENT = 3
 """Of each mode: runs that go on to their end though all is well. Of all runs it is every eighth."""
-CHAOS_NS = 16 * SECOND
+CHAOS_NS = 12 * SECOND
 """Faults come for no longer than that; as many as in longer runs, so they come closer together."""
 PIECES = 14
 
@@ -77,7 +77,7 @@ def test_chosen_seeds() -> None:
     assert counts["batches committed"] > 10
 
 
-@pytest.mark.parametrize("seed", [887, 1236])
+@pytest.mark.parametrize("seed", [1236])
 def test_three_of_five_with_one_in_doubt_wait_for_a_fourth(seed: int) -> None:
     """Two votes are no quorum, and the third node gets its own back from three others only: nothing is demanded."""
     outcome = run_seed("requests", seed, "liveness")
