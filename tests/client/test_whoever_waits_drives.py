@@ -20,7 +20,7 @@ from chaplain.client.board import Board, Sink
 from chaplain.client.engine import Engine
 from chaplain.client.events import Cancelled, Returned
 from chaplain.client.waiter import Waiter
-from chaplain.core import Disconnected, Drained
+from chaplain.core import Disconnected, Drained, Woken
 from chaplain.errors import ChaplainError, Closed
 from chaplain.link.sockets import Sockets
 
@@ -128,6 +128,36 @@ def test_what_came_before_a_call_is_taken_in_before_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(engine._sockets, "wait", lambda left_ns: waiting.pop() if waiting else wait(left_ns))
     call(engine, board)
     assert [type(event) for event in core.seen][:2] == [Disconnected, Cancelled]
+    engine.stop()
+
+
+class AnswersLater(Answers):
+    """When it is woken, which it wants to be at once."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__(act)
+        self.taken: list[object] = []
+
+    def step(self, now_ns: int, event: object) -> list[object]:
+        if isinstance(event, Cancelled):
+            self._act()
+            self.taken.append(event)
+            return []
+        if isinstance(event, Woken) and self.taken:
+            return [Returned(self.taken.pop().call, b"")]  # type: ignore[attr-defined]
+        return []
+
+    def deadline(self) -> int | None:
+        return 0 if self.taken else None
+
+
+def test_no_call_is_given_up_because_the_process_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at SIGSTOP: the core has an answer, or knows best what nobody can know, and is asked first."""
+    clock, paused_s = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(paused_s))
+    engine, board = started(AnswersLater(lambda: paused_s.append(2 * LIMIT_S)))
+    for _ in range(20):
+        assert call(engine, board) == b""
     engine.stop()
 
 

@@ -25,7 +25,7 @@ from math import inf
 from chaplain.client.drive import Drive, StepsClient
 from chaplain.client.ending import CLOSED, FORKED, JOIN_S, LINGER_MS, Receiver, defect, running
 from chaplain.client.events import ClientInput
-from chaplain.client.nap import NAP_S
+from chaplain.client.nap import NAP_S, Patience
 from chaplain.client.shield import OPEN, Open, Shield
 from chaplain.client.waiter import Waiter
 from chaplain.client.wheel import Wheel
@@ -75,7 +75,7 @@ class Engine:
         if self._wheel.driver == me:
             raise RuntimeError("a finalizer ran in the middle of a client's call: it cannot wait for that client")
         shield = self._shield if me == self._main else OPEN
-        end_s = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         new: ClientInput | None = event
         driving = False
         try:
@@ -83,9 +83,9 @@ class Engine:
                 with shield:
                     driving = self._wheel.take(me, waiter, new)
                     if driving:
-                        self._drive_for(waiter, end_s, shield.held)
+                        self._drive_for(waiter, patience, shield.held)
                 new = None
-                left_s = end_s - time.monotonic()
+                left_s = patience.left_s()
                 if waiter.over or left_s <= 0:
                     break
                 if not driving:
@@ -117,12 +117,12 @@ class Engine:
 
     # Driving.
 
-    def _drive_for(self, waiter: Waiter, end_s: float, held: Sized) -> None:
+    def _drive_for(self, waiter: Waiter, patience: Patience, held: Sized) -> None:
         """Until the waiter has its outcome, time is up, or a signal wants to be handled."""
         try:
             # What came before goes first: a session that has ended must not be written to as if it had not.
             goes_on = self._turn([*self._sockets.wait(0), *self._wheel.taken_in()])
-            while goes_on and not waiter.over and not held and time.monotonic() < end_s:
+            while goes_on and not waiter.over and not held and patience.left_s() > 0:
                 left_ns = self._drive.left_ns()
                 arrived = self._sockets.wait(_NAP_NS if left_ns is None else min(left_ns, _NAP_NS))
                 goes_on = self._turn([*arrived, *self._wheel.taken_in()])
