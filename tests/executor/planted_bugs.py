@@ -110,7 +110,7 @@ BUGS = [
     _bug(
         "allow every function",
         "sqlite_guard",
-        "return str(two).lower() in FUNCTIONS",
+        "return str(two).lower() in self._functions",
         "return True",
         HOSTILE,
         "test_refused",

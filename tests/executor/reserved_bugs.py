@@ -94,8 +94,8 @@ RESERVED_BUGS = [
     _bug(
         "stay with nodes of others",
         "client.endpoints",
-        "useful = len(self.wanted.keys() - self.aside)",
-        "useful = len(self.wanted)",
+        "useful = self.wanted.keys() - self.aside",
+        "useful = {*self.wanted}",
         CLIENT,
         "goes_on_to_more",
     ),
