@@ -137,18 +137,4 @@ BUGS = [
         "        for peer in bench.voters: bench.quill.tell(peer, Canvass(",
         mode="liveness",
     ),
-    _bug(
-        "sound by the word of those who had the vote once",
-        "catchup",
-        "        elif self._bench.quorum != self._quorum:",
-        "        elif not self._quorum:",
-        600,
-    ),
-    _bug(
-        "a roster counts for ever",
-        "bench",
-        "        return self.quorum if roster is None or self.log.agreed >= roster.index else roster.quorum",
-        "        return self.quorum if roster is None else roster.quorum",
-        mode="liveness",
-    ),
 ]
