@@ -6,6 +6,7 @@ import select
 import socket
 import struct
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 
 from tests.runtime.sockets_stage import PATIENCE_S, Side, until
@@ -28,17 +29,23 @@ def properties(given: dict[bytes, bytes]) -> bytes:
     return b"".join(bytes((len(name),)) + name + struct.pack(">I", len(value)) + value for name, value in given.items())
 
 
+def hears(connection: socket.socket) -> Callable[[bytes], bool]:
+    """Whether a word has come on it by now."""
+    seen = bytearray()
+
+    def has_come(word: bytes) -> bool:
+        with suppress(BlockingIOError):
+            seen.extend(connection.recv(4096))
+        return word in seen
+
+    return has_come
+
+
 def let_in(server: Side) -> socket.socket:
     """A connection of somebody who speaks ZeroMQ's protocol by hand: its library finishes what it begins."""
     insider = socket.create_connection(address(server.sockets.endpoint), timeout=PATIENCE_S)
     insider.setblocking(False)
-    seen = bytearray()
-
-    def answered(word: bytes) -> bool:
-        with suppress(BlockingIOError):
-            seen.extend(insider.recv(4096))
-        return word in seen
-
+    answered = hears(insider)
     insider.sendall(GREETING + b"\x04" + bytes((len(KNOCK),)) + KNOCK)
     until(lambda: answered(b"WELCOME"), server)
     initiate = b"\x08INITIATE" + properties(DEALER)
@@ -102,13 +109,7 @@ def test_whom_we_dialled_is_ended_likewise() -> None:
         impostor, _ = listener.accept()
         with impostor:
             impostor.setblocking(False)
-            seen = bytearray()
-
-            def asked(word: bytes) -> bool:
-                with suppress(BlockingIOError):
-                    seen.extend(impostor.recv(4096))
-                return word in seen
-
+            asked = hears(impostor)
             impostor.sendall(GREETING)
             until(lambda: asked(b"HELLO"), caller)
             impostor.sendall(b"\x04\x08\x07WELCOME")

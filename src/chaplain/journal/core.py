@@ -17,7 +17,6 @@ from typing import assert_never
 from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken, soonest
 from chaplain.errors import Malformed
 from chaplain.journal import client_messages, peer_messages
-from chaplain.journal.client_messages import NodeMessage
 from chaplain.journal.clientele import ClienteleEffect, make_clientele
 from chaplain.journal.covering import Covering, base_of, found_checkpoint
 from chaplain.journal.decided import Executed
@@ -295,14 +294,14 @@ class JournalCore:
         self._petitions.role(now_ns, changed)
         self._promotion.role(now_ns, changed)
         self._out.append(changed)
-        self._tell_clients(self._clientele.led(changed.regime if changed.role is Role.MASTER else 0))
+        self._mail.to_clients(self._clientele.led(changed.regime if changed.role is Role.MASTER else 0))
 
     def _agreed(self, now_ns: int, agreed: Agreed) -> None:
         executed = self._news.popleft()
         assert executed.moment.index == agreed.body.index, "answered for another message than was agreed"
         references = tuple([entry.reference for entry in agreed.body.data_entries])
         self._to_ingest(now_ns, Ordered(references, executed))
-        self._tell_clients(self._clientele.executed(executed))
+        self._mail.to_clients(self._clientele.executed(executed))
         if executed.clients_changed:
             self._out.append(self._clientele.admitted(now_ns))
         if executed.nodes_changed:
@@ -353,7 +352,7 @@ class JournalCore:
 
     def _entered(self, now_ns: int, peer: Peer) -> None:
         if peer.client:
-            self._tell_clients(self._clientele.entered(peer))
+            self._mail.to_clients(self._clientele.entered(peer))
             self._to_ingest(now_ns, SessionOpened(peer.instance))
         elif news := self._nodes.entered(peer):
             self._tell_peers(now_ns, news)
@@ -373,17 +372,13 @@ class JournalCore:
             self._to_both(now_ns, event)
             (self.covering.up if isinstance(event, PeerUp) else self.covering.down)(now_ns, event.node)
 
-    def _tell_clients(self, news: Iterable[tuple[bytes, NodeMessage]]) -> None:
-        for instance, message in news:
-            self._mail.to_client(ToClient(instance, message))
-
     def _assembled(self, now_ns: int) -> None:
         """The nodes or their roles changed."""
         self._out.append(whereabouts(self.execution.assembly, self.settings.node))
         if roster := self._roster.look(self.execution.assembly, self.execution.settled):
             self._out.append(self._slips.write("roster", roster))
         self._tell_peers(now_ns, self._nodes.assembled(self.execution.assembly))
-        self._tell_clients(self._clientele.assembled())
+        self._mail.to_clients(self._clientele.assembled())
         if not self._seat.may_ship:
             self._to_ingest(now_ns, Dropped())
         if self._seat.left:

@@ -5,7 +5,10 @@ Decides nothing: whoever is not reached now hears nothing, and whoever cares say
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chaplain.journal import client_messages, peer_messages
+from chaplain.journal.client_messages import NodeMessage
 from chaplain.journal.clientele import Clientele
 from chaplain.journal.journal_events import JournalEffect, ToClient, ToPeer
 from chaplain.journal.nodes import Nodes
@@ -48,6 +51,10 @@ class Mail:
     def to_client(self, effect: ToClient) -> None:
         if effect.instance in self._clientele:
             self._whisper(effect.instance, client_messages.encode(effect.message), effect.payload)
+
+    def to_clients(self, news: Iterable[tuple[bytes, NodeMessage]]) -> None:
+        for instance, message in news:
+            self.to_client(ToClient(instance, message))
 
     def _whisper(self, instance: bytes, body: bytes, payload: bytes) -> None:
         self._out.append(Whisper(instance, self._parcel(body, payload), urgent=False))
