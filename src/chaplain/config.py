@@ -83,6 +83,14 @@ SETTINGS: tuple[Setting, ...] = (
         1 << 50,
     ),
     Setting("journal.keep_seconds", 0.0, "What a checkpoint covers goes if it is older; 0: it stays.", 0, 1e9),
+    Setting(
+        "journal.keep_stopped_bytes",
+        1 << 30,
+        "Log beyond these two that is kept for databases whose executor stopped; they then need another node's copy. "
+        "0: all of it.",
+        0,
+        1 << 50,
+    ),
     Setting("journal.room_bytes_min", 256 << 20, "With less room on the disk nothing is accepted.", 0, 1 << 40),
     Setting("journal.reserved", (), "Names of the clients that may write through this node; empty: all may."),
     Setting("journal.prevalidate", True, "Whether a reserved node tries out statements before they are ordered."),

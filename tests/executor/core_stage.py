@@ -55,10 +55,15 @@ class Journal:
         self.first = 1
         self.offset = 0
         self.keep_through = 0
+        self.held = 0
+        """What `held_bytes` answers."""
         self.base = Base(Moment(0, 0, 0, b""), {}, {})
 
     def fingerprints(self) -> Mapping[int, bytes]:
         return {1: b"one"}
+
+    def held_bytes(self, now_ns: int, index: int, /) -> int:
+        return self.held
 
     def first_offset(self, stream: str, /) -> int:
         return self.offset
@@ -68,8 +73,8 @@ class Journal:
 
 
 class Stage:
-    def __init__(self, nodes: int = 1, *, attach: bool = True) -> None:
-        self.core = ExecutorCore(1, 1)
+    def __init__(self, nodes: int = 1, *, attach: bool = True, core: ExecutorCore | None = None) -> None:
+        self.core = ExecutorCore(1, 1) if core is None else core
         self.journal = Journal(nodes)
         self.now_ns = 0
         self.index = 0

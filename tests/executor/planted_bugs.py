@@ -17,11 +17,12 @@ from chaplain.sim.planted import Bug, install
 
 ENGINE, CORE, HOSTILE = "test_sqlite_engine.py", "test_executor_core.py", "test_hostile.py"
 COPYING, CHECKING, DAMAGE = "test_copying.py", "test_checking.py", "test_rotten_rows.py"
+CLAIMS, NAMES = "test_claims.py", "test_long_stream_names.py"
 _TIMEOUT_S = 600
 
 
 def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
-    place = "executor" if {CORE, COPYING, CHECKING} & {*tests} else "runtime.databases"
+    place = "executor" if {CORE, COPYING, CHECKING, CLAIMS} & {*tests} else "runtime.databases"
     return Bug(name, f"chaplain.{place}.{module}", old, new, "", tests)
 
 
@@ -173,7 +174,7 @@ BUGS = [
     _bug("stop for one who differs", "comparison", "return winner != own", "return True", CORE, "majority"),
     _bug("keep what is not applied", "copying", " and feed.has_reached(through):", ":", COPYING, "applied"),
     _bug("mix two copies", "copying", "taking.name not in (None, name) or ", "", COPYING, "another_copy"),
-    _bug("take what goes back", "copying", " or piece.index <= taking.feed.applied", "", COPYING, "further_on"),
+    _bug("take what goes back", "copying", "piece.index <= feed.applied or ", "", COPYING, "further_on"),
     _bug("take it from anybody", "copying", "peer != taking.peer or ", "", COPYING, "asked_for"),
     _bug("wake for who has stopped", "copying", " if taking.feed.phase is Phase.LACKING]", "]", COPYING, "stopped"),
     _bug("count no rows again", "sqlite_check", "if found != state.tallies:", "if False:", DAMAGE, "in_a_row"),
@@ -188,6 +189,27 @@ BUGS = [
         "begin in the middle", "core", "if journal.first_offset(stream):", "if False:", CHECKING, "of_its_stream_went"
     ),
     _bug("stay behind one's copy", "sqlite", " or self.index < self.kept:", ":", DAMAGE, "behind_its_own_copy"),
+    _bug(
+        "keep the log for a stopped executor for ever", "claims", "> self._bytes_max:", "> 1 << 62:", CLAIMS, "beyond"
+    ),
+    _bug(
+        "drop the log before the note is on disk",
+        "claims",
+        "            self._writing[self._ticket] = (feed, last)\n",
+        "            self._writing[self._ticket] = (feed, last)\n            feed.given_up = last\n",
+        CLAIMS,
+        "on_disk",
+    ),
+    _bug("apply statements behind dropped ones", "core", "and feed.needs_copy:", "and False:", CLAIMS, "further"),
+    _bug("take a copy that lacks dropped ones", "copying", " or piece.index < feed.given_up", "", CLAIMS, "further"),
+    _bug(
+        "name files of any length",
+        "changes",
+        "return bounded(escaped, stream, ESCAPE, FILE_NAME_BYTES_MAX - SUFFIX_BYTES_MAX)",
+        "return escaped",
+        NAMES,
+        "with_copies",
+    ),
     *([] if missing() else POSTGRES_BUGS),
     *RESERVED_BUGS,
 ]

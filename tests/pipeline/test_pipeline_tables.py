@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 from pipeline_journal import rich_journal
 from pipeline_scene import Scene
+from pipeline_stage import ROWS, journal, put
 
 from chaplain.cli.main import cli
 from chaplain.errors import ConfigError, Missing, StorageError
@@ -124,6 +126,21 @@ def test_every_stream_has_a_folder_of_its_own(tmp_path: Path, stream: str) -> No
 def test_streams_differ_in_their_folders(tmp_path: Path) -> None:
     streams = ["a/b", "a~2Fb", "a%2Fb", "a%2fb", "a2Fb", "a~b", "a_b", "a.b", ".a", "~2Ea"]
     assert len({table_path(tmp_path, stream) for stream in streams}) == len(streams)
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+@pytest.mark.parametrize("stream", ["/" * 255, "x" * 200 + "/" * 55])
+def test_a_stream_with_a_long_name_lands_and_is_listed(tmp_path: Path, stream: str, kind: Any) -> None:
+    renamed = [
+        [msgspec.structs.replace(record, stream=stream) if record.stream == STREAM else record for record in group]
+        for group in journal(messages=3)
+    ]
+    segments, tables = put(tmp_path / "segments", renamed), tmp_path / "tables"
+    given: dict[str, Any] = {"stream": stream, "tables": tables, "path": str(segments), "once": True, "format": kind}
+    assert (land(None, **given), land(None, **given)) == (3 * ROWS, 0)
+    assert landed_streams(tables) == [stream]
+    assert landed_offset(tables, stream) == 3 * ROWS
+    assert len(landed_files(tables, stream)) == 1
 
 
 @pytest.mark.parametrize("folder", ["with blanks", "ü#1", "50% off", "[a] {b}"])

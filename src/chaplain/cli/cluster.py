@@ -207,8 +207,11 @@ def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
         yield f"no room on the disk of node {', '.join(full)}: nothing is written there until there is more."
     for node in nodes:
         for stream, database in node.get("databases", {}).items():
-            if "trouble" in database:
-                yield f"node {node['id']}, database of {stream}: {database['state']}, {database['trouble']}"
+            if "trouble" in database or "needs_copy" in database:
+                trouble = database.get("trouble") or "it waits for another node's copy"
+                gone = ", and the log it needs was dropped: started again, it takes another node's copy"
+                more = gone if "needs_copy" in database else ""
+                yield f"node {node['id']}, database of {stream}: {database['state']}, {trouble}{more}"
             elif "damage" in database:
                 yield f"node {node['id']}, database of {stream}: was damaged and is made anew, {database['damage']}"
 

@@ -115,7 +115,9 @@ class Copying:
         if taking not in self._under_way():
             return
         name = (piece.index, piece.size_bytes, piece.digest)
-        if taking.name not in (None, name) or piece.index <= taking.feed.applied or not data:
+        feed = taking.feed
+        useless = piece.index <= feed.applied or piece.index < feed.given_up
+        if taking.name not in (None, name) or useless or not data:
             self._ask_next(now_ns, taking)
             return
         taking.name, taking.writing = name, True

@@ -15,6 +15,7 @@ from typing import TypeAlias, assert_never, get_args
 
 from chaplain.core import (
     Drained,
+    Persist,
     Persisted,
     PersistFailed,
     Report,
@@ -26,8 +27,9 @@ from chaplain.core import (
     soonest,
 )
 from chaplain.errors import Malformed
-from chaplain.executor import messages
+from chaplain.executor import claims, messages
 from chaplain.executor.checking import Checking
+from chaplain.executor.claims import Claims
 from chaplain.executor.comparison import Finding
 from chaplain.executor.copying import Copying
 from chaplain.executor.events import (
@@ -75,7 +77,7 @@ PAUSE_NS = 1_000_000_000
 NO_DATABASE = "this node has no databases: ask another"
 
 ExecutorInput: TypeAlias = UpperInput | Rehearse | ExecutorAnswer
-ExecutorEffect: TypeAlias = Whisper | Settled | Report | Rehearsed | ExecutorErrand
+ExecutorEffect: TypeAlias = Whisper | Settled | Report | Persist | Rehearsed | ExecutorErrand
 
 
 class ExecutorCore:
@@ -84,8 +86,21 @@ class ExecutorCore:
     follows_journal = True
     answers = get_args(ExecutorAnswer)
 
-    def __init__(self, identifier: int, node: int, *, bare: bool = False) -> None:
-        """One that is bare has no databases: it only tells the others how far the order is."""
+    def __init__(
+        self,
+        identifier: int,
+        node: int,
+        *,
+        bare: bool = False,
+        stopped_bytes_max: int = 0,
+        given_up: bytes | None = None,
+        given_up_file: str = claims.FILE,
+    ) -> None:
+        """A bare executor has no databases: it only reports to the others how far the order is.
+
+        `stopped_bytes_max` bounds the log that is kept for stopped executors (`claims`); `given_up` is what its file
+        contains.
+        """
         self.bare = bare
         self.counts: Counter[str] = Counter()
         self._identifier = identifier
@@ -101,6 +116,7 @@ class ExecutorCore:
         self._rehearsals = Rehearsals(node, self._feeds, self.counts)
         self._copying = Copying(self._tell, self._peers)
         self._checking = Checking(self.counts)
+        self._claims = Claims(self.counts, stopped_bytes_max, given_up, given_up_file)
         self._backs: dict[int, Feed] = {}
         """Reads of the log that are under way, by token."""
         self._token = 0
@@ -114,14 +130,18 @@ class ExecutorCore:
         for lane, acl in journal.base.owners.items():
             self._owners.setdefault(lane, acl)
         for stream, index in () if self.bare else journal.base.databases.items():
-            feed = self._feeds.setdefault(stream, Feed(stream, self._executors))
+            feed = self._feeds.get(stream) or self._add_feed(stream)
             feed.begin(index)
             if journal.first_offset(stream):
                 feed.begin(1)  # some of it went from the log, perhaps statements: what it has is not to be begun with
 
     def first_needed(self) -> int:
-        """The first message that is in no copy of a database on disk: the log must have it."""
-        return min((feed.first_unkept() for feed in self._feeds.values()), default=1 << 62)
+        """The first message that the log must keep: it is in no copy of its database on disk."""
+        return min((feed.first_needed() for feed in self._feeds.values()), default=1 << 62)
+
+    def _add_feed(self, stream: str) -> Feed:
+        feed = self._feeds[stream] = Feed(stream, self._executors, self._claims.given_up(stream))
+        return feed
 
     # From the journal, whenever it has carried out a message; before `attach`, those of its disk.
 
@@ -135,7 +155,7 @@ class ExecutorCore:
         for stream, batches in _batches(executed.batches).items():
             feed = self._feeds.get(stream)
             if feed is None and len(self._feeds) < DATABASES_MAX:
-                feed = self._feeds[stream] = Feed(stream, self._executors)
+                feed = self._add_feed(stream)
             if feed is not None:
                 feed.touch(executed.moment.index)
                 if self._journal is not None:
@@ -151,7 +171,7 @@ class ExecutorCore:
 
     def deadline(self) -> int | None:
         times: list[int | None] = [feed.pause_ns for feed in self._feeds.values() if feed.pause_ns]
-        times += [self._announce_ns, self._rehearsals.due_ns(), self._copying.due_ns]
+        times += [self._announce_ns, self._rehearsals.due_ns(), self._copying.due_ns, self._claims.due_ns]
         return soonest(times)
 
     def step(self, now_ns: int, event: ExecutorInput) -> list[ExecutorEffect]:
@@ -196,11 +216,13 @@ class ExecutorCore:
                 self._exited(event)
             case Woken():
                 self._woken(now_ns)
-            case Cleared() | MemberChanged() | Persisted() | PersistFailed() | Stopping():
+            case Persisted():
+                self._claims.written(event.ticket)
+            case Cleared() | MemberChanged() | PersistFailed() | Stopping():
                 pass
             case _:
                 assert_never(event)
-        for part in (self._questions, self._rehearsals, self._copying, self._checking):
+        for part in (self._questions, self._rehearsals, self._copying, self._checking, self._claims):
             self._out += part.effects
             part.effects.clear()
         effects, self._out = self._out, []
@@ -227,6 +249,8 @@ class ExecutorCore:
             self._pump(now_ns, feed)
             if through:
                 self._copying.keep(feed, through)
+            if feed.is_stuck:
+                self._claims.watch(now_ns)
         if not self.bare and not self._serves(self._journal):
             self._questions.dismiss(NOT_EXECUTOR, NO_ROLE)
         self._questions.resolve(self._journal, self._settled)
@@ -238,6 +262,9 @@ class ExecutorCore:
             feed.phase = Phase.OPENING
             self._out.append(OpenDatabase(feed.stream))
         self._checking.pump(feed)
+        if feed.phase is Phase.IDLE and feed.needs_copy:
+            self._copying.want(now_ns, feed)
+            return
         works = feed.hand_over()
         if works:
             self._out.append(Apply(feed.stream, works))
@@ -332,6 +359,8 @@ class ExecutorCore:
     def _woken(self, now_ns: int) -> None:
         self._rehearsals.woken(now_ns)
         self._copying.woken(now_ns)
+        if self._journal is not None:
+            self._claims.woken(now_ns, self._feeds.values(), self._journal)
         if self._announce_ns is not None and now_ns >= self._announce_ns:
             self._announce_ns = None
             for feed in self._feeds.values():
@@ -413,6 +442,10 @@ class ExecutorCore:
                 assert_never(message)
 
     # For people.
+
+    def gauges(self) -> dict[str, float]:
+        stopped = sum(feed.phase is Phase.STOPPED for feed in self._feeds.values())
+        return {} if self.bare else {"executor_stopped": stopped}
 
     def status(self) -> dict[str, object]:
         if self._journal is None:

@@ -43,8 +43,10 @@ class Phase(StrEnum):
 
 
 class Feed:
-    def __init__(self, stream: str, nodes: Callable[[], int]) -> None:
+    def __init__(self, stream: str, nodes: Callable[[], int], given_up: int = 0) -> None:
         self.stream = stream
+        self.given_up = given_up
+        """The log may have dropped statements up to this message: a database that is not as far needs a copy."""
         self.phase = Phase.CLOSED
         self.trouble = ""
         """Why it is stopped."""
@@ -186,6 +188,26 @@ class Feed:
         """The next message that is not in the copy on disk; beyond all if there is none."""
         place = bisect_right(self.touched, self.kept)
         return self.touched[place] if place < len(self.touched) else 1 << 62
+
+    def first_needed(self) -> int:
+        """The next message that the log must keep for this database; beyond all if there is none."""
+        place = bisect_right(self.touched, max(self.kept, self.given_up))
+        return self.touched[place] if place < len(self.touched) else 1 << 62
+
+    def last_through(self, index: int) -> int:
+        """The last message with statements up to this one; 0 if there is none."""
+        place = bisect_right(self.touched, index)
+        return self.touched[place - 1] if place else 0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it executes nothing from the log: it has stopped, or waits for another node's copy."""
+        return self.phase in (Phase.STOPPED, Phase.LACKING)
+
+    @property
+    def needs_copy(self) -> bool:
+        """Whether statements that it has not executed may be gone from the log."""
+        return self.applied < self.given_up
 
     def has_reached(self, index: int) -> bool:
         """Whether everything for this database up to a message is done."""

@@ -78,6 +78,10 @@ class JournalView(Protocol):
         """Messages up to this one will be dropped, once databases are kept that have them; 0: none will."""
         ...
 
+    def held_bytes(self, now_ns: int, index: int, /) -> int:
+        """Octets of segments that could go if no executor needed the messages from this one on."""
+        ...
+
     @property
     def base(self) -> Base:
         """What this node began from."""

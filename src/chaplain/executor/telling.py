@@ -19,6 +19,7 @@ def of_feeds(feeds: Mapping[str, Feed]) -> dict[str, object]:
             "fingerprint": feed.fingerprint.hex(),
             **({"trouble": feed.trouble} if feed.trouble else {}),
             **({"damage": feed.damage} if feed.damage else {}),
+            **({"needs_copy": True} if feed.needs_copy else {}),
         }
         for stream, feed in sorted(feeds.items())
     }

@@ -46,6 +46,9 @@ class NodesJournal:
     def keep_through(self) -> int:
         return self._journal.covering.archive.drops_through
 
+    def held_bytes(self, now_ns: int, index: int, /) -> int:
+        return self._journal.covering.archive.held_bytes(now_ns, index)
+
     @property
     def base(self) -> Base:
         return self._journal.base

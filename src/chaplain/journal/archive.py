@@ -229,6 +229,16 @@ class Archive:
         self.effects.append(Report("segments dropped", detail={"segments": going, "first": log.places.first}))
         self.tell_all()
 
+    def held_bytes(self, now_ns: int, index: int) -> int:
+        """Octets of segments that could go if nobody needed the messages from this one on."""
+        assert self._log is not None
+        places, released = self._log.places, self._execution.state.released
+        without, with_it = (
+            droppable(places, self._settings.rules, now_ns, limit=limit, released=released)
+            for limit in (self.covered(), min(self.covered(), index - 1))
+        )
+        return sum(segment.size_bytes for segment in places.segments[with_it:without])
+
     def covered(self) -> int:
         """Up to which message nobody can need the log to learn what it came to."""
         if not self.confirmed:

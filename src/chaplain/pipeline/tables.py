@@ -21,6 +21,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.transaction import AddAction
 from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from chaplain import durable
 from chaplain.core import Frozen
 from chaplain.errors import Missing, StorageError
+from chaplain.file_names import FILE_NAME_BYTES_MAX, bounded, is_shortened
 from chaplain.pipeline.rows import HEADERS_TYPE, fields, schema_text
 from chaplain.segment.arrow import SCHEMA
 
@@ -36,6 +38,7 @@ Storage = Mapping[str, str] | None
 _RANGE = re.compile(r"(\d{20})-(\d{20})\.parquet")
 _HELD = re.compile(r"(\d{20})-(\d{20})")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.-]|^\.")
+_ESCAPE = "~"
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")
 """Not with percent signs: delta-rs reads those as escapes of its own, whichever way they are given to it."""
 _PATTERN = re.compile(r"[][{}*?\\]")
@@ -57,21 +60,28 @@ class Written(Frozen, frozen=True, array_like=True):
 
 
 def table_path(tables: str | Path, stream: str) -> str:
-    """The folder of a stream's table. What is no plain name is escaped: `a/b` becomes `a~2Fb`."""
-    name = _NOT_PLAIN.sub(lambda found: f"~{ord(found[0]):02X}", stream)
-    return f"{str(tables).rstrip('/')}/{name}"
+    """The folder of a stream's table. What is no plain name is escaped: `a/b` becomes `a~2Fb`.
+
+    A name that would be too long for a folder is shortened, and ends with a digest of the stream's name.
+    """
+    escaped = _NOT_PLAIN.sub(lambda found: f"{_ESCAPE}{ord(found[0]):02X}", stream)
+    return f"{str(tables).rstrip('/')}/{bounded(escaped, stream, _ESCAPE, FILE_NAME_BYTES_MAX)}"
 
 
-def _stream_of(name: str) -> str:
-    """The stream whose table has a folder of this name."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
+def _stream_of(folder: Path) -> str:
+    """The stream whose table this folder is; a shortened name does not say, but every row does."""
+    if not is_shortened(folder.name, _ESCAPE):
+        return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), folder.name)
+    files = _files_of(str(folder), None)
+    return str(next(pq.ParquetFile(files[0]).iter_batches(1, columns=["topic"])).column(0)[0]) if files else ""
 
 
 def landed_streams(tables: str | Path) -> list[str]:
     """The streams that have a table in a local folder."""
     folder = Path(tables)
     found = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    return [_stream_of(path.name) for path in found if kind_of(str(path)) is not None]
+    streams = [_stream_of(path) for path in found if kind_of(str(path)) is not None]
+    return [stream for stream in streams if stream]  # a table that was created and has no rows yet may not say
 
 
 def kind_of(table: str, storage: Storage = None) -> Format | None:
@@ -108,7 +118,10 @@ def _noted_first(folder: Path) -> int:
 
 def landed_files(tables: str | Path, stream: str, storage: Storage = None) -> list[str]:
     """The files that are the table now, in the order of their offsets."""
-    table = table_path(tables, stream)
+    return _files_of(table_path(tables, stream), storage)
+
+
+def _files_of(table: str, storage: Storage) -> list[str]:
     kind = kind_of(table, storage)
     if kind == "delta":
         files = sorted(DeltaTable(table, storage_options=dict(storage or {})).file_uris())
@@ -206,8 +219,7 @@ def table(spark: SparkSession, path: str | Path, storage_options: Storage = None
     place = str(path).rstrip("/")
     if kind_of(place, storage_options) is None:
         place = _meant(place)
-    tables, _, name = place.rpartition("/")
-    files = landed_files(tables or ".", _stream_of(name), storage_options)
+    files = _files_of(place, storage_options)
     if not files:
         return spark.createDataFrame([], schema_text(headers=True))
     return spark.read.parquet(*(_PATTERN.sub(r"\\\g<0>", file) for file in files))

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from chaplain.config import SEGMENTS, NodeConfig
+from chaplain.executor import claims
 from chaplain.executor.core import ExecutorCore
 from chaplain.executor.events import BackRead, ReadBack
 from chaplain.journal.order_events import ReadLog
 from chaplain.runtime.databases.engine import Server
 from chaplain.runtime.databases.errands import Databases
 from chaplain.runtime.descriptors import reading
-from chaplain.runtime.journal import read_log
+from chaplain.runtime.journal import content, read_log
 
 FOLDER = "databases"
 NONE = "none"
@@ -25,7 +26,18 @@ def make_executor(config: NodeConfig, identifier: int) -> ExecutorCore | None:
     bare = str(config.number("id")) in serializers or config.text("database") == NONE
     if not config.disks or (bare and not serializers):
         return None
-    return ExecutorCore(identifier, config.number("id"), bare=bare)
+    if bare:
+        return ExecutorCore(identifier, config.number("id"), bare=True)
+    # Only SQLite databases are copied between nodes. All others are made again from the log, which is kept for them.
+    copied = config.text("database") == "sqlite"
+    file = f"{SEGMENTS}/{claims.FILE}"
+    return ExecutorCore(
+        identifier,
+        config.number("id"),
+        stopped_bytes_max=config.number("journal.keep_stopped_bytes") if copied else 0,
+        given_up=content(config.path("data") / file),
+        given_up_file=file,
+    )
 
 
 def make_databases(config: NodeConfig) -> Databases:

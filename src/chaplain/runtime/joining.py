@@ -47,6 +47,7 @@ _ALIKE = (
     "journal.election_seconds",
     "journal.keep_bytes",
     "journal.keep_seconds",
+    "journal.keep_stopped_bytes",
     "journal.room_bytes_min",
 )
 """Settings and tables of them that a newcomer takes over. What one node takes must fit into the files of all."""

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from chaplain import durable
 from chaplain.errors import ChaplainError
+from chaplain.file_names import FILE_NAME_BYTES_MAX, bounded
 from chaplain.runtime.databases.engine import EngineFailed
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.files import Files, NoRoom
@@ -43,9 +44,16 @@ CHANGES = "rows"
 """The folder beside the databases in which each stream has one with its log of row changes."""
 
 
+ESCAPE = "%"
+SUFFIX_BYTES_MAX = len(".sqlite.kept.damaged-wal")
+"""The longest suffix of a file beside a database. A database whose escaped name left less room could never be copied,
+so no node ever dropped the log that it was made from: under its new, shortened name it is made again from that log."""
+
+
 def quoted(stream: str) -> str:
-    """A stream's name as that of a file, whatever it is."""
-    return quote(stream, safe="").replace(".", "%2E")
+    """The name of a stream's files and of its folder of row changes, without a suffix."""
+    escaped = quote(stream, safe="").replace(".", "%2E")
+    return bounded(escaped, stream, ESCAPE, FILE_NAME_BYTES_MAX - SUFFIX_BYTES_MAX)
 
 
 class ChangeLog:

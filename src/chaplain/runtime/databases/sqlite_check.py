@@ -18,9 +18,11 @@ import apsw
 import msgspec
 
 from chaplain.executor.fingerprint import Tallies, Tally
+from chaplain.file_names import is_shortened
+from chaplain.runtime.databases.changes import ESCAPE
 from chaplain.runtime.databases.engine import Damaged, EngineFailed
 from chaplain.runtime.databases.sqlite_ledger import Beyond, Ledger
-from chaplain.runtime.databases.sqlite_store import state_of
+from chaplain.runtime.databases.sqlite_store import state_of, stream_in
 
 PAUSE_S = 0.0005
 """After some rows, in a node: Python runs one thread at a time, and others want their turn."""
@@ -95,7 +97,25 @@ def _differing(found: dict[str, Tally], kept: dict[str, Tally]) -> str:
 def files_in(folder: Path) -> list[tuple[str, Path]]:
     """The databases of a node, and the copies of them that it keeps, with their streams."""
     found = [*folder.glob("*.sqlite"), *folder.glob("*.sqlite.kept")]
-    return [(unquote(file.name.partition(".")[0]), file) for file in sorted(found)]
+    return [(_stream_of(file), file) for file in sorted(found)]
+
+
+def _stream_of(file: Path) -> str:
+    """The stream whose database or copy this is. A shortened name does not say, but the database does.
+
+    A damaged database may not say either: then the shortened name stands for it.
+    """
+    name = file.name.partition(".")[0]
+    if not is_shortened(name, ESCAPE):
+        return unquote(name)
+    try:
+        connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            return stream_in(connection) or name
+        finally:
+            connection.close()
+    except (apsw.Error, UnicodeDecodeError):
+        return name
 
 
 def look(file: Path, stream: str) -> dict[str, object]:

@@ -62,6 +62,11 @@ def _seal(values: tuple[object, ...]) -> bytes:
     return sha256(_encode(values)).digest()
 
 
+def stream_in(connection: apsw.Connection) -> str:
+    """The stream whose database this says it is; empty if it has not begun."""
+    return next((str(stream) for (stream,) in connection.execute(f"select stream from {OWN}state")), "")
+
+
 def state_of(connection: apsw.Connection, stream: str) -> State | None:
     """What a database says of itself; None if it has not begun."""
     rows = list(connection.execute(f"select * from {OWN}state"))

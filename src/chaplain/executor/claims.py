@@ -1,0 +1,99 @@
+"""How much of the log stopped executors keep from being dropped, and what happens at that bound.
+
+A node drops no part of its log that one of its databases still has to execute. An executor that stopped, or that waits
+for another node's copy, executes nothing, so without a bound the log would grow until the disk is full. When it holds
+back more than `bytes_max` of segments that could go otherwise, its claim is given up: this core notes that on disk,
+and then the log may be dropped. Such a database continues only from another node's copy that is at least as far.
+
+Decides when a claim is given up. Refuses to know segments and retention rules: the journal says how many octets a
+message holds back.
+
+Invariant: a claim counts as given up only once the note is on disk. Otherwise a restarted node could not tell a
+database that lacks dropped statements from one that has all of them.
+
+Bounds: one note for each database; it is looked at every `LOOK_NS` while an executor is stopped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from chaplain.core import Persist, Replace, Report
+from chaplain.errors import StorageError
+from chaplain.executor.feed import Feed
+
+FILE = "executor.given-up"
+LOOK_NS = 1_000_000_000
+
+
+class HeldLog(Protocol):
+    """What this module asks of the journal."""
+
+    @property
+    def keep_through(self) -> int: ...
+
+    def held_bytes(self, now_ns: int, index: int, /) -> int:
+        """Octets of segments that could go if no executor needed the messages from this one on."""
+        ...
+
+
+class Claims:
+    def __init__(self, counts: Counter[str], bytes_max: int, stored: bytes | None, file: str = FILE) -> None:
+        """`stored` is the content of the file; a `bytes_max` of 0 means that no claim is ever given up."""
+        self._counts = counts
+        self._bytes_max = bytes_max
+        self._file = file
+        self._noted: dict[str, int] = decode(stored)
+        self._writing: dict[int, tuple[Feed, int]] = {}
+        self._ticket = 0
+        self.due_ns: int | None = None
+        self.effects: list[Persist | Report] = []
+
+    def given_up(self, stream: str) -> int:
+        """The last message with statements for a stream that the log may have dropped before they were executed."""
+        return self._noted.get(stream, 0)
+
+    def watch(self, now_ns: int) -> None:
+        """An executor stopped, or lacks a part of the log."""
+        if self._bytes_max and self.due_ns is None:
+            self.due_ns = now_ns + LOOK_NS
+
+    def woken(self, now_ns: int, feeds: Iterable[Feed], journal: HeldLog) -> None:
+        if self.due_ns is None or now_ns < self.due_ns:
+            return
+        stopped = [feed for feed in feeds if feed.is_stuck]
+        self.due_ns = now_ns + LOOK_NS if stopped else None
+        for feed in stopped if not self._writing else ():
+            self._look(now_ns, feed, journal)
+
+    def _look(self, now_ns: int, feed: Feed, journal: HeldLog) -> None:
+        last = feed.last_through(journal.keep_through)
+        if last > feed.given_up and journal.held_bytes(now_ns, feed.first_needed()) > self._bytes_max:
+            self._noted[feed.stream] = last
+            self._ticket += 1
+            self._writing[self._ticket] = (feed, last)
+            self.effects.append(Persist(self._ticket, (Replace(self._file, encode(self._noted)),)))
+
+    def written(self, ticket: int) -> None:
+        feed, last = self._writing.pop(ticket)
+        feed.given_up = last
+        self._counts["logs_given_up"] += 1
+        detail: dict[str, str | int] = {"stream": feed.stream, "index": last, "reason": feed.trouble}
+        self.effects.append(Report("log no longer kept for a stopped executor", detail=detail))
+
+
+def encode(noted: dict[str, int]) -> bytes:
+    return msgspec.json.encode(dict(sorted(noted.items()))) + b"\n"
+
+
+def decode(stored: bytes | None) -> dict[str, int]:
+    try:
+        return {} if stored is None else msgspec.json.decode(stored, type=dict[str, int])
+    except msgspec.DecodeError as error:
+        raise StorageError(
+            f"{FILE} cannot be read ({error}): remove it and the databases of this node, which are then made again"
+        ) from error
