@@ -63,12 +63,14 @@ def pack(
     counts: tuple[int, ...] | None = None,
     cluster: str = CLUSTER,
     message_type: int = 0,
+    headers: tuple[bytes | None, ...] | None = None,
 ) -> IngestEntry:
     raw = encode_pack(
         Pack(
             lane,
             first_id,
             tuple(values),
+            headers=headers,
             request_counts=counts,
             message_type=message_type,
             signature_type=SignatureType.ED25519,

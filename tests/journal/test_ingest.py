@@ -37,6 +37,7 @@ from chaplain.journal.order_events import NeedPayload, PayloadArrived, PeerDown,
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.peer_messages import Ack, AskPayload, PassPetition, Payload
 from chaplain.journal.signing import Check, holds
+from chaplain.segment.headers import encode_headers
 
 ME = b"me".ljust(16)
 NOW = 10**12
@@ -161,6 +162,28 @@ def test_a_pack_that_fails_its_check_is_answered_and_left_out():
     assert len(ingest_message.decode(arrived.payload).entries) == 1
     (told,) = [one.message for one in effects if isinstance(one, ToClient) and isinstance(one.message, NotWritten)]
     assert (told.kind, told.first_id) == ("signature", 2)
+
+
+@pytest.mark.parametrize("messages", [1, 100])
+def test_a_pack_with_malformed_headers_is_refused_and_its_id_stays_free(messages):
+    bench = Bench()
+    fine = encode_headers({"a": b"1"})
+    values = (b"v",) * messages
+    [answer] = bench.write(pack(bench.lane, 1, values, headers=(fine,) * (messages - 1) + (b"\xff",)))
+    assert isinstance(answer.message, NotWritten)
+    assert (answer.message.kind, answer.message.expected_id) == ("malformed", 1)
+    assert "shorter than their count" in answer.message.reason
+    [arrived] = bench.ship(pack(bench.lane, 1, values, headers=(None,) + (fine,) * (messages - 1)))
+    assert len(ingest_message.decode(arrived.payload).entries) == 1
+
+
+def test_headers_of_a_pack_that_does_not_add_up_are_malformed():
+    bench = Bench()
+    entry = pack(bench.lane, 1, (b"v",), headers=(encode_headers({"a": b"1"}),))
+    raw = bytearray(entry.raw)
+    raw[132:136] = (1 << 31).to_bytes(4, "little")  # the size of the headers, behind that of the value
+    [answer] = bench.write(IngestEntry(entry.stream, bytes(raw)))
+    assert (answer.message.kind, answer.message.reason) == ("malformed", "request: sizes do not add up")
 
 
 def test_what_ingest_checked_execution_knows(monkeypatch):

@@ -16,11 +16,12 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
 from pipeline_journal import rich_journal
-from pipeline_scene import Scene
+from pipeline_scene import Scene, split
+from pipeline_scene import changed as with_fields
 from pipeline_stage import ROWS, journal, put
 
 from chaplain.cli.main import cli
-from chaplain.errors import ConfigError, Missing, StorageError
+from chaplain.errors import ConfigError, Malformed, Missing, StorageError
 from chaplain.link.identity import Identity
 from chaplain.pipeline import compact as compaction
 from chaplain.pipeline.index import Index
@@ -126,6 +127,34 @@ def test_every_stream_has_a_folder_of_its_own(tmp_path: Path, stream: str) -> No
 def test_streams_differ_in_their_folders(tmp_path: Path) -> None:
     streams = ["a/b", "a~2Fb", "a%2Fb", "a%2fb", "a2Fb", "a~b", "a_b", "a.b", ".a", "~2Ea"]
     assert len({table_path(tmp_path, stream) for stream in streams}) == len(streams)
+
+
+def poisoned(folder: Path) -> Path:
+    """A log of an earlier version: the headers at offset 30 do not follow their form."""
+    groups = journal(messages=3)
+    fine, bad = encode_headers({"a": b"1"}), b"\xff"
+    batches = [(group, part) for group in groups for part, one in enumerate(group) if one.stream == STREAM]
+    for number, (group, part) in enumerate(batches):
+        cells = tuple(bad if (number, row) == (1, 5) else fine if row % 2 else None for row in range(ROWS))
+        packs, _ = split(group[part])
+        body = b"".join(with_fields(raw, headers=cells) for raw in packs)
+        group[part] = msgspec.structs.replace(group[part], body=body)
+    return put(folder, groups)
+
+
+def test_land_names_the_offset_of_malformed_headers_or_lands_them_under_an_empty_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    segments, tables = poisoned(tmp_path / "segments"), tmp_path / "tables"
+    given: dict[str, Any] = {"stream": STREAM, "tables": tables, "path": str(segments), "once": True}
+    with pytest.raises(Malformed, match=r"'orders': the headers at offset 30 .*failOnMalformedHeaders"):
+        land(None, **given)
+    assert land(None, **given, fail_on_malformed_headers=False) == 3 * ROWS
+    assert [record.args for record in caplog.records if "offset" in record.msg] == [(STREAM, pa.scalar(30))]
+    headers = rows(tables).column("headers").to_pylist()
+    assert headers[30] == [{"key": "", "value": b"\xff"}]
+    assert (headers[28], headers[29]) == ([{"key": "a", "value": b"1"}], None)
+    assert named(tables) == set(), "the packs are put together again as they were"
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet"])

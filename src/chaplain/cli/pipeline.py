@@ -82,9 +82,11 @@ def _tables(required: bool) -> Callable[[F], F]:
 @click.option("--format", "kind", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True,
               help="What tables are.")  # fmt: skip
 @click.option("--storage-option", "storage", multiple=True, metavar="K=V", help="Passed on to where tables are kept.")
+@click.option("--keep-malformed-headers", "lenient", is_flag=True,
+              help="Land headers that cannot be read under an empty name, instead of stopping at them.")  # fmt: skip
 @_spark
 def land(cluster: str, path: str, node: int | None, output: str, stream: str, tables: str, once: bool, kind: Any,
-         storage: tuple[str, ...], master: str, remote: str) -> None:  # fmt: skip
+         storage: tuple[str, ...], lenient: bool, master: str, remote: str) -> None:  # fmt: skip
     """Write a stream to a table, each message exactly once; go on until interrupted."""
     cluster, path = _one_source(cluster, path, node)
     wrong = [pair for pair in storage if "=" not in pair]
@@ -99,6 +101,7 @@ def land(cluster: str, path: str, node: int | None, output: str, stream: str, ta
     count = run(
         spark, stream=stream, tables=tables, cluster=cluster, path=path, once=once, format=kind,
         storage_options=options, tell=lambda rows: progress(f"{rows:,} messages landed"),
+        fail_on_malformed_headers=not lenient,
     )  # fmt: skip
     if first := first_landed(tables, stream, options):
         _tell(f"the table begins with offset {first}: what was before it had been dropped")

@@ -19,9 +19,10 @@ from chaplain.journal.journal_events import PackWritten, Rehearsed
 from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.lanes import Standing, rule
 from chaplain.journal.receipts import REASONS, answer_of, kind_of
-from chaplain.journal.request import Heading, read_heading, request_digest
+from chaplain.journal.request import COLUMNS_AT, Heading, check_headers, read_heading, request_digest
 from chaplain.journal.seat import Seat
 from chaplain.journal.verdict import Reason
+from chaplain.segment.pack import HEADERS
 
 BUSY = "busy"
 DISK_FULL = "disk_full"
@@ -78,6 +79,11 @@ class Intake:
         if heading.size_bytes > self._settings.pack_bytes_max:
             why = f"the pack has {heading.size_bytes} octets, and this cluster takes {self._settings.pack_bytes_max}"
             return _not_written(heading, kind_of(Reason.TOO_LARGE), f"{why}: make smaller ones", lane.last_id + 1)
+        if event.raw[COLUMNS_AT] & HEADERS:
+            try:
+                check_headers(event.raw)
+            except Malformed as wrong:
+                return _not_written(heading, kind_of(Reason.MALFORMED), str(wrong), lane.last_id + 1)
         reason = self._execution.courtesy(lane, event.stream, heading)
         if reason is not Reason.APPLIED:
             return refuse(heading, reason, lane)

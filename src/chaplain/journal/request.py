@@ -17,14 +17,25 @@ import numpy as np
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
+from chaplain.segment import headers
 from chaplain.segment.layout import HASH_BYTES, Bytes, Octets, octets, view_of
-from chaplain.segment.pack import NOTHING, PACK_HEAD_BYTES, PackHead, column_count, digest_of, read_head, stated_digest
+from chaplain.segment.pack import (
+    NOTHING,
+    PACK_HEAD_BYTES,
+    PackHead,
+    column_count,
+    digest_of,
+    read_head,
+    stated_digest,
+)
 from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.primitives import VCHAR, put_string
 
 REQUEST_LABEL = b"chaplain request 1"
 REQUEST_ID_MAX = 0xFFFFFFFF
 _CLIENT_ID_AT = 8
+COLUMNS_AT = 23
+"""Which octet of a pack says which columns it has."""
 RESERVED = "_"
 """Streams whose name begins like this are the cluster's own."""
 
@@ -119,6 +130,25 @@ def _end_of_many(view: Octets, head: PackHead) -> int:
     if tables[used:].any():
         raise Malformed("request: padding that is not zero")
     return head.data_at + int(sizes[sizes != NOTHING].sum(dtype=np.uint64))
+
+
+def check_headers(raw: Bytes) -> None:
+    """Raise `Malformed` if a reader could not read the headers of one of the pack's messages.
+
+    An ingest node asks this before it accepts a pack. Execution does not: the verdict on a message that was agreed
+    under an earlier version must stay what it was.
+    """
+    head = _read_head(raw)
+    view = octets(view_of(raw))
+    tables = view[head.tables_at : head.data_at].view("<u4")[head.tabled_requests :]
+    stated = tables[: head.count * column_count(head.columns)].astype(np.int64)
+    sizes = np.where(stated == NOTHING, 0, stated)
+    ends = head.data_at + np.cumsum(sizes)
+    if int(ends[-1]) > head.end:
+        raise Malformed("request: sizes do not add up")
+    there = np.flatnonzero(stated[-head.count :] != NOTHING)
+    starts = (ends - sizes)[-head.count :]
+    headers.check(view, starts[there], sizes[-head.count :][there])
 
 
 @lru_cache(maxsize=1024)

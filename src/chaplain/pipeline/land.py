@@ -16,7 +16,7 @@ import shutil
 import time
 import uuid
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,12 +67,13 @@ class LandTask(Frozen, frozen=True):
     held: Range | None = None
     """What to read, from segments or from nodes: one of the two."""
     live: LiveSpan | None = None
+    fail_on_headers: bool = True
 
 
-def task_of(wanted: Range | LiveSpan, folder: str, name: str) -> LandTask:
+def task_of(wanted: Range | LiveSpan, folder: str, name: str, fail_on_headers: bool = True) -> LandTask:
     if isinstance(wanted, Range):
-        return LandTask(folder, name, held=wanted)
-    return LandTask(folder, name, live=wanted)
+        return LandTask(folder, name, held=wanted, fail_on_headers=fail_on_headers)
+    return LandTask(folder, name, live=wanted, fail_on_headers=fail_on_headers)
 
 
 class _Part(InputPartition):
@@ -116,7 +117,7 @@ def write_file(task: LandTask) -> Written:
     system.create_dir(str(Path(folder, name).parent), recursive=True)
     path = f"{folder}/{name}"
     with pq.ParquetWriter(path, schema, filesystem=system, compression="zstd") as writer:
-        for batch in read_span(wanted, schema.names, fail_on_loss=True):
+        for batch in read_span(wanted, schema.names, True, task.fail_on_headers):
             writer.write_batch(batch.cast(schema))
     return Written(name, wanted.start, wanted.end, int(system.get_file_info(path).size))
 
@@ -210,11 +211,14 @@ def land(
     batch_rows: int = BATCH_ROWS,
     tell: Callable[[int], None] = lambda rows: None,
     until: Callable[[], bool] = lambda: False,
+    fail_on_malformed_headers: bool = True,
 ) -> int:
     """Land what the stream has that its table has not; with `once`, or when `until` says so, return how many that was.
 
     `tell` is given how many messages were landed in all, after each batch; `until` is asked between batches. Without a
-    session this process does the tasks' work itself, one after the other: enough for a trickle, and for tests.
+    session this process does the tasks' work itself, one after the other: enough for a trickle, and for tests. Headers
+    that do not follow their form are an error that names the offset; without `fail_on_malformed_headers` they land as
+    one header with an empty name.
     """
     watch = open_watch(cluster, path)
     if spark is not None:
@@ -234,7 +238,11 @@ def land(
         if head > start:
             start = _begin(table, stream, start, watch.first(stream))
             end = watch.batch_end(stream, start, batch_rows)
-            files = _write(spark, watch.cut(stream, start, end, _parts(end - start)), table, plain=format == "parquet")
+            cut = watch.cut(stream, start, end, _parts(end - start))
+            prefix = f"{STAGING}/" if format == "parquet" else ""
+            names = [f"{prefix}{one.start:020d}-{one.end:020d}" for one in cut]
+            pairs = zip(cut, names, strict=True)
+            files = _write(spark, [task_of(one, table, name, fail_on_malformed_headers) for one, name in pairs])
             if format == "delta":
                 commit(table, stream, files, arrow_schema(), storage_options)
                 small = compact(table, storage_options) if small + 1 >= COMPACT_FILES else small + 1
@@ -264,10 +272,8 @@ def _parts(rows: int) -> int:
     return 1 if rows < SMALL_ROWS else max(FILES_MIN, -(-rows // ROWS_A_FILE))
 
 
-def _write(spark: SparkSession | None, cut: Sequence[Range | LiveSpan], table: str, *, plain: bool) -> list[Written]:
-    """Have these stretches written to files, one each."""
-    prefix = f"{STAGING}/" if plain else ""
-    tasks = [task_of(one, table, f"{prefix}{one.start:020d}-{one.end:020d}") for one in cut]
+def _write(spark: SparkSession | None, tasks: list[LandTask]) -> list[Written]:
+    """Have each task write its file."""
     if spark is None:
         return [write_file(task) for task in tasks]
     text = base64.b64encode(msgspec.msgpack.encode(tasks)).decode()

@@ -135,9 +135,11 @@ class Live:
         return [LiveSpan(stream, low, high, self._target) for low, high in cuts(start, end, parts)]
 
 
-def read_live(wanted: LiveSpan, columns: Sequence[str], fail_on_loss: bool = True) -> Iterator[Any]:
+def read_live(
+    wanted: LiveSpan, columns: Sequence[str], fail_on_loss: bool = True, fail_on_headers: bool = True
+) -> Iterator[Any]:
     """The rows of a span in Arrow batches, the same as from segments."""
-    return rows_of(_records(wanted, fail_on_loss), wanted, columns, fail_on_loss)
+    return rows_of(_records(wanted, fail_on_loss), wanted, columns, fail_on_loss, fail_on_headers)
 
 
 def _records(wanted: LiveSpan, fail_on_loss: bool) -> Iterator[Record]:

@@ -40,6 +40,7 @@ SOURCE = (
     "maxTriggerDelay",
     "includeHeaders",
     "failOnDataLoss",
+    "failOnMalformedHeaders",
     *TARGETS,
 )
 _SPARKS = ("checkpointlocation", "queryname")
@@ -90,6 +91,7 @@ class Options(Frozen, frozen=True):
     """A batch smaller than `min_offsets` waits no longer than this."""
     headers: bool
     fail_on_loss: bool
+    fail_on_headers: bool = True
 
     def wants(self, stream: str) -> bool:
         return stream in self.names if not self.pattern else re.fullmatch(self.pattern, stream) is not None
@@ -120,6 +122,7 @@ def parse(given: Mapping[str, str], streaming: bool) -> Options:
         duration_s("maxTriggerDelay", found.get("maxtriggerdelay", MAX_TRIGGER_DELAY)),
         _flag(found, "includeHeaders", False),
         _flag(found, "failOnDataLoss", True),
+        _flag(found, "failOnMalformedHeaders", True),
     )
 
 

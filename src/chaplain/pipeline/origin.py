@@ -87,9 +87,9 @@ def _has_nodes(cluster: str) -> bool:
     return where.is_file() or (where / "cluster.toml").exists() or not node_folders(where)
 
 
-def read_span(wanted: Span, columns: Sequence[str], fail_on_loss: bool) -> Iterator[Any]:
+def read_span(wanted: Span, columns: Sequence[str], fail_on_loss: bool, fail_on_headers: bool = True) -> Iterator[Any]:
     """The rows of a span, from wherever it says."""
     if isinstance(wanted, LiveSpan):
-        return read_live(wanted, columns, fail_on_loss)
+        return read_live(wanted, columns, fail_on_loss, fail_on_headers)
     assert isinstance(wanted, Range)
-    return read_range(wanted, columns, fail_on_loss)
+    return read_range(wanted, columns, fail_on_loss, fail_on_headers)

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from chaplain.core import Frozen
-from chaplain.errors import ChaplainError, Missing
+from chaplain.errors import ChaplainError, Malformed, Missing
 from chaplain.pipeline.index import Place, read_places
 from chaplain.segment import arrow
-from chaplain.segment.headers import split
+from chaplain.segment.headers import check, decode_headers, malformed, split
 from chaplain.segment.record import Record
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ _BACK = (
 LOG_APPEND_TIME = 1
 """What Kafka calls a time that the log gave, not the writer."""
 _CONSTANTS = {"partition": 0, "timestampType": LOG_APPEND_TIME}
+MALFORMED_NAME = ""
+"""What a header cell that does not follow its form is shown under, as the client does."""
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -78,19 +80,27 @@ def _range(places: Sequence[Place], stream: str, start: int, end: int) -> Range:
     return Range(stream, start, end, held)
 
 
-def read_range(wanted: Range, columns: Sequence[str], fail_on_loss: bool = True) -> Iterator[Any]:
+def read_range(
+    wanted: Range, columns: Sequence[str], fail_on_loss: bool = True, fail_on_headers: bool = True
+) -> Iterator[Any]:
     """The rows of a range in Arrow batches. A loss is an error, or what can be read is given."""
-    return rows_of(_records(wanted, fail_on_loss), wanted, columns, fail_on_loss)
+    return rows_of(_records(wanted, fail_on_loss), wanted, columns, fail_on_loss, fail_on_headers)
 
 
-def rows_of(records: Iterable[Record], wanted: Span, columns: Sequence[str], fail_on_loss: bool) -> Iterator[Any]:
+def rows_of(
+    records: Iterable[Record],
+    wanted: Span,
+    columns: Sequence[str],
+    fail_on_loss: bool,
+    fail_on_headers: bool = True,
+) -> Iterator[Any]:
     """What these records hold of a span, wherever they came from."""
     needed = [name for name in arrow.COLUMNS if name in columns or name == "offset"]
     rows = 0
     for batch in arrow.to_record_batches(records, needed):
         kept = _kept(batch, batch.column(needed.index("offset")), wanted)
         rows += kept.num_rows
-        yield _shaped(kept, columns)
+        yield _shaped(kept, columns, wanted.stream, fail_on_headers)
     if rows == wanted.end - wanted.start:
         return
     found = f"{wanted.stream!r}: {rows} messages stand where offsets {wanted.start} to {wanted.end - 1} should"
@@ -124,27 +134,54 @@ def _records(wanted: Range, fail_on_loss: bool) -> Iterator[Record]:
             ) from wrong
 
 
-def _shaped(batch: Any, columns: Sequence[str]) -> Any:
+def _shaped(batch: Any, columns: Sequence[str], stream: str, fail_on_headers: bool) -> Any:
     """The columns in the order Spark asked for."""
-    arrays = [_column(batch, name) for name in columns]
+    arrays = [_column(batch, name, stream, fail_on_headers) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-def _column(batch: Any, name: str) -> Any:
+def _column(batch: Any, name: str, stream: str, fail_on_headers: bool) -> Any:
     if name in _CONSTANTS:
         return arrow.numbers(np.full(batch.num_rows, _CONSTANTS[name], np.int32), pa.int32())
-    if name == "headers":
+    if name != "headers":
+        return batch.column(name)
+    try:
         return header_lists(batch.column("headers"))
-    return batch.column(name)
+    except Malformed:
+        return _header_lists_with_malformed(batch, stream, fail_on_headers)
+
+
+def _header_lists_with_malformed(batch: Any, stream: str, fail_on_headers: bool) -> Any:
+    """Headers of which some do not follow their form: an error that names the first, or lists cell by cell.
+
+    A malformed cell is kept whole, as the value of the one header that no message can have: its name is empty. Ingest
+    nodes refuse such cells; earlier versions did not.
+    """
+    raw, offsets = batch.column("headers").to_pylist(), batch.column("offset")
+    wrong = malformed(raw)
+    first = min(wrong)
+    found = f"{stream!r}: the headers at offset {offsets[first]} cannot be read ({wrong[first]})"
+    if fail_on_headers:
+        raise Malformed(f"{found}: set failOnMalformedHeaders to false to read them under an empty name")
+    for at in wrong:
+        log.warning("%r: the headers at offset %s cannot be read; they are under an empty name", stream, offsets[at])
+    lists = [None if cell is None else _pairs(cell, at in wrong) for at, cell in enumerate(raw)]
+    return pa.array(lists, HEADERS_TYPE)
+
+
+def _pairs(cell: bytes, is_malformed: bool) -> list[dict[str, Any]]:
+    named = {MALFORMED_NAME: cell} if is_malformed else decode_headers(cell)
+    return [{"key": name, "value": value} for name, value in named.items()]
 
 
 def header_lists(cells: Any) -> Any:
-    """A column of headers as octets, taken apart: lists of names and values."""
+    """A column of headers as octets, taken apart: lists of names and values. All cells must follow their form."""
     if cells.null_count == len(cells):
         return pa.nulls(len(cells), HEADERS_TYPE)
     there = cells.drop_null()
     bounds = np.frombuffer(there.buffers()[1], np.int32)[there.offset : there.offset + len(there) + 1]
-    data = np.frombuffer(there.buffers()[2], np.uint8)
+    data = np.frombuffer(there.buffers()[2], np.uint8) if there.buffers()[2] is not None else np.empty(0, np.uint8)
+    check(data, bounds[:-1], np.diff(bounds))
     parts = split(data, bounds[:-1], np.diff(bounds))
     counts = np.zeros(len(cells), np.int64)
     counts[np.asarray(cells.is_valid())] = parts.counts

@@ -131,7 +131,8 @@ class _Reader(DataSourceReader):
         return [_Part(one) for one in wanted] or [_Part(Range("", 0, 0, ()))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_span(cast("_Part", partition).wanted, self._columns, self._options.fail_on_loss)
+        options = self._options
+        return read_span(cast("_Part", partition).wanted, self._columns, options.fail_on_loss, options.fail_on_headers)
 
 
 def _chosen(options: Options, origin: Origin) -> list[str]:
@@ -234,7 +235,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [_Part(one) for one in wanted]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_span(cast("_Part", partition).wanted, self._columns, self._options.fail_on_loss)
+        options = self._options
+        return read_span(cast("_Part", partition).wanted, self._columns, options.fail_on_loss, options.fail_on_headers)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the log keeps what it has."""

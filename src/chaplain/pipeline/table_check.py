@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from chaplain.journal.signing import SLOT_BYTES
 from chaplain.pipeline.breaks import Break
+from chaplain.pipeline.rows import MALFORMED_NAME
 from chaplain.segment.headers import encode_headers
 from chaplain.segment.layout import HASH_BYTES, padded, padding
 from chaplain.segment.pack import HEADERS, KEYS, NOTHING, PACK_HEAD_BYTES, PROTOCOL, REQUESTS
@@ -225,12 +226,19 @@ def _cells(rows: Any, name: str) -> tuple[bytes, bytes]:
 
 
 def _header_cells(rows: Any) -> tuple[bytes, bytes]:
-    cells = [
-        None if one is None else encode_headers({pair["key"]: pair["value"] for pair in one})
-        for one in rows.column("headers").to_pylist()
-    ]
+    cells = [_header_cell(one) for one in rows.column("headers").to_pylist()]
     sizes = np.array([NOTHING if one is None else len(one) for one in cells], "<u4")
     return sizes.tobytes(), b"".join([one for one in cells if one])
+
+
+def _header_cell(pairs: list[dict[str, Any]] | None) -> bytes | None:
+    """The octets that a row's headers were written as. A cell that did not follow the form landed whole."""
+    if pairs is None:
+        return None
+    named = {pair["key"]: pair["value"] for pair in pairs}
+    if MALFORMED_NAME in named:
+        return bytes(named[MALFORMED_NAME])
+    return encode_headers(named)
 
 
 def _numbers(table: Any, name: str) -> Any:

@@ -3,14 +3,14 @@
     count 4 | (name size 4, value size 4) … | name, value, name, value …        little-endian, as in all of a pack
 
 Names are UTF-8, not empty, unique, and stand in the order of their octets, so that equal headers have equal octets. The
-sizes come first, so that `split` takes the headers of a whole column apart with numpy. The cluster never looks at
-headers: whoever reads decides what to do with octets that do not follow this. Byte table: docs/protocol/headers.md.
+sizes come first, so that `split` takes the headers of a whole column apart with numpy. Ingest nodes refuse cells that
+do not follow this (`check`); readers still meet them in logs of earlier versions. Byte table: docs/protocol/headers.md.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,8 +22,12 @@ from chaplain.segment.layout import Bytes, octets
 
 HEADERS_MAX = 1024
 NAME_BYTES_MAX = 1024
+FEW = 8
+"""Cells that are decoded one by one: numpy's first operation takes longer."""
 _WORD = 4
 _ENTRY = 2 * _WORD
+_FRONT = 8
+_ASCII_END = 0x80
 
 Ints = npt.NDArray[np.int64]
 
@@ -59,6 +63,34 @@ def decode_headers(raw: Bytes) -> dict[str, bytes]:
         return {name.decode(): value for name, value in zip(names, parts[1::2], strict=True)}
     except UnicodeDecodeError:
         raise Malformed("headers: names are UTF-8") from None
+
+
+def check(data: Bytes, starts: npt.ArrayLike, sizes: npt.ArrayLike) -> None:
+    """Raise `Malformed` unless `decode_headers` accepts every cell: cell i is `sizes[i]` octets from `starts[i]` on.
+
+    Many cells are checked with numpy. Names are looked at one by one only if they are not ASCII, or if two of one
+    message begin with the same 8 octets.
+    """
+    begin, size = np.asarray(starts, np.int64), np.asarray(sizes, np.int64)
+    view = octets(data)
+    if len(begin) <= FEW:
+        for start, count in zip(begin.tolist(), size.tolist(), strict=True):
+            decode_headers(view[start : start + count].tobytes())
+        return
+    parts = split(view, begin, size)
+    _check_names(view, parts)
+
+
+def malformed(cells: Iterable[bytes | None]) -> dict[int, str]:
+    """The cells that `decode_headers` refuses, by their place, and why."""
+    found: dict[int, str] = {}
+    for place, cell in enumerate(cells):
+        try:
+            if cell is not None:
+                decode_headers(cell)
+        except Malformed as wrong:
+            found[place] = str(wrong)
+    return found
 
 
 class Split(NamedTuple):
@@ -97,6 +129,45 @@ def split(data: Bytes, starts: npt.ArrayLike, sizes: npt.ArrayLike) -> Split:
         raise Malformed("headers: sizes do not add up")
     name_starts = before - np.repeat(ends[firsts], counts) + np.repeat(data_at, counts)
     return Split(counts, name_starts, names, name_starts + names, values)
+
+
+def _check_names(view: npt.NDArray[np.uint8], parts: Split) -> None:
+    starts, sizes = parts.name_starts, parts.name_sizes
+    if not len(sizes):
+        return
+    if int(sizes.min()) < 1 or int(sizes.max()) > NAME_BYTES_MAX:
+        raise Malformed(f"headers: names have 1 to {NAME_BYTES_MAX} octets")
+    cells = np.repeat(np.arange(len(parts.counts)), parts.counts)
+    follows = np.flatnonzero(cells[1:] == cells[:-1])
+    fronts = _fronts(view, starts, sizes)
+    before, after = fronts[follows], fronts[follows + 1]
+    if bool((before > after).any()):
+        raise Malformed("headers: names are not in order")
+    for at in follows[before == after].tolist():
+        if not _name(view, parts, at) < _name(view, parts, at + 1):
+            raise Malformed("headers: names are not unique, or not in order")
+    ends = np.cumsum(sizes)
+    places = np.arange(int(ends[-1])) + np.repeat(starts - (ends - sizes), sizes)
+    if int(view[places].max()) < _ASCII_END:
+        return
+    for at in range(len(sizes)):
+        try:
+            _name(view, parts, at).decode()
+        except UnicodeDecodeError:
+            raise Malformed("headers: names are UTF-8") from None
+
+
+def _name(view: npt.NDArray[np.uint8], parts: Split, at: int) -> bytes:
+    start = int(parts.name_starts[at])
+    return view[start : start + int(parts.name_sizes[at])].tobytes()
+
+
+def _fronts(view: npt.NDArray[np.uint8], starts: Ints, sizes: Ints) -> npt.NDArray[np.uint64]:
+    """The first 8 octets of each name, padded with zeros, as numbers that compare as the octets do."""
+    within = np.arange(_FRONT) < sizes[:, None]
+    places = np.minimum(starts[:, None] + np.arange(_FRONT), len(view) - 1)
+    fronts = np.where(within, view[places], 0).astype(np.uint8)
+    return np.ascontiguousarray(fronts).view(">u8").reshape(-1).astype(np.uint64)
 
 
 def _words(view: npt.NDArray[np.uint8], at: Ints) -> Ints:
