@@ -68,8 +68,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "journal.segment_bytes",
         64 << 20,
-        "Size of the journal's files, the same on every node. A pack takes less than half of it: below 1 MiB writers "
-        "are refused.",
+        "Size of the journal's files; a record that needs more gets a larger one. Clients write packs of less than "
+        "half of it through this node: below 1 MiB writers are refused.",
         1 << 16,
         1 << 30,
     ),

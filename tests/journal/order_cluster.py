@@ -198,10 +198,10 @@ class Cluster:
         assert len(masters) == 1, masters
         return masters[0]
 
-    def arrive(self, *nodes: int) -> PayloadArrived:
+    def arrive(self, *nodes: int, size_bytes: int = 0) -> PayloadArrived:
         """A payload comes in from ingest node 9, at these nodes or all."""
         self.payloads += 1
-        payload = b"payload %d " % self.payloads * 20
+        payload = (b"payload %d " % self.payloads * 20).ljust(size_bytes)
         arrived = PayloadArrived(Reference(9, 1, self.payloads), sha256(payload).digest(), payload)
         for desk in self.up():
             if not nodes or desk.node in nodes:

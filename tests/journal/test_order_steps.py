@@ -47,6 +47,20 @@ def test_a_payload_is_agreed_everywhere_with_its_bytes(cluster: Cluster) -> None
     assert len({desk.core.agreed for desk in cluster.up()}) == 1
 
 
+def test_a_payload_larger_than_a_nodes_segments_is_agreed_stored_and_found_at_a_restart(cluster: Cluster) -> None:
+    """Another node may have larger segments, and let in what does not fit in ours."""
+    arrived = cluster.arrive(size_bytes=3 * cluster[1].settings.segment_bytes)
+    cluster.settle()
+    index = cluster.master().core.agreed[0]
+    assert [desk.agreed[-1].payloads for desk in cluster.up()] == [(arrived.payload,)] * 3
+    for node in cluster.nodes:
+        cluster.kill(node)
+        cluster.restart(node)
+        cluster.run(3)
+        assert (cluster[node].core.standing, cluster[node].core.agreed[0] >= index) == ("sound", True)
+    assert not any(desk.halted for desk in cluster.up())
+
+
 def test_the_proposal_leaves_before_the_masters_own_sync_and_is_one_persist(cluster: Cluster) -> None:
     master = cluster.master()
     cluster.arrive()
@@ -332,9 +346,9 @@ def test_one_node_alone_is_a_cluster() -> None:
     assert (state.state, state.vote) == (State.SOUND, 1)
 
 
-def test_a_payload_that_fits_in_no_record_is_refused(cluster: Cluster) -> None:
+def test_a_payload_that_fits_in_no_frame_is_refused(cluster: Cluster) -> None:
     master = cluster.master()
-    master.step(PayloadArrived(Reference(9, 1, 1), b"d" * 32, bytes(60_000)))
+    master.step(PayloadArrived(Reference(9, 1, 1), b"d" * 32, bytes(master.settings.payload_bytes_max + 1)))
     assert master.reports[-1].event == "payload refused: too large"
     master.step(Drained())
     assert not master.persists

@@ -99,12 +99,29 @@ def test_proven_is_only_what_was_synced():
         writer.synced(writer.written + 1)
 
 
-def test_what_cannot_fit_and_cannot_be_is_refused():
-    writer = Writer(SMALL, random.Random(1))
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("more", [0, 1, 50_000])
+def test_a_record_larger_than_a_segment_gets_a_segment_in_which_it_fits(more: int, free: bool):
+    disk = Disk()
     room = SMALL.record_bytes_max - 144
-    assert writer.append([Record(Kind.META, bytes(room))])
-    with pytest.raises(ValueError, match="at most"):
-        writer.append([Record(Kind.META, bytes(room + 1))])
+    files = ["log-00000000000000000099.free"] if free else []
+    disk.files.update({file: bytearray(SMALL.segment_bytes) for file in files})
+    writer = Writer(SMALL, random.Random(1), free=files)
+    records = [*chained(3), Record(Kind.META, bytes(room + more), index=3), *chained(20, 1000, first=4)]
+    disk.perform(writer.append(records[:3]))
+    disk.perform(writer.append(records[3:]))
+    disk.files.pop(files[0] if free else "", None)
+    sizes = {len(content) for content in disk.files.values()}
+    assert sizes == {SMALL.segment_bytes, SMALL.segment_bytes + -(-more // 4096) * 4096}
+    assert all(len(content) == header_of(bytes(content)).size_bytes for content in disk.files.values())
+    survey, found = disk.survey()
+    assert survey.clean
+    assert found == records
+    disk.perform(Writer(SMALL, random.Random(2), survey).append(chained(1, first=24)))
+    assert disk.survey()[0].clean
+
+
+def test_a_log_whose_segments_have_an_impossible_size_is_refused():
     with pytest.raises(ConfigError):
         Writer(LogSettings("log", 5, segment_bytes=5000), random.Random(1))
 
@@ -195,6 +212,15 @@ def test_one_lost_header_copy_is_reported_and_costs_nothing_and_both_are_made_up
     disk.files[name(1)][4096:4200] = b"x" * 104
     survey, found = disk.survey()
     assert found == chained(40, 1000)
+    assert [finding.reason for finding in survey.findings] == ["header: both copies are bad"]
+
+
+def test_both_lost_header_copies_of_a_larger_segment_are_made_up_for():
+    records = [*chained(3), Record(Kind.META, bytes(50_000), index=3), *chained(20, 1000, first=4)]
+    disk = written(records)
+    disk.files[name(1)][:8192] = b"x" * 8192
+    survey, found = disk.survey()
+    assert found == records
     assert [finding.reason for finding in survey.findings] == ["header: both copies are bad"]
 
 

@@ -26,6 +26,7 @@ class OrderSettings(Frozen, frozen=True):
     folder: str = ""
     """Put before every file name, with its slash."""
     segment_bytes: int = 64 * MIB
+    """A record that needs more gets a larger segment, so nodes may be set to different sizes."""
 
     heartbeat_ns: int = 200 * MILLISECOND
     election_ns: int = SECOND
@@ -51,7 +52,8 @@ class OrderSettings(Frozen, frozen=True):
     order_bytes_max: int = 4 * MIB
     """Payload per cluster message; one larger payload goes alone."""
     payload_bytes_max: int = 4 * MIB
-    """A larger payload is refused: it must fit in a record, and in a frame."""
+    """A larger payload is refused: it must fit in a frame. The same on every node, because each must take what others
+    order."""
     supply_bytes_max: int = MIB
     supply_messages_max: int = 256
     """What is read, given or taken at once. Small messages cost time, not octets: nobody else is heard meanwhile."""
@@ -71,7 +73,7 @@ class OrderSettings(Frozen, frozen=True):
 
     @property
     def payload_bytes_bound(self) -> int:
-        """What one payload may have, given the size of segments."""
+        """What this node puts into one payload of its own, given the size of its segments."""
         return min(self.payload_bytes_max, self.segment_bytes // 2)
 
     @property

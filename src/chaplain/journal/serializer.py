@@ -329,7 +329,7 @@ class SerializerCore:
             self._office.over = "the disk is full"
 
     def _shelve(self, now_ns: int, event: PayloadArrived) -> None:
-        if len(event.payload) > self._bench.settings.payload_bytes_bound:
+        if len(event.payload) > self._bench.settings.payload_bytes_max:
             self._bench.report("payload refused: too large", event.reference.node, size_bytes=len(event.payload))
         elif not self._bench.shelf.put(now_ns, event.reference, event.digest, event.payload):
             self._bench.report("payload dropped: the shelf is full", event.reference.node)

@@ -50,7 +50,7 @@ _ALIKE = (
     "journal.keep_stopped_bytes",
     "journal.room_bytes_min",
 )
-"""Settings and tables of them that a newcomer takes over. What one node takes must fit into the files of all."""
+"""Settings, and tables of settings, that a new node takes over from the node it is added beside."""
 
 
 class Newcomer(Frozen, frozen=True):

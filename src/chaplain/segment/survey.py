@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from chaplain.core import Frozen
 from chaplain.segment.header import Headers, SegmentHeader, read_headers
-from chaplain.segment.layout import HEADER_BYTES, Bytes, octets
+from chaplain.segment.layout import HEADER_BYTES, PAGE_BYTES, Bytes, octets
 from chaplain.segment.scan import Finding, Scan, Tail, Verdict, judge, scan
 
 
@@ -82,7 +82,7 @@ class Surveyor:
             identity=last.next_identity,
             sequence=last.header.sequence + 1,
             base=last.header.end,
-            size_bytes=last.header.size_bytes,
+            size_bytes=max(last.header.size_bytes, size_bytes - size_bytes % PAGE_BYTES),
             previous=last.header.identity,
         )
         if begun:

@@ -1,7 +1,10 @@
 """Turns records into operations on files: the only way bytes get into segments.
 
-Decides positions, when to roll, and which file is recycled. Refuses to know when syncing happens: the layer gives
-the operations to its host in a `Persist`, and says `synced` when `Persisted` has come back.
+Decides positions, when to roll, how large a segment is, and which file is recycled. Refuses to know when syncing
+happens: the layer gives the operations to its host in a `Persist`, and says `synced` when `Persisted` has come back.
+
+A record that does not fit in a segment of the settings' size gets a larger segment: nodes of one cluster may be set
+to different sizes, and each must be able to store what the others agreed on.
 
 Invariants: written ≥ proven; a record claims as proven only what `synced` confirmed; a segment always has room for the
 ROLL that ends it; after a cut nothing is ever written under the same identity.
@@ -17,6 +20,9 @@ from chaplain.errors import StorageError
 from chaplain.segment.header import NO_IDENTITY, SegmentHeader, encode_pages
 from chaplain.segment.layout import (
     IDENTITY_BYTES,
+    PAGE_BYTES,
+    RECORDS_START,
+    SEGMENT_BYTES_MAX,
     check_log_name,
     check_segment_bytes,
     checksum,
@@ -30,6 +36,7 @@ from chaplain.segment.survey import Ending, Survey
 
 EMPTY_SURVEY = Survey((), (), 0, ())
 _END = Record(Kind.END)
+RECORD_BYTES_MAX = SEGMENT_BYTES_MAX - RECORDS_START - ROLL_BYTES
 
 
 class Writer:
@@ -52,7 +59,6 @@ class Writer:
         self._settings = settings
         self._chance = chance
         self._free = list(free)
-        self._record_bytes_max = settings.record_bytes_max
         self._header: SegmentHeader | None = None
         self._file = ""
         """Where the header's segment is."""
@@ -80,11 +86,11 @@ class Writer:
         header = self._header
         for record in records:
             size = size_of(record)
-            if size > self._record_bytes_max:
-                raise ValueError(f"a record has at most {self._record_bytes_max} octets here, not {size}")
+            if size > RECORD_BYTES_MAX:
+                raise ValueError(f"a record has at most {RECORD_BYTES_MAX} octets, not {size}")
             # By its header, which may say another size than is set now: nobody reads a file further.
             if header is None or self._must_roll or self.written + size + ROLL_BYTES > header.end:
-                operations += self._roll(start, waiting)
+                operations += self._roll(start, waiting, size)
                 start, waiting, header = self.written, [], self.header
             waiting += pieces_of(record, header.identity, self.written, self.proven, self._identity_crc)
             self.written += size
@@ -141,14 +147,15 @@ class Writer:
         self._must_roll = True
         self.proven = min(self.proven, self.written)
 
-    def _roll(self, start: int, waiting: list[bytes]) -> list[Operation]:
-        """Begin the next segment, then end the current one with what waits for it and ROLL.
+    def _roll(self, start: int, waiting: list[bytes], record_bytes: int) -> list[Operation]:
+        """Begin the next segment, in which a record of this size fits, then end the current one with what waits for it
+        and ROLL.
 
         In this order a process killed between the writes leaves a log that still ends cleanly.
         """
         old = self._header
-        new = self._next_header(old)
-        operations = self._drop_leftovers(new.sequence) + self._take_file(new.sequence)
+        new = self._next_header(old, record_bytes)
+        operations = self._drop_leftovers(new.sequence) + self._take_file(new)
         operations.append(
             WriteAt(
                 self._path(segment_name(new.log, new.sequence)),
@@ -163,14 +170,15 @@ class Writer:
         self.written, self._must_roll = new.records_start, False
         return operations
 
-    def _next_header(self, old: SegmentHeader | None) -> SegmentHeader:
+    def _next_header(self, old: SegmentHeader | None, record_bytes: int) -> SegmentHeader:
+        needed_bytes = RECORDS_START + record_bytes + ROLL_BYTES
         return SegmentHeader(
             log=self._settings.log,
             log_kind=self._settings.log_kind,
             identity=self._chance.randbytes(IDENTITY_BYTES),
             sequence=old.sequence + 1 if old else 0,
             base=old.end if old else 0,
-            size_bytes=self._settings.segment_bytes,
+            size_bytes=max(self._settings.segment_bytes, needed_bytes + -needed_bytes % PAGE_BYTES),
             previous=old.identity if old else NO_IDENTITY,
         )
 
@@ -180,13 +188,14 @@ class Writer:
         self._taken.difference_update(leftovers)
         return [Remove(self._path(segment_name(self._settings.log, leftover))) for leftover in leftovers]
 
-    def _take_file(self, sequence: int) -> list[Operation]:
-        file = self._path(segment_name(self._settings.log, sequence))
-        if sequence in self._taken:
-            self._taken.remove(sequence)
-        elif self._free:
+    def _take_file(self, header: SegmentHeader) -> list[Operation]:
+        """Free files have the settings' size: a larger segment gets a new one."""
+        file = self._path(segment_name(header.log, header.sequence))
+        if header.sequence in self._taken:
+            self._taken.remove(header.sequence)
+        elif self._free and header.size_bytes == self._settings.segment_bytes:
             return [Rename(self._free.pop(0), file)]
-        return [WriteAt(file, self._settings.segment_bytes - 8, bytes(8))]
+        return [WriteAt(file, header.size_bytes - 8, bytes(8))]
 
     def _write(self, position: int, pieces: list[bytes]) -> WriteAt:
         assert self._header is not None
