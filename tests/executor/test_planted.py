@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.executor.planted_bugs import BUGS, judge
 
 from chaplain.sim.planted import mutated
 
 
+@pytest.mark.planted_texts
 def test_none_is_stale() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 12
     for bug in BUGS:

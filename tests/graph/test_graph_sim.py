@@ -45,6 +45,7 @@ def test_there_are_enough_bugs():
     assert len(BUGS) >= 15
 
 
+@pytest.mark.planted_texts
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_bugs_can_still_be_planted(name):
     planted.mutated(BUGS[name])

@@ -193,6 +193,29 @@ def test_old_events_come_with_a_sync_though_a_first_broadcast_is_refused():
     assert node.model.find(old.id) == 0
 
 
+def test_a_first_broadcast_of_an_author_who_is_no_member_is_refused_until_another_member_passes_it_on():
+    node, event = Node(1, 3), make(9, b"stranger")
+    node.enter(2)
+    node.hear(START_NS, 2, Events((Item(event.raw),), FIRST))
+    assert "notes" not in node.core.streams
+    assert node.core.counts["refused_unknown_author"] == 1
+    node.hear(START_NS, 2, Events((Item(make(2, b"member").raw),), FIRST))
+    assert len(node.model) == 1
+    node.hear(START_NS, 2, Events((Item(event.raw),)))
+    assert node.model.find(event.id) == 1, "somebody who was a member once may have written it: it comes with a sync"
+
+
+def test_a_child_of_an_event_whose_time_has_not_come_waits_with_it_and_takes_no_room_as_an_orphan():
+    node, event = Node(1, 3, ahead_ns=8 * SECOND), make(2, b"early", time_ns=START_NS + 60 * SECOND)
+    child = make(2, b"child", event)
+    grandchild = make(2, b"grandchild", child)
+    node.enter(2)
+    for one in (event, child, grandchild):
+        node.hear(START_NS, 2, Events((Item(one.raw),)))
+    assert (len(node.core.intake.orphans), len(node.core.intake.ahead)) == (0, 3)
+    assert node.core.counts["orphans"] == 0
+
+
 @pytest.mark.parametrize("flags", [FIRST, AGAIN, 0])
 def test_what_is_too_far_in_the_future_is_not_taken_however_often_it_is_sent(flags):
     node, event = Node(1, 3, ahead_ns=8 * SECOND), make(2, b"early", time_ns=START_NS + 60 * SECOND)

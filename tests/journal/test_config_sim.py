@@ -22,6 +22,7 @@ def test_seeds():
     assert all(counts[f"stage {stage}"] for stage in stages), counts
 
 
+@pytest.mark.planted_texts
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_bugs_can_still_be_planted(name):
     planted.mutated(BUGS[name])

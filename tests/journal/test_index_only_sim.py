@@ -25,6 +25,7 @@ def test_seeds():
     assert total(outcomes)["rows"] > 100
 
 
+@pytest.mark.planted_texts
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_bugs_can_still_be_planted(name):
     planted.mutated(BUGS[name])

@@ -26,6 +26,7 @@ def test_disks_that_are_replaced_one_after_the_other():
     assert outcome.counts["logs restocked"] > 0
 
 
+@pytest.mark.planted_texts
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_bugs_can_still_be_planted(name):
     planted.mutated(BUGS[name])

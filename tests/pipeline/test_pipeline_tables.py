@@ -371,6 +371,14 @@ def test_a_table_is_held_against_what_was_proven(scene: Scene, tmp_path: Path) -
     assert named(tables, proven=proven) == {(STREAM, end - 1, "stream chain")}
 
 
+def test_a_table_cut_within_packs_and_between_them_agrees_with_the_manifest(scene: Scene, tmp_path: Path) -> None:
+    """With 80 files, some packs are cut, and some messages are cut between two packs."""
+    manifest = tmp_path / "manifest.json"
+    assert prove(None, path=str(scene.segments), manifest=manifest).breaks == []
+    tables = landed(scene, batches=40, plain=True)
+    assert named(tables, proven=read(manifest, signer_for(manifest, ""))) == set()
+
+
 def test_log_and_tables_are_held_against_one_manifest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Signed by the cluster's client, unless somebody else is named: also when it is read for tables."""
     cluster, tables = scene.directory, landed(scene)

@@ -14,6 +14,7 @@ from tests.prove.journals import ON_REAL_JOURNALS
 from tests.prove.pipelines import OF_PIPELINES
 from tests.prove.sequences import ON_REAL_SEQUENCES
 from tests.prove.sinks import ON_SINKS
+from tests.sim import step_bugs
 
 from chaplain.sim import gossip_scale as gossip
 from chaplain.sim import planted
@@ -123,6 +124,20 @@ def planted_all() -> Campaign:
     return Campaign("planted", "every planted bug is caught", pieces, run)
 
 
+def planted_in_steps() -> Campaign:
+    def pieces(quick: bool) -> list[str]:
+        names = [bug.name for bug in step_bugs.BUGS]
+        return names[:2] if quick else names
+
+    def run(piece: str) -> Report:
+        missed = step_bugs.judge(next(bug for bug in step_bugs.BUGS if bug.name == piece))
+        return Report({"bugs": 1, "missed" if missed else "caught": 1}, [missed] if missed else [])
+
+    return Campaign(
+        "planted-steps", "every planted bug of a rule without a workload is caught by its tests", pieces, run
+    )
+
+
 CAMPAIGNS = [
     simulate("greet", seeds=10_000),
     simulate("gossip", seeds=1_000),
@@ -137,6 +152,7 @@ CAMPAIGNS = [
     simulate("graph", seeds=2_000),
     *[fuzz_layer(layer, inputs=1_000_000) for layer in fuzz.layers()],
     planted_all(),
+    planted_in_steps(),
     *ON_REAL_CLUSTERS,
     *ON_REAL_JOURNALS,
     *ON_REAL_SEQUENCES,

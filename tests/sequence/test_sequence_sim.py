@@ -48,6 +48,7 @@ def test_there_are_planted_bugs_with_names_of_their_own() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 15
 
 
+@pytest.mark.planted_texts
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_the_text_of_each_bug_is_there(bug: Bug) -> None:
     mutated(bug)

@@ -18,6 +18,7 @@ def test_seeds_of_greet_hold_and_meet_every_fault():
     assert [kind for kind in Greet.kinds if kind != "crash point" and not counts[kind]] == []
 
 
+@pytest.mark.planted_texts
 @pytest.mark.parametrize(("layer", "bug"), PLANTED, ids=[f"{layer}/{bug.name}" for layer, bug in PLANTED])
 def test_a_planted_bug_still_fits_the_code(layer, bug):
     planted.mutated(bug)

@@ -134,7 +134,11 @@ class Intake:
         return ""
 
     def _due_ns(self, event: Event) -> int:
-        """When it may be taken: when its own time has come, and that of all behind which it was written."""
+        """When it may be taken: when its own time has come, and that of all behind which it was written.
+
+        An event behind a held one could not be added anyway. It is held, too, because it would take room among the
+        orphans, and the work of checking its signature, for as long as its parent is held.
+        """
         own_ns = event.timestamp_ns - self._common.settings.ahead_ns
         return max(own_ns, *(self.ahead.due_ns(link.id) for link in event.links), 0)
 

@@ -15,6 +15,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import os
 import pkgutil
 import subprocess
 import sys
@@ -90,10 +91,17 @@ def _compiled(bug: Bug, path: str) -> CodeType:
 
 
 def _path(bug: Bug) -> str:
-    spec = importlib.util.find_spec(bug.module)
-    if spec is None or spec.origin is None:
-        raise LookupError(f"stale: there is no module {bug.module}")
-    return spec.origin
+    """Where the module's source is. Found without importing its packages: one of them might load the module."""
+    top, *inner = bug.module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is not None and spec.origin is not None and not inner:
+        return spec.origin
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        path = os.path.join(place, *inner)
+        for found in (f"{path}.py", os.path.join(path, "__init__.py")):
+            if os.path.exists(found):
+                return found
+    raise LookupError(f"stale: there is no module {bug.module}")
 
 
 def _mutate(bug: Bug, source: str) -> str:
