@@ -24,6 +24,8 @@ STREAM = "orders"
 PATIENCE_S = 400.0
 PAUSE_S = 0.1
 """Between writes: a machine that does nothing but write has no time for Spark."""
+ROWS_MIN = 50
+"""Rows that are written at least, however long that takes."""
 LIGHT = """
 import sys
 from chaplain.pipeline import land
@@ -128,6 +130,7 @@ def land_through_kills(cluster: Cluster, tables: Path, kills: int, seed: int, *,
         finally:
             driver.kill()
         landed = landed_offset(tables, STREAM)
+    until(lambda: len(load.acked_s) >= ROWS_MIN or load.failure is not None, f"{ROWS_MIN} rows are written", PATIENCE_S)
     written = load.end()
     Driver(cluster.directory, tables, spark=spark, once=True).finish()
     check_table(cluster.directory, tables, written)
@@ -147,23 +150,24 @@ def lags(load: Load, landed: list[tuple[float, int]]) -> list[float]:
     return found
 
 
-def measure_lag(spark: Any, cluster: Cluster, tables: Path, seconds: float) -> list[float]:
-    """Land continuously while the nodes take writes; how long each row was on its way."""
+def measure_lag(spark: Any, cluster: Cluster, tables: Path, rows: int) -> list[float]:
+    """Land continuously while the nodes take writes, until so many came behind the first batch; how long each row was
+    on its way.
+    """
     from chaplain.pipeline import land
 
     load = Load(cluster.directory)
     load.start()
-    until(lambda: len(load.acked_s) > 0 or load.failure is not None, "something is written")
+    until(lambda: len(load.acked_s) > 0 or load.failure is not None, "something is written", PATIENCE_S)
     assert load.failure is None, repr(load.failure)
     landed: list[tuple[float, int]] = []
-    end_s: list[float] = []
 
-    def tell(rows: int) -> None:
-        landed.append((time.monotonic(), rows))
-        end_s.append(time.monotonic() + seconds) if not end_s else None
+    def tell(count: int) -> None:
+        landed.append((time.monotonic(), count))
 
     def over() -> bool:
-        return bool(end_s) and time.monotonic() > end_s[0] and load.end() <= landed[-1][1]
+        enough = bool(landed) and landed[-1][1] - landed[0][1] >= rows
+        return (enough or load.failure is not None) and load.end() <= landed[-1][1]
 
     land(spark, stream=STREAM, tables=tables, cluster=str(cluster.directory), tell=tell, until=over)
     # What had been written before the first batch was planned waited for Spark to start, not for `land`.

@@ -133,9 +133,7 @@ def planted_in_steps() -> Campaign:
         missed = step_bugs.judge(next(bug for bug in step_bugs.BUGS if bug.name == piece))
         return Report({"bugs": 1, "missed" if missed else "caught": 1}, [missed] if missed else [])
 
-    return Campaign(
-        "planted-steps", "every planted bug of a rule without a workload is caught by its tests", pieces, run
-    )
+    return Campaign("planted-steps", "every planted bug without a workload is caught by its step tests", pieces, run)
 
 
 CAMPAIGNS = [

@@ -18,7 +18,7 @@ from chaplain.clock import Clock
 from chaplain.core import Arrived, Connected, Disconnected, Heard, Send, Stopping
 from chaplain.errors import ConfigError
 from chaplain.link.sockets import Sockets
-from chaplain.runtime import http
+from chaplain.runtime import host, http
 from chaplain.runtime.beacon import BeaconSocket
 from chaplain.runtime.codes import BROKEN, DONE, HALTED, REMOVED
 from chaplain.runtime.disk import Disk
@@ -216,3 +216,13 @@ def test_a_loop_that_does_not_turn_is_not_healthy(running):
         assert fetch(server.port, "/healthz")[0] == 503
     finally:
         server.end()
+
+
+def test_a_node_that_stops_with_frames_for_a_peer_that_reads_nothing_reports_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "GOODBYE_NS", 50_000_000)
+    monkeypatch.setattr(host, "LINGER_MS", 0)
+    toy = Running(tmp_path)
+    monkeypatch.setattr(type(toy.sockets), "queued_bytes", property(lambda sockets: 7))
+    assert toy.end() == DONE
+    [unsent] = [line for line in map(json.loads, toy.log.getvalue().splitlines()) if "queued_bytes" in line]
+    assert (unsent["event"], unsent["queued_bytes"]) == ("stopped before everything was sent", 7)

@@ -156,7 +156,7 @@ def test_what_arrived_before_the_end_is_told_before_it():
             caller.sockets.perform(Send(1, b"hello"))
             until(lambda: server.of(Arrived), server, caller)
             line = caller.sockets._lines[1]
-            assert line.dealer.get(zmq.RECONNECT_IVL) == -1
+            assert line.dealer.get(zmq.RECONNECT_IVL) == lines.NEVER_MS
             server.sockets.perform(Send(route_to(server), b"last words"))
             assert line.dealer.poll(PATIENCE_S * 1000)
         assert line.monitor.poll(PATIENCE_S * 1000)
@@ -353,3 +353,27 @@ def test_ipv6_by_its_endpoint():
     with server, Side(CALLER) as caller:
         caller.dial(1, server.sockets.endpoint)
         until(lambda: caller.of(Connected), server, caller)
+
+
+def test_frames_that_arrived_before_the_connection_ended_are_read_by_a_slow_reader():
+    """ZeroMQ looks at its commands with every hundredth message: a lost connection must not take the rest along."""
+    count, slowly = 230, 199
+    with Side(b"d" * 16) as dialler:
+        server = Side(b"s" * 16, "tcp://127.0.0.1:*")
+        dialler.dial(1, server.sockets.endpoint)
+        until(lambda: dialler.of(Connected), dialler, server)
+        dialler.sockets.perform(Send(1, b"hello"))
+        until(lambda: server.of(Arrived), dialler, server)
+        [hello] = server.of(Arrived)
+        for number in range(count):
+            server.sockets.perform(Send(hello.channel, b"%d" % number))
+        until(lambda: server.sockets.queued_bytes == 0, server)
+        server.sockets.close(20_000)
+        dealer = dialler.sockets._lines[1].dealer
+        read = []
+        for _ in range(slowly):
+            time.sleep(0.001)
+            read.append(dealer.recv())
+        until(lambda: dialler.of(Disconnected), dialler)
+        read += [event.frame for event in dialler.of(Arrived)]
+        assert read == [b"%d" % number for number in range(count)]

@@ -13,6 +13,10 @@ from chaplain.link.fragments import PIECE_BYTES_MAX
 QUEUE_MESSAGES = 64
 """High-water mark of every socket: times `PIECE_BYTES_MAX`, 4 MiB each way and connection."""
 DIAL_TIMEOUT_NS = 5_000_000_000
+NEVER_MS = 24 * 3600 * 1000
+"""A DEALER waits this long before it reconnects; it is closed as soon as its connection is lost. With ZeroMQ's own way
+of never reconnecting (-1), and with IMMEDIATE, a lost connection discards the messages that arrived and were not read:
+libzmq terminates the pipe without delay (session_base_t::reconnect, socket_base_t::hiccuped)."""
 
 UP = "up"
 _MEANINGS = {
@@ -56,8 +60,7 @@ class Line:
         dealer.setsockopt(zmq.ROUTING_ID, routing_id)
         dealer.setsockopt(zmq.PLAIN_USERNAME, dial.name)
         dealer.setsockopt(zmq.PLAIN_PASSWORD, dial.proof)
-        dealer.setsockopt(zmq.IMMEDIATE, 1)
-        dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+        dealer.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
         dealer.setsockopt(zmq.IPV6, int("[" in dial.endpoint))
         dealer.setsockopt(zmq.HANDSHAKE_IVL, DIAL_TIMEOUT_NS // 1_000_000)
         dealer.setsockopt(zmq.CONNECT_TIMEOUT, DIAL_TIMEOUT_NS // 1_000_000)

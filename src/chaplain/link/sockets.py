@@ -205,8 +205,8 @@ class Sockets:
         if line is None:
             return
         try:
-            # Not asked whether there is something, cheaper as that is: asking takes in the news of the connection's
-            # end, and with it what arrived before.
+            # Read before ZeroMQ is asked anything else, so that what arrived comes before the news of the
+            # connection's end (`lines.NEVER_MS` keeps ZeroMQ from discarding it).
             for _ in range(DRAIN_MESSAGES_MAX):
                 part = line.dealer.recv(_NOW, copy=False)
                 self._dialled.took(int(part.get(_SOURCE)))

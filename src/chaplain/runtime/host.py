@@ -43,7 +43,8 @@ from chaplain.runtime.storage import Storage
 
 GOODBYE_NS = 2_000_000_000
 """How long queued frames and writes may take to leave when the node is asked to stop."""
-LINGER_MS = 500
+LINGER_MS = 2000
+"""How long what ZeroMQ has taken may take to leave after that; it ends earlier as soon as all has left."""
 IDLE_NS = 1_000_000_000
 """The longest wait: a core without a deadline is still looked at, and its health still known."""
 QUESTIONS_MAX = 64
@@ -198,6 +199,8 @@ class Host:
         except Exception:
             self._log.write("broken", {"traceback": traceback.format_exc()}, level="error")
             return BROKEN
+        if self._good_bye_ns is not None and not self._halted:
+            self._report_unsent()
         if self._halted:
             level = "info" if self.again else "error"
             self._log.write("starting again" if self.again else "halted", {"reason": self._halted}, level=level)
@@ -207,6 +210,13 @@ class Host:
             return REMOVED
         self._log.write("stopped")
         return DONE
+
+    def _report_unsent(self) -> None:
+        """Say what did not leave in time: whoever waits for it learns that the connection ended, and asks again."""
+        queued_bytes = self._sockets.queued_bytes
+        if queued_bytes or self._unwritten:
+            detail = {"queued_bytes": queued_bytes, "unwritten": self._unwritten, "seconds": GOODBYE_NS // 10**9}
+            self._log.write("stopped before everything was sent", detail, level="error")
 
     def close(self) -> None:
         self._sockets.close(LINGER_MS)
