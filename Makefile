@@ -12,6 +12,8 @@ STORED := --config-settings-package pyspark:--build-option=--compression=stored
 # The same modules as the package's, which Spark puts before it on the path of its Python processes: each of them, and a
 # session has ten, would compile what it imports anew, for archives cannot keep what was compiled.
 SHADOWS := site-packages/pyspark/python/lib/*.zip
+# The second lock is for containers: what a node needs, and what it is built with, in the versions of the first.
+COMPILE := $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-header
 # Compiling takes half a minute of a processor's time, a good half of it for tests of packages and for mypy, which is no
 # Python any more.
 NEVER_IMPORTED := /(tests|mypy|mypyc|pip|pygments)/
@@ -64,7 +66,8 @@ prove: $(READY)  ## the long campaigns, resumable; results in docs/results
 	@$(BIN)/python -m tests.prove
 
 lock: $(READY)  ## pin the dependencies anew
-	@$(UV) pip compile --quiet --generate-hashes --no-emit-index-url --no-header --all-extras pyproject.toml -o requirements.lock
+	@$(COMPILE) --all-extras pyproject.toml -o requirements.lock
+	@$(COMPILE) --extra postgres --constraint requirements.lock pyproject.toml deploy/build.in -o deploy/requirements.lock
 
 clean:  ## remove what set-up and tests made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-out build dist

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.journal_real.scenes import batter, three
+from tests.journal_real.scenes import ACKED_AFTER, batter, three
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -13,5 +13,5 @@ pytestmark = pytest.mark.timeout(400)
 def test_kills_and_pauses_under_load(tmp_path: Path) -> None:
     with three(tmp_path / "three") as cluster:
         counts, gaps = batter(cluster, masters=4, anyone=4, everybody=1, pauses=1, seed=1)
-    assert counts["acknowledged"] > 300
     assert len(gaps) == 10
+    assert counts["acknowledged"] >= len(gaps) * ACKED_AFTER, "the scene waits for so many after each blow"

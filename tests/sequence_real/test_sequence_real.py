@@ -37,7 +37,7 @@ ERR_S = 6.0
 def test_publishers_contend_while_the_holder_is_killed_again_and_again(tmp_path: Path) -> None:
     with five(tmp_path / "five", '[record]\nsequence = ["*"]\n') as cluster:
         counts, gaps = batter(cluster, KILLS)
-        assert counts["acknowledged"] > 20 * KILLS
+        assert counts["acknowledged"] >= KILLS, "the scene waits for one after each kill"
         first_node_forgets_everybody(cluster)
         where = ("--cluster", cluster.directory, "--stream", "cli")
         assert shown(shell("sequence", "publish", "one", *where)) == [{"number": 1}]
