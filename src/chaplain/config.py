@@ -141,6 +141,13 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("bounds.strangers_max", 192, "Connections that may be unproven at a time; more wait.", 8, 4096),
     Setting(
+        "bounds.http_per_second",
+        50,
+        "HTTP requests answered in one second; further ones wait for their turn.",
+        1,
+        10_000,
+    ),
+    Setting(
         "bounds.write_bytes_max", 256 << 20, "Bytes queued for the disk; beyond it the node waits.", 1 << 20, 4 << 30
     ),
 )

@@ -45,6 +45,9 @@ def soonest(due: Iterable[int | None]) -> int | None:
     return first
 
 
+STATUS_STREAMS_MAX = 256
+"""Streams of each kind that a node's status lists, so that making it takes bounded time. It says how many there are."""
+
 Channel: TypeAlias = int | bytes
 """One direction of talk with someone: an `int` is a connection we dialled (the core chose the number), `bytes` is
 the routing id of someone who dialled us."""

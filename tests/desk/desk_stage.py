@@ -38,8 +38,8 @@ class Desk:
         limits: Limits | None = None,
     ) -> None:
         views = Views(
-            status=lambda: {"id": 1},
-            members=lambda: [{"id": 1}],
+            status=lambda: b'{"id":1}',
+            members=lambda: b'[{"id":1}]',
             node_id=lambda identifier: identifier,
             identifier={1: 4711}.__getitem__,
             layers=frozenset({LAYER}),

@@ -8,6 +8,7 @@ import pytest
 from journal_stage import MILLISECOND, Client, Cluster, others, refused
 from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, WRAPPING, lease, pack, petition
 
+from chaplain.journal import service
 from chaplain.journal.client_messages import (
     AskLane,
     AskProof,
@@ -289,10 +290,27 @@ def test_lists(cluster, client):
     lane = client.lease()
     client.write(pack(lane, 1), pack(lane, 2, stream="b"))
     cluster.until(lambda: sum(run.requests for run in client.runs) == 2)
-    streams = json.loads(client.ask(ListStreams(70))[1])
-    assert [(one["stream"], one["next_offset"]) for one in streams] == [("b", 1), ("orders", 1)]
+    page = json.loads(client.ask(ListStreams(70))[1])
+    assert [(one["stream"], one["next_offset"]) for one in page["streams"]] == [("b", 1), ("orders", 1)]
+    assert page["after"] == ""
     (listed,) = json.loads(client.ask(ListClients(71))[1])
     assert (listed["name"], listed["lanes"], listed["status"]) == ("default", 1, "active")
+
+
+def test_streams_are_listed_in_pages_of_bounded_size(cluster, client, monkeypatch):
+    monkeypatch.setattr(service, "PAGE_STREAMS_MAX", 2)
+    lane = client.lease()
+    client.write(*(pack(lane, number, stream=f"s{number}") for number in range(1, 6)))
+    cluster.until(lambda: sum(run.requests for run in client.runs) == 5)
+    pages: list[list[str]] = []
+    after = ""
+    while True:
+        page = json.loads(client.ask(ListStreams(70 + len(pages), after))[1])
+        pages.append([one["stream"] for one in page["streams"]])
+        after = page["after"]
+        if not after:
+            break
+    assert pages == [["s1", "s2"], ["s3", "s4"], ["s5"]]
 
 
 def test_wrapped_secrets_come_from_a_node():

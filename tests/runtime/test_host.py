@@ -166,7 +166,7 @@ def fetch(port: int, path: str, **headers: str) -> tuple[int, str]:
 
 def test_http_tells_how_the_node_is(running):
     ready = [False]
-    server = HttpServer("127.0.0.1", 0, Views(running.host, lambda: {"id": 1}, lambda: ready[0]))
+    server = HttpServer("127.0.0.1", 0, Views(running.host, lambda: b'{"id":1}', lambda: ready[0]))
     try:
         assert fetch(server.port, "/healthz") == (200, "ok\n")
         assert fetch(server.port, "/readyz")[0] == 503
@@ -182,14 +182,14 @@ def test_http_tells_how_the_node_is(running):
         assert "chaplain_link_admitted_total 1.0" in metrics
         assert "process_resident_memory_bytes" in metrics
         with pytest.raises(ConfigError, match="choose another http address"):
-            HttpServer("127.0.0.1", server.port, Views(running.host, dict, lambda: True))
+            HttpServer("127.0.0.1", server.port, Views(running.host, bytes, lambda: True))
     finally:
         server.end()
 
 
 def test_who_drips_octets_keeps_nobody_waiting_for_long(running, monkeypatch):
     monkeypatch.setattr(http, "REQUEST_S", 0.5)
-    server = HttpServer("127.0.0.1", 0, Views(running.host, dict, lambda: True))
+    server = HttpServer("127.0.0.1", 0, Views(running.host, bytes, lambda: True))
     slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(http.CONNECTIONS_MAX)]
     try:
         end_s = time.monotonic() + PATIENCE_S
@@ -210,7 +210,7 @@ def test_who_drips_octets_keeps_nobody_waiting_for_long(running, monkeypatch):
 
 def test_a_loop_that_does_not_turn_is_not_healthy(running):
     running.end()
-    server = HttpServer("127.0.0.1", 0, Views(running.host, dict, lambda: True))
+    server = HttpServer("127.0.0.1", 0, Views(running.host, bytes, lambda: True))
     running.host.ask = lambda *_: (_ for _ in ()).throw(TimeoutError)
     try:
         assert fetch(server.port, "/healthz")[0] == 503
@@ -226,3 +226,11 @@ def test_a_node_that_stops_with_frames_for_a_peer_that_reads_nothing_reports_the
     assert toy.end() == DONE
     [unsent] = [line for line in map(json.loads, toy.log.getvalue().splitlines()) if "queued_bytes" in line]
     assert (unsent["event"], unsent["queued_bytes"]) == ("stopped before everything was sent", 7)
+
+
+def test_http_requests_above_the_rate_wait_one_interval_each():
+    pace = http.Pace(10)
+    burst = [pace.delay_s(100.0) for _ in range(13)]
+    assert burst[:10] == [0.0] * 10
+    assert burst[10:] == pytest.approx([0.1, 0.2, 0.3])
+    assert pace.delay_s(102.0) == 0.0

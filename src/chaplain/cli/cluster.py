@@ -221,6 +221,8 @@ def _streams(found: Mapping[str, Any]) -> Iterator[dict[str, object]]:
     for name, one in found["streams"].items():
         state = f"kept from offset {one['first']} on" if one.get("first") else ""
         yield {"kind": "journal", "stream": name, "head": one["head"], "state": state}
+    if (unlisted := found["streams_count"] - len(found["streams"])) > 0:
+        yield {"kind": "journal", "stream": "", "state": f"{unlisted} more, which `Client.streams()` lists"}
     for name, one in found["graph"].items():
         state = f"{one['read']} read, {one['leaves']} leaves"
         if len(found["nodes"]) > 1:

@@ -324,7 +324,12 @@ class AsyncClient(Unshared):
 
     async def streams(self) -> list[StreamRecord]:
         """The journal's streams that this client may read, and how long they are."""
-        return await self._line.run(journal_requests.streams())
+        found: list[StreamRecord] = []
+        page = await self._line.run(journal_requests.streams())
+        while page.after:
+            found += page.streams
+            page = await self._line.run(journal_requests.streams(page.after))
+        return found + page.streams
 
     async def clients(self) -> list[ClientRecord]:
         """Every client that the cluster knows or knew. For admins."""

@@ -19,7 +19,7 @@ from chaplain.client.journal_events import (
     RetryWish,
     WriteWish,
 )
-from chaplain.client.journal_results import ClientRecord, Receipt, StreamRecord
+from chaplain.client.journal_results import ClientRecord, Receipt, StreamPage
 from chaplain.client.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
 from chaplain.client.proof import Proof, read_proof
 from chaplain.client.receipts import Receipts, last_receipt
@@ -217,12 +217,13 @@ def _offset(given: int) -> int:
     return arguments.number("offsets", given, said="count from 0")
 
 
-_streams = reader(list[StreamRecord])
+_streams = reader(StreamPage)
 _clients = reader(list[ClientRecord])
 
 
-def streams() -> Ask[list[StreamRecord]]:
-    return Ask(lambda call, timeout_ns: AskWish(call, ListStreams(0), timeout_ns), _streams)
+def streams(after: str = "") -> Ask[StreamPage]:
+    """One page of them: those behind this name."""
+    return Ask(lambda call, timeout_ns: AskWish(call, ListStreams(0, after), timeout_ns), _streams)
 
 
 def clients() -> Ask[list[ClientRecord]]:

@@ -113,3 +113,11 @@ class StreamRecord(Record, frozen=True):
     chain: str
     first_offset: int = 0
     """The first that the node that was asked has kept."""
+
+
+class StreamPage(Record, frozen=True):
+    """A part of the list of streams."""
+
+    streams: list[StreamRecord]
+    after: str
+    """The name behind which the next page begins; empty after the last one."""

@@ -327,7 +327,12 @@ class Client(Unshared):
 
     def streams(self) -> list[StreamRecord]:
         """The journal's streams that this client may read, and how long they are."""
-        return self._line.run(journal_requests.streams())
+        found: list[StreamRecord] = []
+        page = self._line.run(journal_requests.streams())
+        while page.after:
+            found += page.streams
+            page = self._line.run(journal_requests.streams(page.after))
+        return found + page.streams
 
     def clients(self) -> list[ClientRecord]:
         """Every client that the cluster knows or knew. For admins."""

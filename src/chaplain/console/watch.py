@@ -121,7 +121,7 @@ def paint(
         "master": max(masters, key=lambda node: node["regime"])["id"] if masters else None,
         "regime": max((node["regime"] or 0 for node in nodes), default=0),
         "streams": [{"name": name, "head": head} for name, head in sorted(longest)],
-        "streams_count": len(heads),
+        "streams_count": max((status.get("streams_count", 0) for status in answers), default=0),
         "clients": clients,
         "stages": next((status["stages"] for status in answers if status.get("stages")), []),
         "layers": {name: [_of_layer(status, name) for status in answers] for name in ("sequence", "graph")},

@@ -189,9 +189,9 @@ class DeskCore:
         call = request.call
         match request:
             case GetStatus():
-                return [self._done(guest, call, self._views.status())]
+                return [self._reply(guest, Done(call), self._views.status())]
             case GetMembers():
-                return [self._done(guest, call, self._views.members())]
+                return [self._reply(guest, Done(call), self._views.members())]
             case AskQuestion():
                 return self._ask(guest, request, payload)
             case RotateKeys() if not self._views.is_admin(guest.key):

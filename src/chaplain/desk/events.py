@@ -96,8 +96,10 @@ DeskEffect: TypeAlias = (
 class Views(Frozen, frozen=True):
     """What the desk may read of its node when a client asks."""
 
-    status: Callable[[], object]
-    members: Callable[[], object]
+    status: Callable[[], bytes]
+    """As JSON."""
+    members: Callable[[], bytes]
+    """Likewise."""
     node_id: Callable[[int], int]
     """The name people know a node by, from its identifier."""
     identifier: Callable[[int], int]

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from random import Random
 from typing import Any, assert_never
 
 from chaplain.core import (
+    STATUS_STREAMS_MAX,
     Drained,
     Halt,
     Operation,
@@ -120,7 +122,8 @@ class GraphCore:
         self.reading.name_of = name_of
 
     def status(self) -> dict[str, object]:
-        return {"graph": {name: self._summary(stream) for name, stream in sorted(self.streams.items())}}
+        listed = sorted(islice(self.streams.items(), STATUS_STREAMS_MAX))
+        return {"graph": {name: self._summary(stream) for name, stream in listed}}
 
     def gauges(self) -> dict[str, float]:
         streams = self.streams.values()

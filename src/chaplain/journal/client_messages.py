@@ -101,9 +101,12 @@ class WrapSecret(_Message, frozen=True):
 
 
 class ListStreams(_Message, frozen=True):
-    """Answered with `Listed`: JSON, one object a stream that the client may read."""
+    """Answered with `Listed`: JSON, an object whose `streams` are those behind `after`, in order of their names, that
+    the client may read. Its `after` is empty if these were the last; otherwise it is what to ask with for the next.
+    """
 
     call: int
+    after: str = ""
 
 
 class ListClients(_Message, frozen=True):

@@ -221,7 +221,7 @@ class Clientele:
             case WrapSecret():
                 self.service.wrap(instance, message, payload, client)
             case ListStreams():
-                self.service.streams(instance, message.call, client)
+                self.service.streams(instance, message, client)
             case ListNodes():
                 self.service.nodes(instance, message.call)
             case AskPaid():
@@ -268,6 +268,6 @@ def make_clientele(
         ingest,
         petitions=Petitions(settings, execution),
         reading=Reading(settings, streams, locate),
-        service=Service(execution, chance, wrapping, locate, streams.first_offset),
+        service=Service(execution, chance, wrapping, locate, streams),
         promotion=Promotion(settings, execution, locate),
     )

@@ -157,6 +157,11 @@ class JournalCore:
         if self._watcher is not None:
             self._watcher(executed)
 
+    @property
+    def streams(self) -> StreamIndex:
+        """Which streams there are, and how long they are."""
+        return self._streams
+
     def first_offset(self, stream: str) -> int:
         """The first of a stream that is kept here."""
         return self._streams.first_offset(stream)

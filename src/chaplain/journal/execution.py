@@ -18,7 +18,6 @@ request is applied once; what is stored can be put together again to the very oc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import sha256
 
 import msgspec
 
@@ -146,7 +145,7 @@ class JournalExecution:
     # What others ask.
 
     def fingerprint(self) -> bytes:
-        return sha256(self.state.export()).digest()
+        return self.state.fingerprint()
 
     def held(self, reference: Reference, digest: bytes, /) -> bytes | None:
         """An ingest message of a cluster message that waits to be agreed: whoever proposes it again must have it."""

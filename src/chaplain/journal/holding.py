@@ -15,18 +15,57 @@ from collections import deque
 from itertools import islice
 
 from chaplain.journal.facts import Held, Key, Staged, Transaction
+from chaplain.journal.set_hash import MappingHash, SetHash
 
 
 class Holding:
     """Changed by `HoldingDraft.commit` alone."""
 
     def __init__(self, held: Held = Held()) -> None:  # noqa: B008 frozen
-        self.staged: dict[Key, Staged] = {one.key: one for one in held.staged}
+        self.staged: dict[Key, Staged] = {}
         """In the order in which they came."""
-        self.owed: deque[Staged] = deque(held.owed)
-        self.transactions: dict[tuple[bytes, str], Transaction] = {(one.acl, one.app): one for one in held.transactions}
+        self.owed: deque[Staged] = deque()
+        self.transactions: dict[tuple[bytes, str], Transaction] = {}
         """The longest unused first."""
         self.paid = held.paid
+        self._staged_hash = MappingHash(lambda: self.staged)
+        self._owed_hash = SetHash()
+        self._transactions_hash = MappingHash(lambda: self.transactions)
+        self.hashes: tuple[SetHash, ...] = (self._staged_hash, self._owed_hash, self._transactions_hash)
+        """Of all that is here but `paid`. Their order in `staged`, `owed` and `transactions` follows from the values:
+        time, ticket and time.
+        """
+        for staged in held.staged:
+            self.stage(staged.key, staged)
+        for owed in held.owed:
+            self.owe(owed)
+        for transaction in held.transactions:
+            self.put_transaction(transaction)
+
+    def stage(self, key: Key, staged: Staged | None) -> None:
+        """Keep this pack, or with None forget it."""
+        self._staged_hash.note(key)
+        if staged is not None:
+            self.staged[key] = staged
+        else:
+            self.staged.pop(key, None)
+
+    def owe(self, staged: Staged) -> None:
+        self._owed_hash.add((self.pledged, staged))
+        self.owed.append(staged)
+
+    def pay(self) -> None:
+        self._owed_hash.remove((self.paid, self.owed.popleft()))
+        self.paid += 1
+
+    def put_transaction(self, transaction: Transaction) -> None:
+        """It is the last used from now on."""
+        self.forget_transaction((transaction.acl, transaction.app))
+        self.transactions[transaction.acl, transaction.app] = transaction
+
+    def forget_transaction(self, key: tuple[bytes, str]) -> None:
+        self._transactions_hash.note(key)
+        self.transactions.pop(key, None)
 
     @property
     def pledged(self) -> int:
@@ -122,16 +161,12 @@ class HoldingDraft:
     def commit(self) -> None:
         holding = self._holding
         for key, staged in self._staged.items():
-            if staged is not None:
-                holding.staged[key] = staged
-            else:
-                holding.staged.pop(key, None)
-        holding.owed.extend(self._owing)
+            holding.stage(key, staged)
+        for staged in self._owing:
+            holding.owe(staged)
         for _ in range(self._paid):
-            holding.owed.popleft()
-        holding.paid += self._paid
+            holding.pay()
         for forgotten in self._forgotten:
-            del holding.transactions[forgotten]
-        for app, transaction in self._transactions.items():
-            holding.transactions.pop(app, None)
-            holding.transactions[app] = transaction
+            holding.forget_transaction(forgotten)
+        for transaction in self._transactions.values():
+            holding.put_transaction(transaction)

@@ -3,6 +3,8 @@
 Decides which positions: every so many cluster messages, and wherever a node is when it is asked. Refuses to know what
 a fingerprint is made of.
 
+A fingerprint is made once for a position, however often it is asked for.
+
 Bounds: the last `KEPT` are kept, so nodes can be compared that are less than `KEPT * APART` messages apart.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 APART = 1024
-"""Making a fingerprint takes as long as writing the state down: not for every message."""
+"""A fingerprint hashes whatever changed since the last one: not for every message."""
 KEPT = 4
 
 
@@ -19,6 +21,8 @@ class Milestones:
     def __init__(self, fingerprint: Callable[[], bytes]) -> None:
         self._fingerprint = fingerprint
         self._kept: dict[int, bytes] = {}
+        self._asked = (-1, b"")
+        """Where a fingerprint was asked for last, and the fingerprint."""
 
     def passed(self, index: int) -> None:
         """The message of this index was executed, and none behind it."""
@@ -29,7 +33,9 @@ class Milestones:
 
     def at(self, index: int) -> dict[int, bytes]:
         """The fingerprints that can be given now, at this index, by position."""
-        return {**self._kept, index: self._kept.get(index) or self._fingerprint()}
+        if index not in self._kept and self._asked[0] != index:
+            self._asked = (index, self._fingerprint())
+        return {**self._kept, index: self._kept.get(index) or self._asked[1]}
 
 
 def common(held: dict[int, dict[int, str]]) -> tuple[int, dict[int, str]]:

@@ -10,7 +10,7 @@ more than its credit is overrun by one chunk at most.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
@@ -42,10 +42,16 @@ class StreamIndex:
         self._firsts: dict[str, array[int]] = {}
         self._indexes: dict[str, array[int]] = {}
         self._nexts: dict[str, int] = {}
+        self.names: list[str] = []
+        """Of all streams, sorted: a list of them can be given page by page."""
+        self.messages = 0
+        """In all streams together."""
 
     def begin(self, nexts: Mapping[str, int]) -> None:
         """What a checkpoint covers: streams go on from there, if the log has nothing older of them."""
         self._nexts = dict(nexts)
+        self.names = sorted(nexts)
+        self.messages = sum(nexts.values())
 
     def forget(self, first: int) -> None:
         """Messages before this one were dropped."""
@@ -71,8 +77,16 @@ class StreamIndex:
         for written in executed.verdict.streams:
             self._firsts.setdefault(written.stream, array("Q")).append(written.first_offset)
             self._indexes.setdefault(written.stream, array("Q")).append(executed.moment.index)
-            after = written.first_offset + written.count
-            self._nexts[written.stream] = max(after, self._nexts.get(written.stream, 0))
+            self._advance(written.stream, written.first_offset + written.count)
+
+    def _advance(self, stream: str, next_offset: int) -> None:
+        before = self._nexts.get(stream)
+        if before is None:
+            insort(self.names, stream)
+        elif next_offset <= before:
+            return
+        self._nexts[stream] = next_offset
+        self.messages += next_offset - (before or 0)
 
     def next_offset(self, stream: str) -> int:
         return self._nexts.get(stream, 0)

@@ -7,7 +7,8 @@ Decides from the executed state and the asker's identity, nothing else. Writing,
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -20,6 +21,7 @@ from chaplain.journal.client_messages import (
     Failed,
     LaneIs,
     Listed,
+    ListStreams,
     PaidAre,
     ProofIs,
     Run,
@@ -31,7 +33,7 @@ from chaplain.journal.execution import JournalExecution
 from chaplain.journal.facts import Client, Lane, Place, Status
 from chaplain.journal.journal_events import ToClient
 from chaplain.journal.order_events import Damaged, ReadLog
-from chaplain.journal.reading import Locate
+from chaplain.journal.reading import Locate, StreamIndex
 from chaplain.journal.receipts import run_of
 from chaplain.journal.signing import SECRET_BYTES, WRAP_NONCE_BYTES, SignatureType, Wrapping
 from chaplain.link.identity import KEY_BYTES
@@ -39,6 +41,8 @@ from chaplain.rights import may_read
 from chaplain.segment.record import Record
 
 ServiceEffect: TypeAlias = ToClient | ReadLog | Damaged
+PAGE_STREAMS_MAX = 1024
+"""Streams looked at for one page of the list of streams."""
 PROOFS_MAX = 64
 """Proofs that are being read from the log."""
 
@@ -60,13 +64,13 @@ class Service:
         chance: random.Random,
         wrapping: Wrapping | None,
         locate: Locate,
-        first_offset: Callable[[str], int],
+        streams: StreamIndex,
     ) -> None:
         self._execution = execution
         self._chance = chance
         self._wrapping = wrapping
         self._locate = locate
-        self._first_offset = first_offset
+        self._streams = streams
         self._searches: dict[int, _Search] = {}
         self._token = 0
         self.effects: list[ServiceEffect] = []
@@ -87,18 +91,24 @@ class Service:
         answer = PaidAre(call, self._execution.settled, holding.pledged, holding.paid)
         self.effects.append(ToClient(instance, answer))
 
-    def streams(self, instance: bytes, call: int, client: Client) -> None:
+    def streams(self, instance: bytes, ask: ListStreams, client: Client) -> None:
+        """One page: at most `PAGE_STREAMS_MAX` names are looked at, whether the client may read them or not."""
+        names, tails = self._streams.names, self._execution.state.streams
+        first = bisect_right(names, ask.after)
+        page = names[first : first + PAGE_STREAMS_MAX]
         listed = [
             {
                 "stream": name,
-                "next_offset": tail.next_offset,
-                "chain": tail.chain.hex(),
-                "first_offset": self._first_offset(name),
+                "next_offset": tails[name].next_offset,
+                "chain": tails[name].chain.hex(),
+                "first_offset": self._streams.first_offset(name),
             }
-            for name, tail in sorted(self._execution.state.streams.items())
+            for name in page
             if may_read(client, name)
         ]
-        self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(listed)))
+        after = page[-1] if first + len(page) < len(names) else ""
+        answer = msgspec.json.encode({"streams": listed, "after": after})
+        self.effects.append(ToClient(instance, Listed(ask.call), answer))
 
     def nodes(self, instance: bytes, call: int) -> None:
         census = of_assembly(self._execution.assembly)

@@ -10,21 +10,25 @@ Decides nothing: rules are in `lanes`, `configuration` and `execution`. A `Draft
 message can be tried without being agreed; `commit` lays it down. Whatever is in `export` is compared between nodes;
 whatever can be derived from it (who has which name, which nonce got which lane) is not.
 
+`fingerprint` names the same state in time that does not grow with the number of streams and lanes.
+
 Invariants: client ids rise and are never given twice; `export` has one form for one state, and `load` gives that state
 back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
 
 import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal.config_message import acl_id
-from chaplain.journal.facts import Client, Export, Lane, Moment, Past, Proof, Tail
+from chaplain.journal.facts import Client, Export, Held, Lane, Moment, Past, Proof, Tail
 from chaplain.journal.founding import Founding
 from chaplain.journal.holding import Holding, HoldingDraft
+from chaplain.journal.set_hash import MappingHash, SetHash
 from chaplain.wire.packed import unpack
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
@@ -64,13 +68,23 @@ class State:
         self.databases: dict[str, int] = {}
         self.leases: dict[tuple[bytes, bytes], int] = {}
         self.lane_counts: dict[bytes, int] = {}
+        self._clients_hash = MappingHash(lambda: self.clients)
+        self._lanes_hash = MappingHash(lambda: self.lanes)
+        self._streams_hash = MappingHash(lambda: self.streams)
         for number, seed in enumerate(founding.clients):
             acl = acl_id(0, 0, number + 1)
             rights = (seed.writes, seed.reads, seed.admin)
-            self.clients[acl] = Client(acl, seed.name, seed.key, seed.signature_type, b"", *rights, nonce=b"")
+            client = Client(acl, seed.name, seed.key, seed.signature_type, b"", *rights, nonce=b"")
+            self.put_clients({acl: client})
+
+    def put_clients(self, clients: Mapping[bytes, Client]) -> None:
+        for acl, client in clients.items():
+            self._clients_hash.note(acl)
+            self.clients[acl] = client
 
     def put_lane(self, lane: Lane) -> None:
         before = self.lanes.get(lane.client_id)
+        self._lanes_hash.note(lane.client_id)
         if before is not None and before.active_ns != lane.active_ns:
             del self.lanes[lane.client_id]  # it was used, and goes to the end
         self.lanes[lane.client_id] = lane
@@ -81,7 +95,13 @@ class State:
             self._end_lease(before)
 
     def drop_lane(self, client_id: int) -> None:
+        self._lanes_hash.note(client_id)
         self._end_lease(self.lanes.pop(client_id))
+
+    def put_streams(self, tails: Mapping[str, Tail]) -> None:
+        for name, tail in tails.items():
+            self._streams_hash.note(name)
+            self.streams[name] = tail
 
     def _end_lease(self, lane: Lane) -> None:
         if not lane.nonce:
@@ -94,21 +114,44 @@ class State:
 
     def export(self) -> bytes:
         """The one form of this state."""
-        exported = Export(
+        return msgspec.msgpack.encode(
+            self._export(
+                tuple(self.clients[acl] for acl in sorted(self.clients)),
+                tuple(self.lanes[client_id] for client_id in sorted(self.lanes)),
+                tuple((name, self.streams[name]) for name in sorted(self.streams)),
+                self.holding.export(),
+            )
+        )
+
+    def fingerprint(self) -> bytes:
+        """Names this state, as `export` does, without writing all of it down: what there may be many thousands of is
+        hashed only if it changed since the last fingerprint.
+        """
+        rest = msgspec.msgpack.encode(self._export((), (), (), Held(paid=self.holding.paid)))
+        sets: tuple[SetHash, ...] = (self._clients_hash, self._lanes_hash, self._streams_hash, *self.holding.hashes)
+        return sha256(b"".join((rest, *(one.digest() for one in sets)))).digest()
+
+    def _export(
+        self,
+        clients: tuple[Client, ...],
+        lanes: tuple[Lane, ...],
+        streams: tuple[tuple[str, Tail], ...],
+        holding: Held,
+    ) -> Export:
+        return Export(
             STATE_VERSION,
             self._founding_digest,
             self.moment,
             self.next_client,
-            tuple(self.clients[acl] for acl in sorted(self.clients)),
-            tuple(self.lanes[client_id] for client_id in sorted(self.lanes)),
-            tuple((name, self.streams[name]) for name in sorted(self.streams)),
+            clients,
+            lanes,
+            streams,
             tuple(self.proofs[acl] for acl in sorted(self.proofs)),
             tuple((node, *self.journals[node]) for node in sorted(self.journals)),
             self.assembly,
-            self.holding.export(),
+            holding,
             Past(self.weight_bytes, self.released, tuple(self.databases.items())),
         )
-        return msgspec.msgpack.encode(exported)
 
 
 def _decode(data: bytes) -> Export:
@@ -130,10 +173,10 @@ def load(founding: Founding, data: bytes) -> State:
         raise Malformed("state: of another version, or of a cluster founded otherwise")
     state = State(founding, exported.moment.hash)
     state.moment, state.next_client = exported.moment, exported.next_client
-    state.clients = {client.acl: client for client in exported.clients}
+    state.put_clients({client.acl: client for client in exported.clients})
     for lane in sorted(exported.lanes, key=lambda lane: lane.active_ns):
         state.put_lane(lane)
-    state.streams = dict(exported.streams)
+    state.put_streams(dict(exported.streams))
     state.proofs = {proof.acl: proof for proof in exported.proofs}
     state.journals = {node: (journal, index) for node, journal, index in exported.journals}
     state.assembly = exported.assembly
@@ -283,8 +326,8 @@ class Draft:
                 state.put_lane(lane)
             elif client_id in state.lanes:
                 state.drop_lane(client_id)
-        state.clients.update(self._clients)
-        state.streams.update(self.tails())
+        state.put_clients(self._clients)
+        state.put_streams(self.tails())
         if self._proofs:
             state.proofs = {**self._proofs, **state.proofs}
         state.journals.update(self._journals)

@@ -55,6 +55,7 @@ from chaplain.node.presence import Presence
 from chaplain.node.recorder import Recorder
 from chaplain.node.rings import READABLE, RingKeeper, beacon_keys
 from chaplain.node.settings import NodeSettings
+from chaplain.node.snapshot import Snapshot
 from chaplain.node.upper import UpperCore
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer
@@ -96,7 +97,8 @@ class NodeCore:
         for upper in self.uppers.values():
             getattr(upper, "name_nodes", _ignore)(self._names.id)
         self.recorder = recorder
-        asked = (lambda: status.of_node(self), lambda: status.of_members(self))
+        self._status = Snapshot(lambda: status.of_node(self))
+        self._members = Snapshot(lambda: status.of_members(self))
         clearance = Clearance(journal, self.uppers)
         layers = frozenset(self.uppers)
         names = (self.node_id, self._names.identifier)
@@ -108,7 +110,7 @@ class NodeCore:
             kept_pools=frozenset(() if recorder is None else recorder.pools),
         )
         wants, may, is_admin = clearance.wants, clearance.may, clearance.is_admin
-        views = Views(*asked, *names, layers, wants, may, is_admin, self._unheard_ns, limits)
+        views = Views(self.status, self.members, *names, layers, wants, may, is_admin, self._unheard_ns, limits)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
         """What this node is in the journal's order."""
@@ -138,6 +140,18 @@ class NodeCore:
 
     def node_id(self, identifier: int) -> int:
         return self._names.id(identifier)
+
+    def status(self) -> bytes:
+        """How this node sees itself and its cluster, as JSON."""
+        return self._status.get(self.now_ns, self._version())
+
+    def members(self) -> bytes:
+        """The membership list, as JSON."""
+        return self._members.get(self.now_ns, self._version())
+
+    def _version(self) -> tuple[object, ...]:
+        """What a client that is told of it expects to see in the status at once."""
+        return (0 if self.journal is None else self.journal.execution.settled, self.role)
 
     def _unheard_ns(self, instance: bytes) -> int:
         return self.link.unheard_ns(self.now_ns, instance)

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from chaplain import __version__
+from chaplain.core import STATUS_STREAMS_MAX
 from chaplain.gossip.events import State
 from chaplain.journal.census import of_change, roles_of
 from chaplain.journal.core import JournalCore
@@ -69,13 +70,13 @@ def gauges(node: NodeCore) -> dict[str, float]:
         measured |= getattr(upper, "gauges", dict)()
     if node.journal is None:
         return measured
-    serializer, streams = node.journal.serializer, node.journal.execution.state.streams
+    serializer, streams = node.journal.serializer, node.journal.streams
     return measured | {
         "journal_master": node.role.role is Role.MASTER,
         "journal_regime": serializer.regime,
         "journal_agreed_index": serializer.agreed[0],
-        "journal_executed_messages": sum(tail.next_offset for tail in streams.values()),
-        "journal_streams": len(streams),
+        "journal_executed_messages": streams.messages,
+        "journal_streams": len(streams.names),
         "journal_sound": serializer.standing == "sound",
     }
 
@@ -83,7 +84,7 @@ def gauges(node: NodeCore) -> dict[str, float]:
 def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
     """The node's part in the order, and what it has executed of it."""
     role = node.role
-    state = journal.execution.state
+    state, streams = journal.execution.state, journal.streams
     index, chain = journal.serializer.agreed
     fingerprints = {position: found.hex() for position, found in journal.milestones.at(index).items()}
     return {
@@ -104,9 +105,10 @@ def of_journal(node: NodeCore, journal: JournalCore) -> dict[str, object]:
         "fingerprint": fingerprints[index],
         "fingerprints": {str(position): found for position, found in fingerprints.items()},
         "streams": {
-            name: {"head": tail.next_offset, "first": journal.first_offset(name)}
-            for name, tail in sorted(state.streams.items())
+            name: {"head": streams.next_offset(name), "first": streams.first_offset(name)}
+            for name in streams.names[:STATUS_STREAMS_MAX]
         },
+        "streams_count": len(streams.names),
         "log": of_log(journal),
     }
 

@@ -29,7 +29,6 @@ from chaplain.link.identity import identifier_of, new_instance
 from chaplain.link.settings import LinkSettings
 from chaplain.link.sockets import Sockets
 from chaplain.mesh.settings import MeshSettings
-from chaplain.node import status
 from chaplain.node.core import NodeCore
 from chaplain.node.names import Names
 from chaplain.node.recorder import Recorder
@@ -230,11 +229,12 @@ def make_http(config: NodeConfig, host: Host, node: NodeCore) -> HttpServer | No
         return None
     address, port = split_endpoint("tcp://" + config.text("http"))
 
-    def whole_status() -> dict[str, object]:
-        own = {"pid": os.getpid(), "clock_error_seconds": round(host.clock_error_s, 1)}
-        return {**status.of_node(node), **own, "member_list": status.of_members(node)}
+    def whole_status() -> bytes:
+        own = b'"pid":%d,"clock_error_seconds":%.1f' % (os.getpid(), host.clock_error_s)
+        return b'%b,%b,"member_list":%b}' % (node.status()[:-1], own, node.members())
 
-    return HttpServer(address, port, Views(host, whole_status, node.ready))
+    views = Views(host, whole_status, node.ready)
+    return HttpServer(address, port, views, config.number("bounds.http_per_second"))
 
 
 def advertised(config: NodeConfig, bound: str) -> str:

@@ -1,15 +1,19 @@
 """A small HTTP server for machines that watch a node: `/metrics`, `/healthz`, `/readyz`, `/status`.
 
-Every answer is made by the node's own loop, so an answer is also proof that the loop turns. It changes nothing, listens
-where it is told (a loopback address unless a user decides otherwise) and serves at most `CONNECTIONS_MAX` at a time.
+The facts of every answer come from the node's own loop, so an answer is also proof that the loop turns. The server
+changes nothing, listens where it is told (a loopback address unless a user decides otherwise) and serves at most
+`CONNECTIONS_MAX` connections at a time.
+
+Whoever reaches the port needs no key, so the requests of all callers together have a rate. Requests above it are not
+refused but accepted later: the thread that accepts connections waits, and the kernel's queue of connections is bounded.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +25,7 @@ from chaplain.runtime.host import Host
 from chaplain.runtime.metrics import GAUGES, help_of
 
 CONNECTIONS_MAX = 16
+REQUESTS_PER_SECOND = 50
 SOCKET_TIMEOUT_S = 5
 REQUEST_S = 10.0
 """How long one request may take, from its first octet to its answer's last."""
@@ -32,26 +37,39 @@ Answer = tuple[int, str, bytes]
 class Views:
     """What can be asked of a node."""
 
-    def __init__(self, host: Host, status: Callable[[], Mapping[str, object]], ready: Callable[[], bool]) -> None:
+    def __init__(self, host: Host, status: Callable[[], bytes], ready: Callable[[], bool]) -> None:
+        """`status` gives JSON; it and `ready` are called by the node's loop."""
         self._host, self._status, self._ready = host, status, ready
 
     def answer(self, path: str) -> Answer:
         pages: dict[str, Callable[[], Answer]] = {
             "/metrics": self._metrics_page,
-            "/healthz": lambda: _text(200, "ok"),
-            "/readyz": lambda: _text(200, "ready") if self._ready() else _text(503, "not yet"),
-            "/status": lambda: _json(self._status()),
+            "/healthz": self._health_page,
+            "/readyz": self._ready_page,
+            "/status": self._status_page,
         }
         page = pages.get(path.partition("?")[0])
         if page is None:
             return _text(404, f"only {', '.join(pages)} are here")
         try:
-            return self._host.ask(page)
+            return page()
         except TimeoutError:
             return _text(503, "the node's loop does not turn")
 
     def _metrics_page(self) -> Answer:
-        return 200, "text/plain; version=0.0.4; charset=utf-8", exposition(*self._host.measures())
+        # Written out here, not by the loop: that takes longer than to look the measures up.
+        measures = self._host.ask(self._host.measures)
+        return 200, "text/plain; version=0.0.4; charset=utf-8", exposition(*measures)
+
+    def _health_page(self) -> Answer:
+        self._host.ask(bool)  # nothing: whether the loop turns
+        return _text(200, "ok")
+
+    def _ready_page(self) -> Answer:
+        return _text(200, "ready") if self._host.ask(self._ready) else _text(503, "not yet")
+
+    def _status_page(self) -> Answer:
+        return 200, "application/json", self._host.ask(self._status) + b"\n"
 
 
 def exposition(counters: Mapping[str, float], gauges: Mapping[str, float]) -> bytes:
@@ -89,10 +107,6 @@ def _text(code: int, text: str) -> Answer:
     return code, "text/plain; charset=utf-8", text.encode() + b"\n"
 
 
-def _json(value: Mapping[str, object]) -> Answer:
-    return 200, "application/json", json.dumps(value).encode() + b"\n"
-
-
 def _hang_up(connection: socket.socket) -> None:
     with suppress(OSError):  # it has ended meanwhile
         connection.shutdown(socket.SHUT_RDWR)
@@ -123,6 +137,20 @@ class _Handler(BaseHTTPRequestHandler):
         """A request is no event worth a line."""
 
 
+class Pace:
+    """Spreads events over time: a burst of one second's worth, and then one after the other."""
+
+    def __init__(self, per_second: int) -> None:
+        self._interval_s = 1 / per_second
+        self._free_s = 0.0
+        """When all that was let through is paid for."""
+
+    def delay_s(self, now_s: float) -> float:
+        """How long the next one has to wait."""
+        self._free_s = max(self._free_s, now_s - 1) + self._interval_s
+        return max(0.0, self._free_s - now_s)
+
+
 class HttpServer(ThreadingHTTPServer):
     """Serves in the background from construction until `end`."""
 
@@ -130,8 +158,9 @@ class HttpServer(ThreadingHTTPServer):
     allow_reuse_address = True
     request_queue_size = CONNECTIONS_MAX
 
-    def __init__(self, host: str, port: int, views: Views) -> None:
+    def __init__(self, host: str, port: int, views: Views, per_second: int = REQUESTS_PER_SECOND) -> None:
         self.views = views
+        self._pace = Pace(per_second)
         self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
         try:
             super().__init__((host, port), _Handler)
@@ -149,6 +178,7 @@ class HttpServer(ThreadingHTTPServer):
         return not self._is_local or asked == self.endpoint or asks_by_address(asked)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        time.sleep(self._pace.delay_s(time.monotonic()))
         if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
             return

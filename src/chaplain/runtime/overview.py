@@ -41,6 +41,7 @@ def describe(directory: Path, only: int | None = None) -> dict[str, object]:
         "regime": max(regimes, default=None),
         "master": masters[0] if masters else None if only is None else furthest.get("master_id"),
         "streams": _journals(statuses),
+        "streams_count": max((status.get("streams_count", 0) for status in statuses.values()), default=0),
         "sequence": _sequence(statuses),
         "graph": _graphs(statuses),
         "pools": _pools(statuses),

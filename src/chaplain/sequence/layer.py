@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from typing import assert_never
 
 from chaplain.core import (
+    STATUS_STREAMS_MAX,
     Drained,
     Persisted,
     PersistFailed,
@@ -209,6 +211,7 @@ class SequenceLayer:
 
     def status(self) -> dict[str, object]:
         bench = self.core.bench
+        heads = sorted(islice(self._shelf.heads().items(), STATUS_STREAMS_MAX))
         return {
             "state": bench.state.name,
             "sequence": {
@@ -220,7 +223,7 @@ class SequenceLayer:
                 "hash": bench.log.decided_hash.hex(),
                 "lock": self._holder(),
                 "events": bench.events,
-                "streams": {stream: {"head": number} for stream, number in sorted(self._shelf.heads().items())},
+                "streams": {stream: {"head": number} for stream, number in heads},
             },
         }
 

@@ -12,6 +12,24 @@ def _bug(name: str, module: str, old: str, new: str, *, by: tuple[str, ...] = _B
 
 
 BUGS = [
+    _bug(
+        "what changed stays in the fingerprint",
+        "set_hash",
+        "                self.remove((key, before))",
+        "                pass",
+    ),
+    _bug(
+        "a lane that ends stays in the fingerprint",
+        "state",
+        "        self._lanes_hash.note(client_id)\n",
+        "",
+    ),
+    _bug(
+        "a paid pack stays in the fingerprint",
+        "holding",
+        "        self._owed_hash.remove((self.paid, self.owed.popleft()))",
+        "        self.owed.popleft()",
+    ),
     _bug("execute a gap", "lanes", "return Ruling(Standing.GAP)", "return Ruling(Standing.NEXT)"),
     _bug("write what is old again", "lanes", "return Ruling(Standing.OLD)", "return Ruling(Standing.NEXT)"),
     _bug(
@@ -26,7 +44,7 @@ BUGS = [
         "name a request by its signature",
         "execution",
         "return self._apply(draft, lane, place, entry, heading)",
-        "globals()['request_digest'] = lambda *_: sha256(entry.raw).digest()\n"
+        "globals()['request_digest'] = lambda *_: __import__('hashlib').sha256(entry.raw).digest()\n"
         "        return self._apply(draft, lane, place, entry, heading)",
     ),
     _bug(
