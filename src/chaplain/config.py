@@ -139,6 +139,27 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "bounds.queue_bytes_max", 16 << 20, "Bytes queued for one peer; more is dropped and told.", 1 << 16, 48 << 20
     ),
+    Setting(
+        "bounds.identity_queue_bytes_max",
+        32 << 20,
+        "Bytes queued for all sessions of one client; more is dropped and told.",
+        1 << 20,
+        1 << 30,
+    ),
+    Setting(
+        "bounds.clients_queue_bytes_max",
+        128 << 20,
+        "Bytes queued for all clients; at this number each has an equal part of it.",
+        1 << 20,
+        4 << 30,
+    ),
+    Setting(
+        "bounds.sessions_per_client_max",
+        128,
+        "Sessions that one client's key may have with this node; one more is refused.",
+        1,
+        4096,
+    ),
     Setting("bounds.strangers_max", 192, "Connections that may be unproven at a time; more wait.", 8, 4096),
     Setting(
         "bounds.http_per_second",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from journal_stage import Client, Cluster
+from msgspec.structs import replace
 from requests_stage import BOB, pack, petition
 
-from chaplain.journal.client_messages import LATEST, Chunk, Ended, Grant, Read, StopReading
+from chaplain.journal.client_messages import LATEST, Chunk, Ended, Failed, Grant, Read, StopReading
 from chaplain.journal.config_message import AddIdentity, RemoveIdentity
+from chaplain.journal.reading import READ_WINDOW_BYTES_MIN, Reading
 from chaplain.segment.pack import decode_pack, heads_of
 
 
@@ -105,3 +107,64 @@ def test_nothing_is_shown_that_is_not_agreed():
     cluster.settle()
     assert not chunks(reader, 1)
     assert reader.ask(Read(2, "orders", 0, 1 << 20))[0] == Ended(2, "end", "", 0)
+
+
+def test_credit_beyond_the_window_is_ignored(cluster, client):
+    made = written(cluster, client, 20)
+    size = len(pack(1, 1, (made[0],)).raw)
+    reading = cluster.nodes[2].core._reading
+    reading._settings = replace(reading._settings, read_window_bytes=0, read_bytes_max=2 * size)
+    reading_window = READ_WINDOW_BYTES_MIN
+    reader = Client(cluster).connect(2)
+    reader.say(Read(1, "orders", LATEST, 1 << 40, follow=True))
+    for _ in range(3):
+        reader.say(Grant(1, 1 << 40))
+    cluster.settle()
+    assert [one.credit_bytes for one in reading._readers.values()] == [reading_window]
+
+
+def test_windows_of_one_identity_share_a_budget(cluster, client):
+    written(cluster, client, 1)
+    reading = cluster.nodes[2].core._reading
+    reading._settings = replace(reading._settings, read_identity_bytes_max=8 * READ_WINDOW_BYTES_MIN)
+    reader = Client(cluster).connect(2)
+    for call in range(1, 5):
+        reader.say(Read(call, "orders", LATEST, 1 << 40, follow=True))
+    for call in range(1, 5):
+        reader.say(Grant(call, 1))
+    cluster.settle()
+    assert [one.credit_bytes for one in reading._readers.values()] == [2 * READ_WINDOW_BYTES_MIN] * 4
+
+
+def test_reads_of_one_identity_are_bounded_whatever_the_number_of_its_sessions(cluster, client):
+    written(cluster, client, 1)
+    reading = cluster.nodes[2].core._reading
+    reading._settings = replace(reading._settings, reads_per_identity_max=3)
+    readers = [Client(cluster).connect(2) for _ in range(4)]
+    for reader in readers:
+        reader.say(Read(1, "orders", LATEST, 1, follow=True))
+    cluster.settle()
+    assert [bool(reader.told(Failed)) for reader in readers] == [False, False, False, True]
+    readers[0].say(StopReading(1))
+    cluster.settle()
+    readers[3].say(Read(2, "orders", LATEST, 1, follow=True))
+    cluster.settle()
+    assert len(reading._readers) == 3
+
+
+def test_a_message_costs_only_readers_of_its_streams(cluster, client, monkeypatch):
+    written(cluster, client, 1)
+    reader = Client(cluster).connect(2)
+    for call in range(1, 40):
+        reader.say(Read(call, f"quiet-{call}", LATEST, 1 << 20, follow=True))
+    reader.say(Read(50, "orders", LATEST, 1 << 20, follow=True))
+    cluster.settle()
+    looked = []
+    give, pump = Reading._give, Reading._pump
+    monkeypatch.setattr(Reading, "_give", lambda self, one, *rest: looked.append(one.call) or give(self, one, *rest))
+    monkeypatch.setattr(Reading, "_pump", lambda self, one: looked.append(one.call) or pump(self, one))
+    client.write(pack(client.lease(b"m" * 16), 1))
+    cluster.settle()
+    cluster.agree()
+    assert set(looked) == {50}
+    assert len(chunks(reader, 50)) == 1

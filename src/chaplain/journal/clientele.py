@@ -208,7 +208,7 @@ class Clientele:
                 if not self._seat.answers_reads:
                     yield Ended(message.call, NOT_EXECUTOR, NO_ROLE, message.offset)
                 elif may_read(client, message.stream):
-                    self.reading.begin(instance, message)
+                    self.reading.begin(instance, client.acl, message)
                 else:
                     why = refusal(Want(Right.READ, message.stream))
                     yield Failed(message.call, kind_of(Reason.NO_RIGHT), why)

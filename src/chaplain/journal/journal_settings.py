@@ -48,8 +48,19 @@ class JournalSettings(Frozen, frozen=True):
     """After this a petition is given up; it may still be granted."""
 
     reads_per_client_max: int = 64
+    """Of one session. One more is refused as busy, and so for the next two."""
+    reads_per_identity_max: int = 256
+    """Of all sessions of one identity."""
+    reads_max: int = 4096
+    """Of all clients."""
     read_bytes_max: int = MIB
     """Octets of the log read at a time."""
+    read_window_bytes: int = 4 * MIB
+    """Credit that one read may have; what is granted beyond it is ignored."""
+    read_identity_bytes_max: int = 32 * MIB
+    """Credit that the reads of one identity share."""
+    read_bytes_in_all_max: int = 128 * MIB
+    """Credit that the reads of all clients share."""
 
     rules: Rules = Rules()
     """What is kept of the log though a checkpoint covers it."""

@@ -4,13 +4,18 @@ What is old comes from the log, in spans of positions that the host reads; what 
 memory to those who are at the end. Decides what is sent to whom and when. Refuses to know who may read: it is told.
 
 Invariants: what a client gets of a stream is contiguous, in order, and agreed; a read has one span on its way at most;
-more than its credit is overrun by one chunk at most.
+more than its credit is overrun by one chunk at most. A message costs only those who read a stream that it wrote to.
+
+Bounds: the reads of a session, of an identity and of all clients; at each, one more is refused as busy. A read has at
+most its window of credit, whatever its client grants: the windows of an identity, and those of all clients, share a
+budget.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
@@ -30,6 +35,8 @@ from chaplain.journal.retention import NOBODY
 from chaplain.segment.record import Kind, Record
 
 DROPPED = "dropped"
+READ_WINDOW_BYTES_MIN = 64 * 1024
+"""The window of a read if there are very many."""
 ReadingEffect: TypeAlias = ReadLog | ToClient | Damaged
 Locate: TypeAlias = Callable[[int, int], tuple[int, int] | None]
 """Positions of the log that hold messages from an index on, in about so many octets; None if they are not on disk."""
@@ -99,6 +106,8 @@ class StreamIndex:
 
 class _Reader(msgspec.Struct):
     instance: bytes
+    owner: bytes
+    """The identity whose session it is."""
     call: int
     stream: str
     next_offset: int
@@ -122,6 +131,12 @@ class Reading:
         self._index = index
         self._locate = locate
         self._readers: dict[_Key, _Reader] = {}
+        self._by_stream: dict[str, dict[_Key, _Reader]] = {}
+        self._by_instance: dict[bytes, dict[_Key, _Reader]] = {}
+        self._by_owner: Counter[bytes] = Counter()
+        """How many reads each identity has."""
+        self._unwritten: dict[_Key, _Reader] = {}
+        """Those whose next message is agreed and not yet on this disk."""
         self._reads: dict[int, tuple[_Key, int]] = {}
         """Spans on their way: who wants them, and from which index."""
         self._token = 0
@@ -129,18 +144,52 @@ class Reading:
         """Whether what is before the first offset here is on its way from others."""
         self.effects: list[ReadingEffect] = []
 
-    def begin(self, instance: bytes, read: Read) -> None:
-        mine = sum(key[0] == instance for key in self._readers)
-        if (instance, read.call) in self._readers or mine >= self._settings.reads_per_client_max:
+    def begin(self, instance: bytes, owner: bytes, read: Read) -> None:
+        """Serve this read of a session of the identity `owner`."""
+        if (instance, read.call) in self._readers or self._is_full(instance, owner):
             failed = Failed(read.call, "busy", "this call is in use, or too many reads are open: end one first")
             self.effects.append(ToClient(instance, failed))
             return
         offset = self._place(read)
-        reader = _Reader(
-            instance, read.call, read.stream, offset, read.end_offset, read.follow, max(0, read.credit_bytes)
-        )
-        self._readers[instance, read.call] = reader
+        reader = _Reader(instance, owner, read.call, read.stream, offset, read.end_offset, read.follow, 0)
+        self._add(reader)
+        self._give_credit(reader, read.credit_bytes)
         self._pump(reader)
+
+    def _is_full(self, instance: bytes, owner: bytes) -> bool:
+        settings = self._settings
+        return (
+            len(self._by_instance.get(instance, ())) >= settings.reads_per_client_max
+            or self._by_owner[owner] >= settings.reads_per_identity_max
+            or len(self._readers) >= settings.reads_max
+        )
+
+    def _add(self, reader: _Reader) -> None:
+        key = (reader.instance, reader.call)
+        self._readers[key] = reader
+        self._by_stream.setdefault(reader.stream, {})[key] = reader
+        self._by_instance.setdefault(reader.instance, {})[key] = reader
+        self._by_owner[reader.owner] += 1
+
+    def _remove(self, key: _Key) -> None:
+        reader = self._readers.pop(key, None)
+        if reader is None:
+            return
+        self._unwritten.pop(key, None)
+        for readers, name in (self._by_stream, reader.stream), (self._by_instance, reader.instance):
+            del readers[name][key]
+            if not readers[name]:
+                del readers[name]
+        self._by_owner[reader.owner] -= 1
+        if not self._by_owner[reader.owner]:
+            del self._by_owner[reader.owner]
+
+    def _give_credit(self, reader: _Reader, size_bytes: int) -> None:
+        """No more than the reader's window: what is sent and not taken waits in this node's memory."""
+        settings, mine = self._settings, self._by_owner[reader.owner]
+        shares = settings.read_identity_bytes_max // mine, settings.read_bytes_in_all_max // len(self._readers)
+        window_bytes = max(READ_WINDOW_BYTES_MIN, min(settings.read_window_bytes, *shares))
+        reader.credit_bytes = min(reader.credit_bytes + max(0, size_bytes), window_bytes)
 
     def _place(self, read: Read) -> int:
         if read.offset == EARLIEST:
@@ -159,15 +208,15 @@ class Reading:
     def grant(self, instance: bytes, grant: Grant) -> None:
         reader = self._readers.get((instance, grant.call))
         if reader is not None:
-            reader.credit_bytes += max(0, grant.credit_bytes)
+            self._give_credit(reader, grant.credit_bytes)
             self._pump(reader)
 
     def stop(self, instance: bytes, call: int) -> None:
-        self._readers.pop((instance, call), None)
+        self._remove((instance, call))
 
     def left(self, instance: bytes) -> None:
-        for key in [key for key in self._readers if key[0] == instance]:
-            del self._readers[key]
+        for key in list(self._by_instance.get(instance, ())):
+            self._remove(key)
 
     def forbid(self, allowed: Callable[[bytes, str], bool]) -> None:
         """Rights have changed: end what is not allowed any more."""
@@ -177,13 +226,17 @@ class Reading:
 
     def executed(self, executed: Executed) -> None:
         """Those who wait at the end of a stream get what is new from memory."""
-        for reader in list(self._readers.values()):
-            if not reader.reading:
-                self._give(reader, executed.moment, executed.batches)
+        for written in executed.verdict.streams:
+            readers = [one for one in self._by_stream.get(written.stream, {}).values() if not one.reading]
+            if readers:
+                batches = [record for record in executed.batches if record.stream == written.stream]
+                for reader in readers:
+                    self._give(reader, executed.moment, batches)
 
     def resume(self) -> None:
         """More of the log may be on disk now."""
-        for reader in list(self._readers.values()):
+        unwritten, self._unwritten = self._unwritten, {}
+        for reader in unwritten.values():
             self._pump(reader)
 
     def read(self, token: int, records: Sequence[Record]) -> bool:
@@ -226,7 +279,8 @@ class Reading:
         index = self._index.find(reader.stream, reader.next_offset)
         span = self._locate(index, min(self._settings.read_bytes_max, reader.credit_bytes))
         if span is None:
-            return  # agreed, but not yet on this disk: `resume` follows
+            self._unwritten[reader.instance, reader.call] = reader  # `resume` follows
+            return
         self._token += 1
         self._reads[self._token] = ((reader.instance, reader.call), index)
         reader.reading = True
@@ -250,7 +304,7 @@ class Reading:
             self._end(reader, "end", "")
 
     def _end(self, reader: _Reader, kind: str, reason: str) -> None:
-        self._readers.pop((reader.instance, reader.call), None)
+        self._remove((reader.instance, reader.call))
         self.effects.append(ToClient(reader.instance, Ended(reader.call, kind, reason, reader.next_offset)))
 
 

@@ -5,7 +5,8 @@ Decides nothing; keeps the tables agreeing with each other.
 Invariants:
 - `by_channel` leads to exactly the sessions in `sessions`; `client_sessions` counts those of clients;
 - `offers` holds exactly the live offer of each line in `lines`;
-- every call with a line is in `calls`, and its line in `lines`.
+- every call with a line is in `calls`, and its line in `lines`;
+- `client_queues` counts what waits on the lines of clients in `lines`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from random import Random
 
 from chaplain.core import Channel, HangUp
 from chaplain.link.call import Call, Line, State
+from chaplain.link.client_queues import ClientQueues
 from chaplain.link.doubles import Doubles
 from chaplain.link.events import LinkEffect, Parted, Peer
 from chaplain.link.identity import Identity
@@ -50,6 +52,7 @@ class Book:
         """How many sessions each client's key has."""
         self.former: dict[Channel, str] = {}
         """Where the nodes are whose sessions ended, by the channel they spoke on."""
+        self.client_queues = ClientQueues(settings)
         self.doubles = Doubles(settings.bindings_max)
         self._timers: list[tuple[int, int, Call | Line]] = []
         self._serial = 0
@@ -107,6 +110,12 @@ class Book:
         self.keep_route(line)
         return line
 
+    def queue(self, line: Line, size_bytes: int) -> None:
+        """So many bytes more wait on this line; fewer, if it is negative."""
+        line.queued_bytes += size_bytes
+        if line.key:
+            self.client_queues.add(line.key, size_bytes)
+
     def keep_route(self, line: Line) -> None:
         """For as long as a greeting may take: it has no session, or none any more."""
         self.half_greeted[line.channel] = line
@@ -131,6 +140,7 @@ class Book:
         self.drop_offer(line)
         self.half_greeted.pop(line.channel, None)
         self.lines.pop(line.channel, None)
+        self.queue(line, -line.queued_bytes)
         line.due_ns = 0
 
     def drop_call(self, call: Call) -> None:

@@ -88,6 +88,7 @@ class LinkCore:
         self._door = Doorkeeper(settings, ring, identity.identifier) if ring is not None else None
         self._by_channel = self._book.by_channel
         self._sessions = self._book.sessions
+        self._client_queues = self._book.client_queues
         self._queue_bytes_max = settings.queue_bytes_max
         self._reserve_bytes = settings.reserve_bytes
         self._bundle_bytes_max = settings.bundle_bytes_max
@@ -178,8 +179,11 @@ class LinkCore:
         size = len(command) + session.overhead_bytes
         together = session.pending_bytes + size
         room = self._queue_bytes_max + self._reserve_bytes if event.urgent else self._queue_bytes_max
-        if session.line.queued_bytes + together > room:
+        line = session.line
+        if line.queued_bytes + together > room:
             return self._drop(event, "queue is full")
+        if line.key and not event.urgent and not self._client_queues.has_room(line.key, line.queued_bytes, together):
+            return self._drop(event, "too much waits for this client")
         if together > self._bundle_bytes_max:
             return self._say_apart(now_ns, session, event, size)
         if not session.pending:
@@ -205,7 +209,7 @@ class LinkCore:
         frame = session.close_pending()
         if session.peer.client:
             session.spoke(now_ns)
-        session.line.queued_bytes += len(frame)
+        self._book.queue(session.line, len(frame))
         return Send(session.line.channel, frame)
 
     def _seal_all(self, now_ns: int) -> list[LinkEffect]:
@@ -274,8 +278,7 @@ class LinkCore:
         line = self._book.lines.get(event.channel)
         if line is not None:
             # A route may come back under its old name with what was queued before still being told.
-            queued_bytes = line.queued_bytes - event.size
-            line.queued_bytes = queued_bytes if queued_bytes > 0 else 0
+            self._book.queue(line, -min(event.size, line.queued_bytes))
 
     # The door.
 

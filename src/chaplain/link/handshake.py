@@ -103,7 +103,7 @@ class Handshake:
         headers = {**codec.claim_headers(claim), **said.headers}
         frame = codec.encode(book.identity, offer, Hello(1, *self._address, said.pools, said.status, headers))
         line.echoed = line.echo
-        line.queued_bytes += len(frame)
+        book.queue(line, len(frame))
         book.counts["greetings_sent"] += 1
         book.out.append(Send(line.channel, frame))
 
@@ -190,7 +190,7 @@ class Handshake:
     def _nod(self, now_ns: int, session: Session) -> None:
         frame = session.close(NOD)
         session.spoke(now_ns)
-        session.line.queued_bytes += len(frame)
+        self._book.queue(session.line, len(frame))
         self._book.out.append(Send(session.line.channel, frame))
 
     def _session(self, line: Line, channel: Channel, greeting: Greeting) -> Session:

@@ -31,11 +31,17 @@ _MEANINGS = {
 _EVENT = struct.Struct("=Hi")
 
 
+CLIENT_QUEUE_MESSAGES = 8
+"""High-water mark of a ROUTER's sending side, which serves clients alone: nodes are spoken to by dials. What ZeroMQ has
+taken no budget of ours counts, so there is little of it: times `PIECE_BYTES_MAX`, 512 KiB a session.
+"""
+
+
 def make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
     socket = context.socket(kind)
     for option, value in (
         (zmq.MAXMSGSIZE, PIECE_BYTES_MAX),
-        (zmq.SNDHWM, QUEUE_MESSAGES),
+        (zmq.SNDHWM, CLIENT_QUEUE_MESSAGES if kind == zmq.ROUTER else QUEUE_MESSAGES),
         (zmq.RCVHWM, QUEUE_MESSAGES),
         (zmq.LINGER, 0),
         (zmq.TCP_KEEPALIVE, 1),

@@ -43,6 +43,10 @@ class LinkSettings(Frozen, frozen=True):
     """A node that starts is to be found within 2 s, even one that knows nobody: the others dial it."""
     queue_bytes_max: int = 16 * MIB
     """Bytes waiting on one channel; ordinary commands beyond it are dropped and told."""
+    identity_queue_bytes_max: int = 32 * MIB
+    """Bytes waiting for all sessions of one client's key; commands beyond it are dropped and told."""
+    clients_queue_bytes_max: int = 128 * MIB
+    """Bytes waiting for all clients; at this number each key may have an equal part of it, and no more."""
     reserve_bytes: int = MIB
     """What urgent commands may take on top."""
     bundle_bytes_max: int = 48 * 1024
@@ -50,7 +54,7 @@ class LinkSettings(Frozen, frozen=True):
     sessions_max: int = SESSIONS_MAX
     """Of nodes, and of clients as many again: however many clients there are, a node finds room. Greetings that would
     make one more are refused."""
-    sessions_per_client_max: int = 1_024
+    sessions_per_client_max: int = 128
     """Of one client's key, so that one client leaves room for others."""
     calls_max: int = 1_024
     """Endpoints dialled; beyond it `Meet` and dial-backs are refused."""

@@ -200,6 +200,9 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
             endpoint=endpoint,
             seal=config.text("seal"),
             queue_bytes_max=config.number("bounds.queue_bytes_max"),
+            identity_queue_bytes_max=config.number("bounds.identity_queue_bytes_max"),
+            clients_queue_bytes_max=config.number("bounds.clients_queue_bytes_max"),
+            sessions_per_client_max=config.number("bounds.sessions_per_client_max"),
             sessions_max=descriptors.sessions_for(config.number("bounds.strangers_max")),
         ),
         mesh=MeshSettings(
