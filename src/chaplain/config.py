@@ -160,6 +160,27 @@ SETTINGS: tuple[Setting, ...] = (
         1,
         4096,
     ),
+    Setting(
+        "bounds.turn_requests",
+        32,
+        "Client requests served before the node looks at what other nodes said; clients take turns.",
+        1,
+        4096,
+    ),
+    Setting(
+        "bounds.identity_waiting_bytes_max",
+        64 << 20,
+        "Requests of one client that wait to be served; with more, the session that sent them ends.",
+        16 << 20,
+        4 << 30,
+    ),
+    Setting(
+        "bounds.clients_waiting_bytes_max",
+        256 << 20,
+        "Requests of all clients that wait to be served; with more, the same.",
+        16 << 20,
+        16 << 30,
+    ),
     Setting("bounds.strangers_max", 192, "Connections that may be unproven at a time; more wait.", 8, 4096),
     Setting(
         "bounds.http_per_second",

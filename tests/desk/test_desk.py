@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chaplain.core import Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages
-from chaplain.desk.events import DeskSettings, ForLayer, RotationWanted
+from chaplain.desk.events import DeskSettings, ForLayer, RightsChanged, RotationWanted
 from chaplain.desk.limits import Limits
 from chaplain.desk.messages import (
     AnswerQuestions,
@@ -444,3 +444,35 @@ def test_a_request_decodes_or_is_malformed(body: bytes) -> None:
     except Malformed:
         return
     assert 0 <= request.call <= messages.CALL_MAX
+
+
+def test_a_listener_whose_right_is_gone_hears_no_more_and_is_told_so() -> None:
+    rights = {(ANN.key, "red"), (BOB.key, "red")}
+    desk = Desk(may=lambda key, want: (key, want.stream) in rights)
+    desk.ask(ANN, JoinAPool(1, "red"))
+    desk.ask(BOB, JoinAPool(2, "red"))
+    assert desk.step(RightsChanged()) == []
+    rights.remove((ANN.key, "red"))
+    (told,) = desk.step(RightsChanged())
+    want = Want(Right.READ, "red")
+    assert reply(told) == (ANN.instance, Failed(1, "no_right", refusal(want)), b"")
+    content = parcel.encode(Parcel(NODE.identifier, Layer.CLIENT, b"", b"secret"))
+    heard = [reply(effect)[0] for effect in desk.step(Shouted(NODE, "red", content))]
+    assert heard == [BOB.instance]
+    rights.clear()
+    effects = desk.step(RightsChanged())
+    assert LeavePool("red") in effects
+    assert desk.step(Shouted(NODE, "red", content)) == []
+
+
+def test_a_call_that_waits_for_a_layer_ends_with_its_right() -> None:
+    rights = {"to-red"}
+    desk = Desk(may=lambda key, want: want.stream in rights)
+    (handed,) = desk.ask(ANN, LookUp(1, LAYER, b"to-red"))
+    desk.ask(ANN, LookUp(2, LAYER, b"anything"))
+    number = handed.event.call
+    rights.clear()
+    withdrawn, told = desk.step(RightsChanged())
+    assert withdrawn == ForLayer(LAYER, Withdrawn(number))
+    assert reply(told)[1] == Failed(1, "no_right", refusal(Want(Right.WRITE, "to-red")))
+    assert desk.step(Settled(number, b"secret")) == []

@@ -392,7 +392,7 @@ def test_credit_holds_everybody_back_while_too_much_waits():
     book.answer(b"b", 60)
     assert book.news() == []
     book.answer(b"a", 60)
-    assert book.news() == [(b"a", 160), (b"b", 160)]
+    assert book.news() == [(b"b", 160), (b"a", 160)]
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=8), st.randoms(use_true_random=False))

@@ -5,7 +5,7 @@ layers work: it hands their inputs on and their news back.
 
 Invariants:
 - every request gets exactly one `Done`, `Failed` or `Started`, unless its session ends first;
-- a listener hears of a pool only between its `Started` and its `Cancel`;
+- a listener hears of a pool only between its `Started` and its `Cancel`, and only while it has the right to;
 - a call handed to another layer is settled there, or withdrawn when nobody waits for it any more;
 - a question is registered exactly while some client of this node listens for it;
 - this node is in a pool exactly while some client of it listens there, or it is one of those that it keeps;
@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from chaplain.core import Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages, shapes
 from chaplain.desk.calls import OpenCalls
-from chaplain.desk.events import DeskEffect, DeskInput, DeskSettings, ForLayer, RotationWanted, Views
+from chaplain.desk.events import DeskEffect, DeskInput, DeskSettings, ForLayer, RightsChanged, RotationWanted, Views
 from chaplain.desk.guests import Guest, Listeners, Topic
 from chaplain.desk.limits import REASON_LENGTH_MAX, bad_target
 from chaplain.desk.messages import (
@@ -136,6 +136,8 @@ class DeskCore:
                 return self._finish_rotation(event)
             case Settled():
                 return self._settle(event)
+            case RightsChanged():
+                return self._forbid_what_goes_on()
             case _:
                 assert_never(event)
 
@@ -233,7 +235,7 @@ class DeskCore:
         def make(number: int) -> ForLayer:
             return ForLayer(layer, Requested(number, guest.name, request.body, payload))
 
-        return self._hand_on(guest, request.call, make, layer)
+        return self._hand_on(guest, request.call, make, layer, want)
 
     def _hand_on(
         self,
@@ -241,10 +243,11 @@ class DeskCore:
         call: int,
         make: Callable[[int], Ask | Fire | RotationWanted | ForLayer],
         layer: int | None = None,
+        want: Want | None = None,
     ) -> list[DeskEffect]:
         if guest.waiting >= self._settings.calls_max:
             return [self._refuse(guest, call, f"{guest.waiting} calls are open already: wait for an answer first")]
-        return [make(self._calls.open(guest, call, layer))]
+        return [make(self._calls.open(guest, call, layer, want))]
 
     def _withdraw(self, number: int) -> list[DeskEffect]:
         entry = self._calls.close(number)
@@ -346,6 +349,19 @@ class DeskCore:
                 return shapes.bad_question(topic.name) or self._limits.bad_question(topic.name, known)
             case _:
                 assert_never(topic.kind)
+
+    def _forbid_what_goes_on(self) -> list[DeskEffect]:
+        """Rights have changed: end the listening and the waiting calls that are not allowed any more."""
+        effects: list[DeskEffect] = []
+        for guest in self._guests.values():
+            for call, topic in list(guest.listening.items()):
+                want = Want(Right.READ, topic.name)
+                if topic.kind == "pool" and not self._views.may(guest.key, want):
+                    effects += [*self._cancel(guest, call), self._forbid(guest, call, want)]
+        for number, entry, want in self._calls.with_rights():
+            if not self._views.may(entry.guest.key, want):
+                effects += [*self._withdraw(number), self._forbid(entry.guest, entry.call, want)]
+        return effects
 
     def _cancel(self, guest: Guest, call: int) -> list[DeskEffect]:
         topic = guest.listening.get(call)

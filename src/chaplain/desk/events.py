@@ -61,8 +61,13 @@ class ForLayer(Frozen, frozen=True):
     event: Requested | Withdrawn
 
 
+class RightsChanged(Frozen, frozen=True):
+    """Identities were added, removed or given other rights: whoever may not go on listening is told so."""
+
+
 DeskInput: TypeAlias = (
-    Entered
+    RightsChanged
+    | Entered
     | Exited
     | Whispered
     | Shouted

@@ -23,9 +23,9 @@ class CreditBook:
         self._window_bytes = window_bytes
         self._bytes_max = bytes_max
         self._accounts: dict[bytes, _Account] = {}
+        self._owed: dict[bytes, _Account] = {}
+        """Those to whom something was answered that is not granted again yet."""
         self.waiting_bytes = 0
-        self.owes = False
-        """Something was answered and is not granted again yet."""
 
     def open(self, instance: bytes) -> int:
         """The client's credit, from the beginning if it is new here."""
@@ -33,6 +33,12 @@ class CreditBook:
 
     def close(self, instance: bytes) -> None:
         self._accounts.pop(instance, None)
+        self._owed.pop(instance, None)
+
+    @property
+    def owes(self) -> bool:
+        """Whether something was answered and is not granted again yet."""
+        return bool(self._owed)
 
     def spend(self, instance: bytes, size_bytes: int) -> bool:
         """Whether the client may send this. What it may not is counted all the same, and given back by `answer`."""
@@ -48,15 +54,15 @@ class CreditBook:
         account = self._accounts.get(instance)
         if account is not None:
             account.owed += size_bytes
-            self.owes = True
+            self._owed[instance] = account
 
     def news(self) -> list[tuple[bytes, int]]:
         """Clients whose credit has grown enough to be told. Everybody waits while too much waits in all."""
         if self.waiting_bytes > self._bytes_max // 2:
             return []
-        self.owes = False
+        owed, self._owed = self._owed, {}
         told: list[tuple[bytes, int]] = []
-        for instance, account in self._accounts.items():
+        for instance, account in owed.items():
             account.granted, account.owed = account.granted + account.owed, 0
             if account.granted - account.announced >= self._window_bytes // 4:
                 account.announced = account.granted

@@ -55,6 +55,8 @@ class JournalSettings(Frozen, frozen=True):
     """Of all clients."""
     read_bytes_max: int = MIB
     """Octets of the log read at a time."""
+    spans_per_identity_max: int = 2
+    """Such reads of the log under way for one identity; its other reads wait for their turn."""
     read_window_bytes: int = 4 * MIB
     """Credit that one read may have; what is granted beyond it is ignored."""
     read_identity_bytes_max: int = 32 * MIB

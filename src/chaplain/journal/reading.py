@@ -6,6 +6,9 @@ memory to those who are at the end. Decides what is sent to whom and when. Refus
 Invariants: what a client gets of a stream is contiguous, in order, and agreed; a read has one span on its way at most;
 more than its credit is overrun by one chunk at most. A message costs only those who read a stream that it wrote to.
 
+The spans on their way are bounded for each identity, so that one with many reads takes no more of the node's time than
+one with few.
+
 Bounds: the reads of a session, of an identity and of all clients; at each, one more is refused as busy. A read has at
 most its window of credit, whatever its client grants: the windows of an identity, and those of all clients, share a
 budget.
@@ -137,8 +140,12 @@ class Reading:
         """How many reads each identity has."""
         self._unwritten: dict[_Key, _Reader] = {}
         """Those whose next message is agreed and not yet on this disk."""
-        self._reads: dict[int, tuple[_Key, int]] = {}
-        """Spans on their way: who wants them, and from which index."""
+        self._reads: dict[int, tuple[_Key, int, bytes]] = {}
+        """Spans on their way: who wants them, from which index, and the identity."""
+        self._spans: Counter[bytes] = Counter()
+        """How many spans are on their way for each identity."""
+        self._queued: dict[bytes, dict[_Key, _Reader]] = {}
+        """Of each identity that has as many spans on their way as it may: those of its reads that want one, too."""
         self._token = 0
         self.lacks: Callable[[], bool] = lambda: False
         """Whether what is before the first offset here is on its way from others."""
@@ -176,10 +183,13 @@ class Reading:
         if reader is None:
             return
         self._unwritten.pop(key, None)
-        for readers, name in (self._by_stream, reader.stream), (self._by_instance, reader.instance):
-            del readers[name][key]
-            if not readers[name]:
-                del readers[name]
+        self._queued.get(reader.owner, {}).pop(key, None)
+        del self._by_stream[reader.stream][key]
+        if not self._by_stream[reader.stream]:
+            del self._by_stream[reader.stream]
+        del self._by_instance[reader.instance][key]
+        if not self._by_instance[reader.instance]:
+            del self._by_instance[reader.instance]
         self._by_owner[reader.owner] -= 1
         if not self._by_owner[reader.owner]:
             del self._by_owner[reader.owner]
@@ -241,7 +251,9 @@ class Reading:
 
     def read(self, token: int, records: Sequence[Record]) -> bool:
         """The host has read a span; False if it was not for us."""
-        key, index = self._reads.pop(token, ((b"", 0), 0))
+        key, index, owner = self._reads.pop(token, ((b"", 0), 0, b""))
+        if index:
+            self._end_span(owner)
         reader = self._readers.get(key)
         if reader is None:
             return index > 0
@@ -281,10 +293,24 @@ class Reading:
         if span is None:
             self._unwritten[reader.instance, reader.call] = reader  # `resume` follows
             return
+        if self._spans[reader.owner] >= self._settings.spans_per_identity_max:
+            self._queued.setdefault(reader.owner, {})[reader.instance, reader.call] = reader
+            return
+        self._spans[reader.owner] += 1
         self._token += 1
-        self._reads[self._token] = ((reader.instance, reader.call), index)
+        self._reads[self._token] = ((reader.instance, reader.call), index, reader.owner)
         reader.reading = True
         self.effects.append(ReadLog(self._token, *span))
+
+    def _end_span(self, owner: bytes) -> None:
+        """A span of this identity came: another of its reads may have one."""
+        self._spans[owner] -= 1
+        if not self._spans[owner]:
+            del self._spans[owner]
+        while (queued := self._queued.get(owner)) and self._spans[owner] < self._settings.spans_per_identity_max:
+            self._pump(queued.pop(next(iter(queued))))
+        if not queued:
+            self._queued.pop(owner, None)
 
     def _give(self, reader: _Reader, moment: Moment, records: Iterable[Record]) -> None:
         """Send what a message wrote to the stream, as far as it goes on from where the reader is."""

@@ -4,6 +4,9 @@ It decides only who gets what: each effect of a layer is either the host's, or a
 passed on first in, first out, so that what a layer said first is done first. It also keeps the key ring on disk,
 because a key may be confirmed to others only when a restart would not forget it.
 
+Requests of clients wait in a fair queue (`fair_queue`), of which a bounded number is served in each turn of the loop:
+what other nodes say never waits for more than that.
+
 A node without a journal is one that was founded without disks: it meshes and gossips. Layers beside the journal are
 given by their number in parcels (`uppers`); the node knows nothing of them but `UpperCore`.
 """
@@ -28,7 +31,7 @@ from chaplain.core import (
     Settled,
 )
 from chaplain.desk.core import DeskCore
-from chaplain.desk.events import ForLayer, RotationWanted, Views
+from chaplain.desk.events import ForLayer, RightsChanged, RotationWanted, Views
 from chaplain.desk.limits import ITEM_BYTES, Limits
 from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip
@@ -49,6 +52,7 @@ from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Entered, Exited, Expel, Gapped, Whispered
 from chaplain.node import notices, status
 from chaplain.node.clearance import Clearance
+from chaplain.node.fair_queue import FairQueue
 from chaplain.node.names import Names
 from chaplain.node.place import Place
 from chaplain.node.presence import Presence
@@ -122,6 +126,11 @@ class NodeCore:
         self._last_ticket = 0
         self._begun = False
         self._work: deque[tuple[Place, Any]] = deque()
+        bounds = settings.clients
+        self._requests: FairQueue[Whispered] = FairQueue(
+            bounds.session_bytes_max, bounds.identity_bytes_max, bounds.bytes_max
+        )
+        self.client_counts: Counter[str] = Counter()
         self._out: list[HostEffect] = []
         self._link, self._mesh, self._gossip, self._desk = self._places()
         self._journal = None if journal is None else self._place_of(journal)
@@ -170,6 +179,8 @@ class NodeCore:
     def deadline(self) -> int | None:
         if not self._begun:
             return self.started_ns
+        if self._requests:
+            return self.now_ns  # the next turn follows at once
         due_ns: int | None = None
         for place in self._layers:
             deadline = place.due_ns if place.timed else place.deadline()
@@ -189,6 +200,7 @@ class NodeCore:
             return self._out
         match event:
             case host.Drained():
+                self._serve_clients()
                 self._end_round(event)
                 if self._recorder is not None:
                     self._record(event)
@@ -285,7 +297,7 @@ class NodeCore:
         place = Place(journal.step, journal.deadline)
         place.send(self._emit, Report, Halt, Verify, ReadLog)
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
-        place.send(lambda admitted: self._work.append((self._link, Register(dict(admitted.clients)))), Admitted)
+        place.send(self._admitted, Admitted)
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         place.send(lambda assembled: self._work.append((self._gossip, assembled)), gossip.Assembled)
         place.send(self._role_changed, RoleChanged)
@@ -357,6 +369,7 @@ class NodeCore:
         if self._journal is not None:
             self._work.append((self._journal, event))
         if event.peer.client:
+            self._requests.drop(event.peer.key, event.peer.instance)
             self._work.append((self._desk, event))
         elif self._presence.exit(event.peer):
             self._work.append((self._desk, event))
@@ -364,6 +377,11 @@ class NodeCore:
             self._work.append((self._gossip, event))
         elif self._presence.let_go(event.peer):
             self._work.extend((self._uppers[layer], event) for layer in self._presence.patient)
+
+    def _admitted(self, admitted: Admitted) -> None:
+        """Who may have a session, and with it what each of them may do, has changed."""
+        self._work.append((self._link, Register(dict(admitted.clients))))
+        self._work.append((self._desk, RightsChanged()))
 
     def _expel(self, expel: Expel) -> None:
         """Their sessions stay, but for all but the journal and who is patient it is as if they had ended."""
@@ -382,6 +400,27 @@ class NodeCore:
             self._out.append(notices.lost(event, self.node_id(event.peer.identifier)))
 
     def _whispered(self, event: Whispered) -> None:
+        peer = event.peer
+        if not peer.client:
+            self._hand_on(event)
+        elif not self._requests.put(peer.key, peer.instance, event, len(event.content)):
+            # The client sends more than it is served: it loses its session, and with it whatever it has asked for.
+            self.client_counts["requests_dropped"] += 1 + self._requests.drop(peer.key, peer.instance)
+            self.client_counts["sessions_overrun"] += 1
+            self._out.append(notices.overrun(peer.client))
+            self._work.append((self._link, link.Dismiss(peer.instance)))
+
+    def _serve_clients(self) -> None:
+        """As much of what clients want as one turn of the loop has room for."""
+        bounds, requests = self.settings.clients, self._requests
+        left = bounds.turn_requests
+        while requests and left > 0:
+            event = requests.take()
+            left -= 1 + len(event.content) // bounds.request_bytes
+            self._hand_on(event)
+            self._run()
+
+    def _hand_on(self, event: Whispered) -> None:
         try:
             opened = parcel.decode(event.content)
         except Malformed as error:

@@ -24,3 +24,7 @@ def member(event: MemberChanged, name: int) -> Report:
 
 def role(event: RoleChanged) -> Report:
     return Report("journal role", detail={"role": str(event.role), "regime": event.regime, "master": event.master})
+
+
+def overrun(client: str) -> Report:
+    return Report("client sends more than it is served", client, {"reason": "its session ends"})

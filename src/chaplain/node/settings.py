@@ -12,11 +12,27 @@ from chaplain.link.settings import LinkSettings
 from chaplain.mesh.settings import MeshSettings
 
 
+class ClientSettings(Frozen, frozen=True):
+    """What all requests of clients may take of a node, whatever they ask for."""
+
+    turn_requests: int = 32
+    """Requests served in one turn of the loop, before it looks at what other nodes said."""
+    request_bytes: int = 16 << 10
+    """A request counts as one more for each of these octets."""
+    session_bytes_max: int = 16 << 20
+    """Requests of one session that wait to be served. With more of them its session ends, and so for the next two."""
+    identity_bytes_max: int = 64 << 20
+    """Of all sessions of one identity."""
+    bytes_max: int = 256 << 20
+    """Of all clients."""
+
+
 class NodeSettings(Frozen, frozen=True):
     link: LinkSettings
     mesh: MeshSettings
     gossip: GossipSettings
     desk: DeskSettings = DeskSettings()
+    clients: ClientSettings = ClientSettings()
     beacon: bool = False
     """Whether to find neighbours by datagrams, too."""
     neighbours: tuple[str, ...] = ()

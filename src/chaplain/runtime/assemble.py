@@ -32,7 +32,7 @@ from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore
 from chaplain.node.names import Names
 from chaplain.node.recorder import Recorder
-from chaplain.node.settings import NodeSettings, RecorderSettings
+from chaplain.node.settings import ClientSettings, NodeSettings, RecorderSettings
 from chaplain.node.upper import UpperCore
 from chaplain.runtime import descriptors
 from chaplain.runtime.beacon import BeaconSocket
@@ -215,6 +215,11 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
         ),
         gossip=GossipSettings(silence_ns=config.span_ns("gossip.silence_seconds"), always_met=frozenset(node_ids)),
         desk=DeskSettings(),
+        clients=ClientSettings(
+            turn_requests=config.number("bounds.turn_requests"),
+            identity_bytes_max=config.number("bounds.identity_waiting_bytes_max"),
+            bytes_max=config.number("bounds.clients_waiting_bytes_max"),
+        ),
         beacon=bool(config.text("beacon.address")),
         neighbours=tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint),
         node_ids=node_ids,

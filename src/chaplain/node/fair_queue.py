@@ -1,0 +1,95 @@
+"""Client requests that wait to be served: clients take turns, and so do the sessions of one client.
+
+Decides whose request is next. Whoever has a thousand requests waiting is served one, then it is everybody else's turn:
+a client with one request waits for one request of each other client, not for all of them.
+
+Invariants: requests of one session are served in the order in which they came; the bytes that wait are bounded for a
+session, for a client (an identity, by its key) and for all clients.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+ITEM_BYTES = 256
+"""What a request costs beside its octets: many small ones must reach the bound, too."""
+
+
+class _Owner(Generic[T]):
+    __slots__ = ("sessions", "size_bytes")
+
+    def __init__(self) -> None:
+        self.sessions: dict[bytes, deque[tuple[int, T]]] = {}
+        """Those with requests that wait, in the order of their turns."""
+        self.size_bytes = 0
+
+
+class FairQueue(Generic[T]):
+    def __init__(self, session_bytes_max: int, owner_bytes_max: int, bytes_max: int) -> None:
+        self._session_bytes_max = session_bytes_max
+        self._owner_bytes_max = owner_bytes_max
+        self._bytes_max = bytes_max
+        self._owners: dict[bytes, _Owner[T]] = {}
+        """Those with requests that wait, in the order of their turns."""
+        self._session_bytes: dict[bytes, int] = {}
+        self.size_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._owners)
+
+    def put(self, owner: bytes, session: bytes, item: T, size_bytes: int) -> bool:
+        """Have it wait for its turn. False if too much waits already: then it does not wait."""
+        size_bytes += ITEM_BYTES
+        found = self._owners.get(owner)
+        of_session = self._session_bytes.get(session, 0) + size_bytes
+        of_owner = size_bytes + (0 if found is None else found.size_bytes)
+        if (
+            of_session > self._session_bytes_max
+            or of_owner > self._owner_bytes_max
+            or self.size_bytes + size_bytes > self._bytes_max
+        ):
+            return False
+        if found is None:
+            found = self._owners[owner] = _Owner()
+        found.sessions.setdefault(session, deque()).append((size_bytes, item))
+        found.size_bytes = of_owner
+        self._session_bytes[session] = of_session
+        self.size_bytes += size_bytes
+        return True
+
+    def take(self) -> T:
+        """The next request. There must be one."""
+        owner, found = next(iter(self._owners.items()))
+        session, waiting = next(iter(found.sessions.items()))
+        size_bytes, item = waiting.popleft()
+        # Whoever was served goes to the end of the line, if it wants more.
+        del found.sessions[session]
+        if waiting:
+            found.sessions[session] = waiting
+        del self._owners[owner]
+        if found.sessions:
+            self._owners[owner] = found
+        self._leave(found, session, size_bytes)
+        return item
+
+    def drop(self, owner: bytes, session: bytes) -> int:
+        """Forget what waits of a session; how many requests that were."""
+        found = self._owners.get(owner)
+        waiting = None if found is None else found.sessions.pop(session, None)
+        if found is None or waiting is None:
+            return 0
+        for size_bytes, _ in waiting:
+            self._leave(found, session, size_bytes)
+        if not found.sessions:
+            del self._owners[owner]
+        return len(waiting)
+
+    def _leave(self, owner: _Owner[T], session: bytes, size_bytes: int) -> None:
+        owner.size_bytes -= size_bytes
+        self.size_bytes -= size_bytes
+        self._session_bytes[session] -= size_bytes
+        if not self._session_bytes[session]:
+            del self._session_bytes[session]

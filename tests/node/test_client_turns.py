@@ -1,0 +1,118 @@
+"""A node and its clients: none of them holds up the others, or what nodes say to each other."""
+
+from __future__ import annotations
+
+from random import Random
+
+from msgspec.structs import replace
+
+from chaplain.core import Drained, Send
+from chaplain.desk import messages
+from chaplain.desk.messages import GetMembers
+from chaplain.gossip.settings import GossipSettings
+from chaplain.link.events import Dismiss, Peer
+from chaplain.link.identity import Identity
+from chaplain.link.keyring import KeyRing
+from chaplain.link.settings import LinkSettings
+from chaplain.mesh.events import Entered, Exited, Whisper, Whispered
+from chaplain.mesh.settings import MeshSettings
+from chaplain.node.core import NodeCore
+from chaplain.node.settings import ClientSettings, NodeSettings
+from chaplain.wire import parcel
+
+EVE = [Peer(b"eve%013d" % number, 100, b"E" * 32, client="eve") for number in range(3)]
+ANN = Peer(b"a" * 16, 200, b"A" * 32, client="ann")
+
+
+class Node:
+    """One node, whose clients are only made up: what the mesh is to tell them is kept."""
+
+    def __init__(self, bounds: ClientSettings | None = None) -> None:
+        settings = NodeSettings(
+            LinkSettings("home", "tcp://127.0.0.1:7171"),
+            MeshSettings("home"),
+            GossipSettings(),
+            clients=bounds or ClientSettings(),
+        )
+        node = Identity.generate(Random("node"))
+        ring = KeyRing(b"k" * 32)
+        chance = Random("chance")
+        self.core = NodeCore(settings, node, ring, clients={}, rng=chance, instance=b"n" * 16, now_ns=1000)
+        self.told: list[bytes] = []
+        self.dismissed: list[bytes] = []
+        self.core._mesh.step = self._mesh  # type: ignore[method-assign]
+        self.core._link.step = self._link  # type: ignore[method-assign]
+        for peer in (*EVE, ANN):
+            self.core._entered(Entered(peer, {}))
+        self.turn()
+
+    def _mesh(self, now_ns: int, event: object) -> list[object]:
+        if isinstance(event, Whisper):
+            self.told.append(event.instance)
+        return []
+
+    def _link(self, now_ns: int, event: object) -> list[Send]:
+        if isinstance(event, Dismiss):
+            self.dismissed.append(event.instance)
+            (peer,) = [one for one in (*EVE, ANN) if one.instance == event.instance]
+            self.core._exited(Exited(peer, "dismissed"))
+        return []
+
+    def ask(self, peer: Peer, count: int = 1, payload: bytes = b"") -> None:
+        for call in range(count):
+            self.core._whispered(Whispered(peer, messages.encode(peer.identifier, GetMembers(call), payload)))
+        self.core._run()
+
+    def turn(self) -> list[bytes]:
+        """One turn of the loop; who was answered in it."""
+        self.told.clear()
+        self.core.step(1000, Drained())
+        return list(self.told)
+
+
+def test_one_turn_serves_a_bounded_number_of_requests_and_the_next_follows_at_once() -> None:
+    node = Node(ClientSettings(turn_requests=10))
+    node.ask(EVE[0], 25)
+    assert [len(node.turn()), len(node.turn())] == [10, 10]
+    assert node.core.deadline() == 1000
+    assert len(node.turn()) == 5
+    assert node.core.deadline() != 1000
+
+
+def test_large_requests_count_as_more() -> None:
+    node = Node(ClientSettings(turn_requests=10, request_bytes=1000))
+    node.ask(EVE[0], 25, bytes(4500))
+    assert len(node.turn()) == 2
+
+
+def test_a_client_with_one_request_is_answered_in_the_first_turn_however_many_another_has() -> None:
+    node = Node(ClientSettings(turn_requests=4))
+    for peer in EVE:
+        node.ask(peer, 500)
+    node.ask(ANN)
+    assert ANN.instance in node.turn()
+
+
+def test_a_client_that_sends_more_than_it_is_served_loses_its_session_and_nobody_else_does() -> None:
+    node = Node(ClientSettings(session_bytes_max=10_000))
+    node.ask(ANN)
+    node.ask(EVE[0], 200)
+    assert node.dismissed[0] == EVE[0].instance
+    assert set(node.dismissed) == {EVE[0].instance}
+    assert node.core.client_counts["requests_dropped"] > 0
+    assert ANN.instance in node.turn()
+
+
+def test_what_waits_of_a_client_that_left_is_not_served() -> None:
+    node = Node()
+    node.ask(EVE[0], 5)
+    node.core._exited(Exited(EVE[0], "gone"))
+    assert node.turn() == []
+
+
+def test_what_a_node_says_waits_for_no_client() -> None:
+    node = Node(ClientSettings(turn_requests=1))
+    node.ask(EVE[0], 100)
+    peer = replace(ANN, client="", endpoint="tcp://127.0.0.1:7172")
+    node.core._whispered(Whispered(peer, parcel.encode(parcel.Parcel(peer.identifier, 15, b"", b""))))
+    assert [effect.event for effect in node.core._out] == ["parcel refused"]
