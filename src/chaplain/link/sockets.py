@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeAlias, assert_never
 
@@ -70,7 +70,14 @@ _SOURCE = int(zmq.SRCFD)
 class Sockets:
     """The connections of one instance. Everything but `wake` belongs to one thread."""
 
-    def __init__(self, instance: bytes, bind: str | None = None, strangers_max: int = STRANGERS_MAX) -> None:
+    def __init__(
+        self,
+        instance: bytes,
+        bind: str | None = None,
+        strangers_max: int = STRANGERS_MAX,
+        members: Iterable[str] = (),
+    ) -> None:
+        """`members` are the addresses of the cluster's nodes: for them the door reserves places."""
         self.counts: Counter[str] = Counter()
         self.endpoint = ""
         self.routing_id = route_of(instance)
@@ -96,13 +103,13 @@ class Sockets:
         self._door: Door | None = None
         if bind is not None:
             try:
-                self._bind(bind, strangers_max)
+                self._bind(bind, strangers_max, members)
             except BaseException:
                 self.close()
                 raise
 
-    def _bind(self, endpoint: str, strangers_max: int) -> None:
-        door = Door(endpoint, self.counts, self.wake, strangers_max)
+    def _bind(self, endpoint: str, strangers_max: int, members: Iterable[str]) -> None:
+        door = Door(endpoint, self.counts, self.wake, strangers_max, members)
         self._porter = Porter(self._context, self.counts)
         self._watch_zmq(self._porter.socket, self._drain_porter)
         router = make_socket(self._context, zmq.ROUTER)

@@ -64,6 +64,8 @@ class Unfinished:
         self.asks = False
         """Whether the loop is to see if there is something to take."""
         self._open: dict[int, _Connection] = {}
+        self._unproven: dict[int, int] = {}
+        """Connections that have sent no whole message yet, and how many their descriptors had sent before."""
         self._frames: dict[int, int] = {}
         self._look_ns = 0
         self._round = 0
@@ -90,10 +92,21 @@ class Unfinished:
         """Whether there is anybody to look at."""
         return bool(self._open)
 
-    def opened(self, descriptor: int) -> None:
-        cookie = _ask(descriptor, _cookie_of)
-        if cookie is not None:
-            self._open[descriptor] = _Connection(cookie, self._frames.get(descriptor, 0))
+    def opened(self, descriptor: int) -> str | None:
+        """Watch this connection; the address it comes from, or None if it has ended meanwhile."""
+        found = _ask(descriptor, lambda at: (_cookie_of(at), at.getpeername()[0]))
+        if found is None:
+            return None
+        self._open[descriptor] = _Connection(found[0], self._frames.get(descriptor, 0))
+        self._unproven[descriptor] = self._frames.get(descriptor, 0)
+        return str(found[1])
+
+    def proven(self) -> list[int]:
+        """Connections that have sent a whole message since they were opened: ZeroMQ has let them in."""
+        proven = [one for one, frames in self._unproven.items() if self._frames.get(one, 0) != frames]
+        for descriptor in proven:
+            del self._unproven[descriptor]
+        return proven
 
     def tend(self, now_ns: int) -> None:
         """Look, if it is time to."""
@@ -105,6 +118,7 @@ class Unfinished:
         for descriptor, connection in list(self._open.items()):
             if not _ask(descriptor, partial(self._look_at, descriptor, connection)):
                 del self._open[descriptor]
+                self._unproven.pop(descriptor, None)
             elif connection.noticed is not None:
                 self.asks = True
                 self._wake()

@@ -69,7 +69,8 @@ def run_node(config: NodeConfig) -> int:
         refuse_other_versions(config.path("data") / SEGMENTS)
         clock = Clock()
         instance = new_instance(SystemRandom())
-        sockets = Sockets(instance, config.text("bind"), config.number("bounds.strangers_max"))
+        strangers_max = config.number("bounds.strangers_max")
+        sockets = Sockets(instance, config.text("bind"), strangers_max, members_of(config))
         try:
             endpoint = advertised(config, sockets.endpoint)
             node = make_node(config, endpoint, instance, clock.now_ns())
@@ -224,6 +225,11 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
         neighbours=tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint),
         node_ids=node_ids,
     )
+
+
+def members_of(config: NodeConfig) -> set[str]:
+    """The addresses at which the configuration knows nodes of the cluster; names are not looked up."""
+    return {split_endpoint(endpoint)[0] for endpoint in (*config.uris.values(), *config.texts("neighbours"))}
 
 
 def make_beacon(config: NodeConfig) -> BeaconSocket | None:

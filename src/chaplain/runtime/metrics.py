@@ -51,7 +51,7 @@ COUNTERS: Mapping[str, str] = {
     "beacon_receive_failed": "Failed reads of the beacon's port.",
     "beacon_too_long": "Datagrams that were too long for a beacon.",
     "link_accepted": "Connections that were accepted, before anybody said who they are.",
-    "link_door_shut": "Times that no more connections were accepted because too many had said nothing yet.",
+    "link_door_shut": "Times that attempts to connect began to be dropped because too many had not proven themselves.",
     "link_admitted": "Knocks that ZeroMQ was told to admit.",
     "link_refused": "Knocks that ZeroMQ was told to refuse.",
     "link_knocks_crowded_out": "Knocks that were refused unread because too many waited.",
