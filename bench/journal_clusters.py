@@ -88,12 +88,13 @@ class Cluster:
 class ChaplainCluster(Cluster):
     name = "chaplain"
 
-    def __init__(self, directory: Path, profile: str = "") -> None:
+    def __init__(self, directory: Path, profile: str = "", database: str = "none") -> None:
         super().__init__(directory)
         self._profile = profile
+        self._database = database
 
     def start(self) -> None:
-        make_cluster(self.directory, NODES, "none", None)
+        make_cluster(self.directory, NODES, self._database, None)
         made = load_cluster(self.directory)
         self.address = str(self.directory)
         program = [sys.executable, "-m", "chaplain.cli.main"]

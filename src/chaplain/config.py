@@ -161,11 +161,18 @@ SETTINGS: tuple[Setting, ...] = (
         4096,
     ),
     Setting(
-        "bounds.turn_requests",
-        32,
-        "Client requests served before the node looks at what other nodes said; clients take turns.",
+        "bounds.client_turn_seconds",
+        0.001,
+        "Time for requests of clients before the node looks at what other nodes said; clients take turns.",
+        0.0001,
         1,
-        4096,
+    ),
+    Setting(
+        "bounds.client_share",
+        0.5,
+        "Part of the node's time that requests of clients may take while more of them wait.",
+        0.01,
+        1,
     ),
     Setting(
         "bounds.identity_waiting_bytes_max",
@@ -238,6 +245,11 @@ class NodeConfig(Frozen, frozen=True):
         value = self.values[name]
         assert isinstance(value, int | float), name
         return round(value * SECOND_NS)
+
+    def part(self, name: str) -> float:
+        value = self.values[name]
+        assert isinstance(value, float), name
+        return value
 
     def texts(self, name: str) -> tuple[str, ...]:
         value = self.values[name]

@@ -71,6 +71,10 @@ class Drained(Frozen, frozen=True):
     """Everything that was waiting has been stepped: form batches now. Comes once per wake-up of the host."""
 
 
+class Serve(Frozen, frozen=True):
+    """Serve the next request of a client, if one waits. The host says so before `Drained`, as often as it has time."""
+
+
 class Knocked(Frozen, frozen=True):
     """A stranger wants to be let in to our socket; answer with `Admit` or `Refuse` of the same request."""
 
@@ -134,6 +138,7 @@ class Stopping(Frozen, frozen=True):
 HostInput: TypeAlias = (
     Woken
     | Drained
+    | Serve
     | Knocked
     | Connected
     | Disconnected

@@ -6,7 +6,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from chaplain.core import Drained, Send
+from chaplain.core import Drained, Send, Serve
 from chaplain.desk import messages
 from chaplain.desk.messages import GetMembers
 from chaplain.gossip.settings import GossipSettings
@@ -32,7 +32,7 @@ class Node:
             LinkSettings("home", "tcp://127.0.0.1:7171"),
             MeshSettings("home"),
             GossipSettings(),
-            clients=bounds or ClientSettings(),
+            clients=bounds or ClientSettings(paced=True),
         )
         node = Identity.generate(Random("node"))
         ring = KeyRing(b"k" * 32)
@@ -63,55 +63,58 @@ class Node:
             self.core._whispered(Whispered(peer, messages.encode(peer.identifier, GetMembers(call), payload)))
         self.core._run()
 
-    def turn(self) -> list[bytes]:
-        """One turn of the loop; who was answered in it."""
+    def turn(self, requests: int = 1) -> list[bytes]:
+        """One turn of the loop that has time for so many requests; who was answered in it."""
         self.told.clear()
+        for _ in range(requests):
+            self.core.step(1000, Serve())
         self.core.step(1000, Drained())
         return list(self.told)
 
 
-def test_one_turn_serves_a_bounded_number_of_requests_and_the_next_follows_at_once() -> None:
-    node = Node(ClientSettings(turn_requests=10))
+def test_requests_wait_until_the_host_has_time_for_them() -> None:
+    node = Node()
     node.ask(EVE[0], 25)
-    assert [len(node.turn()), len(node.turn())] == [10, 10]
-    assert node.core.deadline() == 1000
-    assert len(node.turn()) == 5
-    assert node.core.deadline() != 1000
+    assert node.turn(0) == []
+    assert [len(node.turn(10)), len(node.turn(10))] == [10, 10]
+    assert node.core.waiting
+    assert len(node.turn(10)) == 5
+    assert not node.core.waiting
 
 
-def test_large_requests_count_as_more() -> None:
-    node = Node(ClientSettings(turn_requests=10, request_bytes=1000))
-    node.ask(EVE[0], 25, bytes(4500))
-    assert len(node.turn()) == 2
+def test_a_host_that_measures_no_time_has_all_requests_served_at_once() -> None:
+    node = Node(ClientSettings())
+    node.ask(EVE[0], 25)
+    assert len(node.turn(0)) == 25
 
 
 def test_a_client_with_one_request_is_answered_in_the_first_turn_however_many_another_has() -> None:
-    node = Node(ClientSettings(turn_requests=4))
+    node = Node()
     for peer in EVE:
         node.ask(peer, 500)
     node.ask(ANN)
-    assert ANN.instance in node.turn()
+    assert ANN.instance in node.turn(2)
 
 
 def test_a_client_that_sends_more_than_it_is_served_loses_its_session_and_nobody_else_does() -> None:
-    node = Node(ClientSettings(session_bytes_max=10_000))
+    node = Node(ClientSettings(paced=True, session_bytes_max=10_000))
     node.ask(ANN)
     node.ask(EVE[0], 200)
     assert node.dismissed[0] == EVE[0].instance
     assert set(node.dismissed) == {EVE[0].instance}
     assert node.core.client_counts["requests_dropped"] > 0
-    assert ANN.instance in node.turn()
+    assert ANN.instance in node.turn(2)
 
 
 def test_what_waits_of_a_client_that_left_is_not_served() -> None:
     node = Node()
     node.ask(EVE[0], 5)
     node.core._exited(Exited(EVE[0], "gone"))
-    assert node.turn() == []
+    assert node.turn(9) == []
 
 
 def test_what_a_node_says_waits_for_no_client() -> None:
-    node = Node(ClientSettings(turn_requests=1))
+    node = Node()
     node.ask(EVE[0], 100)
     peer = replace(ANN, client="", endpoint="tcp://127.0.0.1:7172")
     node.core._whispered(Whispered(peer, parcel.encode(parcel.Parcel(peer.identifier, 15, b"", b""))))

@@ -68,6 +68,7 @@ from chaplain.core import (
     Persisted,
     PersistFailed,
     Report,
+    Serve,
     Stopping,
     Woken,
     soonest,
@@ -140,7 +141,7 @@ class ClientCore:
                 self._to_journal(now_ns, event)
             case Stopping():
                 self._stop(now_ns)
-            case Knocked() | Heard() | Persisted() | PersistFailed():
+            case Knocked() | Heard() | Persisted() | PersistFailed() | Serve():
                 pass  # a client binds nothing, hears no beacons and writes no files
             case _:
                 assert_never(event)

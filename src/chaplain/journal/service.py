@@ -41,7 +41,7 @@ from chaplain.rights import may_read
 from chaplain.segment.record import Record
 
 ServiceEffect: TypeAlias = ToClient | ReadLog | Damaged
-PAGE_STREAMS_MAX = 1024
+PAGE_STREAMS_MAX = 256
 """Streams looked at for one page of the list of streams."""
 PROOFS_MAX = 64
 """Proofs that are being read from the log."""

@@ -4,8 +4,8 @@ It decides only who gets what: each effect of a layer is either the host's, or a
 passed on first in, first out, so that what a layer said first is done first. It also keeps the key ring on disk,
 because a key may be confirmed to others only when a restart would not forget it.
 
-Requests of clients wait in a fair queue (`fair_queue`), of which a bounded number is served in each turn of the loop:
-what other nodes say never waits for more than that.
+Requests of clients wait in a fair queue (`fair_queue`) until the host says `Serve`, so that what other nodes say never
+waits for more of them than the host gives time to.
 
 A node without a journal is one that was founded without disks: it meshes and gossips. Layers beside the journal are
 given by their number in parcels (`uppers`); the node knows nothing of them but `UpperCore`.
@@ -165,6 +165,11 @@ class NodeCore:
     def _unheard_ns(self, instance: bytes) -> int:
         return self.link.unheard_ns(self.now_ns, instance)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether requests of clients wait for `Serve`."""
+        return self.settings.clients.paced and bool(self._requests)
+
     def ready(self) -> bool:
         """Whether it serves clients: not when the cluster has removed it."""
         return self.journal is None or not self.journal.removed
@@ -179,8 +184,6 @@ class NodeCore:
     def deadline(self) -> int | None:
         if not self._begun:
             return self.started_ns
-        if self._requests:
-            return self.now_ns  # the next turn follows at once
         due_ns: int | None = None
         for place in self._layers:
             deadline = place.due_ns if place.timed else place.deadline()
@@ -200,12 +203,16 @@ class NodeCore:
             return self._out
         match event:
             case host.Drained():
-                self._serve_clients()
+                while self._requests and not self.settings.clients.paced:
+                    self._serve_client()
                 self._end_round(event)
                 if self._recorder is not None:
                     self._record(event)
                 self._run()  # the link last: what the others say now is to travel in the same frames
                 self._work.append((self._link, event))
+            case host.Serve():
+                if self._requests:
+                    self._serve_client()
             case host.Woken():
                 self._wake()
             case Persisted():
@@ -410,15 +417,10 @@ class NodeCore:
             self._out.append(notices.overrun(peer.client))
             self._work.append((self._link, link.Dismiss(peer.instance)))
 
-    def _serve_clients(self) -> None:
-        """As much of what clients want as one turn of the loop has room for."""
-        bounds, requests = self.settings.clients, self._requests
-        left = bounds.turn_requests
-        while requests and left > 0:
-            event = requests.take()
-            left -= 1 + len(event.content) // bounds.request_bytes
-            self._hand_on(event)
-            self._run()
+    def _serve_client(self) -> None:
+        """Do all that the next request of a client calls for."""
+        self._hand_on(self._requests.take())
+        self._run()
 
     def _hand_on(self, event: Whispered) -> None:
         try:

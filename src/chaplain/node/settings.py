@@ -15,10 +15,8 @@ from chaplain.mesh.settings import MeshSettings
 class ClientSettings(Frozen, frozen=True):
     """What all requests of clients may take of a node, whatever they ask for."""
 
-    turn_requests: int = 32
-    """Requests served in one turn of the loop, before it looks at what other nodes said."""
-    request_bytes: int = 16 << 10
-    """A request counts as one more for each of these octets."""
+    paced: bool = False
+    """Whether the host says `Serve` for each request, and so how much time they get; else `Drained` serves all."""
     session_bytes_max: int = 16 << 20
     """Requests of one session that wait to be served. With more of them its session ends, and so for the next two."""
     identity_bytes_max: int = 64 << 20

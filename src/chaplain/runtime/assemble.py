@@ -46,6 +46,7 @@ from chaplain.runtime.log import Log
 from chaplain.runtime.ring import choose_ring
 from chaplain.runtime.secrets import read_identity, read_public_key
 from chaplain.runtime.storage import Storage
+from chaplain.runtime.turns import Turns
 from chaplain.segment.files import refuse_other_versions
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap, heads_name
@@ -79,7 +80,9 @@ def run_node(config: NodeConfig) -> int:
             sockets.close()
             raise
         storage = Storage(Disk(config.text("data")), config.number("bounds.write_bytes_max"))
-        host = Host(node, sockets, storage, log, beacon=beacon, clock=clock, errands=make_errands(config, node))
+        turns = Turns(config.span_ns("bounds.client_turn_seconds"), config.part("bounds.client_share"))
+        errands = make_errands(config, node)
+        host = Host(node, sockets, storage, log, beacon=beacon, clock=clock, errands=errands, turns=turns)
         host.stop_on_signals()
         code = _serve(config, host, node, log)
     if host.again:
@@ -217,7 +220,7 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
         gossip=GossipSettings(silence_ns=config.span_ns("gossip.silence_seconds"), always_met=frozenset(node_ids)),
         desk=DeskSettings(),
         clients=ClientSettings(
-            turn_requests=config.number("bounds.turn_requests"),
+            paced=True,
             identity_bytes_max=config.number("bounds.identity_waiting_bytes_max"),
             bytes_max=config.number("bounds.clients_waiting_bytes_max"),
         ),

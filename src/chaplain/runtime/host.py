@@ -1,8 +1,9 @@
 """Runs a node's core for real: one thread that waits, drains, steps and performs.
 
-A wake-up steps the core for everything that was waiting, then `Woken` if its deadline has come, then `Drained` once,
-and then performs all effects in order; writes go to the disk together, so that one sync serves them all. If they are
-done at once, as small ones are, the core hears of it in the same wake-up: waiting anew would cost more than the sync.
+A wake-up steps the core for everything that was waiting, then `Woken` if its deadline has come, then `Serve` for as
+many requests of clients as there is time for (`turns`), then `Drained` once, and then performs all effects in order.
+Writes go to the disk together, so that one sync serves them all. If they are done at once, as small ones are, the core
+hears of it in the same wake-up: waiting anew would cost more than the sync.
 
 It decides nothing about protocols. What it owes: time never goes back; every effect is performed once, in order;
 a core that breaks or a promise that cannot be kept ends the process, never a limping node.
@@ -31,6 +32,7 @@ from chaplain.core import (
     Refuse,
     Report,
     Send,
+    Serve,
     Stopping,
     Woken,
 )
@@ -40,6 +42,7 @@ from chaplain.runtime.codes import BROKEN, DONE, HALTED, REMOVED
 from chaplain.runtime.labour import Crew, Labour
 from chaplain.runtime.log import Log
 from chaplain.runtime.storage import Storage
+from chaplain.runtime.turns import Turns
 
 GOODBYE_NS = 2_000_000_000
 """How long queued frames and writes may take to leave when the node is asked to stop."""
@@ -116,8 +119,11 @@ class Host:
         beacon: BeaconSocket | None = None,
         clock: Clock | None = None,
         errands: Errands | None = None,
+        turns: Turns | None = None,
     ) -> None:
+        """`turns` are for a core whose requests of clients wait to be served."""
         self.core = core
+        self._turns = turns
         self._clock = clock or Clock()
         self._sockets, self._storage, self._log, self._beacon = sockets, storage, log, beacon
         self._counts: Counter[str] = Counter()
@@ -243,13 +249,17 @@ class Host:
             inputs.append(Stopping())
         if deadline_ns is not None and deadline_ns <= now_ns:
             inputs.append(Woken())
-        if inputs:
+        if inputs or (self._turns is not None and self._clients_wait() and not self._turns.rest_ns()):
             self._counts["host_wakeups"] += 1
             written = self._step(inputs, now_ns)
             if written and not self._halted:
                 self._others += self._step(written, self._clock.now_ns())  # for the next turn, which does not wait
         for _ in range(len(self._questions)):
             self._questions.popleft()()
+
+    def _clients_wait(self) -> bool:
+        """Whether requests of clients wait to be served."""
+        return bool(getattr(self.core, "waiting", False))
 
     def _tell_clock(self) -> None:
         error_ns = self._clock.error_ns
@@ -278,6 +288,8 @@ class Host:
         wait_ns = IDLE_NS if deadline_ns is None else max(0, min(deadline_ns - now_ns, IDLE_NS))
         if self._questions or self._others:
             return 0
+        if self._turns is not None and self._clients_wait():
+            wait_ns = min(wait_ns, self._turns.rest_ns())
         return wait_ns if self._good_bye_ns is None else min(wait_ns, 20_000_000)
 
     def _step(self, inputs: list[Any], now_ns: int) -> list[Any]:
@@ -286,6 +298,8 @@ class Host:
         effects: list[Any] = []
         for event in inputs:
             effects += step(now_ns, event)
+        if self._turns is not None:
+            self._turns.serve(self._clients_wait, lambda: effects.extend(step(now_ns, Serve())))
         effects += step(now_ns, Drained())
         persists = [effect for effect in effects if isinstance(effect, Persist)]
         send = self._sockets.send

@@ -26,6 +26,8 @@ from chaplain.runtime.metrics import GAUGES, help_of
 
 CONNECTIONS_MAX = 16
 REQUESTS_PER_SECOND = 50
+METRICS_S = 1.0
+"""How old a page of metrics may be."""
 SOCKET_TIMEOUT_S = 5
 REQUEST_S = 10.0
 """How long one request may take, from its first octet to its answer's last."""
@@ -40,6 +42,9 @@ class Views:
     def __init__(self, host: Host, status: Callable[[], bytes], ready: Callable[[], bool]) -> None:
         """`status` gives JSON; it and `ready` are called by the node's loop."""
         self._host, self._status, self._ready = host, status, ready
+        self._metrics = (-METRICS_S, b"")
+        """When the page was written out last, and the page."""
+        self._metrics_lock = threading.Lock()
 
     def answer(self, path: str) -> Answer:
         pages: dict[str, Callable[[], Answer]] = {
@@ -57,9 +62,14 @@ class Views:
             return _text(503, "the node's loop does not turn")
 
     def _metrics_page(self) -> Answer:
-        # Written out here, not by the loop: that takes longer than to look the measures up.
-        measures = self._host.ask(self._host.measures)
-        return 200, "text/plain; version=0.0.4; charset=utf-8", exposition(*measures)
+        # Written out here, not by the loop, and once for all who ask within a second: it takes several milliseconds.
+        with self._metrics_lock:
+            if time.monotonic() - self._metrics[0] >= METRICS_S:
+                measures = self._host.ask(self._host.measures)
+                self._metrics = (time.monotonic(), exposition(*measures))
+            else:
+                self._host.ask(bool)  # whether the loop turns
+            return 200, "text/plain; version=0.0.4; charset=utf-8", self._metrics[1]
 
     def _health_page(self) -> Answer:
         self._host.ask(bool)  # nothing: whether the loop turns

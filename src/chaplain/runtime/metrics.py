@@ -118,6 +118,8 @@ COUNTERS: Mapping[str, str] = {
     "gossip_key_steps_held": "Steps of replacing the cluster key that wait for a member's confirmation.",
     "gossip_claims_ignored": "Claims about this node that no card of its own bears out.",
     "gossip_leaves_refused": "Words that a member left that were not believed.",
+    "node_requests_dropped": "Requests of clients that were dropped because too many of them waited.",
+    "node_sessions_overrun": "Sessions of clients that ended because they sent more than was served.",
     "desk_requests": "Requests of clients.",
     "desk_requests_malformed": "Requests of clients that do not follow their format.",
     "desk_requests_late": "Requests of clients that came too late to be carried out.",

@@ -1,0 +1,389 @@
+"""What one client that sends a request as often as it can costs another client that writes.
+
+For each kind of request that a client may send, and for each page that HTTP serves: the rate and the latency of an
+honest writer (one write after the other, 100 bytes), alone and then beside a flood of that request. The flood is one
+process at nice 10 with a session with each of three nodes and `--calls` calls open on each; its client has rights to
+streams of its own and to one large stream, and to nothing else.
+
+The rows `idle` and `burn` are controls: a process at nice 10 that does nothing, and one that only uses a processor. On
+a machine with few processors the flood's own process takes time from the nodes; compare a row with `burn` to see the
+part that is the nodes' own.
+
+Goals for each row: the writer keeps at least half of its rate, no new regime begins, and no node grows by more than
+64 MiB. Prints a table and a line of JSON; exits with 1 if a goal was missed, unless `--report`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from chaplain import AsyncClient, Client
+from chaplain.config import load_cluster
+from chaplain.errors import ChaplainError
+from journal_clusters import ChaplainCluster, until
+
+MIB = 1 << 20
+GROWTH_BYTES_MAX = 64 * MIB
+RATE_PART_MIN = 0.5
+HONEST, LARGE, OWN = "honest", "large", "flood"
+VALUE = bytes(100)
+SETTLE_S = 1.0
+HTTP_THREADS = 6
+SILENT_PER_SECOND = 1500
+
+Call = Callable[[AsyncClient, int], Awaitable[object]]
+
+
+async def _pool(client: AsyncClient, number: int) -> None:
+    pool = client.pool(f"{OWN}-{number % 16}")
+    await pool.join()
+    await pool.leave()
+
+
+async def _read_old(client: AsyncClient, number: int) -> None:
+    async with client.journal(LARGE).read(start=number % 100, stop=number % 100 + 1) as reader:
+        async for _ in reader:
+            pass
+
+
+async def _read_all(client: AsyncClient, number: int) -> None:
+    async with client.journal(LARGE).read(start=0) as reader:
+        async for _ in reader.portions():
+            pass
+
+
+async def _listen(client: AsyncClient, number: int) -> None:
+    async with client.events():
+        await client.fire(OWN, VALUE)
+
+
+async def _read_graph(client: AsyncClient, number: int) -> None:
+    async for _ in client.graph(OWN).read():
+        pass
+
+
+async def _read_sequence(client: AsyncClient, number: int) -> None:
+    async for _ in client.sequence(OWN).read(start=1, stop=50):
+        pass
+
+
+async def _lease(client: AsyncClient, number: int) -> None:
+    async with client.journal(OWN).writer() as writer:
+        await writer.write(VALUE)
+
+
+CALLS: dict[str, Call] = {
+    "ping": lambda client, number: client.ping(),
+    "status": lambda client, number: client.status(),
+    "members": lambda client, number: client.members(),
+    "ask": lambda client, number: client.ask("members", timeout=2),
+    "fire": lambda client, number: client.fire(OWN, VALUE),
+    "fire and wait": lambda client, number: client.fire(OWN, VALUE, acknowledge=True, timeout=2),
+    "listen to events": _listen,
+    "join a pool": _pool,
+    "broadcast": lambda client, number: client.pool(OWN).broadcast(VALUE),
+    "broadcast 64 KiB": lambda client, number: client.pool(OWN).broadcast(bytes(1 << 16)),
+    "streams": lambda client, number: client.streams(),
+    "nodes": lambda client, number: client.nodes(),
+    "clients (refused)": lambda client, number: client.clients(),
+    "add a client (refused)": lambda client, number: client.add_client(f"x{number}", os.urandom(32)),
+    "resolve": lambda client, number: client.resolve((1 + number % 64, 1)),
+    "write": lambda client, number: client.journal(OWN).write(VALUE),
+    "write 64 KiB": lambda client, number: client.journal(OWN).write(bytes(1 << 16)),
+    "write (refused)": lambda client, number: client.journal(HONEST).write(VALUE),
+    "lease and write": _lease,
+    "read an old offset": _read_old,
+    "read all": _read_all,
+    "read (refused)": lambda client, number: client.journal(HONEST).to_arrow(0, 1),
+    "append to a graph": lambda client, number: client.graph(OWN).append(VALUE),
+    "read a graph": _read_graph,
+    "publish": lambda client, number: client.sequence(OWN).publish(VALUE),
+    "read a sequence": _read_sequence,
+    "query": lambda client, number: client.sql(OWN).query("SELECT count(*) FROM t"),
+    "query locally": lambda client, number: client.sql(OWN).query("SELECT count(*) FROM t", local=True),
+    "execute": lambda client, number: client.sql(OWN).execute("INSERT INTO t VALUES (1)"),
+}
+PAGES = ("/status", "/metrics", "/healthz", "/readyz", "/nowhere")
+OTHERS = ("idle", "burn", "connect", "silent connections")
+KINDS = (*OTHERS[:2], *CALLS, *(f"GET {page}" for page in PAGES), *OTHERS[2:])
+
+
+# The flood: a process of its own.
+
+
+async def flood_calls(kind: str, cluster: str, identity: str, calls: int) -> None:
+    call, counts = CALLS[kind], {"answered": 0, "refused": 0}
+
+    async def again_and_again(client: AsyncClient, first: int) -> None:
+        number = first
+        while True:
+            try:
+                await call(client, number)
+                counts["answered"] += 1
+            except ChaplainError:
+                counts["refused"] += 1
+                await asyncio.sleep(0)
+            number += calls
+
+    async def at_node(node: int) -> None:
+        while True:
+            with contextlib.suppress(ChaplainError):
+                async with AsyncClient.connect(cluster, identity=identity, node=node, timeout=5) as client:
+                    await asyncio.gather(*(again_and_again(client, first) for first in range(calls)))
+            await asyncio.sleep(0.05)
+
+    tasks = [asyncio.create_task(at_node(node.id)) for node in load_cluster(cluster).nodes]
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    print(json.dumps(counts), flush=True)
+    for task in tasks:
+        task.cancel()
+
+
+def flood_otherwise(kind: str, cluster: str, identity: str) -> None:
+    counts = {"answered": 0, "refused": 0}
+    nodes = load_cluster(cluster).nodes
+
+    def forever(step: Callable[[], object]) -> None:
+        def run() -> None:
+            while True:
+                try:
+                    step()
+                    counts["answered"] += 1
+                except (OSError, http.client.HTTPException, ChaplainError):
+                    counts["refused"] += 1
+                    time.sleep(0.01)
+
+        threading.Thread(target=run, daemon=True).start()
+
+    if kind == "burn":
+        forever(lambda: sum(range(10_000)))
+    elif kind.startswith("GET "):
+        for node in nodes:
+            for _ in range(HTTP_THREADS):
+                forever(lambda address=node.http: _get(address, kind.removeprefix("GET ")))  # type: ignore[misc]
+    elif kind == "connect":
+        for node in nodes:
+            for _ in range(2):
+                forever(lambda node=node.id: Client.connect(cluster, identity=identity, node=node, timeout=5).close())  # type: ignore[misc]
+    elif kind == "silent connections":
+        held: list[socket.socket] = []
+        forever(lambda: _connect_and_say_nothing([node.endpoint for node in nodes], held))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(json.dumps(counts), flush=True)
+    os._exit(0)
+
+
+def _get(address: str, page: str) -> None:
+    connection = http.client.HTTPConnection(address, timeout=3)
+    try:
+        connection.request("GET", page)
+        connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+def _connect_and_say_nothing(endpoints: list[str], held: list[socket.socket]) -> None:
+    for endpoint in endpoints:
+        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        one = socket.socket()
+        one.setblocking(False)
+        one.connect_ex((host, int(port)))
+        held.append(one)
+    while len(held) > 9_000:
+        held.pop(0).close()
+    time.sleep(1 / SILENT_PER_SECOND)
+
+
+# The measurement.
+
+
+class Flood:
+    def __init__(self, kind: str, cluster: str, identity: str, calls: int) -> None:
+        command = ["nice", "-n", "10", sys.executable, __file__, "--flood", kind, cluster, identity, str(calls)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n", "the flood did not start"
+
+    def end(self) -> dict[str, float]:
+        """What came of its calls, and the processor time that the flood itself took."""
+        cpu_s = _cpu_s(self._process.pid)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("end\n")
+        self._process.stdin.flush()
+        counts: dict[str, float] = json.loads(self._process.stdout.readline())
+        self._process.kill()
+        self._process.communicate()
+        return {**counts, "cpu_s": cpu_s}
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_bytes(pid: int) -> int:
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def write_for(client: Client, seconds: float) -> dict[str, float]:
+    """One write after the other: how many a second, and how long they took."""
+    took: list[float] = []
+    failed = 0
+    begin_s = time.perf_counter()
+    while (now_s := time.perf_counter()) - begin_s < seconds:
+        try:
+            client.journal(HONEST).write(VALUE)
+            took.append(time.perf_counter() - now_s)
+        except ChaplainError:
+            failed += 1
+    took.sort()
+    last = len(took) - 1
+    return {
+        "rate": len(took) / (time.perf_counter() - begin_s),
+        "p50_ms": 1e3 * took[last // 2] if took else 0.0,
+        "p99_ms": 1e3 * took[int(last * 0.99)] if took else 0.0,
+        "failed": failed,
+    }
+
+
+def measure(kind: str, cluster: ChaplainCluster, identity: str, options: argparse.Namespace) -> dict[str, Any]:
+    with Client.connect(cluster.address, timeout=30) as client:
+        client.journal(HONEST).write(VALUE)
+        regime = client.status()["regime"]
+        before = [rss_bytes(pid) for pid in cluster.pids]
+        alone = write_for(client, options.seconds)
+        flood = Flood(kind, cluster.address, identity, options.calls)
+        time.sleep(SETTLE_S)
+        beside = write_for(client, options.seconds)
+        during = [rss_bytes(pid) for pid in cluster.pids]
+        flooded = flood.end()
+        time.sleep(SETTLE_S)
+        after = [rss_bytes(pid) for pid in cluster.pids]
+        regimes = client.status()["regime"] - regime
+    cluster.check()
+    grown = max(max(now, then) - first for first, now, then in zip(before, during, after, strict=True))
+    ratio = beside["rate"] / alone["rate"]
+    return {
+        "request": kind,
+        "alone": alone,
+        "beside": beside,
+        "ratio": ratio,
+        "regimes": regimes,
+        "grown_mib": grown / MIB,
+        "kept_mib": max(then - first for first, then in zip(before, after, strict=True)) / MIB,
+        "flood": flooded,
+        "met": ratio >= RATE_PART_MIN and not regimes and grown <= GROWTH_BYTES_MAX,
+    }
+
+
+HEADING = (
+    "| request | alone /s | beside /s | ratio | p99 alone ms | p99 beside ms | regimes | grown MiB | kept MiB "
+    "| answered /s | refused /s | flood CPU | goals |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def row_of(found: dict[str, Any], seconds: float) -> str:
+    alone, beside, flood = found["alone"], found["beside"], found["flood"]
+    took_s = seconds + SETTLE_S
+    return (
+        f"| {found['request']} | {alone['rate']:.0f} | {beside['rate']:.0f} | {found['ratio']:.2f} "
+        f"| {alone['p99_ms']:.1f} | {beside['p99_ms']:.1f} | {found['regimes']} | {found['grown_mib']:.0f} "
+        f"| {found['kept_mib']:.0f} | {flood['answered'] / took_s:.0f} | {flood['refused'] / took_s:.0f} "
+        f"| {100 * flood['cpu_s'] / took_s:.0f} % | {'met' if found['met'] else 'missed'} |"
+    )
+
+
+def prepare(cluster: ChaplainCluster, streams: int) -> str:
+    """Fill the cluster, and make the flood's client; where its identity is."""
+    identity = str(cluster.directory / "flood.identity")
+    command = [sys.executable, "-m", "chaplain.cli.main", "client", "add", "flood", "--write", f"{OWN}*"]
+    command += ["--read", f"{OWN}*", "--read", LARGE, "--out", identity, "--cluster", cluster.address]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with Client.connect(cluster.address, timeout=60) as client:
+        for name in (HONEST, OWN):
+            client.journal(name).write(VALUE)
+        with client.journal(LARGE).writer() as writer:
+            for _ in range(400):
+                writer.write(os.urandom(50_000))
+        for first in range(0, streams, 200):
+            writers = [client.journal(f"s{number:06}").writer() for number in range(first, min(first + 200, streams))]
+            for one in writers:
+                one.write(VALUE)
+            for one in writers:
+                one.close()
+        client.sql(OWN).execute("CREATE TABLE t (a INTEGER)")
+        client.graph(OWN).append(VALUE)
+        until(lambda: _publishes(client), "the sequence numbers events")
+        client.sequence(OWN).publish_many([VALUE] * 100)
+    return identity
+
+
+def _publishes(client: Client) -> bool:
+    try:
+        return client.sequence(OWN).publish(VALUE) > 0
+    except ChaplainError:
+        return False
+
+
+def run(options: argparse.Namespace) -> int:
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="chaplain-bench-") as directory:
+        cluster = ChaplainCluster(Path(directory) / "chaplain", database="sqlite")
+        try:
+            cluster.start()
+            identity = prepare(cluster, options.streams)
+            print(HEADING, flush=True)
+            for kind in options.only or KINDS:
+                found.append(measure(kind, cluster, identity, options))
+                print(row_of(found[-1], options.seconds), flush=True)
+        finally:
+            cluster.stop()
+    missed = [one["request"] for one in found if not one["met"]]
+    print(json.dumps({"load": os.getloadavg(), "processors": os.cpu_count(), "missed": missed, "rows": found}))
+    return 1 if missed and not options.report else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of writing alone, and of writing beside each flood")
+    parser.add_argument("--quick", action="store_true", help="1 s of each instead")
+    parser.add_argument("--calls", type=int, default=32, help="open on each of the flood's sessions")
+    parser.add_argument("--streams", type=int, default=2000, help="in the journal")
+    parser.add_argument("--only", nargs="+", choices=KINDS, metavar="REQUEST", help="only these requests")
+    parser.add_argument("--report", action="store_true", help="exit with 0 though goals were missed")
+    parser.add_argument("--flood", nargs=4, metavar=("REQUEST", "CLUSTER", "IDENTITY", "CALLS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.quick:
+        options.seconds = 1.0
+    if options.flood is None:
+        return run(options)
+    kind, cluster, identity, calls = options.flood
+    if kind in CALLS:
+        asyncio.run(flood_calls(kind, cluster, identity, int(calls)))
+    else:
+        flood_otherwise(kind, cluster, identity)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
