@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from chaplain.errors import Malformed
 from chaplain.journal.cluster_message import Body, Reference
@@ -26,11 +27,21 @@ from chaplain.link.identity import verify
 from chaplain.pipeline.breaks import Break
 from chaplain.pipeline.ledger import Held
 from chaplain.pipeline.runs import LOG, Run
-from chaplain.segment.layout import octets
-from chaplain.segment.pack import PACK_HEAD_BYTES, PackHead, digest_of, heads_of, stated_digest
+from chaplain.segment.layout import Octets, octets
+from chaplain.segment.pack import (
+    NOTHING,
+    PACK_HEAD_BYTES,
+    PackHead,
+    column_count,
+    digest_of,
+    heads_of,
+    stated_digest,
+)
 from chaplain.segment.record import Kind, Record
 
 _SIZE = struct.Struct("<I")
+MESSAGES_NAMED_MAX = 64
+"""Damaged messages of a record that are named one by one; beyond that the packs are."""
 _DATA_FROM = 2
 """The part at which batches begin, behind the message and its skeleton."""
 
@@ -49,13 +60,18 @@ class Damage(NamedTuple):
     head: Record | None = None
     body: bytes = b""
     file: str = ""
+    twin: bytes = b""
+    """The octets that another node has in their place, if one was asked."""
 
 
 Part = Record | Damage
 
 
-def damage_break(stream: str, offset: int, damage: Damage) -> Break:
-    return Break(stream, offset, "damaged", "a record that can be read", damage.reason, file=damage.file)
+def damage_break(stream: str, offset: int, damage: Damage, last: int = -1) -> Break:
+    expected = "a record that can be read"
+    if last > offset:
+        expected = f"a record that can be read, with offsets {offset} to {last}"
+    return Break(stream, offset, "damaged", expected, damage.reason, file=damage.file, last=last)
 
 
 class Wanted(NamedTuple):
@@ -99,9 +115,9 @@ class Batches:
     def _break(self, stream: str, offset: int, kind: str, expected: object, found: object) -> None:
         self._run.breaks.append(Break(stream, offset, kind, str(expected), str(found)))
 
-    def _damaged(self, stream: str, offset: int, damage: Damage) -> None:
+    def _damaged(self, stream: str, offset: int, damage: Damage, last: int = -1) -> None:
         if not self._held.told:
-            self._run.breaks.append(damage_break(stream, offset, damage))
+            self._run.breaks.append(damage_break(stream, offset, damage, last))
 
     def _batch(self, part: Part, plan: Wanted | None, body: Body | None) -> None:
         if isinstance(part, Damage):
@@ -125,8 +141,9 @@ class Batches:
         if plan is None:
             self._damaged(LOG, self._held.index, part)
             return
-        for place in _bad_packs(part, plan.first_offset) or [plan.first_offset]:
-            self._damaged(plan.stream, place, part)
+        whole = [(plan.first_offset, plan.first_offset + plan.rows - 1)]
+        for first, last in _bad_messages(part, plan.first_offset) or _bad_packs(part, plan.first_offset) or whole:
+            self._damaged(plan.stream, first, part, last)
         self.found.append(Record(Kind.BATCH, stream=plan.stream, first_offset=plan.first_offset, count=plan.rows))
         self._add(plan.stream, None)
 
@@ -163,7 +180,8 @@ class Batches:
             stated, real = stated_digest(raw), digest_of(raw)
             if stated != real:
                 sound = False
-                self._break(batch.stream, offset, "digest", stated.hex(), real.hex())
+                last = offset + head.count - 1
+                self._run.breaks.append(Break(batch.stream, offset, "digest", stated.hex(), real.hex(), last=last))
             elif self._keys is not None:
                 self._signature(self._keys, batch.stream, offset, head, bytes(raw[: head.tables_at - head.start]))
             found.append(stated)
@@ -256,8 +274,40 @@ def _first_offsets(verdict: Verdict, said: list[DataVerdict], parts: Sequence[Pa
     }
 
 
-def _bad_packs(damage: Damage, offset: int) -> list[int]:
-    """The offsets of the packs that are no longer what their digests say, as far as they can be told apart."""
+def _bad_messages(damage: Damage, offset: int) -> list[tuple[int, int]]:
+    """The messages of which an octet is not what another node has; nothing if that is not known of all octets.
+
+    An octet of a pack's head, or of its padding, belongs to no message.
+    """
+    ours, theirs = octets(damage.body), octets(damage.twin)
+    if len(ours) != len(theirs):
+        return []
+    differing = np.flatnonzero(ours != theirs)
+    found: dict[int, None] = {}
+    for head in heads_of(theirs):
+        for at in differing[(differing >= head.start) & (differing < head.end)].tolist():
+            row = row_at(theirs, head, at)
+            if row is None or len(found) > MESSAGES_NAMED_MAX:
+                return []
+            found[offset + row] = None
+        offset += head.count
+    return [(at, at) for at in found]
+
+
+def row_at(view: Octets, head: PackHead, at: int) -> int | None:
+    """Which message of a pack an octet belongs to; None if it belongs to none alone."""
+    words = view[head.tables_at : head.data_at].view("<u4")
+    sizes = words[head.tabled_requests :][: head.count * column_count(head.columns)].astype(np.int64)
+    if at < head.data_at:
+        cell = (at - head.tables_at) // 4 - head.tabled_requests
+    else:
+        ends = head.data_at + np.cumsum(np.where(sizes == NOTHING, 0, sizes))
+        cell = int(np.searchsorted(ends, at, side="right"))
+    return cell % head.count if at >= head.tables_at and 0 <= cell < len(sizes) else None
+
+
+def _bad_packs(damage: Damage, offset: int) -> list[tuple[int, int]]:
+    """First and last offsets of the packs that are not what their digests say, as far as they can be told apart."""
     try:
         heads = heads_of(octets(damage.body))
     except Malformed:
@@ -265,7 +315,11 @@ def _bad_packs(damage: Damage, offset: int) -> list[int]:
     view = octets(damage.body)
     starts = accumulate((head.count for head in heads), initial=offset)
     raws = [view[head.start : head.end] for head in heads]
-    return [at for at, raw in zip(starts, raws, strict=False) if stated_digest(raw) != digest_of(raw)]
+    return [
+        (at, at + head.count - 1)
+        for at, head, raw in zip(starts, heads, raws, strict=False)
+        if stated_digest(raw) != digest_of(raw)
+    ]
 
 
 def _shown(reference: Reference) -> str:

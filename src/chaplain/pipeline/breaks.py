@@ -46,12 +46,14 @@ class Break(Frozen, frozen=True):
     """In whose log; 0: not known."""
     file: str = ""
     """In which segment, where that is known."""
+    last: int = -1
+    """The last offset that the break may be about, if `offset` is the first of several; -1: it is about `offset`."""
 
 
 def shown(one: Break) -> dict[str, str | int]:
     """As it is printed: where it is, as far as that is known."""
     where = {name: getattr(one, name) for name in ("node", "file") if getattr(one, name)}
-    return {name: getattr(one, name) for name in FIELDS} | where
+    return {name: getattr(one, name) for name in FIELDS} | ({"last": one.last} if one.last > one.offset else {}) | where
 
 
 def told(breaks: Iterable[Break]) -> list[Break]:

@@ -17,6 +17,7 @@ from chaplain.pipeline.breaks import Break
 from chaplain.pipeline.checker import Checker
 from chaplain.pipeline.ledger import Held, Place
 from chaplain.pipeline.runs import Run
+from chaplain.pipeline.walk import Spot, walk
 from chaplain.segment.files import OpenSegment
 from chaplain.segment.record import Record, decode_body, decode_head
 
@@ -75,14 +76,49 @@ class PartReader:
             return Damage(str(wrong), head.record, body, Path(path).name)
 
 
-def check(messages: Iterable[Held], keys: Keys | None = None) -> Run:
-    """Prove messages that follow one another."""
-    checker = Checker(keys)
+class Twins:
+    """Records of other nodes' logs, looked up only when a record of ours is damaged. Each log is walked once."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._folders = folders
+        self._places: list[dict[tuple[int, int, bytes], Place]] | None = None
+
+    def of(self, held: Held, parts: list[Part]) -> list[Part]:
+        """The parts, each damaged one with what another node has in its place."""
+        if not self._folders or not any(isinstance(part, Damage) and part.body for part in parts):
+            return parts
+        return [
+            part._replace(twin=self._find((held.index, number, held.chain)))
+            if isinstance(part, Damage) and part.body
+            else part
+            for number, part in enumerate(parts)
+        ]
+
+    def _find(self, name: tuple[int, int, bytes]) -> bytes:
+        if self._places is None:
+            self._places = [_places(folder) for folder in self._folders]
+        for places in self._places:
+            if name in places:
+                with PartReader() as reader:
+                    part = reader.read([places[name]], "")
+                if isinstance(part, Record):
+                    return bytes(part.body)
+        return b""
+
+
+def _places(folder: str) -> dict[tuple[int, int, bytes], Place]:
+    spots = [step for step in walk(folder) if isinstance(step, Spot)]
+    return {(spot.index, spot.part, spot.chain): (spot.path, spot.position, spot.size_bytes) for spot in spots}
+
+
+def check(messages: Iterable[Held], keys: Keys | None = None, siblings: Sequence[str] = ()) -> Run:
+    """Prove messages that follow one another. `siblings` are folders with other nodes' copies of the log."""
+    checker, twins = Checker(keys), Twins(siblings)
     breaks = checker.run.breaks
     with PartReader() as reader:
         for held in messages:
             before = len(breaks)
-            checker.message(held, [reader.read(places, held.reason) for places in held.places])
+            checker.message(held, twins.of(held, [reader.read(places, held.reason) for places in held.places]))
             if len(breaks) > before:
                 breaks[before:] = [_placed(one, held) for one in breaks[before:]]
     return checker.run

@@ -62,6 +62,8 @@ class Plan(Frozen, frozen=True):
     """Whose log is proven; 0: not known."""
     others: tuple[int, ...] = ()
     """Whose logs are only compared with it, by their heads."""
+    siblings: tuple[str, ...] = ()
+    """Folders with other nodes' copies, which say what a damaged record contained."""
 
 
 def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> Plan:
@@ -99,6 +101,7 @@ def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> Plan:
         anchor,
         best.node,
         tuple(other.node for other in others) if asked.cluster else (),
+        tuple(str(other.folder) for other in others),
     )
 
 

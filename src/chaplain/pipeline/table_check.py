@@ -171,7 +171,8 @@ def check_pack(stream: str, rows: Any) -> list[Break]:
         if found == stated:
             return []
     shown = stated.hex() if stated else "a digest"
-    return [Break(stream, int(rows.column("offset")[0].as_py()), "digest", shown, found.hex())]
+    first, last = (int(rows.column("offset")[at].as_py()) for at in (0, rows.num_rows - 1))
+    return [Break(stream, first, "digest", shown, found.hex(), last=last)]
 
 
 def _rebuilt(rows: Any) -> Iterator[bytes]:

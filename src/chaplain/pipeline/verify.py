@@ -73,10 +73,13 @@ def _counted(number: int, what: str) -> str:
 
 
 class _Part(InputPartition):
-    def __init__(self, messages: list[Held], keys: Keys | None, plan: Plan | None = None) -> None:
+    def __init__(
+        self, messages: list[Held], keys: Keys | None, plan: Plan | None = None, siblings: tuple[str, ...] = ()
+    ) -> None:
         self.messages = messages
         self.keys = keys
         self.plan = plan
+        self.siblings = siblings
 
 
 class RunsSource(DataSource):
@@ -99,7 +102,7 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         plan = make_plan(msgspec.msgpack.decode(base64.b64decode(self._asked), type=Asked))
-        parts: list[InputPartition] = [_Part(run, keys_of(plan, run)) for run in plan.runs]
+        parts: list[InputPartition] = [_Part(run, keys_of(plan, run), siblings=plan.siblings) for run in plan.runs]
         return [*parts, _Part([], None, msgspec.structs.replace(plan, runs=[], keys=None))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -107,7 +110,7 @@ class _Reader(DataSourceReader):
         if part.plan is not None:
             yield _row("plan", part.plan)
         else:
-            yield _row("run", check(part.messages, part.keys))
+            yield _row("run", check(part.messages, part.keys, part.siblings))
 
 
 def _row(kind: str, what: Plan | Run) -> Any:
@@ -130,7 +133,7 @@ def joined(plan: Plan, runs: list[Run]) -> Proof:
 def prove_here(asked: Asked, tasks: int = 4) -> tuple[Proof, Plan]:
     """The same proof in this process, without Spark."""
     plan = make_plan(asked, tasks)
-    return joined(plan, [check(run, keys_of(plan, run)) for run in plan.runs]), plan
+    return joined(plan, [check(run, keys_of(plan, run), plan.siblings) for run in plan.runs]), plan
 
 
 def _prove(spark: SparkSession, asked: Asked) -> tuple[Proof, Plan]:
