@@ -1,4 +1,4 @@
-"""One-line bugs that step tests must catch: `python tests/sim/step_bugs.py [NAME]`.
+"""One-line bugs that step tests must catch: `python -m tests.sim.step_bugs [NAME]`.
 
 For rules that no simulator workload exercises. A bug is planted in memory, in a process of its own, before its module
 is loaded. It is caught if one of its tests fails; tests of the bugs' texts are left out, since they notice every
@@ -116,7 +116,7 @@ BUGS = [
 
 def judge(bug: Bug) -> str:
     """Empty if a test caught it; else what happened instead."""
-    command = [sys.executable, __file__, bug.name]
+    command = [sys.executable, "-m", "tests.sim.step_bugs", bug.name]
     run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, cwd=ROOT)
     if run.returncode == 1 and "failed" in run.stdout:
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from step_bugs import BUGS, judge
+from tests.sim.step_bugs import BUGS, judge
 
 from chaplain.sim.planted import Bug, mutated
 

@@ -16,7 +16,7 @@ import shutil
 import time
 import uuid
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -238,7 +238,7 @@ def land(
         if head > start:
             start = _begin(table, stream, start, watch.first(stream))
             end = watch.batch_end(stream, start, batch_rows)
-            cut = watch.cut(stream, start, end, _parts(end - start))
+            cut: Sequence[Range | LiveSpan] = watch.cut(stream, start, end, _parts(end - start))
             prefix = f"{STAGING}/" if format == "parquet" else ""
             names = [f"{prefix}{one.start:020d}-{one.end:020d}" for one in cut]
             pairs = zip(cut, names, strict=True)
