@@ -175,6 +175,13 @@ SETTINGS: tuple[Setting, ...] = (
         1,
     ),
     Setting(
+        "bounds.spread_per_second",
+        200,
+        "Events, questions and joins of one client in one second, which every node acts on; more are refused.",
+        1,
+        100_000,
+    ),
+    Setting(
         "bounds.identity_waiting_bytes_max",
         64 << 20,
         "Requests of one client that wait to be served; with more, the session that sent them ends.",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from chaplain.core import Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages
+from chaplain.desk.budgets import Budgets
 from chaplain.desk.events import DeskSettings, ForLayer, RightsChanged, RotationWanted
 from chaplain.desk.limits import Limits
 from chaplain.desk.messages import (
@@ -476,3 +477,23 @@ def test_a_call_that_waits_for_a_layer_ends_with_its_right() -> None:
     assert withdrawn == ForLayer(LAYER, Withdrawn(number))
     assert reply(told)[1] == Failed(1, "no_right", refusal(Want(Right.WRITE, "to-red")))
     assert desk.step(Settled(number, b"secret")) == []
+
+
+def test_a_client_that_makes_every_node_act_too_often_is_refused_and_another_is_not() -> None:
+    desk = Desk(DeskSettings(spread_per_second_max=2))
+    fired = [len(desk.ask(ANN, FireEvent(call, "x"))) == 2 for call in range(6)]
+    assert fired == [True] * 4 + [False] * 2
+    (refused,) = desk.ask(ANN, AskQuestion(7, "q", 1))
+    assert reply(refused)[1].kind == "busy"
+    assert len(desk.ask(BOB, FireEvent(1, "x"))) == 2
+    assert reply(desk.ask(ANN, GetStatus(8))[0])[1] == Done(8)
+    later = desk.core.step(10**9, Whispered(ANN, messages.encode(ANN.identifier, FireEvent(9, "x"))))
+    assert len(later) == 2
+
+
+def test_budgets_of_clients_that_rest_are_not_remembered() -> None:
+    budgets = Budgets(10)
+    for number in range(1000):
+        assert budgets.spend(number, b"%d" % number)
+    assert budgets.spend(10**10, b"late")
+    assert len(budgets._full_ns) == 1

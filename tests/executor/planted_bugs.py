@@ -12,6 +12,7 @@ import sys
 from tests.executor.postgres_bugs import POSTGRES_BUGS
 from tests.executor.postgres_server import missing
 from tests.executor.reserved_bugs import RESERVED_BUGS
+from tests.node.cost_bugs import COST_BUGS
 
 from chaplain.sim.planted import Bug, install
 
@@ -212,6 +213,7 @@ BUGS = [
     ),
     *([] if missing() else POSTGRES_BUGS),
     *RESERVED_BUGS,
+    *COST_BUGS,
 ]
 
 

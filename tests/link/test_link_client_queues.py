@@ -15,25 +15,29 @@ KIB = 1024
 COMMAND = b"x" * (40 * KIB)
 
 
-def stalled(*keys: str, sessions: int, **settings: int) -> tuple[Stage, Actor, list[Actor]]:
-    """A node and clients, so many sessions of each key, which are sent 1 MiB each and read nothing."""
+def connected(*keys: str, sessions: int, **settings: int) -> tuple[Actor, list[list[Actor]]]:
+    """A node, and so many sessions of each key with it."""
     stage = Stage()
     node = stage.node("node", **settings)
     pinned = frozenset({node.core.identity.key})
-    firsts = [stage.client(key, pinned) for key in keys]
-    node.step(Register({first.core.identity.key: first.name for first in firsts}))
-    clients = [
-        stage.client(f"{first.name} {number}", pinned, identity=first.core.identity)
-        for first in firsts
-        for number in range(sessions)
-    ]
-    for client in clients:
-        client.meet(node)
-        stage.settle()
+    clients = []
+    for key in keys:
+        first = stage.client(key, pinned)
+        again = [stage.client(f"{key} {number}", pinned, first.core.identity) for number in range(sessions - 1)]
+        clients.append([first, *again])
+    node.step(Register({of_key[0].core.identity.key: of_key[0].name for of_key in clients}))
+    for of_key in clients:
+        for client in of_key:
+            client.meet(node)
+            stage.settle()
+    return node, clients
+
+
+def send(node: Actor, clients: list[Actor]) -> None:
+    """1 MiB to each, which reads nothing."""
     for client in clients:
         for _ in range(1024 * KIB // len(COMMAND)):
             node.say(client, COMMAND)
-    return stage, node, clients
 
 
 def queued(node: Actor) -> int:
@@ -41,34 +45,29 @@ def queued(node: Actor) -> int:
 
 
 def test_sessions_of_one_key_share_one_budget() -> None:
-    _, node, clients = stalled("ann", sessions=8, identity_queue_bytes_max=2 << 20)
-    assert queued(node) <= (2 << 20) + len(clients) * FLOOR_BYTES
+    node, (ann,) = connected("ann", sessions=8, identity_queue_bytes_max=2 << 20)
+    send(node, ann)
+    assert queued(node) <= (2 << 20) + len(ann) * FLOOR_BYTES
     assert {drop.reason for drop in node.dropped} == {"too much waits for this client"}
 
 
 def test_a_key_that_reads_nothing_leaves_its_part_to_another_key() -> None:
-    budget = 4 << 20
-    stage, node, _ = stalled("ann", sessions=8, clients_queue_bytes_max=budget, identity_queue_bytes_max=budget)
-    bob = stage.client("bob", frozenset({node.core.identity.key}))
-    known = {line.key: line.session.peer.client for line in node.core._book.lines.values() if line.session}
-    node.step(Register({**known, bob.core.identity.key: "bob"}))
-    bob.meet(node)
-    node_log = len(node.dropped)
-    stage.settle()
-    for _ in range(1024 * KIB // len(COMMAND)):
-        node.say(bob, COMMAND)
-    assert len(node.dropped) == node_log
+    node, (ann, bob) = connected("ann", "bob", sessions=8, clients_queue_bytes_max=4 << 20)
+    send(node, ann)
+    assert queued(node) > 4 << 20 or node.dropped
+    before = len(node.dropped)
+    send(node, bob[:1])
+    assert len(node.dropped) == before
 
 
 def test_what_waited_for_a_session_that_ended_is_given_back() -> None:
-    _, node, clients = stalled("ann", sessions=4, identity_queue_bytes_max=2 << 20)
-    queues = node.core._book.client_queues
-    assert queues.total_bytes == queued(node) > 1 << 20
-    for client in clients:
-        for channel in [line for line in node.core._book.lines if isinstance(line, bytes)]:
-            if node.core._book.lines[channel].session is not None and client.core.route in channel:
-                node.step(Disconnected(channel, "gone"))
-    assert queues.total_bytes == queued(node) == 0
+    node, (ann,) = connected("ann", sessions=4, identity_queue_bytes_max=2 << 20)
+    send(node, ann)
+    book = node.core._book
+    assert book.client_queues.total_bytes == queued(node) > 1 << 20
+    for channel in list(book.lines):
+        node.step(Disconnected(channel, "gone"))
+    assert book.client_queues.total_bytes == queued(node) == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(1, 90_000)), max_size=60))

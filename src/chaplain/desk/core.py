@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from chaplain.core import Report, Requested, Settled, Withdrawn
 from chaplain.desk import messages, shapes
+from chaplain.desk.budgets import Budgets
 from chaplain.desk.calls import OpenCalls
 from chaplain.desk.events import DeskEffect, DeskInput, DeskSettings, ForLayer, RightsChanged, RotationWanted, Views
 from chaplain.desk.guests import Guest, Listeners, Topic
@@ -105,6 +106,7 @@ class DeskCore:
         self._guests: dict[bytes, Guest] = {}
         self._listeners = Listeners()
         self._calls = OpenCalls()
+        self._budgets = Budgets(settings.spread_per_second_max)
 
     def deadline(self) -> int | None:
         return None
@@ -119,7 +121,7 @@ class DeskCore:
             case Entered() | Exited() | Joined() | Left() | MemberChanged():
                 return self._tell_news(item_of(event, self._views.node_id))
             case Whispered():
-                return self._serve(event)
+                return self._serve(now_ns, event)
             case Shouted():
                 return self._pass_on(event.peer.identifier, event.pool, event.content)
             case Gapped():
@@ -164,7 +166,7 @@ class DeskCore:
 
     # Requests.
 
-    def _serve(self, event: Whispered) -> list[DeskEffect]:
+    def _serve(self, now_ns: int, event: Whispered) -> list[DeskEffect]:
         guest = self._guests.get(event.peer.instance)
         if guest is None:
             return []
@@ -180,6 +182,10 @@ class DeskCore:
         if self._is_late(guest, request):
             self.counts["requests_late"] += 1
             return [self._fail(guest, request.call, TOO_LATE, "it came too late to be done: do it again")]
+        if messages.is_spread(request) and not self._budgets.spend(now_ns, guest.key):
+            self.counts["requests_too_often"] += 1
+            often = f"every node acts on this, and this client has had {self._settings.spread_per_second_max} a second"
+            return [self._fail(guest, request.call, "busy", f"{often}: do it again later")]
         return self._answer(guest, request, opened.payload)
 
     def _is_late(self, guest: Guest, request: ClientRequest) -> bool:

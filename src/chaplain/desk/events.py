@@ -41,6 +41,10 @@ class DeskSettings(Frozen, frozen=True):
     """Pools, event streams and questions one session may listen to; one more is refused."""
     calls_max: int = 1024
     """Questions and calls to other layers one session may have open; one more is refused."""
+    spread_per_second_max: int = 200
+    """Requests of one identity in one second that every node has to act on (`messages.is_spread`), twice as many at
+    once; one more is refused.
+    """
     question_timeout_ns_max: int = 60 * 10**9
     unheard_ns_max: int = 5_500_000_000
     """What would make something happen is done only for who has heard this node that lately: later it is refused. A

@@ -145,6 +145,11 @@ def is_repeatable(request: ClientRequest) -> bool:
             assert_never(request)
 
 
+def is_spread(request: ClientRequest) -> bool:
+    """Whether every node of the cluster has to act on it: then it costs more than the asked node can tell."""
+    return isinstance(request, AskQuestion | FireEvent | FireAndWait | JoinAPool | AnswerQuestions)
+
+
 class Reply(Frozen, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
     call: int
 

@@ -123,6 +123,7 @@ COUNTERS: Mapping[str, str] = {
     "desk_requests": "Requests of clients.",
     "desk_requests_malformed": "Requests of clients that do not follow their format.",
     "desk_requests_late": "Requests of clients that came too late to be carried out.",
+    "desk_requests_too_often": "Requests that every node has to act on, refused because their client made too many.",
     "desk_requests_forbidden": "Requests of clients without the right to make them.",
     "recorder_kept": "Messages of pools and events that are written down.",
     "recorder_left_out": "Messages of pools and events that were not written down because the disk is behind.",
