@@ -134,8 +134,8 @@ COST_BUGS = [
     _bug(
         "no place is kept for members",
         "link.strangers",
-        "kept_in = {one for one in self._members if",
-        "kept_in = {one for one in () if",
+        "kept_in = {one for one in self._members if room",
+        "kept_in = {one for one in () if room",
         DOOR,
         "leave_places",
     ),

@@ -6,6 +6,8 @@ a moment but the addresses that the configuration names, which are those of the 
 reserved for them.
 
 Refuses to know sockets: connections are numbers.
+
+Bounds: `places_max` connections, and a quarter as many of members alone.
 """
 
 from __future__ import annotations
@@ -69,7 +71,8 @@ class Strangers:
         others = len(self._here) >= (self._places_max // 2 if self._shut.others else self._places_max)
         if others:
             # A member that floods the node is kept out like anybody else.
-            kept_in = {one for one in self._members if self._counts.get(one, 0) < self._places_max // 2}
+            room = len(self._here) < self._places_max + self._places_max // RESERVED_PART
+            kept_in = {one for one in self._members if room and self._counts.get(one, 0) < self._places_max // 2}
             self._shut = Shut(frozenset(kept_in), others=True)
             return self._shut
         part = self._open_places // (len(self._counts) + 1)
