@@ -14,6 +14,7 @@ from chaplain.journal.journal_events import Told
 from chaplain.journal.log_records import is_message
 from chaplain.journal.order_message import Recalled
 from chaplain.journal.peer_messages import Order
+from chaplain.journal.verdict_chain import put_head, verdict_hash
 from chaplain.segment.header import read_headers
 from chaplain.segment.layout import segment_name
 from chaplain.segment.record import Kind
@@ -161,6 +162,6 @@ def test_a_verdict_that_is_none_is_refused(cluster: Cluster) -> None:
     core = cluster.nodes[1].core
     log = core.serializer._bench.log
     message = log._recent[-1]
-    for verdict in (b"", b"\x01\x00\x00\x00\x00\x00\x00"):
+    for verdict in (b"", put_head(bytes(32)) + b"\x00\x00\x00\x00\x00\x00"):
         with pytest.raises(Malformed):
-            core.execution.refile(message.body, message.payloads, verdict)
+            core.execution.refile(message.body, message.payloads, verdict, verdict_hash(verdict))

@@ -10,6 +10,7 @@ from chaplain.journal.config_message import NO_ACL
 from chaplain.journal.facts import Moment, Remembered
 from chaplain.journal.ingest_message import IngestMessage
 from chaplain.journal.reason import Reason
+from chaplain.journal.verdict_chain import NO_VERDICT
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Record
 
@@ -64,6 +65,8 @@ class StreamVerdict(Frozen, frozen=True):
 class Verdict(Frozen, frozen=True):
     entries: tuple[EntryVerdict, ...]
     streams: tuple[StreamVerdict, ...]
+    previous: bytes = NO_VERDICT
+    """Hash of the verdict on the message before, see `verdict_chain`."""
 
 
 class Executed(Frozen, frozen=True):

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal import ingest_message, lanes, transaction, verdict
+from chaplain.journal import ingest_message, lanes, transaction, verdict, verdict_chain
 from chaplain.journal.assembly import Assembly
 from chaplain.journal.cluster_message import Body, DataEntry, Reference, chain_hash, encode_body, genesis
 from chaplain.journal.configuration import Configuration
@@ -37,6 +37,7 @@ from chaplain.journal.request import STATEMENTS, Heading, check_stream, read_hea
 from chaplain.journal.signing import Check, SignatureType, Wrapping, holds
 from chaplain.journal.state import Draft, State, load
 from chaplain.journal.verdict import FALSE, UNCHECKED, Reason, read_executed, streams_of, taken, void
+from chaplain.journal.verdict_chain import verdict_hash
 from chaplain.rights import may_write
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Kind, Record
@@ -52,13 +53,13 @@ class _Plan:
     """A message that was carried out on a draft, and waits to be agreed."""
 
     def __init__(
-        self, body: Body, payloads: tuple[bytes, ...], draft: Draft, executed: Executed, parts: tuple[Record, ...]
+        self, body: Body, payloads: tuple[bytes, ...], draft: Draft, executed: Executed, preview: Preview
     ) -> None:
         self.body = body
         self.payloads = payloads
         self.draft = draft
         self.executed = executed
-        self.parts = parts
+        self.preview = preview
 
 
 class JournalExecution:
@@ -102,8 +103,7 @@ class JournalExecution:
         return self.state.founding.copies
 
     def preview(self, body: Body, payloads: Sequence[bytes], digest: bytes = b"", /) -> Preview:
-        plan = self._plan_for(body, tuple(payloads), digest)
-        return Preview(verdict.encode(plan.executed.verdict), plan.parts)
+        return self._plan_for(body, tuple(payloads), digest).preview
 
     def settle(self, message: Settled, /) -> None:
         plan = self._plan_for(message.body, message.payloads, message.hash)
@@ -125,7 +125,12 @@ class JournalExecution:
         if self._watch is not None:
             self._watch(read_executed(records))
 
-    def refile(self, body: Body, payloads: Sequence[bytes], given: bytes, /) -> Preview:
+    @property
+    def verdict_hash(self) -> bytes:
+        return self.state.verdict
+
+    def refile(self, body: Body, payloads: Sequence[bytes], given: bytes, expected: bytes, /) -> Preview:
+        verdict_chain.check(given, expected)
         decided = [one for one in verdict.decode(given).entries if isinstance(one, DataVerdict)]
         return Preview(given, file(refiled(body.data_entries, payloads, decided)))
 
@@ -217,11 +222,13 @@ class JournalExecution:
         draft.checkpoint = draft.checkpoint or draft.weight_bytes >= self._policy.checkpoint_bytes
         parts = file(filed)
         batches = tuple([part for part in parts if part.kind == Kind.BATCH])
-        decided = Verdict(tuple(entries), tuple(streams_of(draft)))
+        decided = Verdict(tuple(entries), tuple(streams_of(draft)), self.state.verdict)
+        encoded = verdict.encode(decided)
+        draft.verdict = verdict_hash(encoded)
         executed = Executed(
             draft.moment, decided, batches, draft.clients_changed, draft.nodes_changed, draft.checkpoint
         )
-        return _Plan(body, payloads, draft, executed, parts)
+        return _Plan(body, payloads, draft, executed, Preview(encoded, parts))
 
     def _execute_data(self, draft: Draft, number: int, entry: DataEntry, payload: bytes) -> Filed:
         reference = entry.reference

@@ -9,6 +9,7 @@ from enum import IntEnum
 
 from chaplain.core import Frozen
 from chaplain.journal.assembly import Assembly
+from chaplain.journal.verdict_chain import NO_VERDICT
 
 Key = tuple[int, int]
 """A lane and the first id of a pack: what names a pack for ever."""
@@ -112,6 +113,8 @@ class Past(Frozen, frozen=True, array_like=True):
     """An admin said that up to this message nobody needs the log."""
     databases: tuple[tuple[str, int], ...] = ()
     """Streams with statements, in the order of their first ones: the last message that had any."""
+    verdict: bytes = NO_VERDICT
+    """Hash of the verdict on the last message, see `verdict_chain`."""
 
 
 class Staged(Frozen, frozen=True, array_like=True):

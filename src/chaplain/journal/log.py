@@ -41,6 +41,7 @@ from chaplain.journal.order_events import Execution, Message, Preview, Settled
 from chaplain.journal.order_message import KNOWN_AGREED
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.places import Places
+from chaplain.journal.verdict_chain import previous_of
 from chaplain.segment.header import read_headers
 from chaplain.segment.layout import Bytes, octets
 from chaplain.segment.record import Record
@@ -75,6 +76,8 @@ class Log:
         self.places = Places(recovered.first, recovered.begins)
         self.before = recovered.before
         """The hash of the message before the first; empty if there is none, or we dropped it ourselves."""
+        self.verdict_before = self._verdict_before(recovered, execution)
+        """The hash of the verdict on the message before the first; empty where verdicts are not stored."""
         self.restocked: list[list[Record]] = []
         """Messages that were put back before the first, until somebody has looked at them."""
         for ending in recovered.survey.endings:
@@ -231,6 +234,18 @@ class Log:
 
     # Start.
 
+    @staticmethod
+    def _verdict_before(recovered: Recovered, execution: Execution) -> bytes:
+        """The verdict on the first message contains the hash. A log that begins behind the checkpoint has no such
+        message yet: there, the state contains the hash of the last verdict that the checkpoint covers.
+        """
+        if recovered.first == recovered.base.index + 1:
+            return execution.verdict_hash
+        group = recovered.groups.get(recovered.first)
+        with suppress(Malformed):
+            return b"" if group is None else previous_of(verdict_of(group.first))
+        return b""
+
     def _replay(self, recovered: Recovered) -> None:
         """Give execution what it has not seen, and take the tail into hand."""
         assert self.execution.settled == recovered.base.index, "execution goes on from another place than the log"
@@ -325,15 +340,18 @@ class Log:
                 index -= 1
         return found
 
-    def records_again(self, message: Message, verdict: bytes) -> list[Record]:
-        """The records of an agreed message, given another node's verdict. Raises `Malformed` if that is none."""
+    def records_again(self, message: Message, verdict: bytes, expected: bytes) -> list[Record]:
+        """The records of an agreed message, given the verdict that another node stored beside it. Raises `Malformed`
+        unless the verdict has the expected hash.
+        """
         assert message.index <= self.agreed, "only what is agreed is written again"
-        preview = _BARE if self.index_only else self.execution.refile(message.body, message.payloads, verdict)
-        return message_records(message, preview)
+        if self.index_only:
+            return message_records(message, _BARE)
+        return message_records(message, self.execution.refile(message.body, message.payloads, verdict, expected))
 
-    def mend(self, message: Message, verdict: bytes) -> tuple[tuple[Operation, ...], tuple[int, int]]:
+    def mend(self, message: Message, verdict: bytes, expected: bytes) -> tuple[tuple[Operation, ...], tuple[int, int]]:
         """Write an agreed message once more, and where; nothing is read from there before `move`."""
-        operations, spans = self.write_again([self.records_again(message, verdict)])
+        operations, spans = self.write_again([self.records_again(message, verdict, expected)])
         return operations, spans[0]
 
     def write_again(self, messages: Sequence[list[Record]]) -> tuple[tuple[Operation, ...], list[tuple[int, int]]]:
@@ -353,6 +371,7 @@ class Log:
         assert messages[-1][0].index == self.places.first - 1, "something is missing between what is put back and ours"
         self.places.extend(spans)
         self.before = messages[0][0].previous_hash if self.places.first > 1 else b""
+        self.verdict_before = previous_of(verdict_of(messages[0][0]))
         self.restocked += messages
 
     def move(self, index: int, start: int, end: int) -> None:

@@ -1,18 +1,21 @@
 """Puts back agreed messages whose records are found damaged while the node runs.
 
-    damaged ──▶ pinned, by the hash that the next message of our log gives it ──▶ Recall ──▶ Recalled ──▶ on disk
+    damaged ──▶ pinned, by the hashes that the next message of our log contains ──▶ Recall ──▶ Recalled ──▶ on disk
 
-Decides what may take the place of what is damaged: the very message that our own log pins, with the verdict that
-another node stored beside it. Refuses to touch anything that is not agreed; what is damaged there is doubt, and
-`catchup` has to do with it.
+Decides what may replace a damaged message: the message and the verdict that our own log pins. Both are pinned by a
+hash in the next message of our log, or by the state if there is no next message, so a peer cannot supply another
+message or another verdict. A peer that does is reported by its node id, and the next peer is asked. Refuses to touch
+anything that is not agreed; damage there is doubt, which `catchup` resolves.
 
-Invariants: what is written has the hash that was pinned, and its payloads have their digests; the agreed prefix and
-what was made of it do not change; the old place is forgotten only when the new one is on disk.
+Invariants: the written message and its verdict have the pinned hashes, and its payloads have their digests; the agreed
+prefix and the state do not change; the old place is forgotten only when the new one is on disk.
 
 Bounds: `MENDS_MAX` messages at a time; each is tried again ever more slowly.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,16 +25,25 @@ from chaplain.journal.catchup import payloads_match
 from chaplain.journal.cluster_message import chain_hash, decode_body
 from chaplain.journal.order_events import LogRead, Message, ReadLog
 from chaplain.journal.order_message import Kept, Recall, Recalled
+from chaplain.journal.verdict_chain import previous_of
 
 MENDS_MAX = 64
 PATIENCE_MAX = 60
 """A message that nobody can give is asked for at last after so many times the usual pause."""
 
 
+class Pin(NamedTuple):
+    """What a message that a peer supplies has to be."""
+
+    message: bytes
+    """Hash of the message."""
+    verdict: bytes
+    """Hash of its verdict; empty on index-only serializers, which store no verdicts."""
+
+
 class _Mend(msgspec.Struct):
     due_ns: int
-    pin: bytes = b""
-    """The hash that the message must have."""
+    pin: Pin | None = None
     tries: int = 0
     place: tuple[int, int] | None = None
     """Where it is written, once it is."""
@@ -68,8 +80,8 @@ class Mending:
         mend.tries += 1
         mend.due_ns = now_ns + self._bench.settings.retry_ns * min(mend.tries, PATIENCE_MAX)
         if index == log.agreed:
-            mend.pin = log.agreed_hash
-        if mend.pin:
+            mend.pin = Pin(log.agreed_hash, log.execution.verdict_hash)
+        if mend.pin is not None:
             self._ask(index)
         elif (span := log.span(index + 1, 1)) is not None:
             token = self._bench.next_token()
@@ -86,7 +98,8 @@ class Mending:
         if not following:
             self.damaged(now_ns, index + 1)
         else:
-            mend.pin = following[0][0].body.previous
+            message, verdict = following[0]
+            mend.pin = Pin(message.body.previous, b"" if self._bench.log.index_only else previous_of(verdict))
             self._ask(index)
 
     def _ask(self, index: int) -> None:
@@ -96,11 +109,12 @@ class Mending:
 
     def recalled(self, node: int, given: Recalled) -> None:
         mend = self._mends.get(given.index)
-        if mend is None or not mend.pin or mend.place is not None or not given.messages:
+        if mend is None or mend.pin is None or mend.place is not None or not given.messages:
             return
         bench, kept = self._bench, given.messages[0]
         try:
-            operations, mend.place = bench.log.mend(pinned(bench, kept, mend.pin), kept.verdict)
+            message = pinned(bench, kept, mend.pin.message)
+            operations, mend.place = bench.log.mend(message, kept.verdict, mend.pin.verdict)
         except Malformed as wrong:
             bench.report("recalled message does not fit", node, index=given.index, reason=str(wrong))
             return

@@ -70,9 +70,14 @@ class Execution(Protocol):
         """At start: these records of an agreed message are in the log, though a snapshot covers it."""
         ...
 
-    def refile(self, body: Body, payloads: Sequence[bytes], verdict: bytes, /) -> Preview:
+    @property
+    def verdict_hash(self) -> bytes:
+        """Hash of the verdict on the last message that was settled, see `verdict_chain`."""
+        ...
+
+    def refile(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Preview:
         """What `preview` made of an agreed message at its time, given the verdict that it gave. Raises `Malformed` if
-        that is no verdict on these payloads.
+        the verdict does not have the expected hash, or is no verdict on these payloads.
         """
         ...
 

@@ -6,8 +6,10 @@
 Whoever took a checkpoint from others has nothing from before it, though nobody released that. If each node came
 through this once, the messages would be gone everywhere.
 
-Decides what is put back: from the newest down, each message by the hash that the one behind it gives it, with the
-verdict that another node stored beside it, as in `mending`. Refuses to know what is kept here and why (`retention`).
+Decides what is put back: from the newest message down, each message and its verdict by the hashes that the message
+behind it contains, as in `mending`. Below an adopted checkpoint the state contains both hashes. A peer that supplies
+another message or another verdict is reported by its node id, and the next peer is asked. Refuses to know what is
+kept here and why (`retention`).
 
 Invariants: what is before our first message and was not put back is never called ours; a piece is ours when all of it
 is on disk. A start finds what was put back by the same hashes (`log_recovery`), and goes on from there.
@@ -20,8 +22,10 @@ from __future__ import annotations
 
 from chaplain.errors import Malformed
 from chaplain.journal.bench import Bench
-from chaplain.journal.mending import PATIENCE_MAX, pinned
+from chaplain.journal.log_records import verdict_of
+from chaplain.journal.mending import PATIENCE_MAX, Pin, pinned
 from chaplain.journal.order_message import Kept, Recall, Recalled
+from chaplain.journal.verdict_chain import previous_of
 from chaplain.segment.record import Record
 
 RESTOCKED = "messages that others keep are here again"
@@ -120,10 +124,18 @@ class Restocking:
             self._ask(now_ns)
 
     def _take(self, kept: Kept) -> None:
-        log = self._bench.log
-        message = pinned(self._bench, kept, self._piece[-1][0].previous_hash if self._piece else log.before)
-        self._piece.append(log.records_again(message, kept.verdict))
+        log, pin = self._bench.log, self._pin
+        message = pinned(self._bench, kept, pin.message)
+        self._piece.append(log.records_again(message, kept.verdict, pin.verdict))
         self._piece_bytes += message.size_bytes
+
+    @property
+    def _pin(self) -> Pin:
+        """What the next message further down has to be."""
+        if not self._piece:
+            return Pin(self._bench.log.before, self._bench.log.verdict_before)
+        oldest = self._piece[-1][0]
+        return Pin(oldest.previous_hash, previous_of(verdict_of(oldest)))
 
     def _write(self) -> None:
         self.due_ns = None

@@ -29,10 +29,11 @@ from chaplain.journal.facts import Client, Export, Held, Lane, Moment, Past, Pro
 from chaplain.journal.founding import Founding
 from chaplain.journal.holding import Holding, HoldingDraft
 from chaplain.journal.set_hash import MappingHash, SetHash
+from chaplain.journal.verdict_chain import NO_VERDICT
 from chaplain.wire.packed import unpack
 
 _STREAM_CHAIN = b"chaplain stream chain\0"
-STATE_VERSION = 3
+STATE_VERSION = 4
 _exports = msgspec.msgpack.Decoder(Export)
 
 
@@ -66,6 +67,8 @@ class State:
         self.weight_bytes = 0
         self.released = 0
         self.databases: dict[str, int] = {}
+        self.verdict = NO_VERDICT
+        """Hash of the verdict on the last message."""
         self.leases: dict[tuple[bytes, bytes], int] = {}
         self.lane_counts: dict[bytes, int] = {}
         self._clients_hash = MappingHash(lambda: self.clients)
@@ -150,7 +153,7 @@ class State:
             tuple((node, *self.journals[node]) for node in sorted(self.journals)),
             self.assembly,
             holding,
-            Past(self.weight_bytes, self.released, tuple(self.databases.items())),
+            Past(self.weight_bytes, self.released, tuple(self.databases.items()), self.verdict),
         )
 
 
@@ -182,7 +185,7 @@ def load(founding: Founding, data: bytes) -> State:
     state.assembly = exported.assembly
     state.holding = Holding(exported.holding)
     state.weight_bytes, state.released = exported.past.weight_bytes, exported.past.released
-    state.databases = dict(exported.past.databases)
+    state.databases, state.verdict = dict(exported.past.databases), exported.past.verdict
     if state.export() != data:
         raise Malformed("state: not in its one form")
     return state
@@ -227,6 +230,8 @@ class Draft:
         self.checkpoint = False
         """Whether the state is to be written down behind this message."""
         self._databases: dict[str, int] = {}
+        self.verdict = b""
+        """Hash of the verdict on this message, once everything in it is decided."""
 
     def lane(self, client_id: int) -> Lane | None:
         if client_id in self._lanes:
@@ -321,6 +326,7 @@ class Draft:
     def commit(self) -> None:
         state = self.state
         assert self.moment.index == state.moment.index + 1, "a message was applied out of order"
+        assert self.verdict, "a message was applied without its verdict"
         for client_id, lane in self._lanes.items():
             if lane is not None:
                 state.put_lane(lane)
@@ -335,4 +341,5 @@ class Draft:
         state.weight_bytes = 0 if self.checkpoint else self.weight_bytes
         state.released = self.released
         state.databases.update(self._databases)
+        state.verdict = self.verdict
         state.moment, state.next_client, state.assembly = self.moment, self.next_client, self.assembly

@@ -1,6 +1,6 @@
 """The verdict that is stored next to a message for readers of files: what execution decided about each entry.
 
-    verdict = protocol 1 | entries 3 | entry verdict … | streams 3 | stream verdict …
+    verdict = protocol 1 | previous 32 | entries 3 | entry verdict … | streams 3 | stream verdict …
 
 Decides how verdicts are written down, not what they are. Byte tables and hex example: docs/protocol/journal-
 requests.md.
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 
 from chaplain.errors import Malformed
-from chaplain.journal.cluster_message import DATA_ENTRY, PROTOCOL
+from chaplain.journal.cluster_message import DATA_ENTRY
 from chaplain.journal.config_message import ACL_BYTES
 from chaplain.journal.decided import (
     ConfigVerdict,
@@ -28,6 +28,7 @@ from chaplain.journal.log_records import body_of, verdict_of
 from chaplain.journal.reason import Reason as Reason  # noqa: PLC0414  named here for those who read verdicts
 from chaplain.journal.request import Heading
 from chaplain.journal.state import Draft
+from chaplain.journal.verdict_chain import VERDICT_PROTOCOL, put_head
 from chaplain.segment.layout import HASH_BYTES
 from chaplain.segment.record import Kind, Record
 from chaplain.wire.primitives import Cursor, put_number, put_string
@@ -45,7 +46,7 @@ _STREAM = struct.Struct(">QQ")
 
 
 def encode(verdict: Verdict) -> bytes:
-    pieces = [bytes((PROTOCOL,)), _put_count(len(verdict.entries))]
+    pieces = [put_head(verdict.previous), _put_count(len(verdict.entries))]
     try:
         for entry in verdict.entries:
             if isinstance(entry, DataVerdict):
@@ -74,12 +75,13 @@ def _encode_config(config: ConfigVerdict) -> bytes:
 
 def decode(data: bytes) -> Verdict:
     cursor = Cursor(data)
-    if cursor.number(1, "protocol") != PROTOCOL:
-        raise Malformed("verdict: another protocol")
+    if cursor.number(1, "protocol") != VERDICT_PROTOCOL:
+        raise Malformed(f"verdict: this program reads and writes protocol {VERDICT_PROTOCOL}")
+    previous = cursor.take(HASH_BYTES, "previous")
     entries = tuple(_entry(cursor) for _ in range(cursor.number(3, "entries")))
     streams = tuple(_stream(cursor) for _ in range(cursor.number(3, "streams")))
     cursor.end("verdict")
-    return Verdict(entries, streams)
+    return Verdict(entries, streams, previous)
 
 
 def _entry(cursor: Cursor) -> EntryVerdict:

@@ -39,6 +39,7 @@ from chaplain.journal.order_events import (
     Tell,
 )
 from chaplain.journal.serializer import SerializerCore
+from chaplain.journal.verdict_chain import NO_VERDICT, check, put_head, verdict_hash
 from chaplain.segment.record import Kind, Record
 from chaplain.sim.coat import Coat
 from chaplain.sim.disk import apply, segments_of
@@ -62,6 +63,7 @@ class Tape:
         self.settled = 0
         self.count = 0
         self.copies = 0
+        self.verdict_hash = NO_VERDICT
 
     def held(self, reference: Reference, digest: bytes, /) -> bytes | None:
         """Nobody needs it here: serializers hold everything."""
@@ -69,7 +71,7 @@ class Tape:
 
     def preview(self, body: Body, payloads: Sequence[bytes], _digest: bytes = b"", /) -> Preview:
         assert body.index == self.settled + 1, "asked for a verdict out of order"
-        return Preview(b"%d" % self.count, self._parts(self.count, payloads))
+        return Preview(put_head(self.verdict_hash) + b"%d" % self.count, self._parts(self.count, payloads))
 
     def _parts(self, first_offset: int, payloads: Sequence[bytes]) -> tuple[Record, ...]:
         return tuple(
@@ -83,6 +85,7 @@ class Tape:
     def settle(self, message: Settled, /) -> None:
         assert message.body.index == self.settled + 1, "settled out of order"
         self.settled += 1
+        self.verdict_hash = verdict_hash(put_head(self.verdict_hash) + b"%d" % self.count)
         self.count += len(message.payloads)
         for number, entry in enumerate(message.body.entries):
             if isinstance(entry, ConfigEntry):
@@ -100,8 +103,9 @@ class Tape:
         except Malformed:
             pass
 
-    def refile(self, body: Body, payloads: Sequence[bytes], verdict: bytes, /) -> Preview:
-        return Preview(verdict, self._parts(int(verdict), payloads))
+    def refile(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Preview:
+        check(verdict, expected)
+        return Preview(verdict, self._parts(int(verdict[len(put_head(expected)) :]), payloads))
 
     def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
         return tuple(bytes(part.body) for part in parts)
