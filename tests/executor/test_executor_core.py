@@ -9,7 +9,7 @@ from tests.executor.executor_stage import statement
 
 from chaplain.core import Drained, Report, Requested, Settled, Withdrawn, Woken
 from chaplain.executor import messages
-from chaplain.executor.comparison import Comparison, Finding
+from chaplain.executor.comparison import HEARD_MAX, Comparison, Finding
 from chaplain.executor.core import ANNOUNCE_NS, DATABASES_MAX, ExecutorCore
 from chaplain.executor.events import (
     Applied,
@@ -327,8 +327,35 @@ def test_fingerprints_are_told_and_compared() -> None:
     assert "node 1 differs from node 2, 3 after message 1" in status["trouble"]
 
 
+def test_fingerprints_of_members_that_do_not_execute_are_not_counted() -> None:
+    stage = ready(3)
+    bystanders = [replace(node, executor=Role.NONE) if node.node > 1 else node for node in stage.journal.assembly.nodes]
+    stage.journal.assembly = replace(stage.journal.assembly, nodes=tuple(bystanders))
+    for liar in (2, 3):
+        assert not stage.hears(liar, Print("main", 1, b"x" * 32))
+    assert stage.core.status()["databases"]["main"]["state"] == "idle"  # type: ignore[index]
+
+
+def test_fingerprint_is_not_counted_once_its_node_lost_the_role() -> None:
+    executors = [1, 2, 3]
+    comparison = Comparison(lambda: executors)
+    assert comparison.heard(2, 5, b"b") is None
+    assert comparison.heard(3, 5, b"b") is None
+    executors[:] = [1]
+    assert comparison.reached(5, b"a") is None
+
+
+def test_fingerprints_of_members_that_do_not_execute_displace_no_others() -> None:
+    comparison = Comparison(lambda: (1, 2, 3))
+    for executor in (2, 3):
+        assert comparison.heard(executor, 5, b"b") is None
+    for index in range(6, 2 * HEARD_MAX):
+        assert comparison.heard(9, index, b"junk") is None
+    assert comparison.reached(5, b"a") == Finding(5, (2, 3), True)
+
+
 def test_who_agrees_with_a_majority_goes_on() -> None:
-    comparison = Comparison(lambda: 3)
+    comparison = Comparison(lambda: (1, 2, 3))
     assert comparison.heard(2, 5, b"a") is None
     assert comparison.reached(5, b"a") is None
     assert comparison.heard(3, 5, b"b") == Finding(5, (3,), False)
@@ -336,17 +363,17 @@ def test_who_agrees_with_a_majority_goes_on() -> None:
 
 
 def test_without_a_majority_nobody_can_tell() -> None:
-    comparison = Comparison(lambda: 2)
+    comparison = Comparison(lambda: (1, 2))
     comparison.reached(5, b"a")
     assert comparison.heard(2, 5, b"b") == Finding(5, (2,), True)
-    comparison = Comparison(lambda: 3)
+    comparison = Comparison(lambda: (1, 2, 3))
     comparison.heard(2, 5, b"b")
     comparison.heard(3, 5, b"c")
     assert comparison.reached(5, b"a") == Finding(5, (2, 3), True)
 
 
 def test_positions_that_were_not_reached_are_not_judged() -> None:
-    comparison = Comparison(lambda: 3)
+    comparison = Comparison(lambda: (1, 2, 3))
     comparison.reached(5, b"a")
     comparison.reached(9, b"b")
     assert comparison.heard(2, 7, b"x") is None

@@ -4,6 +4,9 @@ Decides who has diverged: whoever is contradicted by a majority of all executors
 no majority agrees, because then nobody can tell. One executor that is contradicted by a minority goes on and says whom
 it differs from. Refuses to know why.
 
+Only executors are counted. Any member can send a fingerprint, and where there are one or two executors a single member
+that lies would otherwise stop them.
+
 Invariants: who agrees with a majority is never stopped; nothing is decided about a position that was not reached here.
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from chaplain.core import Frozen
 
@@ -32,9 +35,9 @@ class Finding(Frozen, frozen=True):
 
 
 class Comparison:
-    def __init__(self, nodes: Callable[[], int]) -> None:
-        """`nodes` says how many executors there are."""
-        self._nodes = nodes
+    def __init__(self, executors: Callable[[], Collection[int]]) -> None:
+        """`executors` gives the node ids of all executors, our own among them."""
+        self._executors = executors
         self._indexes: deque[int] = deque(maxlen=HISTORY_MAX)
         self._own: deque[bytes] = deque(maxlen=HISTORY_MAX)
         self._heard: dict[int, dict[int, bytes]] = {}
@@ -49,6 +52,8 @@ class Comparison:
 
     def heard(self, node: int, index: int, fingerprint: bytes) -> Finding | None:
         """That is another's."""
+        if node not in self._executors():
+            return None
         self._heard.setdefault(index, {})[node] = fingerprint
         if len(self._heard) > HEARD_MAX:
             del self._heard[min(self._heard)]
@@ -64,7 +69,8 @@ class Comparison:
         heard = self._heard.get(index)
         if heard is None or place < 0 or self._indexes[place] != index:
             return None
-        own = self._own[place]
+        own, executors = self._own[place], self._executors()
+        heard = {node: fingerprint for node, fingerprint in heard.items() if node in executors}
         differing = tuple(sorted(node for node, fingerprint in heard.items() if fingerprint != own))
         if not differing:
             return None
@@ -76,6 +82,7 @@ class Comparison:
     def _outvoted(self, own: bytes, heard: dict[int, bytes]) -> bool:
         votes = Counter([own, *heard.values()])
         winner, count = votes.most_common(1)[0]
-        if 2 * count > self._nodes():
+        executors = len(self._executors())
+        if 2 * count > executors:
             return winner != own
-        return len(heard) + 1 >= self._nodes()
+        return len(heard) + 1 >= executors

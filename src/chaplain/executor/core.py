@@ -374,10 +374,10 @@ class ExecutorCore:
 
     # Other executors.
 
-    def _executors(self) -> int:
-        """How many there are."""
+    def _executors(self) -> tuple[int, ...]:
+        """The nodes that have the role, this one among them."""
         assert self._journal is not None
-        return sum(placed.executor == Stage.LIVE for placed in self._journal.assembly.nodes)
+        return tuple(placed.node for placed in self._journal.assembly.nodes if placed.executor == Stage.LIVE)
 
     def _node_of(self, key: bytes) -> int | None:
         assert self._journal is not None

@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 
 from chaplain.executor.comparison import Comparison
@@ -43,7 +43,7 @@ class Phase(StrEnum):
 
 
 class Feed:
-    def __init__(self, stream: str, nodes: Callable[[], int], given_up: int = 0) -> None:
+    def __init__(self, stream: str, executors: Callable[[], Collection[int]], given_up: int = 0) -> None:
         self.stream = stream
         self.given_up = given_up
         """The log may have dropped statements up to this message: a database that is not as far needs a copy."""
@@ -53,7 +53,7 @@ class Feed:
         self.touched: array[int] = array("Q")
         self.applied = 0
         self.fingerprint = b""
-        self.comparison = Comparison(nodes)
+        self.comparison = Comparison(executors)
         self.reading = 0
         """The token of a read of the log that is under way."""
         self.pause_ns = 0
@@ -68,7 +68,7 @@ class Feed:
         """Its rows are being read again."""
         self.damage = ""
         """What was wrong with it, if it was made anew since this node started."""
-        self._nodes = nodes
+        self._executors = executors
         self._fed = 0
         self._queue: deque[Work] = deque()
         self._queued_bytes = 0
@@ -173,7 +173,7 @@ class Feed:
         self.phase, self.damage, self.keeping = Phase.DAMAGED, damage, False
         self.applied = self._fed = 0
         self.fingerprint = b""
-        self.comparison = Comparison(self._nodes)
+        self.comparison = Comparison(self._executors)
 
     @property
     def is_open(self) -> bool:
