@@ -11,6 +11,9 @@ Invariants every core keeps:
 - equal inputs at equal times give equal effects (no order of a `set` ever becomes an order of effects);
 - only `step` changes state; `deadline` reads it;
 - a promise about durability follows a `Persisted` input, never a `Persist` effect.
+
+Cores state their invariants with `assert`, and some of these protect agreed data. Importing this module fails where
+Python drops assertions (`python -O`, `PYTHONOPTIMIZE`): nodes and clients alike import it.
 """
 
 from __future__ import annotations
@@ -19,6 +22,11 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeAlias, TypeVar
 
 import msgspec
+
+from chaplain.errors import ASSERTIONS_OFF
+
+if not __debug__:
+    raise ImportError(ASSERTIONS_OFF)
 
 I_contra = TypeVar("I_contra", contravariant=True)
 E = TypeVar("E")

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+ASSERTIONS_OFF = (
+    "chaplain does not run with assertions switched off, because they protect agreed data: start Python without -O, "
+    "and without PYTHONOPTIMIZE in its environment"
+)
+"""What whoever starts it that way is told."""
+
 
 class ChaplainError(Exception):
     """Base of all errors raised on purpose."""

@@ -17,7 +17,7 @@ import click
 from chaplain import __version__
 from chaplain.cli.audience import discard_output
 from chaplain.cli.show import visible
-from chaplain.errors import ChaplainError
+from chaplain.errors import ASSERTIONS_OFF, ChaplainError
 
 NOUNS = {
     "cluster": "Start, look at and stop a cluster on this machine.",
@@ -84,6 +84,9 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit."""
     _prepare_streams()
+    if not __debug__:
+        click.echo(f"chaplain: {ASSERTIONS_OFF}", err=True)
+        sys.exit(1)
     try:
         code = cli.main(args=arguments, prog_name="chaplain", standalone_mode=False)
         sys.stdout.flush()
