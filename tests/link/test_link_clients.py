@@ -206,12 +206,12 @@ def test_half_greeted_clients_are_bounded_and_time_out() -> None:
 
 def test_a_client_of_another_version_can_name_both() -> None:
     stage = Stage()
-    node = stage.node("node", version=(2, 0))
+    node = stage.node("node", version=(1, 0))
     client = stage.client("client", frozenset({node.core.identity.key}))
     node.step(Register({client.core.identity.key: "old"}))
     client.meet(node)
     stage.settle()
-    for actor, ours, theirs in ((node, "2.0", "1.0"), (client, "1.0", "2.0")):
+    for actor, ours, theirs in ((node, "1.0", "2.0"), (client, "2.0", "1.0")):
         (report,) = actor.reports
         assert dict(report.detail) == {"reason": "other version", "ours": ours, "theirs": theirs}
     assert node.core._book.offers == {}
@@ -272,7 +272,7 @@ def test_a_client_that_greets_without_end_and_reads_nothing_is_bounded() -> None
 
 def test_a_flood_of_greetings_of_another_version_is_answered_a_few_times() -> None:
     stage = Stage()
-    node = stage.node("node", version=(2, 0))
+    node = stage.node("node", version=(1, 0))
     client = stage.client("client", frozenset({node.core.identity.key}))
     node.step(Register({client.core.identity.key: "old"}))
     client.meet(node)

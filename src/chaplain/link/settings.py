@@ -30,7 +30,7 @@ class LinkSettings(Frozen, frozen=True):
     """Where others reach us, as tcp://address:port. Empty for a client."""
     seal: str = GCM
     """`aes-256-gcm` or `hmac-sha256` (readable on the way, not changeable)."""
-    version: tuple[int, int] = (1, 0)
+    version: tuple[int, int] = (2, 0)
     knock_window_ns: int = 60 * SECOND_NS
     """How far the clock of somebody who knocks may be from ours."""
     knocks_max: int = 65_536
