@@ -19,6 +19,7 @@ from chaplain.journal.receipts import Attendance
 from chaplain.journal.signing import SignatureType
 from chaplain.journal.transaction import COMMIT, STAGED, STAGED_NS, TRANSACTIONS, Commit, Span
 from chaplain.journal.verdict import Reason
+from chaplain.segment.layout import NO_OFFSET
 
 JOB = "job-7"
 
@@ -114,6 +115,24 @@ def test_what_was_committed_is_written_even_if_its_writer_is_removed():
     stage.write(entry, commit(lane, 2, 0, (lane, 1, 1), signer=BOB))
     stage.config(petition(RemoveIdentity(added.acl)))
     assert one(stage, entry) == (Reason.APPLIED, 0)
+
+
+def test_committed_pack_gets_no_offsets_if_its_octets_are_not_those_that_were_signed():
+    """The copy that a node brings has the same head, stated digest and signature as the staged pack."""
+    stage = Stage()
+    lane, driver = stage.lane(1), stage.lane(2)
+    true = staged(lane, 1, [b"pay bob 1"])
+    assert one(stage, true)[0] is Reason.STAGED
+    assert one(stage, commit(driver, 1, 0, (lane, 1, 1)))[0] is Reason.COMMITTED
+    raw = bytes(true.raw)
+    assert raw.count(b"pay bob 1") == 1
+    forged = IngestEntry(true.stream, raw.replace(b"pay bob 1", b"pay eve 9"))
+    assert one(stage, forged) == (Reason.SIGNATURE, NO_OFFSET)
+    other_signer = staged(lane, 1, [b"pay bob 1"], signer=BOB)
+    assert one(stage, other_signer) == (Reason.SIGNATURE, NO_OFFSET)
+    assert not stage.executed[-1].batches
+    assert heads(stage) == {}
+    assert one(stage, true) == (Reason.APPLIED, 0)
 
 
 def test_a_commit_goes_nowhere_else_and_other_packs_not_there():

@@ -1,0 +1,65 @@
+"""When a master implements a new serializer set."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from chaplain.journal.assembly import Change, Placed, founded
+from chaplain.journal.node_message import EntryType, Refusal, Stage
+from chaplain.journal.stages import Stages, Watch
+
+MASTER, OLD, NEW = 1, 2, 3
+NOMINATED = 40
+SECOND = 10**9
+SETTINGS = SimpleNamespace(node=MASTER, election_ns=SECOND, nomination_ns=10 * SECOND, drain_ns=10 * SECOND)
+
+
+class Office:
+    """A master that watches one nomination: from nodes 1 and 2 to nodes 1 and 3."""
+
+    def __init__(self) -> None:
+        change = Change(b"c" * 15, b"a" * 32, EntryType.NEW_SERIALIZER_SET, (MASTER, NEW), Stage.NOMINATE, NOMINATED)
+        assembly = founded(Placed(node, b"key %d" % node, "", b"") for node in (MASTER, OLD, NEW))
+        assembly = replace(assembly, serializers=(MASTER, OLD), changes=(change,))
+        bench = SimpleNamespace(log=SimpleNamespace(assembly=assembly), settings=SETTINGS)
+        self.watch = Watch(0)
+        self._stages = Stages(bench, self.watch)  # type: ignore[arg-type]
+
+    def due(self, now_ns: int) -> tuple[Stage, Refusal] | None:
+        step = self._stages.due(now_ns)
+        return None if step is None else (step.stage, step.reason)
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+def test_set_is_implemented_when_its_new_node_holds_the_nomination(office: Office) -> None:
+    office.watch.hear(SECOND, NEW, NOMINATED)
+    assert office.due(SECOND) == (Stage.IMPLEMENT, Refusal.NONE)
+
+
+@pytest.mark.parametrize("held", [0, NOMINATED - 1])
+def test_set_is_not_implemented_before_its_new_node_holds_the_nomination(office: Office, held: int) -> None:
+    office.watch.hear(SECOND, NEW, held)
+    assert office.due(SECOND) is None
+
+
+def test_set_is_not_implemented_while_its_new_node_was_never_heard(office: Office) -> None:
+    office.watch.hear(SECOND, OLD, NOMINATED)
+    assert office.due(SECOND) is None
+
+
+def test_set_is_not_implemented_when_its_new_node_was_last_heard_an_election_timeout_ago(office: Office) -> None:
+    office.watch.hear(SECOND, NEW, NOMINATED)
+    assert office.due(2 * SECOND) is None
+
+
+def test_set_is_refused_when_its_new_node_comes_no_further(office: Office) -> None:
+    assert office.due(0) is None
+    office.watch.hear(9 * SECOND, NEW, 0)
+    assert office.due(10 * SECOND) == (Stage.REFUSE, Refusal.TIMED_OUT)
