@@ -2,8 +2,9 @@
 
 A bug is data: the module, the text that stands there exactly once, and the text that replaces it. It is planted in
 memory, in a process of its own, before the module is loaded; no file changes. A bug is *caught* when a checker that was
-expected to object does so within the seeds; it *survives* when all seeds pass; it is *stale* when the text is not there
-exactly once; and it is *broken* when something else objected: then the mutation does not do what its name says.
+expected to object does so within the seeds, or, if it names tests, when one of them fails; it *survives* when all seeds
+or tests pass; it is *stale* when the text is not there exactly once; and it is *broken* when something else objected:
+then the mutation does not do what its name says. That the text is there (`mutated`) says nothing about being caught.
 
 This module imports nothing of chaplain at the top: what it plants bugs in must not be loaded yet.
 """
@@ -39,6 +40,9 @@ class Bug:
     seeds: int = 300
     mode: str = "safety"
     layer: str = ""
+    tests: tuple[str, ...] = ()
+    """Tests that must fail with it, instead of seeds: for what needs real files, or a schedule that chance hardly ever
+    finds. They are run from the root of the repository."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,9 @@ def find(path: str) -> Bug:
 
 
 def judge(layer: str, bug: Bug) -> Verdict:
-    """Run the bug's seeds with it in place, in a process of its own."""
+    """Run the bug's seeds, or its tests, with it in place, in a process of its own."""
+    if bug.tests:
+        return _judge_by_tests(layer, bug)
     command = [sys.executable, "-m", "chaplain.sim", "--plant", f"{layer}/{bug.name}", "--workload", bug.workload]
     command += ["--seeds", f"0:{bug.seeds}", "--mode", bug.mode, "--output", "json"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603
@@ -156,6 +162,28 @@ def judge(layer: str, bug: Bug) -> Verdict:
     caught = last["checker"] in bug.expected
     where = f"{last['checker']} at seed {last['seed']}: {last['reason']}"
     return Verdict(bug, "caught" if caught else "broken", where)
+
+
+_RUN_TESTS = """
+import sys
+from chaplain.sim import planted
+planted.install(planted.find(sys.argv[1]))
+import pytest
+sys.exit(pytest.main([*sys.argv[2:], "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]))
+"""
+_TESTS_FAILED = 1
+"""What pytest returns if all tests were found and run, and one failed."""
+
+
+def _judge_by_tests(layer: str, bug: Bug) -> Verdict:
+    command = [sys.executable, "-c", _RUN_TESTS, f"{layer}/{bug.name}", *bug.tests]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603
+    last = ((run.stdout + run.stderr).splitlines() or ["no word"])[-1]
+    if run.returncode == 0:
+        return Verdict(bug, "survived", f"tests passed with it: {last}")
+    if run.returncode != _TESTS_FAILED:
+        return Verdict(bug, "stale" if "stale:" in run.stderr else "broken", last)
+    return Verdict(bug, "caught", next((line for line in run.stdout.splitlines() if line.startswith("FAILED")), last))
 
 
 def judge_all(layer: str, jobs: int = 1) -> Iterator[Verdict]:
