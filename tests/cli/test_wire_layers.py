@@ -48,7 +48,9 @@ BODY = Body(
     previous=HASH,
     entries=(
         DataEntry(Reference(1, 2, 3), HASH),
-        ConfigEntry(EntryType.FENCE_CLIENT, 0, sign_config(FenceLane(7), "c", bytes(15), bytes(16), WHO)),
+        ConfigEntry(
+            EntryType.FENCE_CLIENT, 0, sign_config(FenceLane(7), "c", bytes(15), bytes(16), WHO, epoch=bytes(16))
+        ),
     ),
 )
 CARRIED_MESSAGES = [

@@ -110,7 +110,8 @@ def test_who_was_master_once_is_not_preferred_to_who_is() -> None:
         instance = bytes([number])
         outlets.up(0, instance)
         call = outlets._outlets[instance].call
-        outlets.answered(0, instance, call, Opened(call, number, CLUSTER, bytes(15), "x", 10, leads=leads), b"")
+        answer = Opened(call, number, CLUSTER, bytes(15), "x", 10, leads=leads, epoch=bytes(16))
+        outlets.answered(0, instance, call, answer, b"")
     assert outlets.chosen.instance == b"\1"
     outlets.leads(b"\3", 3)
     assert outlets.chosen.instance == b"\1", "an older regime is over"

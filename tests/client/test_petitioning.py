@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from random import Random
+from types import SimpleNamespace
 
 from chaplain.client.petitioning import OTHERS_NS, PAUSE_NS, Petitioning
+from chaplain.journal import config_message
 from chaplain.journal.client_messages import Decided, Failed
-from chaplain.journal.config_message import NO_ACL, LeaseLane
+from chaplain.journal.config_message import NO_ACL, ConfigMessage, LeaseLane
+from chaplain.journal.node_message import NewSet
 from chaplain.link.identity import Identity
 
 NOW_NS = 10**18
+FIRST = b"f" * 16
+LEASE = LeaseLane(b"a" * 15)
 REFUSED = Failed(1, "not_config", "this node takes no requests about nodes")
 
 
@@ -17,16 +22,18 @@ class Outlets:
     """Sessions with nodes: one that refuses, and maybe, later, another."""
 
     def __init__(self) -> None:
-        self.chosen, self.acl, self.cluster, self.full = "first", NO_ACL, "made-up", ""
-        self.other = ""
+        self.chosen, self.acl, self.cluster, self.full = SimpleNamespace(epoch=FIRST), NO_ACL, "made-up", ""
+        self.other: SimpleNamespace | None = None
+        self.sent: list[bytes] = []
         self.answers: list = []
 
     def rotate(self) -> bool:
         if self.other:
             self.chosen = self.other
-        return bool(self.other)
+        return self.other is not None
 
     def ask(self, make, answer, payload) -> int:
+        self.sent.append(payload)
         self.answers.append(answer)
         return len(self.answers)
 
@@ -34,11 +41,18 @@ class Outlets:
         pass
 
 
-def asked() -> tuple[Outlets, Petitioning, list[Decided]]:
+def asked(message: ConfigMessage = LEASE) -> tuple[Outlets, Petitioning, list[Decided]]:
     outlets, told = Outlets(), []
     petitioning = Petitioning(outlets, Identity(b"i" * 32), Random(1))  # type: ignore[arg-type]
-    petitioning.submit(NOW_NS, LeaseLane(NO_ACL), lambda now_ns, decided: told.append(decided))
+    petitioning.submit(NOW_NS, message, lambda now_ns, decided: told.append(decided))
     return outlets, petitioning, told
+
+
+def expire(outlets: Outlets, now_ns: int = NOW_NS, epoch: bytes = b"l" * 16) -> None:
+    """The node answers that the last copy expired, and names the current epoch."""
+    assert outlets.chosen is not None
+    outlets.chosen.epoch = epoch
+    outlets.answers[-1](now_ns, Decided(1, "expired", "sign it again", 0, NO_ACL, 0, epoch), b"")
 
 
 def test_who_is_refused_before_another_session_is_open_goes_there_when_it_is() -> None:
@@ -47,10 +61,11 @@ def test_who_is_refused_before_another_session_is_open_goes_there_when_it_is() -
     assert not told
     petitioning.woken(NOW_NS + PAUSE_NS)
     assert len(outlets.answers) == 2
-    outlets.other = "second"
+    outlets.other = SimpleNamespace(epoch=FIRST)
     outlets.answers[-1](NOW_NS + PAUSE_NS, REFUSED, b"")
     petitioning.moved(NOW_NS + PAUSE_NS)
-    assert (outlets.chosen, len(outlets.answers), told) == ("second", 3, [])
+    assert (len(outlets.answers), told) == (3, [])
+    assert outlets.chosen is outlets.other
 
 
 def test_who_has_no_other_session_in_time_is_told_why() -> None:
@@ -59,3 +74,43 @@ def test_who_has_no_other_session_in_time_is_told_why() -> None:
     petitioning.woken(NOW_NS + OTHERS_NS)
     outlets.answers[-1](NOW_NS + OTHERS_NS, REFUSED, b"")
     assert [(one.kind, one.reason) for one in told] == [("not_config", REFUSED.reason)]
+
+
+def decoded(outlets: Outlets, message: ConfigMessage = LEASE) -> list[config_message.Petition]:
+    kind, stage = config_message.entry_type_of(message), config_message.stage_of(message)
+    return [config_message.decode(kind, stage, data) for data in outlets.sent]
+
+
+def test_expired_petition_is_signed_again_in_the_epoch_that_the_answer_names() -> None:
+    outlets, _, told = asked()
+    expire(outlets)
+    first, second = decoded(outlets)
+    assert (first.epoch, second.epoch) == (FIRST, b"l" * 16)
+    assert config_message.request_name(first) == config_message.request_name(second), "it is the same request"
+    assert not told
+
+
+def test_petition_that_expires_again_is_signed_after_a_pause() -> None:
+    outlets, petitioning, _ = asked()
+    expire(outlets)
+    expire(outlets)
+    assert len(outlets.sent) == 2
+    petitioning.woken(NOW_NS + PAUSE_NS)
+    assert len(outlets.sent) == 3
+
+
+def test_change_of_nodes_is_signed_again_if_its_only_copy_expired() -> None:
+    outlets, _, told = asked(NewSet((1, 2)))
+    expire(outlets)
+    assert len({one.epoch for one in decoded(outlets, NewSet((1, 2)))}) == 2
+    assert not told
+
+
+def test_change_of_nodes_is_not_signed_again_if_another_copy_may_have_been_granted() -> None:
+    outlets, petitioning, told = asked(NewSet((1, 2)))
+    petitioning.moved(NOW_NS)
+    expire(outlets)
+    assert len(outlets.sent) == 2
+    (decided,) = told
+    assert decided.kind == "expired"
+    assert "may have been granted" in decided.reason

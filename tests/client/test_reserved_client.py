@@ -63,7 +63,7 @@ def opened(outlets: Outlets, number: int, leads: int = 0, reserved: tuple[str, .
     instance = bytes([number])
     outlets.up(0, instance)
     call = outlets._outlets[instance].call
-    answer = Opened(call, number, CLUSTER, bytes(15), "alice", 10, leads=leads, reserved=reserved)
+    answer = Opened(call, number, CLUSTER, bytes(15), "alice", 10, leads=leads, reserved=reserved, epoch=bytes(16))
     outlets.answered(0, instance, call, answer, b"")
 
 

@@ -29,7 +29,7 @@ class Desk:
         self.peers = list(peers)
         self.said: list[tuple[bytes, PeerMessage, bytes]] = []
         self.copying = Copying(lambda *words: self.said.append(words), lambda: self.peers)
-        self.feed = Feed("main", lambda: 3)
+        self.feed = Feed("main", lambda: (1, 2, 3))
         for index in (5, 8, 9):
             self.feed.touch(index)
         self.feed.phase = Phase.OPENING

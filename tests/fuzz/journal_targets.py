@@ -77,7 +77,7 @@ _COMMIT = encode_pack(
 
 
 def _petition(message: config_message.ConfigMessage) -> bytes:
-    return config_message.sign(message, CLUSTER, ACL, b"n" * 16, USER)
+    return config_message.sign(message, CLUSTER, ACL, b"n" * 16, USER, epoch=genesis(CLUSTER)[:16])
 
 
 _PETITIONS = [

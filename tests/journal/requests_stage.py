@@ -19,6 +19,7 @@ from chaplain.journal.cluster_message import (
 )
 from chaplain.journal.config_message import ConfigMessage, LeaseLane, acl_id, entry_type_of, stage_of
 from chaplain.journal.decided import ConfigVerdict, Executed, PackVerdict
+from chaplain.journal.epochs import token_of
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.founding import Founding, FoundingClient, Member, Policy
 from chaplain.journal.ingest_message import IngestEntry
@@ -90,10 +91,17 @@ def sealed_pack(lane: int, first_id: int, secret: bytes, stream: str = "orders")
     return IngestEntry(stream, seal_pack(raw, CLUSTER, stream, secret))
 
 
+FIRST_EPOCH = token_of(genesis(CLUSTER))
+
+
 def petition(
-    message: ConfigMessage, signer: Identity = ADMIN, acl: bytes = ADMIN_ACL, nonce: bytes = b"n" * 16
+    message: ConfigMessage,
+    signer: Identity = ADMIN,
+    acl: bytes = ADMIN_ACL,
+    nonce: bytes = b"n" * 16,
+    epoch: bytes = FIRST_EPOCH,
 ) -> ConfigEntry:
-    data = config_message.sign(message, CLUSTER, acl, nonce, signer)
+    data = config_message.sign(message, CLUSTER, acl, nonce, signer, epoch=epoch)
     return ConfigEntry(entry_type_of(message), stage_of(message), data)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, WRAPPING, Stage, lease, pack, petition
+from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, FIRST_EPOCH, WRAPPING, Stage, lease, pack, petition
 
 from chaplain.errors import Malformed
 from chaplain.journal import config_message
@@ -111,7 +111,7 @@ def test_signatures_are_checked_and_cover_everything():
             Reason.UNKNOWN_TYPE,
             Reason.UNKNOWN_SIGNER,
         )
-    foreign = config_message.sign(add(), "other", ADMIN_ACL, b"n" * 16, ADMIN)
+    foreign = config_message.sign(add(), "other", ADMIN_ACL, b"n" * 16, ADMIN, epoch=FIRST_EPOCH)
     assert reason(stage, ConfigEntry(EntryType.ADD_CLIENT, 0, foreign)) is Reason.SIGNATURE
     assert len(stage.execution.state.clients) == 1
 
@@ -194,13 +194,14 @@ def test_lanes_are_ended_by_their_owner_or_an_admin(message):
     assert again is (Reason.APPLIED if message is FenceLane else Reason.UNKNOWN_LANE)
 
 
-def test_a_released_lane_is_gone_and_its_nonce_gives_a_new_one():
+def test_a_released_lane_is_gone_and_its_lease_gives_no_other():
     stage = Stage()
     lane = stage.lane(3)
     stage.write(pack(lane, 1))
-    stage.config(petition(ReleaseLane(lane)), lease(nonce=b"%16d" % 3))
-    assert list(stage.execution.state.lanes) == [2]
-    assert stage.lane(3) == 2
+    released, leased = stage.config(petition(ReleaseLane(lane)), lease(nonce=b"%16d" % 3))
+    assert (released.reason, leased.reason) == (Reason.APPLIED, Reason.UNKNOWN_LANE)
+    assert not stage.execution.state.lanes
+    assert stage.lane(4) == 2
     assert stage.write(pack(lane, 2))[0].reason is Reason.UNKNOWN_LANE
 
 
@@ -219,7 +220,8 @@ def test_a_lane_that_is_given_back_is_over_and_tells_how_far_it_came():
     reasons = [one.reason for one in stage.write(written[0], written[-1], pack(lane, 13))]
     assert reasons == [Reason.OLD, Reason.DUPLICATE, Reason.FENCED]
     assert stage.execution.state.lane_counts == {acl: 1}
-    assert stage.lane(3) == lane + 2, "its nonce gives a new one"
+    assert reason(stage, lease(nonce=b"%16d" % 3)) is Reason.UNKNOWN_LANE
+    assert stage.lane(4) == lane + 2, "another nonce gives a new one"
 
 
 def test_secrets_must_fit():

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, Stage, lease, pack, petition
+from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, FIRST_EPOCH, Stage, lease, pack, petition
 
 from chaplain.journal import client_messages, config_message, ingest_message, peer_messages, transaction, verdict
 from chaplain.journal.client_messages import MembersAre, Opened, Receipts, Run, Whereabouts, Write
@@ -32,6 +32,7 @@ ACK = Ack((Reference(1, 7, 3), Reference(2, 5, 9)))
 MEMBERS = MembersAre(
     (Whereabouts(b"\xb4" * 32, "tcp://10.0.0.4:7400"),), (Whereabouts(b"\xa1" * 32, "tcp://10.0.0.1:7400"),)
 )
+OPENED = Opened(1, 3, "stage", b"\xaa" * 15, "alice", 4096, 65536, 0, ("alice",), b"\xee" * 16)
 EXAMPLES = {
     "pack": bytes(PACK.raw),
     "ingest": ingest_message.decode(INGEST).front,
@@ -39,9 +40,10 @@ EXAMPLES = {
     "add": petition(BOB_ADDED).data,
     "lease": lease().data,
     "fence": petition(FenceLane(7)).data,
+    "retire": petition(RetireLane(7, ADMIN_ACL)).data,
     "ask": peer_messages.encode(ASK)[0],
     "ack": peer_messages.encode(ACK)[0],
-    "opened": client_messages.encode(Opened(1, 3, "stage", b"\xaa" * 15, "alice", 4096, 65536, 0, ("alice",))),
+    "opened": client_messages.encode(OPENED),
     "members": client_messages.encode(MEMBERS),
     "write": client_messages.encode(Write("main", True)),
     "receipts": client_messages.encode(RECEIPT),
@@ -91,6 +93,7 @@ def test_the_verdict_is_what_the_page_says():
 def test_petitions_are_what_the_page_says(name, entry_type, message):
     shown = config_message.decode(entry_type, 0, example(name))
     assert (shown.message, shown.signer, shown.nonce) == (message, ADMIN_ACL, b"n" * 16)
+    assert shown.epoch == FIRST_EPOCH
     assert config_message.signature_holds(shown, CLUSTER, ADMIN.key)
 
 

@@ -23,6 +23,7 @@ from chaplain.journal.verdict_chain import NO_VERDICT, previous_of, verdict_hash
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Kind
 
+
 def without_its_packs(verdict: Verdict) -> Verdict:
     """As if no pack of the message had been applied."""
     entries = []

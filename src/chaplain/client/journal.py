@@ -33,7 +33,7 @@ from chaplain.client.journal_events import (
     Written,
 )
 from chaplain.client.outlets import Outlets
-from chaplain.client.petitioning import APPLIED, Petitioning
+from chaplain.client.petitioning import APPLIED, EXPIRED, Petitioning
 from chaplain.client.proof import pack_proof
 from chaplain.client.resolving import Resolving
 from chaplain.client.retrying import Retrying
@@ -281,6 +281,8 @@ class ClientJournal:
     def _decided(self, ask: _Ask, decided: Decided) -> None:
         if decided.kind == APPLIED:
             self._finish(ask, Returned(ask.wish.call, decided.acl))
+        elif decided.kind == EXPIRED:
+            self._fail(ask, Failure.UNKNOWN, decided.reason)
         else:
             self._fail(ask, Failure.REFUSED, decided.reason)
 

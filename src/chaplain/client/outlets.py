@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 from chaplain.client.journal_events import JournalEffect, Utter
 from chaplain.core import Report
-from chaplain.journal.client_messages import CALL_MAX, ClientMessage, Failed, NodeMessage, Open, Opened
-from chaplain.journal.config_message import ACL_BYTES
+from chaplain.journal.client_messages import CALL_MAX, ClientMessage, Decided, Failed, NodeMessage, Open, Opened
+from chaplain.journal.config_message import ACL_BYTES, EPOCH_BYTES
 
 OPEN_AGAIN_NS = 500_000_000
 """A node that does not open is asked again after this."""
@@ -37,7 +37,18 @@ Answer: TypeAlias = Callable[[int, NodeMessage, bytes], None]
 class Outlet:
     """One session."""
 
-    __slots__ = ("barred", "call", "credit_bytes", "due_ns", "instance", "leads", "ours", "ready", "used_bytes")
+    __slots__ = (
+        "barred",
+        "call",
+        "credit_bytes",
+        "due_ns",
+        "epoch",
+        "instance",
+        "leads",
+        "ours",
+        "ready",
+        "used_bytes",
+    )
 
     def __init__(self, instance: bytes) -> None:
         self.instance = instance
@@ -48,6 +59,8 @@ class Outlet:
         """Whether the node at the other end is reserved for us."""
         self.barred = ""
         """Why nothing of ours is taken there: it is reserved for others. Whatever else we want can be had."""
+        self.epoch = b""
+        """Token of the epoch that the node said last: configuration requests are signed with it."""
         self.credit_bytes = 0
         self.used_bytes = 0
         self.call = 0
@@ -191,6 +204,8 @@ class Outlets:
     def answered(self, now_ns: int, instance: bytes, call: int, message: NodeMessage, payload: bytes) -> None:
         asked = self._answers.get(call)
         if asked is not None and asked[0] == instance:
+            if isinstance(message, Decided) and len(message.epoch) == EPOCH_BYTES:
+                self._outlets[instance].epoch = message.epoch
             asked[1](now_ns, message, payload)
 
     def credit(self, instance: bytes, credit_bytes: int) -> None:
@@ -221,7 +236,7 @@ class Outlets:
         if isinstance(message, Failed):
             self.trouble = message.reason
             return
-        if not isinstance(message, Opened) or len(message.acl) != ACL_BYTES:
+        if not isinstance(message, Opened) or (len(message.acl), len(message.epoch)) != (ACL_BYTES, EPOCH_BYTES):
             self._effects.append(Report("an answer that was not asked for", "", {"message": type(message).__name__}))
             return
         if message.cluster != self.cluster:
@@ -231,7 +246,7 @@ class Outlets:
         outlet.ready = True
         self._closed.pop(outlet.instance, None)
         outlet.credit_bytes = max(outlet.credit_bytes, message.credit_bytes)
-        self.acl = message.acl
+        self.acl, outlet.epoch = message.acl, message.epoch
         if message.pack_bytes_max >= PACK_BYTES_LEAST:
             self.pack_bytes_max = min(message.pack_bytes_max, self.pack_bytes_max or message.pack_bytes_max)
         outlet.leads = max(0, message.leads)

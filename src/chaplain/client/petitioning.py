@@ -3,6 +3,11 @@
 Decides when a petition is sent again. The same octets are decided alike however often they are ordered, so a petition
 follows the session. Refuses to know what a decision means: it goes to whoever asked.
 
+A petition is signed in an epoch of the agreed order and expires with it. One that is refused as expired is signed again
+in the epoch that the answer names, with the same nonce, if it cannot be applied twice by that: if it is of a kind that
+changes nothing when it is repeated, or if the only copy that was ever sent is the one that was refused. Of any other an
+earlier copy may have been granted so long ago that nobody remembers it; whoever asked has to look.
+
 Bounds: `PETITIONS_MAX` at a time for users; lanes add a handful.
 """
 
@@ -12,10 +17,26 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeAlias
 
+import msgspec
+
 from chaplain.client.outlets import Outlets
 from chaplain.client.refusals import FULL
 from chaplain.journal.client_messages import Decided, Failed, NodeMessage, SubmitPetition
-from chaplain.journal.config_message import NO_ACL, NONCE_BYTES, ConfigMessage, entry_type_of, sign, stage_of
+from chaplain.journal.config_message import (
+    NO_ACL,
+    NONCE_BYTES,
+    AddIdentity,
+    ConfigMessage,
+    FenceLane,
+    LeaseLane,
+    MakeCheckpoint,
+    ReleaseLane,
+    RemoveIdentity,
+    RetireLane,
+    entry_type_of,
+    sign,
+    stage_of,
+)
 from chaplain.journal.request import REQUEST_ID_MAX
 from chaplain.link.identity import Identity
 
@@ -25,6 +46,11 @@ PAUSE_NS = 100_000_000
 OTHERS_NS = 3_000_000_000
 """How long another session is waited for, when the node at the only open one is not the one to ask."""
 APPLIED = "applied"
+EXPIRED = "expired"
+SIGNATURES_AT_ONCE = 2
+"""A petition that expires more often is signed again after a pause."""
+REPEATABLE = (AddIdentity, LeaseLane, RemoveIdentity, ReleaseLane, RetireLane, FenceLane, MakeCheckpoint)
+"""Kinds that change nothing more when they are granted twice, however long ago the first time was."""
 TRANSIENT = ("busy", "unknown", FULL)
 """Kinds of failure after which the same petition may be sent again."""
 
@@ -32,13 +58,17 @@ Verdict: TypeAlias = Callable[[int, Decided], None]
 
 
 class Petition:
-    __slots__ = ("call", "data", "due_ns", "message", "nonce", "refused_ns", "verdict")
+    __slots__ = ("call", "data", "due_ns", "message", "nonce", "refused_ns", "sends", "signatures", "verdict")
 
     def __init__(self, message: ConfigMessage, nonce: bytes, verdict: Verdict) -> None:
         self.message = message
         self.nonce = nonce
         self.verdict = verdict
         self.data = b""
+        self.signatures = 0
+        """How often it was signed."""
+        self.sends = 0
+        """How many copies of what was signed last may be under way."""
         self.call = 0
         self.due_ns = 0
         self.refused_ns = 0
@@ -97,8 +127,11 @@ class Petitioning:
         if outlets.chosen is None:
             return
         if not petition.data:
-            acl = outlets.acl or NO_ACL
-            petition.data = sign(petition.message, outlets.cluster, acl, petition.nonce, self._identity)
+            acl, epoch = outlets.acl or NO_ACL, outlets.chosen.epoch
+            petition.data = sign(petition.message, outlets.cluster, acl, petition.nonce, self._identity, epoch=epoch)
+            petition.signatures += 1
+            petition.sends = 0
+        petition.sends += 1
         entry_type, stage = entry_type_of(petition.message), stage_of(petition.message)
 
         def answer(now_ns: int, message: NodeMessage, payload: bytes) -> None:
@@ -116,12 +149,26 @@ class Petitioning:
                     self._outlets.shun(now_ns, message.reason)
                 return
             message = Decided(message.call, message.kind, message.reason, 0, NO_ACL, 0)
+        if isinstance(message, Decided) and message.kind == EXPIRED:
+            if isinstance(petition.message, REPEATABLE) or petition.sends == 1:
+                self._sign_again(now_ns, petition)
+                return
+            why = "it expired, and an earlier copy of it may have been granted: look before asking again"
+            message = msgspec.structs.replace(message, reason=why)
         if isinstance(message, Decided) and _sound(message):
             self._outlets.forget(petition.call)
             for number in [number for number, one in self._waiting.items() if one is petition]:
                 del self._waiting[number]
             self._outlets.full = ""
             petition.verdict(now_ns, message)
+
+    def _sign_again(self, now_ns: int, petition: Petition) -> None:
+        """No copy of what was signed can be granted any more."""
+        petition.data = b""
+        if petition.signatures < SIGNATURES_AT_ONCE:
+            self._send(now_ns, petition)
+        else:
+            petition.due_ns = min(petition.due_ns, now_ns + PAUSE_NS)
 
 
 def _may_move(now_ns: int, petition: Petition) -> bool:

@@ -245,6 +245,9 @@ class Writing:
     def _leased(self, now_ns: int, decided: Decided) -> None:
         assert self._phase is Phase.LEASING
         self._phase, self._petition = Phase.NONE, 0
+        if decided.kind == "unknown_lane":  # the one that this lease gave is over: another needs another nonce
+            self._lease(now_ns)
+            return
         if decided.kind != APPLIED or not decided.client_id:
             self._disown(now_ns, decided.reason)
             return

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from chaplain.journal.journal_events import Verified, Verify
-from chaplain.journal.signing import Check
+from chaplain.journal.signing import Check, ConfigCheck
 
 T = TypeVar("T")
 
@@ -31,11 +31,11 @@ class Checking(Generic[T]):
         self._ticket = 0
         self.new: list[tuple[T, tuple[int | None, ...]]] = []
         """What is to be asked for."""
-        self._items: list[Check] = []
+        self._items: list[Check | ConfigCheck] = []
         self._asked: deque[_Asked[T]] = deque()
         self._answers: dict[int, tuple[bool, ...]] = {}
 
-    def add(self, thing: T, checks: Sequence[Check | None]) -> None:
+    def add(self, thing: T, checks: Sequence[Check | ConfigCheck | None]) -> None:
         places: list[int | None] = []
         for check in checks:
             places.append(None if check is None else len(self._items))

@@ -161,6 +161,8 @@ class Opened(_Message, frozen=True):
     """The regime in which the node is master, as in `Leads`."""
     reserved: tuple[str, ...] = ()
     """The names of those whose packs the node takes; empty: everybody's."""
+    epoch: bytes = b""
+    """Token of the current epoch, as far as the node has executed: configuration requests are signed with it."""
 
 
 class Leads(_Message, frozen=True):
@@ -247,6 +249,8 @@ class Decided(_Message, frozen=True):
     client_id: int
     acl: bytes
     last_id: int
+    epoch: bytes = b""
+    """As in `Opened`. A request that was refused as `expired` is signed again with it."""
 
 
 class LaneIs(_Message, frozen=True):

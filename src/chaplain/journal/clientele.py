@@ -197,10 +197,11 @@ class Clientele:
             case Open():
                 names = (self._settings.node, self._execution.cluster, client.acl, client.name)
                 bound, reserved = self._settings.pack_bytes_max, self._seat.takes_from
-                yield Opened(message.call, *names, self._ingest.credit_of(instance), bound, self._leads, reserved)
+                credit, epoch = self._ingest.credit_of(instance), self._execution.state.epochs.token
+                yield Opened(message.call, *names, credit, bound, self._leads, reserved, epoch)
             case SubmitPetition():
                 petition = PassPetition(message.entry_type, message.stage, payload)
-                self.petitions.submit(now_ns, (instance, message.call), petition)
+                self.petitions.submit(now_ns, (instance, message.call), client.acl, petition)
             case AskLane():
                 self._attend(instance, client, message.client_id)
                 self.service.lane(instance, client, message)

@@ -1,30 +1,35 @@
 """Config requests of journal.txt, signed: those about clients, checkpoints, and the first stages of those about nodes.
 
-    data = fields of the type | signer 15 | nonce 16 | signature size 2 | signature
+    data = fields of the type | signer 15 | nonce 16 | epoch 16 | signature size 2 | signature
 
 Decides which octets are a configuration request and what its signature covers. Refuses to know whether it is granted.
 A signature covers cluster, entry type, stage and all data before the signature's size. Configuration is always signed
-with the Ed25519 key of an identity. Byte tables and hex examples: docs/protocol/journal-requests.md for clients,
-docs/protocol/configuration.md for nodes, docs/protocol/checkpoints.md for checkpoints.
+with the Ed25519 key of an identity, in an epoch of the agreed order, and expires with that epoch (`epochs`). Byte
+tables and hex examples: docs/protocol/journal-requests.md for clients, docs/protocol/configuration.md for nodes,
+docs/protocol/checkpoints.md for checkpoints.
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal import node_message
 from chaplain.journal.node_message import OPENING, AddNode, EntryType, NewSet, NodeMessage, RemoveNode, is_opening
-from chaplain.journal.signing import CONFIG_LABEL, WRAPPED_BYTES
-from chaplain.link.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, verify
+from chaplain.journal.signing import CONFIG_LABEL, WRAPPED_BYTES, ConfigCheck, holds
+from chaplain.link.identity import KEY_BYTES, SIGNATURE_BYTES, Identity
 from chaplain.wire.primitives import Cursor, put_number, put_string, put_strings
 
 ACL_BYTES = 15
 NO_ACL = bytes(ACL_BYTES)
 NONCE_BYTES = 16
+EPOCH_BYTES = 16
+NAME_BYTES = 16
 _ADMIN = 1
 _RETRY = b"retry of"
+_NAME_LABEL = b"chaplain configuration request\0"
 
 
 class AddIdentity(Frozen, frozen=True):
@@ -91,6 +96,8 @@ class Petition(Frozen, frozen=True):
     """ACL id of who asks."""
     nonce: bytes
     """Drawn once for each wish; asking again with the same one gives the same answer."""
+    epoch: bytes
+    """Token of the epoch in which it was signed."""
     signature: bytes
     covered: bytes
     """The data that the signature covers."""
@@ -168,18 +175,30 @@ def _client(client_id: int, acl: bytes) -> bytes:
     return put_number(client_id, 4) + acl
 
 
-def sign(message: ConfigMessage, cluster: str, signer: bytes, nonce: bytes, identity: Identity) -> bytes:
-    """The data of a config entry."""
-    if len(signer) != ACL_BYTES or len(nonce) != NONCE_BYTES:
-        raise ValueError(f"a signer has {ACL_BYTES} octets, a nonce {NONCE_BYTES}")
-    covered = encode_fields(message) + signer + nonce
+def sign(
+    message: ConfigMessage, cluster: str, signer: bytes, nonce: bytes, identity: Identity, *, epoch: bytes
+) -> bytes:
+    """The data of a config entry, signed in the epoch with this token."""
+    if (len(signer), len(nonce), len(epoch)) != (ACL_BYTES, NONCE_BYTES, EPOCH_BYTES):
+        raise ValueError(f"a signer has {ACL_BYTES} octets, a nonce {NONCE_BYTES}, an epoch {EPOCH_BYTES}")
+    covered = encode_fields(message) + signer + nonce + epoch
     signature = identity.sign(CONFIG_LABEL, _signed(cluster, message, covered))
     return covered + put_number(len(signature), 2) + signature
 
 
+def request_name(petition: Petition) -> bytes:
+    """Names a request, whichever epoch it was signed in: all but epoch and signature is in it."""
+    asked = bytes((entry_type_of(petition.message),)) + petition.covered[:-EPOCH_BYTES]
+    return sha256(_NAME_LABEL + asked).digest()[:NAME_BYTES]
+
+
+def check_of(petition: Petition, cluster: str, key: bytes) -> ConfigCheck:
+    """What `signing.holds` has to look at."""
+    return ConfigCheck(key, _signed(cluster, petition.message, petition.covered), petition.signature)
+
+
 def signature_holds(petition: Petition, cluster: str, key: bytes) -> bool:
-    message = _signed(cluster, petition.message, petition.covered)
-    return verify(key, CONFIG_LABEL, message, petition.signature)
+    return holds(check_of(petition, cluster, key))
 
 
 def _signed(cluster: str, message: ConfigMessage, covered: bytes) -> bytes:
@@ -192,12 +211,13 @@ def decode(entry_type: int, stage: int, data: bytes) -> Petition:
     cursor = Cursor(data)
     message = _fields(cursor, entry_type)
     signer, nonce = cursor.take(ACL_BYTES, "signer"), cursor.take(NONCE_BYTES, "nonce")
+    epoch = cursor.take(EPOCH_BYTES, "epoch")
     covered = data[: cursor.position]
     signature = cursor.take(cursor.number(2, "signature size"), "signature")
     cursor.end("configuration")
     if len(signature) != SIGNATURE_BYTES:
         raise Malformed(f"configuration: a signature has {SIGNATURE_BYTES} octets, not {len(signature)}")
-    return Petition(message, signer, nonce, signature, covered)
+    return Petition(message, signer, nonce, epoch, signature, covered)
 
 
 def _fields(cursor: Cursor, entry_type: int) -> ConfigMessage:

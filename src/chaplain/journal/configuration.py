@@ -4,14 +4,19 @@ Decides whether a petition is granted and what it changes, from the state and th
 asked over which connection: a signature by an identity of the state is all that counts. What a change of nodes does is
 decided in `assembly`; its later stages bear no signature, for only a master can order them.
 
-| petition | who may | asked again |
+A request is accepted in the epoch in which it was signed and in those right behind it (`epochs`). A request that was
+decided is remembered for as long, so a copy of it changes nothing, whoever brings it and however late.
+
+| petition | who may | a copy of it, or the same request signed again |
 |---|---|---|
 | Add Client, new identity | an admin | same nonce, same signer: the same ACL id, even when it has been removed since |
-| Add Client, lane | the identity | same nonce: the same lane, while there is one |
+| Add Client, lane | the identity | the same lane; UNKNOWN_LANE once that lane is over |
 | Remove Client, identity | an admin, or the identity; never the last admin | nothing more happens |
 | Remove Client, lane, for good or remembered; Fence | an admin, or its identity | nothing more happens |
-| Checkpoint | an admin | there is another one |
-| everything about nodes | an admin | same nonce, same signer: the same change |
+| Checkpoint | an admin | the same checkpoint |
+| everything about nodes | an admin | the same change |
+| anything that was refused | | a copy: the same refusal; signed in a later epoch: decided anew |
+| a lane that was refused | | decided anew |
 
 Invariants: an ACL id and a client id are given once; a name and a key have at most one active identity; asking never
 leaves a cluster without an admin.
@@ -40,6 +45,7 @@ from chaplain.journal.config_message import (
     acl_id,
 )
 from chaplain.journal.decided import ConfigVerdict
+from chaplain.journal.epochs import Decision, Epoch
 from chaplain.journal.facts import Client, Lane, Status
 from chaplain.journal.lanes import make_room, retired
 from chaplain.journal.node_message import AddNode, NewSet, NodeMessage, RemoveNode, Step, decode_step, is_opening
@@ -71,7 +77,17 @@ class Configuration:
             return _refused(Reason.UNKNOWN_SIGNER)
         if not config_message.signature_holds(petition, self._cluster, signer.key):
             return _refused(Reason.SIGNATURE)
-        return self._grant(draft, number, petition, signer)
+        epoch = draft.epochs.find(petition.epoch)
+        if epoch is None:
+            return _refused(Reason.EXPIRED)
+        name = config_message.request_name(petition)
+        known = draft.epochs.decision(name)
+        if known is not None and (repeated := _repeated(draft, petition, known, epoch)) is not None:
+            return repeated
+        verdict = self._grant(draft, number, petition, signer)
+        if verdict.reason is Reason.APPLIED or not isinstance(petition.message, LeaseLane):
+            draft.epochs.remember(Decision(name, epoch.index, verdict.reason, verdict.acl))
+        return verdict
 
     def _grant(self, draft: Draft, number: int, petition: Petition, signer: Client) -> ConfigVerdict:
         message = petition.message
@@ -135,6 +151,24 @@ class Configuration:
 
 def _refused(reason: Reason) -> ConfigVerdict:
     return ConfigVerdict(0, reason)
+
+
+def _repeated(draft: Draft, petition: Petition, known: Decision, epoch: Epoch) -> ConfigVerdict | None:
+    """The answer to a request that was decided before; None if deciding it again does no harm."""
+    if known.reason != Reason.APPLIED:
+        return _refused(Reason(known.reason)) if epoch.index <= known.epoch else None
+    match petition.message:
+        case LeaseLane():
+            lane = draft.leased(petition.signer, petition.nonce)
+            if lane is None:
+                return _refused(Reason.UNKNOWN_LANE)
+            return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
+        case AddNode() | RemoveNode() | NewSet() | MakeCheckpoint():
+            return ConfigVerdict(0, Reason.APPLIED, acl=known.acl)
+        case AddIdentity() | RemoveIdentity() | ReleaseLane() | RetireLane() | FenceLane():
+            return None  # decided by ids that are never given twice: nothing more happens
+        case _:
+            assert_never(petition.message)
 
 
 def _change(draft: Draft, number: int, petition: Petition, message: NodeMessage, signer: Client) -> ConfigVerdict:

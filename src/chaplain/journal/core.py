@@ -181,7 +181,8 @@ class JournalCore:
                 self._reading.resume()
                 self._promotion.pump()
             case Verified():
-                self._to_ingest(now_ns, event)
+                part, ticket = self._slips.checked(event.ticket)
+                self._verified(now_ns, part, Verified(ticket, event.results))
             case Rehearsed():
                 self._to_ingest(now_ns, event)
                 self._drained(now_ns)  # it may come after the round's end, and nothing else may come for long
@@ -223,6 +224,9 @@ class JournalCore:
 
     def _drained(self, now_ns: int) -> None:
         """What was checked at once goes into the batch that is formed now."""
+        if self._petitions.restless:
+            self._petitions.drained()
+            self._flush(now_ns)  # those that are checked at once are ordered now: nothing else may come for long
         if self.ingest.restless and self._to_ingest(now_ns, Drained()):
             self._to_ingest(now_ns, Drained())
         if self.serializer.presides:
@@ -257,14 +261,24 @@ class JournalCore:
             case Report() | Rehearse():
                 self._out.append(effect)
             case Verify():
-                if len(effect.items) > self.settings.checks_inline_max:
-                    self._out.append(effect)
-                    return False
-                self._to_ingest(now_ns, Verified(effect.ticket, tuple(map(holds, effect.items))))
-                return True
+                return self._check(now_ns, "ingest", effect)
             case _:
                 assert_never(effect)
         return False
+
+    def _check(self, now_ns: int, part: str, effect: Verify) -> bool:
+        """Have signatures checked elsewhere; says whether they were so few that it was done at once."""
+        if len(effect.items) > self.settings.checks_inline_max:
+            self._out.append(self._slips.check(part, effect))
+            return False
+        self._verified(now_ns, part, Verified(effect.ticket, tuple(map(holds, effect.items))))
+        return True
+
+    def _verified(self, now_ns: int, part: str, event: Verified) -> None:
+        if part == "ingest":
+            self._to_ingest(now_ns, event)
+        else:
+            self._petitions.verified(now_ns, event)
 
     def _to_both(self, now_ns: int, event: Started | Stopping | SpaceTold | PeerUp | PeerDown) -> None:
         self._to_ingest(now_ns, event)
@@ -332,6 +346,8 @@ class JournalCore:
                 self._mail.to_client(effect)
             case ReadLog():
                 self._out.append(self._slips.read(part, effect))
+            case Verify():
+                self._check(now_ns, part, effect)
             case Report():
                 self._out.append(effect)
 
@@ -438,7 +454,7 @@ class JournalCore:
             case peer_messages.Ack():
                 self._to_ingest(now_ns, AckCame(node, message.reached))
             case peer_messages.PassPetition():
-                self._petitions.passed(message)
+                self._petitions.passed(node, message)
             case peer_messages.Drained():
                 self._to_order(now_ns, IngestDrained(node))
             case peer_messages.Removed():

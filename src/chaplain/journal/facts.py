@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from chaplain.core import Frozen
+from chaplain.journal import epochs
 from chaplain.journal.assembly import Assembly
 from chaplain.journal.verdict_chain import NO_VERDICT
 
@@ -174,3 +175,4 @@ class Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     assembly: Assembly
     holding: Held
     past: Past
+    epochs: epochs.Exported

@@ -12,6 +12,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.journal.assembly import Assembly, Placed, founded, without_data
+from chaplain.journal.epochs import EpochBounds
 from chaplain.journal.signing import SignatureType
 
 SECOND = 10**9
@@ -37,6 +38,8 @@ class Policy(Frozen, frozen=True, array_like=True):
     """Behind so many octets of ingest messages there is a checkpoint, without anybody asking."""
     databases_max: int = 64
     """Streams with statements that are executed; the first ones that there were."""
+    epochs: EpochBounds = EpochBounds()
+    """For how long a signed configuration request is accepted."""
 
 
 class Member(Frozen, frozen=True, array_like=True):

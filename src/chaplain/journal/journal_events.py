@@ -26,7 +26,7 @@ from chaplain.journal.order_events import (
     Started,
 )
 from chaplain.journal.peer_messages import PeerMessage
-from chaplain.journal.signing import Check
+from chaplain.journal.signing import Check, ConfigCheck
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Expel, Whisper
 from chaplain.wire.parcel import Parcel
@@ -43,7 +43,7 @@ class Verify(Frozen, frozen=True):
     """Compute `signing.holds` of each item, anywhere, and answer with `Verified`. Answers may come in any order."""
 
     ticket: int
-    items: tuple[Check, ...]
+    items: tuple[Check | ConfigCheck, ...]
 
 
 class Verified(Frozen, frozen=True):

@@ -41,7 +41,9 @@ class JournalSettings(Frozen, frozen=True):
     """Whether what they want executed is tried out before it is ordered, if this node can."""
 
     petitions_max: int = 1024
-    """Configuration requests that wait to be decided."""
+    """Configuration requests that wait to be decided; a client is answered with `busy` beyond it."""
+    petitions_per_client_max: int = 128
+    """How many of them one client may have, or another node."""
     petition_bytes_max: int = 64 * 1024
     petition_retry_ns: int = 500 * MILLISECOND
     petition_ns: int = 30 * SECOND

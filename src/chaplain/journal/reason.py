@@ -36,6 +36,7 @@ class Reason(IntEnum):
     UNKNOWN_CLIENT = 27
     BAD_SECRET = 28
     LAST_ADMIN = 29
+    EXPIRED = 30
     CHANGE_UNDER_WAY = 40
     UNKNOWN_NODE = 41
     NODE_TAKEN = 42

@@ -42,6 +42,7 @@ REASONS = {
     Reason.UNKNOWN_CLIENT: "there is no such client",
     Reason.BAD_SECRET: "the key or the wrapped secret does not fit the signature type",
     Reason.LAST_ADMIN: "it is the only admin, and without one nobody can be let in: add another with --admin first",
+    Reason.EXPIRED: "it was signed too many messages ago, or in an epoch that there never was: sign it again",
     Reason.CHANGE_UNDER_WAY: "another change of these nodes is under way: `cluster status` shows its stage",
     Reason.UNKNOWN_NODE: "there is no such node, or it was removed: `member add` lets one in",
     Reason.NODE_TAKEN: "this node id was given before, and ids are never given again: choose another",

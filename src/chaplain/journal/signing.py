@@ -25,7 +25,7 @@ from chaplain.journal.request import REQUEST_LABEL, check_pack, signed_octets
 from chaplain.link.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, verify
 from chaplain.segment.pack import PACK_HEAD_BYTES, stated_digest, with_signature
 
-CONFIG_LABEL = b"chaplain configuration 1"
+CONFIG_LABEL = b"chaplain configuration 2"
 SECRET_BYTES = 32
 HMAC_BYTES = 32
 WRAP_NONCE_BYTES = 12
@@ -56,7 +56,17 @@ class Check(Frozen, frozen=True):
     raw: bytes | memoryview
 
 
-def holds(check: Check) -> bool:
+class ConfigCheck(Frozen, frozen=True):
+    """One configuration request to be checked: did the holder of the key sign this message?"""
+
+    key: bytes
+    message: bytes
+    signature: bytes
+
+
+def holds(check: Check | ConfigCheck) -> bool:
+    if isinstance(check, ConfigCheck):
+        return verify(check.key, CONFIG_LABEL, check.message, check.signature)
     try:
         head = check_pack(check.raw)
     except Malformed:

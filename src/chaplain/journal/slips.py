@@ -1,7 +1,7 @@
-"""The host's numbers for what the parts of a journal ask of its disk.
+"""The host's numbers for what the parts of a journal ask of its disk, and for checks of signatures.
 
-Each part numbers its own writes and reads; the host sees numbers of ours. Writes are told in the order in which they
-were asked for, so telling one tells all before it.
+Each part numbers its own writes, reads and checks; the host sees numbers of ours. Writes are told in the order in which
+they were asked for, so telling one tells all before it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from chaplain.core import Persist
+from chaplain.journal.journal_events import Verify
 from chaplain.journal.order_events import ReadLog
 
 
@@ -20,6 +21,8 @@ class Slips:
         self._ticket = 0
         self._tokens: dict[int, tuple[str, int]] = {}
         self._token = 0
+        self._checks: dict[int, tuple[str, int]] = {}
+        self._check = 0
 
     def write(self, part: str, effect: Persist) -> Persist:
         self._ticket += 1
@@ -40,3 +43,12 @@ class Slips:
     def took(self, token: int) -> tuple[str, int]:
         """Whose read it was, and what they call it."""
         return self._tokens.pop(token)
+
+    def check(self, part: str, effect: Verify) -> Verify:
+        self._check += 1
+        self._checks[self._check] = (part, effect.ticket)
+        return Verify(self._check, effect.items)
+
+    def checked(self, ticket: int) -> tuple[str, int]:
+        """Whose check it was, and what they call it."""
+        return self._checks.pop(ticket)

@@ -4,6 +4,7 @@
     lanes       by client id                  proofs   of those who signed two things for one id
     assembly    the nodes, and who serializes
     holding     what is staged and committed, see there
+    epochs      which configuration requests are accepted, and what was decided about them
     past        what the log may do without, and which databases it has filled
 
 Decides nothing: rules are in `lanes`, `configuration` and `execution`. A `Draft` lies over the state, so that a
@@ -25,6 +26,7 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal.config_message import acl_id
+from chaplain.journal.epochs import Epochs, EpochsDraft
 from chaplain.journal.facts import Client, Export, Held, Lane, Moment, Past, Proof, Tail
 from chaplain.journal.founding import Founding
 from chaplain.journal.holding import Holding, HoldingDraft
@@ -69,6 +71,7 @@ class State:
         self.databases: dict[str, int] = {}
         self.verdict = NO_VERDICT
         """Hash of the verdict on the last message."""
+        self.epochs = Epochs(founding.policy.epochs, genesis)
         self.leases: dict[tuple[bytes, bytes], int] = {}
         self.lane_counts: dict[bytes, int] = {}
         self._clients_hash = MappingHash(lambda: self.clients)
@@ -154,6 +157,7 @@ class State:
             self.assembly,
             holding,
             Past(self.weight_bytes, self.released, tuple(self.databases.items()), self.verdict),
+            self.epochs.export(),
         )
 
 
@@ -186,6 +190,7 @@ def load(founding: Founding, data: bytes) -> State:
     state.holding = Holding(exported.holding)
     state.weight_bytes, state.released = exported.past.weight_bytes, exported.past.released
     state.databases, state.verdict = dict(exported.past.databases), exported.past.verdict
+    state.epochs.load(exported.epochs)
     if state.export() != data:
         raise Malformed("state: not in its one form")
     return state
@@ -225,6 +230,7 @@ class Draft:
         self.writings: dict[str, Writing] = {}
         self._tails: dict[str, Tail] | None = None
         self.holding = HoldingDraft(state.holding)
+        self.epochs = EpochsDraft(state.epochs)
         self.weight_bytes = state.weight_bytes
         self.released = state.released
         self.checkpoint = False
@@ -338,6 +344,7 @@ class Draft:
             state.proofs = {**self._proofs, **state.proofs}
         state.journals.update(self._journals)
         self.holding.commit()
+        self.epochs.commit(self.moment.index, self.moment.hash)
         state.weight_bytes = 0 if self.checkpoint else self.weight_bytes
         state.released = self.released
         state.databases.update(self._databases)

@@ -26,8 +26,15 @@ from chaplain.journal.client_messages import (
     SubmitPetition,
     Write,
 )
-from chaplain.journal.cluster_message import Reference
-from chaplain.journal.config_message import FenceLane, LeaseLane, RemoveIdentity, RetireLane, entry_type_of
+from chaplain.journal.cluster_message import Reference, genesis
+from chaplain.journal.config_message import (
+    EPOCH_BYTES,
+    FenceLane,
+    LeaseLane,
+    RemoveIdentity,
+    RetireLane,
+    entry_type_of,
+)
 from chaplain.journal.ingest_message import IngestEntry
 from chaplain.journal.journal_events import Told
 from chaplain.journal.peer_messages import AskState, Covered, PassPetition, Payload, PeerMessage, StatePiece
@@ -68,6 +75,8 @@ class SimClient:
         self._next_id = 1
         self.lane = 0
         self._nonce = self.rng.randbytes(16)
+        self._epoch = genesis(workload.founding.cluster)[:EPOCH_BYTES]
+        """As a node told it last."""
         self.outbox: dict[int, tuple[int, IngestEntry, int]] = {}
         """Unanswered packs by first id: last id, the pack, and when it was made."""
         self.runs: list[Run] = []
@@ -129,7 +138,9 @@ class SimClient:
 
     def _petition(self, world: World, message: config_message.ConfigMessage, nonce: bytes) -> None:
         self._calls += 1
-        data = config_message.sign(message, self._workload.founding.cluster, self.acl, nonce, self.identity)
+        cluster, epoch = self._workload.founding.cluster, self._epoch
+        data = config_message.sign(message, cluster, self.acl, nonce, self.identity, epoch=epoch)
+        self._workload.signed.append(PassPetition(entry_type_of(message), 0, data))
         self._say(world, SubmitPetition(self._calls, entry_type_of(message), 0), data)
 
     def make_pack(self, first_id: int, stream: str, signer: Identity | None = None) -> IngestEntry:
@@ -204,6 +215,9 @@ class SimClient:
             del self.outbox[first_id]
 
     def _decided(self, message: Decided) -> None:
+        self._epoch = message.epoch
+        if message.kind == "unknown_lane" and not self.lane:
+            self._nonce = self.rng.randbytes(16)  # the lane that this lease gave is over
         if message.kind == "applied" and not self.lane and message.client_id:
             self.lane = message.client_id
             self._next_id = message.last_id + 1
@@ -316,12 +330,15 @@ class Rogue:
         return client.make_pack(first_id, stream, signer.identity)
 
     def _petition(self) -> PassPetition:
-        """What only others may ask for, or what nobody signed."""
+        """What only others may ask for, what nobody signed, or what somebody signed before."""
+        if self._workload.signed and self._rng.random() < 0.4:
+            return self._rng.choice(self._workload.signed)
         client, other = self._rng.choice(self._workload.clients), self._rng.choice(self._workload.clients)
         wishes = (LeaseLane(client.acl), FenceLane(client.lane or 1), RemoveIdentity(client.acl))
         message = self._rng.choice(wishes)
         cluster, nonce = self._workload.founding.cluster, self._rng.randbytes(16)
-        data = config_message.sign(message, cluster, client.acl, nonce, other.identity)
+        epoch = genesis(cluster)[:EPOCH_BYTES]
+        data = config_message.sign(message, cluster, client.acl, nonce, other.identity, epoch=epoch)
         if client is other:
             data = data[:-1] + bytes((data[-1] ^ 1,))
         return PassPetition(entry_type_of(message), 0, data)

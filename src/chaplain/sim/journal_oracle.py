@@ -16,7 +16,7 @@ from nacl.signing import VerifyKey
 
 from chaplain.errors import Malformed
 from chaplain.journal import config_message, ingest_message, transaction
-from chaplain.journal.cluster_message import Body, ConfigEntry
+from chaplain.journal.cluster_message import Body, ConfigEntry, encode_body, genesis
 from chaplain.journal.config_message import (
     AddIdentity,
     FenceLane,
@@ -60,6 +60,13 @@ class Oracle:
             self._clients[acl_id(0, 0, number + 1)] = OracleClient(seed.key, seed.name, seed.writes, seed.admin)
         self._lanes: dict[int, OracleLane] = {}
         self._leases = 0
+        self._epochs = [(genesis(founding.cluster)[:16], 0)]
+        """Token and first message of each epoch in which a request may have been signed; the last one is current."""
+        self._epoch_requests = 0
+        self._answers: dict[tuple[int, bytes], tuple[int, str]] = {}
+        """Of every request that was decided: the epoch in which it was signed, and what was decided."""
+        self._asked: set[tuple[int, bytes]] = set()
+        """Requests that the current message decides."""
         self.rows: dict[str, list[tuple[int, int, bytes]]] = {}
         """Every message of each stream: lane, request id, value."""
         self._staged: dict[tuple[int, int], tuple[int, str, bytes, bytes, Pack]] = {}
@@ -86,7 +93,18 @@ class Oracle:
                 assert sha256(payload).digest() == entry.digest
                 decided.append(self._write_all(body, payload, entry.reference))
         self._link()
+        self._end_epoch(body)
         return decided
+
+    def _end_epoch(self, body: Body) -> None:
+        bounds = self._founding.policy.epochs
+        self._epoch_requests += len(self._asked)
+        self._asked.clear()
+        old = body.index - self._epochs[-1][1] >= bounds.epoch_messages
+        if old or self._epoch_requests >= bounds.epoch_requests:
+            digest = sha256(b"chaplain cluster chain\0" + body.previous + encode_body(body)).digest()
+            self._epochs = [*self._epochs, (digest[:16], body.index)][-bounds.epochs_kept :]
+            self._epoch_requests = 0
 
     def _link(self) -> None:
         label = b"chaplain stream chain\0"
@@ -232,6 +250,27 @@ class Oracle:
             return "unknown_signer", 0
         if not config_message.signature_holds(petition, self._founding.cluster, signer.key):
             return "signature", 0
+        signed = [index for token, index in self._epochs if token == petition.epoch]
+        if not signed:
+            return "expired", 0
+        name = (entry.entry_type, petition.covered[:-16])
+        epoch, answer = self._answers.get(name, (-1, ""))
+        if epoch >= self._epochs[0][1]:
+            if answer != "applied" and signed[0] <= epoch:
+                return answer, 0
+            if answer == "applied" and isinstance(petition.message, LeaseLane):
+                return self._leased(petition.signer, petition.nonce) or ("unknown_lane", 0)
+            if answer == "applied" and isinstance(petition.message, MakeCheckpoint):
+                return "applied", 0
+        kind, lane = self._grant(body, number, petition, signer)
+        if kind == "applied" or not isinstance(petition.message, LeaseLane):
+            self._answers[name] = (signed[0], kind)
+            self._asked.add(name)
+        return kind, lane
+
+    def _grant(
+        self, body: Body, number: int, petition: config_message.Petition, signer: OracleClient
+    ) -> tuple[str, int]:
         message = petition.message
         match message:
             case LeaseLane():
@@ -262,12 +301,17 @@ class Oracle:
     def _lease(self, body: Body, signer: bytes, nonce: bytes, message: LeaseLane) -> tuple[str, int]:
         if message.acl != signer:
             return "refused", 0
-        for client_id, lane in self._lanes.items():
-            if (lane.acl, lane.nonce) == (signer, nonce):
-                return "applied", client_id
+        if known := self._leased(signer, nonce):
+            return known
         self._leases += 1
         self._lanes[self._leases] = OracleLane(signer, nonce, body.timestamp_ns)
         return "applied", self._leases
+
+    def _leased(self, signer: bytes, nonce: bytes) -> tuple[str, int] | None:
+        for client_id, lane in self._lanes.items():
+            if (lane.acl, lane.nonce) == (signer, nonce):
+                return "applied", client_id
+        return None
 
     def _remove(self, message: RemoveIdentity, asking: bytes, signer: OracleClient) -> str:
         client = self._clients.get(message.acl)

@@ -81,8 +81,9 @@ BUGS = [
     _bug(
         "a look commits",
         "execution",
-        "        return Preview(verdict.encode(plan.executed.verdict), plan.parts)",
-        "        plan.draft.commit()\n        return Preview(verdict.encode(plan.executed.verdict), plan.parts)",
+        "        return self._plan_for(body, tuple(payloads), digest).preview\n",
+        "        plan = self._plan_for(body, tuple(payloads), digest)\n"
+        "        plan.draft.commit()\n        return plan.preview\n",
     ),
     _bug(
         "forget that a lane was leased",

@@ -38,6 +38,7 @@ from chaplain.journal.cluster_message import genesis
 from chaplain.journal.config_message import acl_id
 from chaplain.journal.core import JournalCore
 from chaplain.journal.decided import Executed
+from chaplain.journal.epochs import EpochBounds
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.founding import ALL_STREAMS, Founding, FoundingClient, Member, Policy
 from chaplain.journal.ingest_message import IngestEntry
@@ -46,6 +47,7 @@ from chaplain.journal.journal_settings import JournalSettings
 from chaplain.journal.log import jot_name, records_between, standing_name
 from chaplain.journal.order_events import LogRead, ReadLog, Settled, Started
 from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.peer_messages import PassPetition
 from chaplain.journal.roster import ROSTER_FILE
 from chaplain.journal.signing import holds
 from chaplain.link.events import Peer
@@ -235,6 +237,8 @@ class Requests(Workload):
         """Whether somebody has a copy of the clients' keys."""
         self.made: list[IngestEntry] = []
         """Every pack that anybody signed."""
+        self.signed: list[PassPetition] = []
+        """Every configuration request that a client signed."""
         rogue = self.numbers[-1] + 1
         self._keys = {number: _identity(f"node {number}") for number in (*self.numbers, rogue)}
         people = (
@@ -297,7 +301,8 @@ class Requests(Workload):
         return self.enough(voting) or (len(healed) == len(self.names) and not forgotten)
 
     def policy(self, rng: Random) -> Policy:
-        return Policy(remembered_packs=3, lane_idle_ns=rng.choice((15, 60, 10_000)) * SECOND)
+        idle_ns, bounds = rng.choice((15, 60, 10_000)) * SECOND, EpochBounds(3, rng.choice((30, 300)), 8)
+        return Policy(remembered_packs=3, lane_idle_ns=idle_ns, epochs=bounds)
 
     def number(self, name: str) -> int:
         return self.numbers[self.names.index(name)]
