@@ -61,6 +61,96 @@ def test_one_of_three_that_lost_it_gets_it_back() -> None:
     assert any(message.hash == agreed[1] for message in cluster[holders[0]].agreed)
 
 
+@pytest.mark.parametrize("boot", [b"boot            ", b"another boot    "])
+def test_log_that_ends_before_its_jot_is_lost_on_the_same_boot_only(boot: bytes) -> None:
+    """On another boot the jot may have reached the disk before records that were never synced."""
+    cluster = Cluster(3)
+    cluster.run(3)
+    cluster.arrive()
+    cluster.run(0.05)
+    desk = follower(cluster)
+    before = bytes(desk.files[SEGMENT])
+    cluster.arrive()
+    cluster.settle()
+    cluster.kill(desk.node)
+    desk.files[SEGMENT][:] = before  # the disk lost the last write, and the record that ends the log stands there still
+    desk.boot = boot
+    cluster.restart(desk.node)
+    desk.write()
+    assert state(desk) is (State.LOST if boot == b"boot            " else State.SOUND)
+    cluster.run(3)
+    assert state(desk) is State.SOUND
+    assert desk.core.agreed == cluster.master().core.agreed
+
+
+def test_message_that_one_of_two_holders_lost_to_its_disk_is_not_replaced() -> None:
+    """The third never had it, and the other holder is down: nobody may be elected, or the message would be another."""
+    cluster = Cluster(3)
+    cluster.run(3)
+    cluster.arrive()
+    cluster.run(0.05)
+    master, (victim, third) = cluster.master(), cluster.followers()
+    before = bytes(cluster[victim].files[SEGMENT])
+    cluster.cut |= {(master.node, third)}
+    cluster.arrive()
+    cluster.settle()
+    agreed = master.core.agreed
+    assert cluster[third].core.agreed[0] < agreed[0]
+    for node in cluster.nodes:
+        cluster.kill(node, told=False)
+    cluster[victim].files[SEGMENT][:] = before
+    cluster.cut.clear()
+    for node in (victim, third):
+        cluster.restart(node)
+    cluster.run(12)
+    assert not [desk.node for desk in cluster.up() if desk.core.role is Role.MASTER]
+    assert state(cluster[victim]) is State.LOST
+    cluster.restart(master.node)
+    cluster.run(8)
+    assert state(cluster[victim]) is State.SOUND
+    assert any(message.hash == agreed[1] for message in cluster[third].agreed)
+
+
+def test_node_in_doubt_does_not_go_on_with_one_that_lost_records() -> None:
+    """Of two holders one is lost and one in doubt; the third answers that it is sound, and never had the message."""
+    cluster, (lost, doubtful), _ = acknowledged_by_two()
+    for node in (lost, doubtful):
+        damage(cluster[node], positions(cluster[node])[-1][0] + 60)
+    cluster[doubtful].boot = b"another boot    "
+    for node in cluster.nodes:
+        cluster.restart(node)
+    cluster.run(12)
+    assert state(cluster[lost]) is State.LOST
+    assert state(cluster[doubtful]) is State.DOUBTFUL
+    assert not [desk.node for desk in cluster.up() if desk.core.role is Role.MASTER]
+
+
+@pytest.mark.parametrize("content", [b"", bytes(44)])
+def test_jot_without_content_is_what_a_power_cut_leaves(content: bytes) -> None:
+    cluster = Cluster(3)
+    cluster.run(3)
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files["journal.jot"][:] = content
+    cluster.restart(desk.node)
+    desk.write()
+    assert state(desk) is State.SOUND
+
+
+def test_damaged_jot_takes_the_vote_until_caught_up() -> None:
+    """It may have been the only evidence that the disk lost a record."""
+    cluster = Cluster(3)
+    cluster.run(3)
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files["journal.jot"][30] ^= 1
+    cluster.restart(desk.node)
+    desk.write()
+    assert state(desk) is State.DOUBTFUL
+    cluster.run(3)
+    assert state(desk) is State.SOUND
+
+
 def lose_the_beginning(cluster: Cluster, node: int) -> None:
     """Its first segment is gone when it comes back; it fetches what was there."""
     cluster.kill(node)

@@ -382,6 +382,47 @@ def test_a_life_that_was_forgotten_too_is_not_used_again(cluster: Cluster) -> No
     assert desk.said(others[1])[-1].life == 5  # type: ignore[union-attr]
 
 
+def test_vote_that_was_forgotten_is_not_given_again_after_standing_is_regained(cluster: Cluster) -> None:
+    """A node that lost its memory may have voted in any regime up to the highest that others answer."""
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    others = [node for node in cluster.nodes if node != desk.node]
+    desk.start()
+    desk.step(Started())
+    for _ in range(2):  # which lives do you know; what do you hold
+        while desk.persists:
+            desk.write()
+        for node in others:
+            asked = desk.said(node)[-1]
+            assert isinstance(asked, Question)
+            desk.hear(node, Answer(asked.nonce, 7, 0, 0, State.SOUND, 0, {}))
+    while desk.persists:
+        desk.write()
+    assert state(desk) is State.SOUND
+    desk.hear(others[0], AskVote(7, 1000, KNOWN_AGREED, True))
+    desk.hear(others[1], AskVote(8, 1000, KNOWN_AGREED, True))
+    while desk.persists:
+        desk.write()
+    votes = {node: [one for one in desk.said(node) if isinstance(one, Vote)] for node in others}
+    assert [vote.granted for vote in votes[others[0]]] == [False]
+    assert [vote.granted for vote in votes[others[1]]] == [True]
+
+
+def test_mark_behind_a_damaged_message_says_how_far_the_log_went(cluster: Cluster) -> None:
+    """Also without a jot: nobody is voted for who has less than the mark calls agreed."""
+    desk = follower(cluster)
+    cluster.run(1)
+    agreed = desk.core.agreed[0]
+    start = next(start for start, _, index in positions(desk) if index == agreed)
+    damage(desk, start + 20)
+    files = {name: bytes(data) for name, data in desk.files.items()}
+    found = recover("journal", segments_of(files), None, desk.boot, Moment(0, 0, 0, genesis("tested")))
+    assert max(found.groups) == agreed - 1
+    assert found.floor[0] == agreed
+
+
 def test_damage_behind_the_last_message_is_doubt(cluster: Cluster) -> None:
     """A mark or a stamp was there, or a message: something that was synced, and is not known any more."""
     desk = follower(cluster)

@@ -88,12 +88,6 @@ def test_three_of_five_with_one_in_doubt_wait_for_a_fourth(seed: int) -> None:
     assert outcome.counts["liveness not demanded"] == 1
 
 
-@pytest.mark.planted_texts
-@pytest.mark.parametrize("name", sorted(BUGS))
-def test_bugs_can_still_be_planted(name):
-    planted.mutated(BUGS[name])
-
-
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_caught(name):
     verdict = planted.judge("journal", dataclasses.replace(BUGS[name], seeds=20))

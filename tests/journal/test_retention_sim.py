@@ -1,13 +1,9 @@
-"""Checkpoints and dropped segments in the simulator: a few seeds; the campaign has the others, and the planted bugs."""
+"""Checkpoints and dropped segments in the simulator: a few seeds; campaigns have the others, and the planted bugs."""
 
 from __future__ import annotations
 
-import pytest
-
-from chaplain.sim import planted
 from chaplain.sim.runner import run_seed, total
 
-BUGS = {bug.name: bug for bug in planted.bugs("retention")}
 SEEDS = ((1, "safety"), (2, "safety"), (12, "safety"), (18, "safety"), (14, "liveness"), (16, "liveness"))
 
 
@@ -24,9 +20,3 @@ def test_disks_that_are_replaced_one_after_the_other():
     outcome = run_seed("disks", 8, "liveness")
     assert outcome.ok, outcome.reason
     assert outcome.counts["logs restocked"] > 0
-
-
-@pytest.mark.planted_texts
-@pytest.mark.parametrize("name", sorted(BUGS))
-def test_bugs_can_still_be_planted(name):
-    planted.mutated(BUGS[name])

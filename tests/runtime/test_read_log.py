@@ -6,14 +6,15 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.unreadable import make_unreadable
 
 from chaplain.journal.order_events import ReadLog
 from chaplain.runtime import journal
 from chaplain.runtime.disk import Disk
 from chaplain.runtime.files import Files
 from chaplain.runtime.journal import read_log
-from chaplain.segment.files import list_segments
-from chaplain.segment.layout import HEADER_COPIES
+from chaplain.segment.files import OpenSegment, list_segments
+from chaplain.segment.layout import HEADER_COPIES, PAGE_BYTES
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.write import Writer
@@ -31,7 +32,7 @@ class Log:
         files = Files(Disk(str(folder)))
         writer = Writer(LogSettings("log", 5, segment_bytes=SEGMENT_BYTES), random.Random(1))
         for index in range(RECORDS):
-            for operation in writer.append([Record(Kind.META, bytes(1000), index=index)]):
+            for operation in writer.append([Record(Kind.META, b"x" * 1000, index=index)]):
                 files.perform(operation)
             self.spans.append((writer.written - 1144, writer.written))
         files.close()
@@ -51,14 +52,33 @@ def test_what_was_written_is_read(log: Log) -> None:
         assert log.read(first, last) == list(range(first, last + 1))
 
 
-def test_of_many_files_few_are_mapped(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    mapped: list[Path] = []
-    monkeypatch.setattr(journal, "_mapped", lambda path: mapped.append(path) or path.read_bytes())
+def test_reading_one_record_reads_records_of_one_file_only(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    records = OpenSegment.records
+
+    def counted(segment: OpenSegment, start: int, end: int) -> tuple[Record, ...]:
+        read.append(segment.header.sequence)
+        return records(segment, start, end)
+
+    monkeypatch.setattr(OpenSegment, "records", counted)
     assert len(list_segments(log.folder)) > 10
     for index in range(0, RECORDS, 7):
-        mapped.clear()
+        read.clear()
         assert log.read(index, index) == [index]
-        assert len(mapped) == 1
+        assert len(read) == 1
+
+
+def test_record_in_an_unreadable_sector_is_missing_and_its_neighbours_are_read(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = list_segments(log.folder)[2]
+    with OpenSegment(segment.path) as file:
+        bad = file.header.base + 12 * 1024
+    lost = {index for index, (start, end) in enumerate(log.spans) if start < bad + PAGE_BYTES and end > bad}
+    make_unreadable(monkeypatch, segment.path, 12 * 1024)
+    found = {index for index in range(RECORDS) if log.read(index, index) == [index]}
+    assert found == set(range(RECORDS)) - lost
+    assert lost
 
 
 @pytest.mark.parametrize("sequence", [0, 7, 15])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaplain.sim.bugs.sequence import BUGS
-from chaplain.sim.planted import Bug, judge, mutated
+from chaplain.sim.planted import judge
 from chaplain.sim.runner import run_seed
 
 
@@ -46,12 +46,6 @@ def test_half_of_a_work_set_that_grew_unheard(seed: int) -> None:
 
 def test_there_are_planted_bugs_with_names_of_their_own() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS) >= 15
-
-
-@pytest.mark.planted_texts
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_the_text_of_each_bug_is_there(bug: Bug) -> None:
-    mutated(bug)
 
 
 def test_removing_the_silent_without_agreement_forks() -> None:

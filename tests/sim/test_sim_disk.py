@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.core import Persist, Remove, Rename, Replace, WriteAt
-from chaplain.sim.disk import SECTOR_BYTES, Disk, sectors
+from chaplain.sim.disk import LOST_WRITE, MISDIRECTED, SECTOR_BYTES, UNREADABLE, Disk, sectors
 
 
 def synced(*operations, seed=1):
@@ -165,3 +165,75 @@ def _persist(disk: Disk, ticket: int, *operations: WriteAt) -> None:
     disk.begin(Persist(ticket, operations))
     disk.write()
     assert disk.sync() == [ticket]
+
+
+def _lied_about(kind: str, seed: int) -> Disk:
+    disk = Disk(Random(seed))
+    _persist(disk, 1, WriteAt("log.segment", 0, b"old"), WriteAt("jot", 0, b"1"))
+    disk.lie_next = kind
+    _persist(disk, 2, WriteAt("log.segment", 0, b"new"), WriteAt("jot", 0, b"2"))
+    return disk
+
+
+@pytest.mark.parametrize("kind", [LOST_WRITE, MISDIRECTED])
+def test_lie_about_a_segment_write_spares_the_rest_of_the_ticket_and_outlives_a_kill(kind: str) -> None:
+    disk = _lied_about(kind, 1)
+    assert disk.lied
+    disk.killed()
+    assert disk.contents()["log.segment"][:3] != b"new"
+    assert kind == MISDIRECTED or disk.contents() == {"log.segment": b"old", "jot": b"2"}
+
+
+def test_power_cut_takes_a_lie_back_until_the_next_sync() -> None:
+    disk = _lied_about(LOST_WRITE, 1)
+    disk.power_cut()
+    assert disk.contents()["log.segment"] == b"new"
+    disk = _lied_about(LOST_WRITE, 1)
+    _persist(disk, 3, WriteAt("jot", 0, b"3"))
+    disk.power_cut()
+    assert disk.contents()["log.segment"] == b"old"
+
+
+def _failed_sync(lost: float) -> Disk:
+    disk = Disk(Random(3))
+    disk.cache_is_lost = lost
+    _persist(disk, 1, WriteAt("log", 0, b"o" * 5000))
+    disk.begin(Persist(2, (WriteAt("log", 0, b"n" * 5000), Replace("name", b"x"))))
+    disk.write()
+    disk.fail("EIO")
+    disk.killed()
+    return disk
+
+
+def test_page_cache_holds_what_a_failed_sync_lost_until_the_power_is_cut() -> None:
+    disk = _failed_sync(0.0)
+    assert disk.diverged
+    assert disk.contents() == {"log": b"n" * 5000, "name": b"x"}
+    _persist(disk, 3, WriteAt("other", 0, b"y"))
+    assert disk.contents()["log"] == b"n" * 5000
+    disk.power_cut()
+    assert not disk.diverged
+    assert set(disk.contents()["log"]) == set(b"on")
+    assert disk.contents()["other"] == b"y"
+
+
+def test_what_is_written_again_after_a_failed_sync_is_durable() -> None:
+    disk = _failed_sync(0.0)
+    _persist(disk, 3, WriteAt("log", 0, b"n" * 5000))
+    disk.power_cut()
+    assert disk.contents()["log"] == b"n" * 5000
+
+
+def test_page_cache_may_be_lost_with_the_failed_sync() -> None:
+    disk = _failed_sync(1.0)
+    assert not disk.diverged
+    assert set(disk.contents()["log"]) == set(b"on")
+
+
+def test_unreadable_sector_is_zeros_in_a_segment_and_no_valid_content_elsewhere() -> None:
+    disk = synced(WriteAt("log.segment", 0, b"x" * 2000))
+    assert disk.lose_sector().startswith("log.segment at ")
+    assert disk.contents()["log.segment"].count(0) in {SECTOR_BYTES, 2000 % SECTOR_BYTES}
+    disk = synced(Replace("small", b"content"))
+    disk.lose_sector()
+    assert disk.contents()["small"] == UNREADABLE

@@ -20,7 +20,8 @@ def test_seeds_of_greet_hold_and_meet_every_fault():
 
 @pytest.mark.planted_texts
 @pytest.mark.parametrize(("layer", "bug"), PLANTED, ids=[f"{layer}/{bug.name}" for layer, bug in PLANTED])
-def test_a_planted_bug_still_fits_the_code(layer, bug):
+def test_planted_bug_still_fits_the_code(layer, bug):
+    """No other folder of tests looks at the texts: a mutation of one of them must be caught by what it does."""
     planted.mutated(bug)
 
 

@@ -66,6 +66,9 @@ def test_planted_bugs_meet_their_fates(monkeypatch):
         "harmless": "survived",
         "text that is not there": "stale",
         "not even a program that runs": "broken",
+        "caught by a test": "caught",
+        "tests that are not there": "broken",
+        "tests that pass": "survived",
     }
     assert "remembered" in fates["tell before it is on disk"].detail
     assert "NameError" in fates["not even a program that runs"].detail

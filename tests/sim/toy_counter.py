@@ -1,7 +1,8 @@
 """A toy for trying the simulator on: nodes that count aloud, and never say a number that is not on their disk.
 
 Each node adds one to its number every half second, writes it into one of two slots, and tells the others once the disk
-has it. A node that starts again goes on from the larger slot whose checksum holds.
+has it. A node that starts again goes on from the larger slot whose checksum holds, and tells nobody that number: after
+a sync that failed it may be in the page cache alone.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Counter:
     def __init__(self, rng: Random, number: int, peers: Sequence[str], now_ns: int) -> None:
         self.routing_id = b"\x01" + rng.randbytes(16)
         self.number = number
-        self.durable = number
+        self.durable = 0
         self._wake_ns = now_ns
         self._wanted = dict(enumerate(peers))
         self._asked: set[int] = set()

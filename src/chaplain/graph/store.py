@@ -13,7 +13,8 @@ at a start is never given out.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from chaplain.core import Operation
 from chaplain.errors import Malformed
@@ -198,7 +199,7 @@ def _read_ids(body: bytes) -> tuple[tuple[bytes, int], ...]:
 def events_at(files: Iterable[Bytes], places: Sequence[Place]) -> tuple[bytes, ...]:
     """The events at these places, given segment files: how a host answers `ReadEvents`. Empty for one that is gone."""
     wanted = {place.position: None for place in places}
-    records: dict[int, list[bytes]] = {}
+    bodies: dict[int, memoryview] = {}
     for data in files:
         header = read_headers(data).header
         if header is None:
@@ -208,9 +209,18 @@ def events_at(files: Iterable[Bytes], places: Sequence[Place]) -> tuple[bytes, .
             try:
                 rest = view[position - header.base :]
                 head = decode_head(rest, header.identity, position)
-                records[position] = _raws(decode_body(rest, head))
+                bodies[position] = decode_body(rest, head)
             except Malformed:
                 continue
+    return events_of(bodies, places)
+
+
+def events_of(bodies: Mapping[int, memoryview], places: Sequence[Place]) -> tuple[bytes, ...]:
+    """The events at these places, given the bodies of records by position. Empty for one that is gone."""
+    records: dict[int, list[bytes]] = {}
+    for position, body in bodies.items():
+        with suppress(Malformed):
+            records[position] = _raws(body)
     empty: list[bytes] = []
     found = [(records.get(place.position, empty), place.index) for place in places]
     return tuple(raws[index] if index < len(raws) else b"" for raws, index in found)

@@ -31,6 +31,8 @@ class Fetcher:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._asked: int = 0
+        self._source: int = 0
+        """The peer whose last supply we could use; 0 if it was of no use."""
         self.due_ns: int | None = None
         """When to give up on the one we asked."""
         self.tail = False
@@ -47,7 +49,11 @@ class Fetcher:
             self.due_ns = None
             return
         first_time = self.due_ns is None
-        chosen = preferred if first_time and preferred in able else bench.chance.choice(self._likely(peers))
+        if first_time and self._source in able:
+            # It has more of what we lack; an index-only serializer, or a peer that lacks it as well, has not.
+            chosen = self._source
+        else:
+            chosen = preferred if first_time and preferred in able else bench.chance.choice(self._likely(peers))
         self._asked = chosen
         self.due_ns = now_ns + bench.settings.retry_ns
         tail = self.tail or bench.log.named() is not None
@@ -70,6 +76,7 @@ class Fetcher:
         if supply.tail_ballot:
             self._take_tail(node, supply, taken)
         if node == self._asked:
+            self._source = node if taken else 0
             # Who has nothing for us is not asked again at once.
             self.due_ns = None if taken else now_ns + self._bench.settings.retry_ns
         if taken:

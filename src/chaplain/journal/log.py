@@ -36,14 +36,14 @@ from chaplain.journal.log_records import (
     stamp_record,
     verdict_of,
 )
-from chaplain.journal.log_recovery import Recovered
+from chaplain.journal.log_recovery import Recovered, Stretch
 from chaplain.journal.order_events import Execution, Message, Preview, Settled
 from chaplain.journal.order_message import KNOWN_AGREED
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.places import Places
 from chaplain.journal.verdict_chain import previous_of
 from chaplain.segment.header import read_headers
-from chaplain.segment.layout import Bytes, octets
+from chaplain.segment.layout import Bytes, octets, segment_name
 from chaplain.segment.record import Record
 from chaplain.segment.scan import scan
 from chaplain.segment.settings import LogSettings
@@ -136,6 +136,11 @@ class Log:
     def written(self) -> int:
         return self._writer.written
 
+    @property
+    def sequence(self) -> int:
+        """Of the segment that is written to."""
+        return self._writer.header.sequence
+
     # Taking messages.
 
     def store(self, message: Message) -> tuple[Operation, ...]:
@@ -200,6 +205,14 @@ class Log:
 
     def mark(self, regime: int) -> tuple[Operation, ...]:
         return self._append([mark_record(self.agreed, self.agreed_hash, regime)])
+
+    def rewrite(self, unproven: Iterable[Stretch]) -> tuple[Operation, ...]:
+        """Write octets of the log again, the same ones to the same places."""
+        settings = self._settings
+        return tuple(
+            WriteAt(settings.folder + segment_name(settings.log, one.sequence), one.offset, one.data)
+            for one in unproven
+        )
 
     def synced(self, position: int, index: int) -> None:
         self._writer.synced(position)

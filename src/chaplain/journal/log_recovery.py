@@ -13,20 +13,28 @@ of the highest message can only hide agreed messages, damage behind it is doubt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.facts import Moment
 from chaplain.journal.log_records import STAMP_KIND, Group, Grouper, Jot, body_of, decode_jot, is_message
-from chaplain.segment.layout import Bytes
-from chaplain.segment.record import Kind, Record
-from chaplain.segment.scan import Finding, Found, Verdict
+from chaplain.segment.layout import Bytes, octets
+from chaplain.segment.record import ROLL_BYTES, Kind, Record
+from chaplain.segment.scan import Finding, Found, Scan, Verdict
 from chaplain.segment.survey import Survey, Surveyor
 
 _HARMLESS = "header: one copy"
 """Either copy of a segment's header says everything; losing the other loses nothing."""
+
+
+class Stretch(Frozen, frozen=True):
+    """Octets of one segment file, as they were read."""
+
+    sequence: int
+    offset: int
+    data: bytes
 
 
 class Recovered(Frozen, frozen=True):
@@ -55,6 +63,8 @@ class Recovered(Frozen, frozen=True):
     """From this one on messages lie in their order."""
     lost: bool
     """The doubt is none about a torn write: what is gone was written, on this boot, or known to be synced."""
+    unproven: tuple[Stretch, ...]
+    """The end of the log, as far as no record says that a sync confirmed it."""
 
     @property
     def empty(self) -> bool:
@@ -80,11 +90,14 @@ def recover(
     """
     surveyor = Surveyor(log)
     found: list[Found] = []
+    unproven: list[tuple[Scan, Bytes]] = []
     for sequence, data in segments:
         scan = surveyor.add(sequence, data)
-        found += scan.records if scan is not None else ()
+        if scan is not None:
+            found += scan.records
+            unproven = [(one, held) for one, held in (*unproven, (scan, data)) if one.header.end > scan.proven]
     survey = surveyor.finish()
-    jot = _jot(jot_data)
+    jot, jot_doubt = _read_jot(jot_data)
     cut = survey.cut
     if cut is not None:
         found = [(head, record) for head, record in found if head.position < cut.position]
@@ -92,8 +105,8 @@ def recover(
     agreed = heap.agreed(base)
     begins = max(first, _first(survey, heap, base))
     first, before = heap.reach_back(begins, base)
-    gone = _lost(jot, heap) or _headless(survey, heap, base)
-    doubt = _doubt(survey, cut, jot, boot) or gone or _damaged_end(survey.findings, heap.end)
+    gone = _lost(jot, heap) or _cut_short(survey, cut, jot, boot) or _headless(survey, heap, base)
+    doubt = _doubt(survey, cut, jot, boot) or gone or _damaged_end(survey.findings, heap.end) or jot_doubt
     return Recovered(
         survey=survey,
         groups=heap.groups,
@@ -108,13 +121,40 @@ def recover(
         before=before,
         begins=begins,
         lost=bool(gone) or (bool(doubt) and jot is not None and jot.boot == boot),
+        unproven=tuple(_stretches(unproven, survey.proven, cut)),
     )
 
 
-def _jot(data: bytes | None) -> Jot | None:
-    with suppress(Malformed):
-        return None if data is None else decode_jot(data)
-    return None
+def _stretches(unproven: Iterable[tuple[Scan, Bytes]], proven: int, cut: Finding | None) -> Iterator[Stretch]:
+    """What was read behind the last position that a record calls synced, up to the end of the log.
+
+    The page cache may hold it though the disk does not: after a sync that failed, the next one does not write it.
+    Findings behind that position are not proven damage, so all that stands before the first of them is valid.
+    """
+    for scan, data in unproven:
+        header = scan.header
+        if header.end <= proven or (cut is not None and cut.position <= header.base):
+            continue
+        # A segment's header is written with its first record.
+        start = 0 if proven <= header.records_start else proven - header.base
+        end = scan.end + ROLL_BYTES if cut is None or scan.end < cut.position else cut.position
+        piece = octets(data)[start : min(end, header.end) - header.base].tobytes()
+        if piece:
+            yield Stretch(header.sequence, start, piece)
+
+
+def _read_jot(data: bytes | None) -> tuple[Jot | None, str]:
+    """The jot, if there is one, and why its loss leaves the end of the log in doubt.
+
+    A power cut may leave no jot, or a file without content. Anything else that cannot be decoded is damage: the jot
+    held the only evidence that the disk lost a record which it had reported as synced.
+    """
+    if data is None or not data.strip(b"\0"):
+        return None, ""
+    try:
+        return decode_jot(data), ""
+    except Malformed as wrong:
+        return None, str(wrong)
 
 
 def _doubt(survey: Survey, cut: Finding | None, jot: Jot | None, boot: bytes) -> str:
@@ -123,6 +163,19 @@ def _doubt(survey: Survey, cut: Finding | None, jot: Jot | None, boot: bytes) ->
     if jot is not None and jot.boot == boot and cut.position >= jot.position:
         return ""  # the machine never stopped, so all that was acknowledged is what was written before the jot
     return f"log in doubt at position {cut.position}: {cut.reason}"
+
+
+def _cut_short(survey: Survey, cut: Finding | None, jot: Jot | None, boot: bytes) -> str:
+    """Whether the log ends before a position that was written on this boot.
+
+    The operating system keeps what it was given until the machine stops, and a ticket writes its jot after its records.
+    So a log that ends before the jot's position, however cleanly, lost a write; it may have been acknowledged.
+    """
+    if jot is None or jot.boot != boot:
+        return ""
+    end = survey.endings[-1].end if survey.endings else 0
+    end = end if cut is None else min(end, cut.position)
+    return f"the log was written up to position {jot.position}, and ends at {end}" if end < jot.position else ""
 
 
 def _lost(jot: Jot | None, heap: _Heap) -> str:

@@ -243,6 +243,9 @@ class SerializerCore:
                 bench.shelf.ordered(body_of(found.groups[index].first)[0].data_entries)
         if found.missing:
             bench.report("damaged: messages are missing and will be fetched", 0, range=found.missing)
+        # After a failed sync the page cache holds records that the disk lacks, and the next sync does not write them.
+        # So what no sync is known to have confirmed is written again before anything is promised that rests on it.
+        bench.quill.write(bench.log.rewrite(found.unproven))
         judge(bench, found)
         if bench.keeper.sound:
             if not found.empty:

@@ -11,11 +11,11 @@ from chaplain.config import SEGMENTS, NodeConfig
 from chaplain.graph.core import GraphCore
 from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked, holds
 from chaplain.graph.settings import GraphSettings
-from chaplain.graph.store import events_at
+from chaplain.graph.store import events_of
 from chaplain.link.identity import Identity
 from chaplain.node.names import Names
 from chaplain.runtime.descriptors import reading
-from chaplain.runtime.journal import segments_of
+from chaplain.runtime.journal import bodies_at, segments_of
 from chaplain.runtime.secrets import read_public_key
 
 LOG = "graph"
@@ -50,6 +50,7 @@ def graph_errands(folder: Path) -> dict[type, Callable[[Any], Any]]:
         return SignaturesChecked(wanted.ticket, tuple(map(holds, wanted.checks)))
 
     def read(wanted: ReadEvents) -> EventsRead:
-        return EventsRead(wanted.token, events_at((data for _, data in segments_of(folder, LOG)), wanted.places))
+        bodies = bodies_at(folder, LOG, {place.position for place in wanted.places})
+        return EventsRead(wanted.token, events_of(bodies, wanted.places))
 
     return {CheckSignatures: check, ReadEvents: reading(read)}

@@ -2,7 +2,7 @@
 
 A node may recycle a file while it is read here. The bytes are therefore copied, and the header is read again
 afterwards: the writer overwrites the header before anything else, so if the identity is unchanged then, the copy is of
-one life.
+one life. What the disk cannot read is zeros here, and so becomes a finding like any other damage.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from typing import Self
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed, StorageError
+from chaplain.segment import salvage
 from chaplain.segment.header import VERSION, SegmentHeader, other_version, read_headers
 from chaplain.segment.layout import HEADER_BYTES, HEADER_COPIES, PAGE_BYTES, RECORDS_START, parse_name
 from chaplain.segment.read import Agreement
-from chaplain.segment.record import HEAD_BYTES, STREAM_BYTES_MAX, Kind, Record, decode_head
+from chaplain.segment.record import HEAD_BYTES, STREAM_BYTES_MAX, Kind, Record, decode_body, decode_head
 from chaplain.segment.scan import Finding, Scan, Tail, Verdict, scan
 from chaplain.segment.survey import Survey, Surveyor
 
 WINDOW_BYTES = 1 << 20
+HEAD_MOST_BYTES = HEAD_BYTES + STREAM_BYTES_MAX + 1
+"""What the longest head takes."""
 
 
 class Recycled(StorageError):
@@ -50,8 +53,7 @@ def list_segments(folder: Path | str, log: str | None = None) -> list[SegmentFil
 def refuse_other_versions(folder: Path | str) -> None:
     """What another version wrote is whole, and must not be taken for damage that others can mend."""
     for file in list_segments(folder) if Path(folder).is_dir() else ():
-        with file.path.open("rb") as stream:
-            version = other_version(stream.read(RECORDS_START))
+        version = other_version(_beginning(file.path, RECORDS_START))
         if version is not None:
             raise StorageError(
                 f"{file.path} has format {version}, and this program reads and writes format {VERSION}: use the "
@@ -105,7 +107,21 @@ class OpenSegment:
 
     def peek(self, position: int, size_bytes: int) -> bytes:
         """The same, for who calls `check_life` after many reads and before believing any."""
-        return os.pread(self._descriptor, size_bytes, position - self.header.base)
+        return salvage.read(self._descriptor, size_bytes, position - self.header.base)
+
+    def records(self, start: int, end: int) -> tuple[Record, ...]:
+        """The records between two positions, of which the first is where a record begins; up to the first bad one."""
+        start = max(start, self.header.records_start)
+        size_bytes = min(end, self.header.end) - start
+        if size_bytes <= 0:
+            return ()
+        found = scan(self.peek(start, size_bytes), self.header, start, search=False, data_at=start)
+        return tuple(record for _, record in found.records)
+
+    def body_at(self, position: int) -> memoryview:
+        """The body of the record at this position. Raises `Malformed` if there is none."""
+        head = decode_head(self.peek(position, HEAD_MOST_BYTES), self.header.identity, position)
+        return decode_body(self.peek(position, head.end - position), head)
 
     def check_life(self) -> None:
         """Raise `Recycled` if the file is not what it was when it was opened."""
@@ -141,7 +157,7 @@ class OpenSegment:
 
     def _read_header(self) -> SegmentHeader:
         pages = b"".join(
-            os.pread(self._descriptor, HEADER_BYTES, place).ljust(PAGE_BYTES, b"\0") for place in HEADER_COPIES
+            salvage.read(self._descriptor, HEADER_BYTES, place).ljust(PAGE_BYTES, b"\0") for place in HEADER_COPIES
         )
         header = read_headers(pages).header
         if header is None:
@@ -162,8 +178,16 @@ def survey_folder(folder: Path | str, log: str) -> Survey:
     """Look at all of a log while nobody writes to it."""
     surveyor = Surveyor(log)
     for file in list_segments(folder, log):
-        surveyor.add(file.sequence, file.path.read_bytes())
+        surveyor.add(file.sequence, _beginning(file.path, file.path.stat().st_size))
     return surveyor.finish()
+
+
+def _beginning(path: Path, size_bytes: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return salvage.read(descriptor, size_bytes, 0)
+    finally:
+        os.close(descriptor)
 
 
 class LogReader:
@@ -228,8 +252,7 @@ class LogReader:
 def _begun(file: SegmentFile) -> bool:
     """Whether a record has been written to the segment."""
     try:
-        with file.path.open("rb") as stream:
-            data = stream.read(RECORDS_START + HEAD_BYTES + STREAM_BYTES_MAX + 1)
+        data = _beginning(file.path, RECORDS_START + HEAD_MOST_BYTES)
         header = read_headers(data).header
         if header is None or header.sequence != file.sequence:
             return False

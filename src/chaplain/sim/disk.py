@@ -8,10 +8,21 @@ not at all). A killed process loses nothing written.
 
 A lazy write is durable with the next sync of its file; until then a power cut may take it.
 
+A sync that fails leaves any part of what it was to write on the disk. The page cache may still hold all of it: then a
+process that starts on the same boot reads it back, no later sync writes it, and a power cut loses it.
+
+A disk may also lie: it reports a write to a segment as synced that never happened (`LOST_WRITE`), or that went to
+another place (`MISDIRECTED`). Such a lie counts from the moment the process is told. A power cut before the next sync
+takes it back: a lost write that nothing on the disk names cannot be told from one that was never made, and no node
+claims to (docs/protocol/journal-order.md).
+
+A sector may become unreadable: a process that starts finds zeros there, as the runtime gives them to a core. Writing to
+it makes it readable again.
+
 The disk knows nothing of time: the world calls each moment when it comes.
 
-Invariants: what is synced survives any crash unchanged; after a failure no later ticket succeeds in the same life,
-because `Persisted` speaks for all tickets before it.
+Invariants: what is synced survives any crash unchanged, unless the disk lied about it; after a failure no later ticket
+succeeds in the same life, because `Persisted` speaks for all tickets before it.
 """
 
 from __future__ import annotations
@@ -26,6 +37,9 @@ from chaplain.errors import Malformed
 from chaplain.segment.layout import parse_name
 
 SECTOR_BYTES = 512
+LOST_WRITE = "lost write"
+MISDIRECTED = "misdirected segment write"
+UNREADABLE = b"cannot be read"
 
 Files = dict[str, bytearray]
 
@@ -42,7 +56,19 @@ def segments_of(files: Mapping[str, bytes | bytearray]) -> Iterator[tuple[int, b
 
 
 class Disk:
-    __slots__ = ("_durable", "_lazy", "_pending", "_rng", "failed", "misdirect_next")
+    __slots__ = (
+        "_cached",
+        "_durable",
+        "_lazy",
+        "_lost",
+        "_pending",
+        "_rng",
+        "_unnamed",
+        "cache_is_lost",
+        "failed",
+        "lie_next",
+        "misdirect_next",
+    )
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -50,10 +76,20 @@ class Disk:
         self._pending: deque[_Ticket] = deque()
         self._lazy: list[WriteAt] = []
         """What was written, told as done, and not synced."""
+        self.cache_is_lost = 0.3
+        """How likely it is that what a failed sync was to write is gone from the page cache, too."""
         self.failed = ""
         """Why every further ticket fails, until a restart."""
         self.misdirect_next = False
         """The next write goes to the wrong place, and the disk says nothing."""
+        self.lie_next = ""
+        """How the disk will lie about the next write to a segment: `LOST_WRITE` or `MISDIRECTED`."""
+        self._lost: list[WriteAt] = []
+        """Writes that the last sync reported, and that did not happen."""
+        self._cached: Files | None = None
+        """What processes on this boot read, if a failed sync left the page cache with more than the disk has."""
+        self._unnamed: list[Operation] = []
+        """Changes of names that a failed sync left in the page cache alone; the next change takes them along."""
 
     # The three moments of a ticket.
 
@@ -66,20 +102,56 @@ class Disk:
         if self.misdirect_next:
             self.misdirect_next = False
             ticket.operations = tuple(self._misdirected(operation) for operation in ticket.operations)
+        if self.lie_next:
+            self._lie(ticket)
         ticket.written = True
+
+    def _lie(self, ticket: _Ticket) -> None:
+        """Lose or misdirect what this ticket writes to segments: all of it, or one write. Its other writes happen."""
+        places = [place for place, operation in enumerate(ticket.operations) if _is_segment_write(operation)]
+        if not places:
+            return
+        chosen = places if self._rng.random() < 0.5 else [self._rng.choice(places)]
+        kept: list[Operation] = []
+        for place, operation in enumerate(ticket.operations):
+            if place not in chosen:
+                kept.append(operation)
+                continue
+            assert isinstance(operation, WriteAt)
+            ticket.lost.append(operation)
+            if self.lie_next == MISDIRECTED:
+                kept.append(self._misdirected(operation))
+        ticket.operations = tuple(kept)
+        self.lie_next = ""
 
     def sync(self) -> list[int]:
         """All that is written becomes durable. Returns the numbers of its tickets."""
         assert not self.failed
         tickets = self._take_written()
+        self._lost = [write for ticket in tickets for write in ticket.lost]
         for ticket in tickets:
             for operation in ticket.operations:
                 if isinstance(operation, WriteAt) and operation.lazy:
                     self._lazy.append(operation)
                     continue
                 self._sync_lazy(operation)
-                apply(self._durable, operation)
+                self._apply(operation)
         return [ticket.number for ticket in tickets]
+
+    @property
+    def lied(self) -> bool:
+        """Whether the last sync reported a write that did not happen."""
+        return bool(self._lost)
+
+    def _apply(self, operation: Operation) -> None:
+        """The operation reaches the disk; whoever reads through the page cache sees it, too."""
+        if self._unnamed and not isinstance(operation, WriteAt):
+            for earlier in self._unnamed:
+                apply(self._durable, earlier)
+            self._unnamed = []
+        apply(self._durable, operation)
+        if self._cached is not None:
+            apply(self._cached, operation)
 
     def _take_written(self) -> list[_Ticket]:
         """Tickets are written in their order, so what is written stands in front."""
@@ -92,12 +164,24 @@ class Disk:
         """A file is synced as a whole."""
         for lazy in [lazy for lazy in self._lazy if lazy.file == operation.file]:
             self._lazy.remove(lazy)
-            apply(self._durable, lazy)
+            self._apply(lazy)
 
     def fail(self, reason: str) -> list[int]:
-        """All that is written fails; any part of it may have reached the disk. Returns the numbers of its tickets."""
+        """All that is written fails; any part of it may have reached the disk. Returns the numbers of its tickets.
+
+        The page cache keeps it, or drops it.
+        """
         tickets = self._take_written()
-        self._tear(_operations(tickets))
+        operations = _operations(tickets)
+        if self._cached is None:
+            self._cached = {name: bytearray(data) for name, data in self._durable.items()}
+        unnamed = self._tear(operations)
+        for operation in operations:
+            apply(self._cached, operation)
+        if self._rng.random() < self.cache_is_lost:
+            self._cached, self._unnamed = None, []
+        else:
+            self._unnamed += unnamed
         self.failed = reason
         return [ticket.number for ticket in tickets]
 
@@ -106,12 +190,16 @@ class Disk:
     def killed(self) -> None:
         """The process died, the machine did not: what was written will be synced by the system."""
         for lazy in self._lazy:
-            apply(self._durable, lazy)
+            self._apply(lazy)
         for operation in _operations(self._take_written()):
-            apply(self._durable, operation)
+            self._apply(operation)
         self._restart()
 
     def power_cut(self) -> None:
+        self._cached, self._unnamed = None, []
+        for lost in self._lost:
+            apply(self._durable, lost)
+        self._lost = []
         self._tear(tuple(self._lazy))
         self._tear(_operations(self._take_written()))
         self._restart()
@@ -119,6 +207,7 @@ class Disk:
     def wipe(self) -> None:
         """Somebody put an empty disk in."""
         self._durable.clear()
+        self._cached, self._unnamed, self._lost = None, [], []
         self._restart()
 
     def flip_bit(self) -> str:
@@ -132,8 +221,27 @@ class Disk:
         data[position] ^= 1 << self._rng.randrange(8)
         return f"{name} at {position}"
 
+    def lose_sector(self) -> str:
+        """One sector of one synced file cannot be read any more: a core is given zeros in place of it.
+
+        Of a small file a core is given `UNREADABLE` (`runtime/journal.content`). Returns where, or nothing if there was
+        no file to damage.
+        """
+        names = [name for name, data in self._durable.items() if data]
+        if not names:
+            return ""
+        name = self._rng.choice(names)
+        data = self._durable[name]
+        if not name.endswith(".segment"):
+            data[:] = UNREADABLE
+            return name
+        used = len(data.rstrip(b"\0"))
+        sector = self._rng.randrange(used // SECTOR_BYTES + 1) * SECTOR_BYTES
+        data[sector : sector + SECTOR_BYTES] = bytes(len(data[sector : sector + SECTOR_BYTES]))
+        return f"{name} at {sector}"
+
     def file(self, name: str) -> bytes | None:
-        """What a process that starts now finds under a name."""
+        """What is durable under a name."""
         data = self._durable.get(name)
         return None if data is None else bytes(data)
 
@@ -142,20 +250,31 @@ class Disk:
         files = self._durable
         return any(octets in files[name] for name in sorted(files, reverse=True) if name.endswith(suffix))
 
+    @property
+    def diverged(self) -> bool:
+        """Whether processes read something that is in the page cache alone."""
+        return self._cached is not None
+
+    def durable(self) -> dict[str, bytes]:
+        """What a power cut would leave of what was synced."""
+        return {name: bytes(data) for name, data in self._durable.items()}
+
     def contents(self) -> dict[str, bytes]:
         """What a process that starts now finds."""
-        return {name: bytes(data) for name, data in self._durable.items()}
+        files = self._durable if self._cached is None else self._cached
+        return {name: bytes(data) for name, data in files.items()}
 
     def _restart(self) -> None:
         self._pending.clear()
         self._lazy.clear()
         self.failed = ""
         self.misdirect_next = False
+        self.lie_next = ""
 
-    def _tear(self, operations: tuple[Operation, ...]) -> None:
-        """Apply any part that a power cut may leave."""
+    def _tear(self, operations: tuple[Operation, ...]) -> list[Operation]:
+        """Apply any part that a power cut may leave. Returns the changes of names that it does not leave."""
         named = [operation for operation in operations if not isinstance(operation, WriteAt)]
-        kept = self._rng.randint(0, len(named))
+        first = kept = self._rng.randint(0, len(named))
         for operation in operations:
             if isinstance(operation, WriteAt):
                 for sector in sectors(operation):
@@ -164,6 +283,7 @@ class Disk:
             elif kept:
                 kept -= 1
                 apply(self._durable, operation)
+        return list(named[first:])
 
     def _misdirected(self, operation: Operation) -> Operation:
         if not isinstance(operation, WriteAt):
@@ -173,12 +293,18 @@ class Disk:
 
 
 class _Ticket:
-    __slots__ = ("number", "operations", "written")
+    __slots__ = ("lost", "number", "operations", "written")
 
     def __init__(self, persist: Persist) -> None:
         self.number = persist.ticket
         self.operations = persist.operations
         self.written = False
+        self.lost: list[WriteAt] = []
+        """Writes that will be reported as synced, and will not have happened."""
+
+
+def _is_segment_write(operation: Operation) -> bool:
+    return isinstance(operation, WriteAt) and operation.file.endswith(".segment")
 
 
 def _operations(tickets: list[_Ticket]) -> tuple[Operation, ...]:

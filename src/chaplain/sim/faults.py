@@ -27,6 +27,8 @@ PROGRESS_NS = 30 * SECOND
 
 _CHAOS_NS = (5 * SECOND, 25 * SECOND)
 _PAUSE_MAX_NS = 60 * SECOND
+_RARE = 0.12
+"""How likely a seed enables a rare kind of fault."""
 
 
 class Fault(Frozen, frozen=True):
@@ -71,14 +73,20 @@ def draw(
     *,
     members: Sequence[str] = (),
     heals_all: bool = False,
+    rare: Sequence[str] = (),
+    rare_rng: Random | None = None,
 ) -> Plan:
-    """Draw a plan for these nodes from the kinds of fault that make sense; of the members, a majority is healed."""
+    """Draw a plan for these nodes from the kinds of fault that make sense; of the members, a majority is healed.
+
+    Kinds that are rare are drawn by themselves: the rest of a plan is the same with them and without.
+    """
     enabled = [kind for kind in kinds if rng.random() < 0.35]
     chaos_ns = rng.randrange(*_CHAOS_NS)
-    faults = sorted(
-        (_fault(rng, kind, names, chaos_ns) for kind in enabled for _ in range(rng.randint(1, 3))),
-        key=lambda fault: fault.at_ns,
-    )
+    drawn = [_fault(rng, kind, names, chaos_ns) for kind in enabled for _ in range(rng.randint(1, 3))]
+    if rare_rng is not None:
+        struck = [kind for kind in rare if rare_rng.random() < _RARE]
+        drawn += [_fault(rare_rng, kind, names, chaos_ns) for kind in struck for _ in range(rare_rng.randint(1, 3))]
+    faults = sorted(drawn, key=lambda fault: fault.at_ns)
     longest_ns = max((fault.at_ns + fault.lasts_ns for fault in faults if fault.kind == "pause"), default=0)
     climate = _climate(rng)
     if mode == "safety":

@@ -20,11 +20,13 @@ from chaplain.journal.cluster_message import Reference
 from chaplain.journal.decided import DataVerdict, Executed
 from chaplain.journal.intake import BUSY
 from chaplain.journal.order_events import Settled
+from chaplain.journal.standing import State
 from chaplain.journal.transaction import TRANSACTIONS
 from chaplain.journal.verdict import Reason
 from chaplain.segment.pack import decode_pack, heads_of
 from chaplain.segment.read import agreed
 from chaplain.segment.record import Kind, Record
+from chaplain.segment.scan import Found
 from chaplain.segment.survey import Surveyor
 from chaplain.sim.checkers import Watcher
 from chaplain.sim.disk import segments_of
@@ -241,7 +243,8 @@ class RequestChecker(Watcher):
             body = bytes(record.body)
             rows = self._oracle.rows.get(record.stream, [])
             offset = record.first_offset
-            if offset != seen.get(record.stream, offset if self._workload.drops else 0):
+            hidden = self._workload.drops or host.name in self._workload.damaged
+            if offset != seen.get(record.stream, offset if hidden else 0) and host.name not in self._workload.damaged:
                 self.complain(f"the files of {host.name} jump to offset {offset} of {record.stream}")
             for head in heads_of(body):
                 pack = decode_pack(body[head.start : head.end])
@@ -270,20 +273,29 @@ class RequestChecker(Watcher):
 def is_due(workload: Requests, healed: Sequence[Host]) -> bool:
     """Whether those that were healed must have come further by now."""
     voting = [host.name for host in healed if has_a_vote(host)]
-    return workload.demands([host.name for host in healed], voting)
+    forgetful = [host.name for host in healed if _has_lost(host)]
+    return workload.demands([host.name for host in healed], voting, forgetful)
 
 
 def has_a_vote(host: Host) -> bool:
     return host.core is not None and host.core.journal.serializer.reach is not None  # type: ignore[attr-defined]
 
 
+def _has_lost(host: Host) -> bool:
+    """Whether it knows that it lost something, and so needs a quorum of others."""
+    keeper = host.core.journal.serializer.bench.keeper if host.core is not None else None  # type: ignore[attr-defined]
+    return keeper is not None and keeper.now.state in (State.LOST, State.WIPED)
+
+
 def _records(host: Host) -> list[Record]:
+    """Up to where a writer would cut: what stands behind a bad end is no part of the log."""
     surveyor = Surveyor("journal")
-    found: list[Record] = []
+    found: list[Found] = []
     for sequence, data in segments_of(host.disk.contents()):
         try:
             scan = surveyor.add(sequence, data)
         except Malformed:
             continue
-        found += [record for _, record in scan.records] if scan is not None else []
-    return found
+        found += scan.records if scan is not None else ()
+    cut = surveyor.finish().cut
+    return [record for head, record in found if cut is None or head.position < cut.position]

@@ -8,7 +8,7 @@ ends, and from nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from chaplain.core import Arrived, Send
@@ -18,7 +18,11 @@ from chaplain.journal.log import standing_name
 from chaplain.journal.order_events import Agreed, Resumed, Role, RoleChanged
 from chaplain.journal.order_message import Acknowledge, AskVote, Propose, Vote, decode
 from chaplain.journal.standing import Standing, State, decode_standing
+from chaplain.segment.header import read_headers
+from chaplain.segment.record import Kind, Record
+from chaplain.segment.scan import scan
 from chaplain.sim.checkers import Watcher
+from chaplain.sim.disk import segments_of
 from chaplain.sim.host import Host
 from chaplain.sim.weather import SECOND
 
@@ -269,7 +273,19 @@ class OrderChecker(Watcher):
 
 
 def _holds(host: Host, digest: bytes) -> bool:
-    return host.disk.holds(digest, ".segment")
+    """Whether the message is on the disk. Where a sync failed, a mark or a stamp may be there that names it alone."""
+    if not host.disk.holds(digest, ".segment"):
+        return False
+    return not host.disk.diverged or any(
+        record.chain_hash == digest and record.kind == Kind.META and record.part == 0 for record in _records(host)
+    )
+
+
+def _records(host: Host) -> Iterator[Record]:
+    for _, data in segments_of(host.disk.durable()):
+        header = read_headers(data).header
+        if header is not None:
+            yield from (record for _, record in scan(data, header).records)
 
 
 def _standing(host: Host, workload: Order) -> Standing:

@@ -116,12 +116,14 @@ class RetentionChecker(Watcher):
             self.complain(f"{host.name} has another checkpoint than others behind message {index}")
 
     def _dropped(self, host: Host, file: str) -> None:
-        last = _last_of(host, file)
-        own = self._durable(host)
-        if last > own:
+        if parse_name(file)[1] > host.core.journal.serializer.bench.log.sequence:  # type: ignore[union-attr]
+            return  # it stood behind a cut, and is no part of the log any more
+        own, rules = self._durable(host), self._workload.rules
+        keeps = not rules.keep_bytes and not rules.keep_ns
+        last = _last_of(host, file, min(own, self._workload.released) if keeps else own)
+        if last > own and host.name not in self._workload.damaged:
             self.complain(f"{host.name} drops message {last}, and its checkpoint on disk covers {own}")
-        rules = self._workload.rules
-        if not rules.keep_bytes and not rules.keep_ns and last > self._workload.released:
+        if keeps and last > self._workload.released:
             self.complain(f"{host.name} drops message {last}, which nobody released and no rule lets go")
         held = [name for name, covers in self._held.items() if covers >= last]
         if not self._workload.enough(held):
@@ -130,7 +132,7 @@ class RetentionChecker(Watcher):
     def _durable(self, host: Host) -> int:
         """What the checkpoint on a disk covers, if the power went out now."""
         data = host.disk.file(checkpoint_name(self._workload.settings(host.name).order))
-        return 0 if data is None else self._indexes[data[_DIGEST]]
+        return 0 if data is None else self._indexes.get(data[_DIGEST], 0)
 
     # After the heal.
 
@@ -175,9 +177,20 @@ def first_of(host: Host) -> int:
     return int(host.core.journal.serializer.bench.log.places.first)  # type: ignore[union-attr]
 
 
-def _last_of(host: Host, file: str) -> int:
-    """The furthest message of which something is in a file."""
+def _last_of(host: Host, file: str, least: int) -> int:
+    """The furthest message that a file has and no later one: to repair a message it is written again.
+
+    Later files are looked at only if it is behind `least`.
+    """
+    found = _indexes_of(host, file)
+    if max(found, default=0) > least:
+        later = [name for name in host.disk.durable() if name.endswith(".segment") and name > file]
+        found -= {index for name in later for index in _indexes_of(host, name)}
+    return max(found, default=0)
+
+
+def _indexes_of(host: Host, file: str) -> set[int]:
     data = host.disk.file(file)
     found = Surveyor("journal").add(parse_name(file)[1], data) if data else None
     kinds = (Kind.BATCH, Kind.META)
-    return max((record.index for _, record in found.records if record.kind in kinds), default=0) if found else 0
+    return {record.index for _, record in found.records if record.kind in kinds} if found else set()

@@ -56,6 +56,8 @@ def plan_of(workload: Workload, world: World, mode: str) -> Plan:
         workload.kinds,
         members=workload.members,
         heals_all=workload.heals_all,
+        rare=workload.rare_kinds,
+        rare_rng=world.rng("rare faults"),
     )
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from chaplain.sim.world import World
 
 MICROSECOND = 10**3
+_RESTART_NS = SECOND
+"""How long a process is down that was killed after its disk lost a write."""
 
 
 class Storage:
@@ -75,9 +77,17 @@ class Storage:
                 return
             for ticket in tickets:
                 self._world.deliver(50 * MICROSECOND, host, life, Persisted(ticket))
+            if host.disk.lied:
+                self._world.after(50 * MICROSECOND, self._world.attend, host, life, self._betrayed, host)
         host.disk_busy = bool(host.disk_queue)
         if host.disk_busy:
             self._take_up(host, life)
+
+    def _betrayed(self, host: Host) -> None:
+        """The process believed a disk that lied, said so to others, and is killed before it writes anything more."""
+        self._world.counts["killed after a lost write"] += 1
+        self._world.crash(host, power=False, reason="killed after a lost write")
+        self._world.after(_RESTART_NS, self._world.restart, host)
 
     def _failed(self, host: Host, life: int, failure: str) -> None:
         for ticket in host.disk.fail(failure):

@@ -22,6 +22,8 @@ class Workload:
 
     kinds: ClassVar[Sequence[str]] = ALL
     """The faults that make sense here; kinds of one's own are carried out by `strike`."""
+    rare_kinds: ClassVar[Sequence[str]] = ()
+    """More of them, each in fewer seeds."""
     points: ClassVar[Sequence[CrashPoint]] = ()
     """Named moments at which a node may be made to die."""
     heals_all: bool = False

@@ -20,6 +20,7 @@ from chaplain.journal.node_message import OPENING, AddNode, EntryType, NewSet, R
 from chaplain.journal.order_events import ConfigOffered, IngestDrained
 from chaplain.journal.roster import Roster, RosterKeeper
 from chaplain.sim.config_checks import ConfigChecker
+from chaplain.sim.damage import BAD_DISKS, SYNCS_FAIL
 from chaplain.sim.faults import NETWORK, PROCESS
 from chaplain.sim.host import CrashPoint, Host
 from chaplain.sim.order_node import OrderNode
@@ -83,6 +84,7 @@ class Config(Order):
         *PROCESS,
         *("slow disk", "disk wiped", "disk rotten", "everybody's power", "hand-over"),
     )
+    rare_kinds: ClassVar[Sequence[str]] = ("EIO", SYNCS_FAIL, *BAD_DISKS)
     points: ClassVar[Sequence[CrashPoint]] = (*Order.points, *_points())
 
     def __init__(self, rng: Random) -> None:

@@ -13,7 +13,6 @@ from random import Random
 from typing import ClassVar
 
 from chaplain.journal.retention import Rules
-from chaplain.sim.faults import Fault
 from chaplain.sim.journal_checks import has_a_vote
 from chaplain.sim.retention_checks import first_of
 from chaplain.sim.weather import SECOND
@@ -42,7 +41,7 @@ class Disks(Retention):
 
     def _replace(self, world: World) -> None:
         """Replace a disk, if nobody else lacks anything, and nobody has the log's beginning any more."""
-        if not self._left or world.now_ns >= self.plan.heal_ns + 5 * SECOND:
+        if not self._left or self.damaged or world.now_ns >= self.plan.heal_ns + 5 * SECOND:
             return
         world.after(_LOOK_NS, self._replace, world)
         host = world.hosts[self.rng.choice(self.names)]
@@ -56,9 +55,9 @@ class Disks(Retention):
     def releases_most(self, reached: int) -> int:
         return reached // 3 + 1
 
-    def strike(self, world: World, fault: Fault) -> None:
-        assert fault.kind == "long absence"
-        super().strike(world, fault)
+    def may_damage(self, name: str) -> bool:
+        """Only in a run in which no disk is replaced: two nodes without a memory at once are too many."""
+        return (not self.wiped or bool(self.damaged)) and super().may_damage(name)
 
 
 WORKLOAD = Disks

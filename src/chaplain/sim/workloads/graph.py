@@ -115,6 +115,9 @@ class Graph(Workload):
 
     def begin(self, world: World) -> None:
         self._checker.begin(world)
+        for host in world.hosts.values():
+            # A graph tells what it reads back at a start, and does not write it again: decision 0197.
+            host.disk.cache_is_lost = 1.0
         self.rogue.begin(world)
         world.after(SECOND // 10, self._write, world)
         for follower in self.followers:

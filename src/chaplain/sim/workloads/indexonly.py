@@ -12,9 +12,7 @@ from random import Random
 from typing import Any
 
 from chaplain.sim.copies_checks import CopiesChecker
-from chaplain.sim.faults import Fault
 from chaplain.sim.workloads.retention import Retention
-from chaplain.sim.world import World
 
 SERIALIZERS = 3
 
@@ -43,17 +41,20 @@ class IndexOnly(Retention):
         """Serializers take petitions alone: few go there."""
         return [*self.names, *self.holders, *self.holders, *self.holders]
 
-    def demands(self, healed: Sequence[str], voting: Sequence[str]) -> bool:
+    def demands(self, healed: Sequence[str], voting: Sequence[str], forgetful: Sequence[str] = ()) -> bool:
         """New messages need copies, and what was ordered before must be with somebody."""
         here = sum(name in healed for name in self.holders)
-        return super().demands(healed, voting) and here >= self.copies and here + self.copies > len(self.holders)
+        return (
+            super().demands(healed, voting, forgetful)
+            and here >= self.copies
+            and here + self.copies > len(self.holders)
+        )
 
     def checkers(self) -> list[Any]:
         return [*super().checkers(), self._copies]
 
-    def strike(self, world: World, fault: Fault) -> None:
-        if fault.kind != "disk wiped" or fault.nodes[0] not in self.holders or self.copies > 1:
-            super().strike(world, fault)
+    def may_damage(self, name: str) -> bool:
+        return (name not in self.holders or self.copies > 1) and super().may_damage(name)
 
 
 WORKLOAD = IndexOnly

@@ -1,7 +1,8 @@
 """The journal's order alone: serializers over plain connections, payloads as from an ingest node, and hard disks.
 
-The node is the one of `order_node`. Damage to disks (wiped, rotten, misdirected) hits at most a minority in one run:
-more than that no protocol survives, and the others must.
+The node is the one of `order_node`. Damage to disks (wiped, rotten, misdirected, unreadable, writes that were reported
+as synced and lost) hits at most a minority in one run: more than that no protocol survives, and the others must. Any
+disk may fail a sync.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from chaplain.journal.order_events import (
 )
 from chaplain.journal.order_message import Acknowledge, AskVote, Propose, Vote, decode
 from chaplain.journal.order_settings import OrderSettings
-from chaplain.sim import order_checks
+from chaplain.sim import damage, order_checks
+from chaplain.sim.damage import BAD_DISKS, SYNCS_FAIL, UNREADABLE_SECTOR
 from chaplain.sim.faults import CLOCK, NETWORK, PROCESS, Fault
 from chaplain.sim.host import (
     BEGUN_NOT_WRITTEN,
@@ -72,7 +74,9 @@ class Order(Workload):
             "disk wiped",
             "disk rotten",
             "disk misdirected",
+            *BAD_DISKS,
             "everybody's power",
+            SYNCS_FAIL,
             "hand-over",
         ),
     )
@@ -178,6 +182,8 @@ class Order(Workload):
                 for each in world.hosts.values():
                     world.crash(each, power=True, reason=fault.kind)
                     world.after(SECOND, world.restart, each)
+            case damage.SYNCS_FAIL:
+                damage.fail_syncs(world)
             case _:
                 if self._may_damage(host.name):
                     self._damage(world, host, fault.kind)
@@ -203,6 +209,10 @@ class Order(Workload):
                     world.after(SECOND, world.restart, host)
             case "disk misdirected":
                 host.disk.misdirect_next = True
+            case _ if kind in BAD_DISKS:
+                if kind == UNREADABLE_SECTOR:
+                    self._checker.rotten(host.name)
+                damage.damage(world, host, kind, self.rng)
             case _:
                 world.crash(host, power=True, reason=kind)
                 host.disk.wipe()
@@ -211,7 +221,9 @@ class Order(Workload):
                 world.after(SECOND, world.restart, host)
 
     def died(self, world: World, host: Host) -> None:
-        """Rot shows when a node starts again: it does its work while nobody looks."""
+        """Damage shows when a node starts again: it does its work while nobody looks."""
+        if host.disk.lied:
+            self._checker.rotten(host.name)
         if host.name in self._rotting:
             self._rotting.discard(host.name)
             self._checker.rotten(host.name)

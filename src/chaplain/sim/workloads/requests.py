@@ -55,8 +55,9 @@ from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sim import journal_checks, journal_oracle
 from chaplain.sim.coat import Coat
+from chaplain.sim.damage import BAD_DISKS, SYNCS_FAIL, damage, fail_syncs
 from chaplain.sim.disk import apply, segments_of
-from chaplain.sim.faults import CLOCK, NETWORK, PROCESS
+from chaplain.sim.faults import CLOCK, NETWORK, PROCESS, Fault
 from chaplain.sim.host import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, CrashPoint
 from chaplain.sim.journal_checks import RequestChecker, Settling, Spoke
 from chaplain.sim.journal_clients import Rogue, SimClient
@@ -199,6 +200,7 @@ class JournalNode(Coat):
 
 class Requests(Workload):
     kinds: ClassVar[Sequence[str]] = (*NETWORK, *PROCESS, *CLOCK, "slow disk")
+    rare_kinds: ClassVar[Sequence[str]] = ("EIO", SYNCS_FAIL, *BAD_DISKS)
     points: ClassVar[Sequence[CrashPoint]] = (
         WRITTEN_NOT_SYNCED,
         SYNCED_NOT_TOLD,
@@ -224,6 +226,8 @@ class Requests(Workload):
     """Whether files may begin elsewhere than with the first offset."""
     wiped: Sequence[str] = ()
     """Whose disk is not what it was."""
+    damaged: Sequence[str] = ()
+    """Those of them whose disk lied or has sectors that cannot be read, and holds the rest still."""
     copies = 0
     """How many nodes hold a payload before it is ordered, if serializers are index-only."""
 
@@ -290,14 +294,15 @@ class Requests(Workload):
         """Whether these are a quorum."""
         return 2 * sum(self.number(name) in self.serializers for name in names) > len(self.serializers)
 
-    def demands(self, healed: Sequence[str], voting: Sequence[str]) -> bool:
+    def demands(self, healed: Sequence[str], voting: Sequence[str], forgetful: Sequence[str] = ()) -> bool:
         """Whether those that were healed must make progress, if these of them have a vote.
 
         Whose log is in doubt has no vote, and gets it back by the word of a quorum of others: it may have to wait for
         one that was not healed. If all were healed, the word of all is enough, unless one of them has forgotten more
-        than its last record: whoever was wiped needs a quorum, too.
+        than its last record: whoever was wiped, or lost what was on its disk (`forgetful`), needs a quorum, too.
         """
-        forgotten = [name for name in self.wiped if self.number(name) in self.serializers and name not in voting]
+        suspects = {*self.wiped, *forgetful}
+        forgotten = [name for name in suspects if self.number(name) in self.serializers and name not in voting]
         return self.enough(voting) or (len(healed) == len(self.names) and not forgotten)
 
     def policy(self, rng: Random) -> Policy:
@@ -348,6 +353,21 @@ class Requests(Workload):
 
     def checkers(self) -> list[Any]:
         return [self._checker]
+
+    def strike(self, world: World, fault: Fault) -> None:
+        """Disks fail syncs everywhere; they lie, or cannot read, on one node in a run."""
+        if fault.kind == SYNCS_FAIL:
+            fail_syncs(world)
+            return
+        host = world.hosts[fault.nodes[0]]
+        if self.may_damage(host.name):
+            self.damaged = self.wiped
+            damage(world, host, fault.kind, self.rng)
+
+    def may_damage(self, name: str) -> bool:
+        """Whether this disk may lose something: that of the first node that was to lose anything."""
+        self.wiped = self.wiped or (name,)
+        return name in self.wiped
 
     def begin(self, world: World) -> None:
         self._checker.world = world

@@ -93,8 +93,9 @@ class Retention(Requests):
             world.crash(host, power=False, reason=fault.kind)
             world.after(10 * SECOND, world.restart, host)
             return
-        self.wiped = self.wiped or (host.name,)
-        if host.name in self.wiped:
+        if fault.kind != "disk wiped":
+            super().strike(world, fault)
+        elif self.may_damage(host.name):
             self.wipe(world, host)
 
     def wipe(self, world: World, host: Host) -> None:
