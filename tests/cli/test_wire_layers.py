@@ -67,7 +67,7 @@ CARRIED_MESSAGES = [
     (Layer.CLIENT, Done(3)),
 ]
 WHOLE_MESSAGES = {
-    "order": order_message.encode(order_message.Vote(3, True, 3, 1, {1: 4}), 2),
+    "order": order_message.encode(order_message.Vote(3, True, 3, 1, {1: 4}, b"s" * 64), 2),
     "cluster": cluster_message.encode_body(BODY),
     "ingest": ingest_message.encode(Reference(1, 2, 3), [IngestEntry("orders", b"pack"), IngestEntry("x", b"")]),
     "config": cluster_message.encode_entry(BODY.entries[1]),

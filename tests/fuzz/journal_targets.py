@@ -296,7 +296,7 @@ def target_verdict(data: bytes) -> None:
 def _core() -> JournalCore:
     disk = b"d" * 16
     order = OrderSettings(1, genesis(CLUSTER), disk, disk, b"b" * 16, segment_bytes=16384)
-    core = JournalCore(JournalSettings(order), FOUNDING, random.Random(1), identifier=1)
+    core = JournalCore(JournalSettings(order), FOUNDING, random.Random(1), identity=Identity(b"1" * 32), identifier=1)
     for event in (Started(), Entered(_CLIENT, {}), Entered(_PEER, {})):
         core.step(NOW_NS, event)
     core.execution.state = load(FOUNDING, _STATE)

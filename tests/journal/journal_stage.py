@@ -58,6 +58,7 @@ class Node:
             settings,
             cluster.founding,
             random.Random(number * 1000 + life),
+            identity=NODES[number],
             identifier=number,
             segments=segments_of(self.files),
             jot=_read(self.files, jot_name(order)),

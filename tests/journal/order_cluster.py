@@ -8,6 +8,7 @@ from random import Random
 
 from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
 from chaplain.journal.cluster_message import Reference, genesis
+from chaplain.journal.election_proof import Candidacy, sign_vote
 from chaplain.journal.log import jot_name, records_between, standing_name
 from chaplain.journal.order_events import (
     Agreed,
@@ -22,11 +23,11 @@ from chaplain.journal.order_events import (
     Started,
     Tell,
 )
-from chaplain.journal.order_message import OrderMessage, decode, encode
+from chaplain.journal.order_message import ElectionProof, OrderMessage, decode, encode
 from chaplain.journal.order_settings import OrderSettings
 from chaplain.journal.serializer import SerializerCore
 from chaplain.sim.disk import apply
-from chaplain.sim.order_node import Tape, segments_of
+from chaplain.sim.order_node import Tape, identity_of, segments_of
 
 MILLISECOND = 10**6
 SECOND = 10**9
@@ -69,6 +70,7 @@ class Desk:
         self.tape = Tape(self.cluster.members, self.cluster.founders)
         self.core = SerializerCore(
             self.settings,
+            identity_of(self.node),
             Random(f"{self.node}"),
             self.tape,
             segments=segments_of(files),
@@ -110,6 +112,19 @@ class Desk:
 
     def hear(self, sender: int, message: OrderMessage) -> None:
         self.step(Received(sender, encode(message, sender)))
+
+    def hear_proof(self, master: int, regime: int, *voters: int) -> None:
+        """These nodes have elected that master of the regime, and it shows their votes."""
+        self.hear(master, election_proof(regime, master, *voters))
+
+
+def vote(regime: int, candidate: int, voter: int) -> bytes:
+    """The signature of the voter's vote."""
+    return sign_vote(identity_of(voter), Candidacy(genesis("tested"), regime, candidate))
+
+
+def election_proof(regime: int, candidate: int, *voters: int) -> ElectionProof:
+    return ElectionProof(regime, {voter: vote(regime, candidate, voter) for voter in voters})
 
 
 class Cluster:

@@ -370,6 +370,20 @@ def test_nothing_is_adopted_while_somebody_has_the_log() -> None:
     assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
 
 
+@pytest.mark.parametrize("believed", [True, False])
+def test_checkpoint_is_adopted_after_a_while_if_the_nodes_with_the_log_are_not_believed(believed: bool) -> None:
+    """One serializer still has the messages; without another, or a proven master, nobody takes them from it."""
+    desk, made = behind()
+    desk.adoption.attach(desk.log, None, lambda nodes: believed or len(nodes) > 1)
+    desk.archive.heard(0, 2, said(made, first=9))
+    desk.archive.heard(0, 3, said(made, first=1))
+    desk.adoption.look(0)
+    assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    assert desk.adoption.due_ns == (None if believed else 100)
+    desk.adoption.woken(100)
+    assert any(isinstance(one.message, AskState) for one in desk.effects(ToPeer)) is not believed
+
+
 def test_what_a_checkpoint_covers_of_ingest_nodes_is_not_ordered_again() -> None:
     desk = Desk()
     desk.state.journals[7] = (3, 40)

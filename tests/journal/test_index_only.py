@@ -14,7 +14,7 @@ from chaplain.journal.assembly import Assembly, open_change
 from chaplain.journal.client_messages import Ended, Open, Opened, Read
 from chaplain.journal.execution import JournalExecution
 from chaplain.journal.node_message import AddNode, EntryType, NewSet, RemoveNode
-from chaplain.journal.order_message import Acknowledge, Propose, Supply, decode
+from chaplain.journal.order_message import Acknowledge, Propose, decode
 from chaplain.journal.peer_messages import AskState, Covered, Order
 from chaplain.journal.peer_messages import decode as decode_peer
 from chaplain.journal.reason import Reason
@@ -122,7 +122,7 @@ def test_a_serializer_in_doubt_takes_nothing_that_was_never_shown_to_one(cluster
     write(client, lane, 1)
     doubter = next(number for number in SERIALIZERS if number != cluster.master)
     agreed = cluster.nodes[cluster.master].core.serializer.agreed[0]
-    cluster.spoil = lambda sender, to, parcel: said(parcel, Acknowledge if sender in HOLDERS else Supply)
+    cluster.spoil = lambda sender, to, parcel: sender in HOLDERS and said(parcel, Acknowledge)
     client.write(pack(lane, 2))
     cluster.settle()
     tails = [cluster.nodes[number].core.serializer.bench.log.tail for number in HOLDERS]

@@ -46,13 +46,14 @@ MESSAGES: dict[str, om.OrderMessage] = {
     "canvass": om.Canvass(4, 8, 3),
     "canvassed": om.Canvassed(4, True, 3),
     "askvote": om.AskVote(4, 8, 3, False),
-    "vote": om.Vote(4, True, 4, 0, {2: 1}),
+    "vote": om.Vote(4, True, 4, 0, {2: 1}, b"\x44" * 64),
     "fetch": om.Fetch(5, True),
-    "supply": om.Supply(3, 5, 5, (om.Supplied(b"\xb0\xd1", (b"\xaa\xbb",)), om.Supplied(b"\xb2", ())), 3),
+    "supply": om.Supply(5, 5, (om.Supplied(b"\xb0\xd1", (b"\xaa\xbb",)), om.Supplied(b"\xb2", ())), 3),
     "question": om.Question(0x1122334455667788, 1),
     "answer": om.Answer(0x1122334455667788, 3, 8, 3, State.SOUND, 1, {2: 1}),
     "handover": om.Handover(3, 9),
     "recall": om.Recall(5, 256),
+    "proof": om.ElectionProof(4, {1: b"\x44" * 64, 2: b"\x55" * 64}),
     "recalled": om.Recalled(5, (om.Kept(b"\xb0\xd1", b"\xe1\xe2\xe3", (b"\xaa\xbb",)), om.Kept(b"\xb2", b"\xe4", ()))),
 }
 
@@ -81,6 +82,7 @@ def test_every_cluster_has_a_chain_of_its_own() -> None:
 
 numbers = st.integers(0, 0xFFFF)
 hashes = st.binary(min_size=32, max_size=32)
+signatures = st.binary(min_size=64, max_size=64)
 lives = st.dictionaries(st.integers(1, 255), numbers, max_size=5)
 entries = st.one_of(
     st.builds(DataEntry, st.builds(Reference, st.integers(0, 255), numbers, numbers), hashes),
@@ -103,9 +105,11 @@ kept = st.builds(
 messages = st.one_of(
     st.builds(om.Propose, numbers, numbers, st.binary(max_size=40)),
     st.builds(om.Acknowledge, numbers, numbers, hashes, numbers, lives),
-    st.builds(om.Vote, numbers, st.booleans(), numbers, numbers, lives),
+    st.builds(om.Vote, numbers, st.just(False), numbers, numbers, lives),
+    st.builds(om.Vote, numbers, st.just(True), numbers, numbers, lives, signatures),
+    st.builds(om.ElectionProof, numbers, st.dictionaries(st.integers(1, 255), signatures, max_size=5)),
     st.builds(om.AskVote, numbers, numbers, numbers, st.booleans()),
-    st.builds(om.Supply, numbers, numbers, numbers, st.lists(supplied, min_size=1, max_size=3).map(tuple), numbers),
+    st.builds(om.Supply, numbers, numbers, st.lists(supplied, min_size=1, max_size=3).map(tuple), numbers),
     st.builds(om.Answer, numbers, numbers, numbers, numbers, st.integers(1, 3), numbers, lives),
     st.builds(om.Recalled, numbers, st.lists(kept, max_size=3).map(tuple)),
 )
@@ -135,8 +139,22 @@ def test_bad_bytes_are_malformed_and_nothing_else(name: str, data: st.DataObject
             continue
 
 
+def test_a_proof_with_a_voter_twice_is_malformed() -> None:
+    raw = om.encode(om.ElectionProof(4, {1: b"\x44" * 64, 2: b"\x55" * 64}), 2)
+    twice = raw[:82] + b"\x01" + raw[83:]
+    assert raw[82] == 2
+    with pytest.raises(Malformed, match="voters must rise"):
+        om.decode(twice)
+
+
+def test_an_order_message_of_the_first_protocol_is_refused_by_its_number() -> None:
+    raw = om.encode(om.Heard(3, 8, 7), 2)
+    with pytest.raises(Malformed, match="protocol 1, this program speaks 2"):
+        om.decode(b"\x01" + raw[1:])
+
+
 def test_huge_counts_are_refused_before_anything_is_allocated() -> None:
-    head = b"\x01\x0a" + bytes(14) + bytes(8) + bytes(4)
+    head = b"\x02\x0a" + bytes(14) + bytes(8) + bytes(4)
     with pytest.raises(Malformed):
         om.decode(head + b"\xff\xff" + b"\xff" * 8)
     with pytest.raises(Malformed):

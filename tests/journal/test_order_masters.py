@@ -155,6 +155,7 @@ def test_a_stale_master_is_told_and_steps_down(cluster: Cluster) -> None:
     master.hear(node, Heard(5, 1, 1))
     assert master.core.role is Role.FOLLOWER
     follower = cluster[node]
+    follower.hear_proof(master.node, 3, *cluster.nodes)
     follower.hear(master.node, Mark(3, *follower.core.agreed))
     follower.hear(master.node, Mark(2, *follower.core.agreed))
     answers = [m for m in follower.said(master.node) if isinstance(m, Heard)]

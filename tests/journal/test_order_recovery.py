@@ -204,8 +204,9 @@ def test_behind_damage_ones_own_messages_are_used_again(cluster: Cluster) -> Non
     cluster.kill(desk.node)
     start = next(start for start, _, index in positions(desk) if index == before - 1)
     damage(desk, start + 20)
-    other = next(node for node in cluster.nodes if node != desk.node)
+    other = cluster.master().node
     cluster.restart(desk.node)
+    desk.hear_proof(other, 1, *cluster.nodes)
     desk.step(PeerUp(other))
     written = len(desk.persists)
     assert desk.core.agreed[0] == before - 3, "what nothing behind it names is not yet believed"
@@ -215,7 +216,7 @@ def test_behind_damage_ones_own_messages_are_used_again(cluster: Cluster) -> Non
     assert wanted is not None
     assert missing is not None
     supplied = tuple(Supplied(message.raw, message.payloads) for message in (wanted[0], missing[0]))
-    desk.hear(other, Supply(desk.core.regime, before - 2, before - 2, supplied, tail_ballot=1))
+    desk.hear(other, Supply(before - 2, before - 2, supplied, tail_ballot=1))
     assert desk.core.agreed[0] >= before - 1
     assert len(desk.persists) == written + 1
 
@@ -288,12 +289,12 @@ def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
     from random import Random
 
     from chaplain.journal.serializer import SerializerCore
-    from chaplain.sim.order_node import Tape
+    from chaplain.sim.order_node import Tape, identity_of
 
     files = {name: bytes(data) for name, data in desk.files.items()}
     other = replace(settings, genesis=genesis("another"))
     with pytest.raises(StorageError, match="another cluster"):
-        SerializerCore(other, Random(1), Tape((1, 2, 3)), segments=segments_of(files))
+        SerializerCore(other, identity_of(1), Random(1), Tape((1, 2, 3)), segments=segments_of(files))
 
 
 def test_a_follower_far_behind_reads_what_left_memory() -> None:
@@ -457,10 +458,11 @@ def test_a_supply_with_a_wrong_payload_is_not_taken(cluster: Cluster) -> None:
     cluster.rise(desk)
     before = desk.core.agreed[0]
     assert before == message.body.index - 1
-    desk.hear(other, Supply(1, before + 1, before + 1, (Supplied(raw[0].raw, (b"something else",)),)))
+    desk.hear_proof(other, 1, *cluster.nodes)
+    desk.hear(other, Supply(before + 1, before + 1, (Supplied(raw[0].raw, (b"something else",)),)))
     assert desk.core.agreed[0] == before
     assert desk.reports[-1].event == "supply does not fit"
-    desk.hear(other, Supply(1, before + 1, before + 1, (Supplied(raw[0].raw, raw[0].payloads),)))
+    desk.hear(other, Supply(before + 1, before + 1, (Supplied(raw[0].raw, raw[0].payloads),)))
     assert desk.core.agreed[0] == before + 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
-from order_cluster import MILLISECOND, Cluster, elected
+from order_cluster import MILLISECOND, Cluster, elected, vote
 
 from chaplain.core import Drained, PersistFailed, Replace, Stopping, Woken
 from chaplain.journal.cluster_message import Reference
@@ -25,6 +25,7 @@ from chaplain.journal.order_message import (
 )
 from chaplain.journal.roster import Roster
 from chaplain.journal.standing import State, decode_standing
+from chaplain.sim.order_node import identity_of
 
 
 @pytest.fixture
@@ -195,7 +196,7 @@ def test_one_vote_a_regime_on_disk_before_it_leaves(cluster: Cluster) -> None:
     assert not voter.said(a)
     assert isinstance(voter.persists[-1].operations[0], Replace)
     voter.write()
-    assert voter.said(a) == [Vote(5, True, 5, 0, {})]
+    assert voter.said(a) == [Vote(5, True, 5, 0, {}, vote(5, a, b))]
     voter.hear(master.node, AskVote(5, index, 0xFFFFFFFF, False))
     assert voter.said(master.node)[-1] == Vote(5, False, 5, 0, {})
     cluster.restart(b)
@@ -235,7 +236,7 @@ def test_who_hears_the_master_votes_only_in_a_handover(cluster: Cluster) -> None
     assert cluster[b].said(a)[-1] == Vote(2, False, 1, 0, {})
     cluster[b].hear(a, AskVote(2, *last, True))
     cluster[b].write()
-    assert cluster[b].said(a)[-1] == Vote(2, True, 2, 0, {})
+    assert cluster[b].said(a)[-1] == Vote(2, True, 2, 0, {}, vote(2, a, b))
 
 
 def test_a_heartbeat_repeats_what_was_not_acknowledged(cluster: Cluster) -> None:
@@ -268,7 +269,11 @@ def test_a_failed_disk_ends_every_promise(cluster: Cluster) -> None:
 
 
 def test_two_masters_in_one_regime_stop_the_node(cluster: Cluster) -> None:
+    """Two quorums voted in one regime: somebody voted twice."""
     master, node = cluster.master(), cluster.followers()[0]
+    master.hear(node, Mark(1, *master.core.agreed))
+    assert not master.halted
+    master.hear_proof(node, 1, *cluster.followers())
     master.hear(node, Mark(1, *master.core.agreed))
     assert "both master" in master.halted
 
@@ -358,7 +363,7 @@ def test_malformed_messages_are_reported_and_nothing_else(cluster: Cluster) -> N
     from chaplain.journal.order_events import Received
 
     master, node = cluster.master(), cluster.followers()[0]
-    for message in (b"", b"\x01", b"\x02" * 40, b"\x01\x63" + bytes(14)):
+    for message in (b"", b"\x01", b"\x01" * 40, b"\x02\x63" + bytes(14)):
         master.step(Received(node, message))
         assert master.reports[-1].event == "malformed order message"
     master.step(Received(99, b"whoever"))
@@ -407,7 +412,8 @@ def test_a_wiped_node_learns_from_those_of_its_roster_when_the_founders_are_gone
     assert (wiped.core.role, wiped.core.standing) == (Role.OUT, "wiped")
     cluster.kill(3)
     wiped.start()
-    wiped.core.bench.roster = Roster(cluster[4].core.agreed[0], ((4, 3, 5),), {3: "03", 4: "04", 5: "05"})
+    keys = {node: identity_of(node).key.hex() for node in (3, 4, 5)}
+    wiped.core.bench.roster = Roster(cluster[4].core.agreed[0], ((4, 3, 5),), keys)
     cluster.rise(wiped)
     cluster.run(8)
     assert wiped.core.standing == "sound"

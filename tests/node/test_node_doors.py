@@ -55,6 +55,7 @@ def make(name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> Node
         JournalSettings(order),
         FOUNDING,
         rng,
+        identity=KEYS[name],
         identifier=KEYS[name].identifier,
         segments=segments_of(disk),
         jot=disk.get(jot_name(order)),

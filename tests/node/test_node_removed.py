@@ -170,6 +170,7 @@ class Trio:
             JournalSettings(order),
             self.founding,
             rng,
+            identity=NODES[number],
             identifier=NODES[number].identifier,
             segments=segments,
             jot=disk.get(jot_name(order)),

@@ -38,6 +38,7 @@ from chaplain.journal.order_message import (
     AskVote,
     Canvass,
     Canvassed,
+    ElectionProof,
     Handover,
     Heard,
     Mark,
@@ -194,6 +195,8 @@ def _words(message):
             return f"{type(message).__name__} in regime {message.regime}: {'yes' if message.granted else 'no'}"
         case Handover():
             return "Handover: stand, and be master"
+        case ElectionProof():
+            return f"ElectionProof for regime {message.regime}: votes of {' '.join(map(str, message.votes))}"
         case _:
             return type(message).__name__
 

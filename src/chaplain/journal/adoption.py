@@ -19,7 +19,7 @@ Bounds: one checkpoint at a time, of at most `STATE_BYTES_MAX`, one piece under 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -51,23 +51,36 @@ class Adoption:
         self._wanted: _Named | None = None
         self._data = bytearray()
         self._asked = 0
+        self._confirms: Callable[[Collection[int]], bool] = bool
+        self._few_ns: int | None = None
+        """Since when those that have what follows are too few for us to believe them."""
         self._since_ns: int | None = None
         """Since when nobody has what follows."""
         self._writing = False
         self.due_ns: int | None = None
         self.effects: list[AdoptionEffect] = []
 
-    def attach(self, log: Log, teachers: Callable[[], Quorum] | None = None) -> None:
-        """`teachers` are those whose word on a checkpoint counts, if not those of the assembly alone."""
+    def attach(
+        self,
+        log: Log,
+        teachers: Callable[[], Quorum] | None = None,
+        confirms: Callable[[Collection[int]], bool] | None = None,
+    ) -> None:
+        """`teachers` are those whose word on a checkpoint counts, if not those of the assembly alone. `confirms` says
+        whether messages that these nodes call agreed are taken.
+        """
         self._log = log
         self._teachers = teachers or self._teachers
+        self._confirms = confirms or self._confirms
 
     def look(self, now_ns: int) -> None:
         """Something was said, or somebody came or went."""
         if self._writing:
             return
-        if not self._is_needed():
-            self._wanted, self._since_ns, self.due_ns = None, None, None
+        if not self._is_needed(now_ns):
+            patience_ns = self._settings.order.patience_ns
+            self.due_ns = None if self._few_ns is None else self._few_ns + patience_ns
+            self._wanted, self._since_ns = None, None
             return
         if self._since_ns is None:
             self._since_ns = now_ns
@@ -82,13 +95,14 @@ class Adoption:
         if self.due_ns is None or now_ns < self.due_ns:
             return
         self.due_ns = None
-        if self._wanted is not None and self._is_needed() and self._trusted(now_ns) == self._wanted:
+        if self._wanted is not None and self._is_needed(now_ns) and self._trusted(now_ns) == self._wanted:
             self._ask(now_ns)
         else:
             self.look(now_ns)
 
-    def _is_needed(self) -> bool:
-        """Whether others are further on, and none of them has what follows our own.
+    def _is_needed(self, now_ns: int) -> bool:
+        """Whether others are further on, and none of them has what follows our own; or those that have it are too few
+        to be believed, for a while, and a quorum of serializers was heard.
 
         Only those count that have it with payloads: nobody may skip what was ordered because it cannot be found.
         """
@@ -96,7 +110,15 @@ class Adoption:
         following, copies, assembly = self._log.agreed + 1, self._execution.copies, self._execution.assembly
         able = (said for node, said in self._archive.said.items() if not copies or assembly.holds_data(node))
         further = [said for said in able if max(said.index, said.agreed) >= following]
-        return bool(further) and all(said.first > following for said in further)
+        if not further or all(said.first > following for said in further):
+            self._few_ns = None
+            return bool(further)
+        having = [node for node, said in self._archive.said.items() if said.first <= following]
+        if self._confirms(having) or not self._teachers().reached(self._archive.said):
+            self._few_ns = None
+        elif self._few_ns is None:
+            self._few_ns = now_ns
+        return self._few_ns is not None and now_ns - self._few_ns >= self._settings.order.patience_ns
 
     def _trusted(self, now_ns: int) -> _Named | None:
         assert self._log is not None

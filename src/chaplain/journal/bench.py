@@ -46,6 +46,8 @@ class Bench:
         self._quorum = Quorum(())
         self._peers: tuple[int, ...] = ()
         self._voters: tuple[int, ...] = ()
+        self._candidates: frozenset[int] = frozenset()
+        self._electorates: tuple[Quorum, ...] = ()
         self._holders: tuple[int, ...] = ()
         self._lacks: list[DataEntry] = []
         self._lack_ns: int | None = None
@@ -78,6 +80,32 @@ class Bench:
         self._look()
         return self._voters
 
+    def may_be_master(self, node: int) -> bool:
+        """Whether the node serializes, or is nominated to, as far as we know. Others get no vote, and a regime that
+        only they name is no reason to do anything.
+        """
+        self._look()
+        return node in self._candidates or node in self.teachers.voters
+
+    @property
+    def electorates(self) -> tuple[Quorum, ...]:
+        """Sets of serializers; what a majority of any of them says is believed: ours, and the roster's while it is
+        ahead of us.
+
+        While two sets count jointly, one of them is enough here: a master may have been elected before Implement was
+        agreed, by the old set, or after Confirm, by the new one. Nothing is agreed, and nobody elected, by this rule.
+        """
+        self._look()
+        teachers = self.teachers
+        return self._electorates if teachers is self._quorum else (*self._electorates, *_each_set(teachers))
+
+    def key_of(self, node: int) -> bytes:
+        """The node's public key, by the agreed configuration or by the roster; empty if neither knows the node."""
+        placed = self.log.execution.assembly.node(node)
+        if placed is not None:
+            return placed.key
+        return bytes.fromhex(self.roster.keys.get(node, "")) if self.roster is not None else b""
+
     @property
     def holders(self) -> tuple[int, ...]:
         """Everybody else who holds data, where serializers do not."""
@@ -91,6 +119,9 @@ class Bench:
             self._assembly, self._quorum = assembly, assembly.quorum
             self._peers = tuple(node for node in assembly.members if node != self.settings.node)
             self._voters = tuple(node for node in self._quorum.voters if node != self.settings.node)
+            self._electorates = _each_set(self._quorum)
+            nominated = assembly.new_set
+            self._candidates = frozenset((*self._quorum.voters, *(nominated.nodes if nominated else ())))
             self._holders = tuple(filter(assembly.holds_data, self._peers)) if self.log.copies else ()
 
     def next_token(self) -> int:
@@ -172,6 +203,10 @@ class Bench:
     def write_mark(self) -> None:
         self.mark_due_ns = None
         self.quill.write(self.log.mark(self.keeper.regime), self.written())
+
+
+def _each_set(quorum: Quorum) -> tuple[Quorum, ...]:
+    return tuple(Quorum((members,)) for members in quorum.sets)
 
 
 def _keeps_all(_now_ns: int, _index: int, _timestamp_ns: int) -> bool:

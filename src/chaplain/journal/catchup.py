@@ -8,31 +8,35 @@ that may have forgotten its promises has learned enough to promise again. Neithe
     answered fetching    until nothing that anybody answered is missing here   on disk regained    sound, in the
     highest regime that anybody answered, with no vote in it
 
-Invariants: a message is taken only if it continues our agreed chain and its payloads have their digests; a doubtful
+Invariants: a message is taken only if it continues our agreed chain, its payloads have their digests, and a quorum or a
+proven master confirms that it is agreed (`unconfirmed`), or our own log names it; a doubtful
 node learns from a quorum without itself, or, if all were in doubt about their last record only (a power cut of
 everybody), from all; and if what it learns is that others have the vote now, it learns from those.
 """
 
 from __future__ import annotations
 
-from hashlib import sha256
+from collections.abc import Collection
 
-from chaplain.errors import Malformed
 from chaplain.journal.bench import Bench
-from chaplain.journal.cluster_message import Body, chain_hash, decode_body
+from chaplain.journal.election import LEAP_MAX, Election
 from chaplain.journal.order_events import Message, Regained
-from chaplain.journal.order_message import KNOWN_AGREED, Answer, Fetch, Lives, Question, Supplied, Supply
+from chaplain.journal.order_message import KNOWN_AGREED, Answer, Fetch, Lives, Question, Supply
 from chaplain.journal.standing import State
+from chaplain.journal.unconfirmed import SuppliedMessage, UnconfirmedSupplies, read_supplied
 
 _LIKELY = 0.75
 
 
 class Fetcher:
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, election: Election) -> None:
         self._bench = bench
+        self._supplies = UnconfirmedSupplies(bench, election)
         self._asked: int = 0
         self._source: int = 0
         """The peer whose last supply we could use; 0 if it was of no use."""
+        self._probe_ns = 0
+        """When a serializer may be asked again on the word of somebody who is not believed."""
         self.due_ns: int | None = None
         """When to give up on the one we asked."""
         self.tail = False
@@ -44,6 +48,8 @@ class Fetcher:
         if self.due_ns is not None and now_ns < self.due_ns:
             return
         able = [peer for peer in bench.up if bench.firsts.get(peer, (1, 0))[0] <= bench.log.agreed + 1]
+        able = [peer for peer in able if self._supplies.may_vouch(peer) or peer in bench.holders]
+        able = [peer for peer in able if not self._supplies.has_confirmed(peer)] or able
         peers = [peer for peer in able if peer != self._asked] or able
         if not peers or not bench.room:
             self.due_ns = None
@@ -57,7 +63,17 @@ class Fetcher:
         self._asked = chosen
         self.due_ns = now_ns + bench.settings.retry_ns
         tail = self.tail or bench.log.named() is not None
-        bench.quill.tell(chosen, Fetch(bench.log.agreed + 1, tail))
+        bench.quill.tell(chosen, Fetch(self._supplies.wanted(chosen), tail))
+
+    def probe(self, now_ns: int) -> None:
+        """Ask one serializer whether it has more than we do: somebody says so who is not believed. Not too often."""
+        bench = self._bench
+        if self.due_ns is not None or now_ns < self._probe_ns:
+            return
+        peers = [peer for peer in bench.up if self._supplies.may_vouch(peer)]
+        if peers and bench.room:
+            self._probe_ns = now_ns + bench.settings.retry_ns
+            bench.quill.tell(bench.chance.choice(peers), Fetch(bench.log.agreed + 1, False))
 
     def _likely(self, peers: list[int]) -> list[int]:
         """Where serializers are index-only, mostly those that have more than the order."""
@@ -67,67 +83,72 @@ class Fetcher:
     def stop(self) -> None:
         self.due_ns = None
 
+    def confirms(self, nodes: Collection[int]) -> bool:
+        return self._supplies.confirms(nodes)
+
     def supplied(self, now_ns: int, node: int, supply: Supply, floor: int = 0) -> None:
-        """Take what continues our prefix. `floor` is a ballot that the copy must not fall below."""
+        """Take what continues our prefix and is confirmed. `floor` is a ballot that the copy must not fall below."""
         agreed = supply.messages[:-1] if supply.tail_ballot else supply.messages
         taken: list[Message] = []
-        for supplied in agreed:
-            self._take(node, supplied, max(supply.regime, floor), taken)
+        news = self._supplies.add(node, supply.index, supply.agreed, agreed)
+        while (first := self._supplies.confirmed()) is not None and self._take(first, floor, taken):
+            pass
         if supply.tail_ballot:
-            self._take_tail(node, supply, taken)
+            self._take_tail(node, supply, floor, taken)
         if node == self._asked:
             self._source = node if taken else 0
             # Who has nothing for us is not asked again at once.
-            self.due_ns = None if taken else now_ns + self._bench.settings.retry_ns
+            self.due_ns = None if taken or news else now_ns + self._bench.settings.retry_ns
         if taken:
             self._bench.announce(now_ns, taken)
             self._bench.quill.write((), self._bench.written())
 
-    def _take(self, node: int, supplied: Supplied, ballot: int, taken: list[Message]) -> None:
-        message = self._check(node, supplied, ballot)
-        if message is not None:
-            self._bench.quill.write(self._bench.log.append_agreed(message))
-            taken.append(message)
-            taken += self._bench.log.reconnect()
-
-    def _take_tail(self, node: int, supply: Supply, taken: list[Message]) -> None:
-        """The sender does not know whether this is agreed. We may: if something of ours further on names it."""
-        log = self._bench.log
-        message = self._check(node, supply.messages[-1], supply.tail_ballot, bare=log.index_only)
-        if message is None:
+    def hold(self, index: int, ballot: int) -> None:
+        """Hold the message of this index, which a serializer calls agreed and no quorum confirms, as a tail."""
+        log, first = self._bench.log, self._supplies.first()
+        if first is None or index != log.agreed + 1 or (index, ballot) < log.last():
             return
-        if message.hash == log.named():
-            self._take(node, supply.messages[-1], max(supply.regime, supply.tail_ballot), taken)
-        elif self.tail and (message.index, message.ballot) > log.last() and self._is_ordered(node):
+        message = self._held(first, ballot, bare=log.index_only)
+        if message is not None and message.ballot == ballot and (log.tail is None or log.tail.ballot < ballot):
             self._bench.quill.write(log.store(message), self._bench.written())
 
-    def _is_ordered(self, node: int) -> bool:
-        """Where serializers are index-only, others hold messages that were never brought to any of them."""
-        return not self._bench.log.copies or node in self._bench.quorum.voters
+    def _take(self, supplied: SuppliedMessage, floor: int, taken: list[Message]) -> bool:
+        """Whether the message could be taken: its payloads may be missing."""
+        message = self._held(supplied, floor)
+        if message is None:
+            return False
+        self._bench.quill.write(self._bench.log.append_agreed(message))
+        taken.append(message)
+        taken += self._bench.log.reconnect()
+        return True
 
-    def _check(self, node: int, supplied: Supplied, ballot: int, *, bare: bool = False) -> Message | None:
-        """The message, if it is the one that comes next here. Unless it may be bare, its payloads are here, too."""
-        try:
-            body = decode_body(supplied.body)
-        except Malformed as wrong:
-            self._bench.report("malformed supply", node, reason=str(wrong))
-            return None
+    def _take_tail(self, node: int, supply: Supply, floor: int, taken: list[Message]) -> None:
+        """The sender does not know whether this is agreed. We may: if something of ours further on names it."""
         log = self._bench.log
-        if body.index != log.agreed + 1:
-            return None
-        given = bool(supplied.payloads) or not log.copies
-        if body.previous != log.agreed_hash or (given and not payloads_match(body, supplied.payloads)):
-            self._bench.report("supply does not fit", node, index=body.index)
-            return None
-        digest = chain_hash(body.previous, supplied.body)
-        payloads = supplied.payloads if given or bare else self._bench.gather(body.data_entries, 0)
-        return None if payloads is None else Message(body, supplied.body, digest, ballot, payloads)
+        supplied = read_supplied(self._bench, node, supply.messages[-1])
+        message = None if supplied is None else self._held(supplied, supply.tail_ballot, bare=log.index_only)
+        if supplied is None or message is None:
+            return
+        if message.hash == log.named():
+            self._take(supplied, floor, taken)
+        elif self.tail and (message.index, message.ballot) > log.last() and node in self._bench.teachers.voters:
+            self._bench.quill.write(log.store(message), self._bench.written())
 
+    def _held(self, supplied: SuppliedMessage, floor: int, *, bare: bool = False) -> Message | None:
+        """The message, if it is the one that comes next here. Unless it may be bare, its payloads are here, too.
 
-def payloads_match(body: Body, payloads: tuple[bytes, ...]) -> bool:
-    """Whether these are what the body refers to, by their digests."""
-    digests = tuple(entry.digest for entry in body.data_entries)
-    return digests == tuple(sha256(payload).digest() for payload in payloads)
+        It is held under the regime that its body names, in which it was proposed; under `floor`, if that is higher; and
+        under no lower ballot than the one under which we hold it already, and may have acknowledged it.
+        """
+        log, body = self._bench.log, supplied.body
+        if (body.index, body.previous) != (log.agreed + 1, log.agreed_hash):
+            return None
+        ballot, tail = max(floor, body.regime), log.tail
+        if tail is not None and (tail.index, tail.hash) == (body.index, supplied.hash):
+            ballot = max(ballot, tail.ballot)
+        absent = supplied.bare and not bare
+        payloads = self._bench.gather(body.data_entries, 0) if absent else supplied.payloads
+        return None if payloads is None else Message(body, supplied.raw, supplied.hash, ballot, payloads)
 
 
 class Doubt:
@@ -148,7 +169,8 @@ class Doubt:
         self._reach = (-1, -1)
         self._impatient_ns = now_ns + self._bench.settings.patience_ns
         self._regaining = False
-        self._regime = 0
+        self._floor = 0
+        """Nothing that we promised and forgot was promised in a higher regime."""
         self._ask(now_ns)
 
     def _ask(self, now_ns: int) -> None:
@@ -179,6 +201,8 @@ class Doubt:
 
     def answered(self, now_ns: int, node: int, answer: Answer) -> None:
         if answer.nonce != self._nonce or self._target is not None or node not in self._others():
+            return
+        if answer.regime - self._bench.keeper.regime > LEAP_MAX:
             return
         if self._life and answer.asker_life > self._life:
             self._begin(now_ns)  # a life of ours that we have forgotten, too
@@ -220,7 +244,11 @@ class Doubt:
     def _aim(self, now_ns: int) -> None:
         """Everything that we may have promised is at or below the furthest that was answered."""
         counted = self._counted()
-        self._target = max(((answer.index, answer.ballot) for answer in counted), default=(0, 0))
+        ballots = [answer.ballot % KNOWN_AGREED for answer in counted]
+        self._floor = max([0, *ballots, *(answer.regime for answer in counted)])
+        # A message that is known to be agreed was agreed under the floor, or an earlier regime. To hold it under the
+        # floor is enough: we need not be convinced that it is agreed, which a single serializer may know.
+        self._target = max(((answer.index, min(answer.ballot, self._floor)) for answer in counted), default=(0, 0))
         self._impatient_ns = now_ns + self._bench.settings.patience_ns
         self._bench.write_mark()  # what was found at start may not have been synced: now it will be
         self._pursue(now_ns)
@@ -231,8 +259,11 @@ class Doubt:
     def supplied(self, now_ns: int, node: int, supply: Supply) -> None:
         if self._target is None or self._regaining:
             return
-        self._regime = max(self._regime, supply.regime, supply.tail_ballot)
-        self._fetcher.supplied(now_ns, node, supply, floor=self._target[1] % KNOWN_AGREED)
+        if supply.tail_ballot > self._floor:
+            supply = without_tail(supply)  # nobody answered so: it is news, or a lie that would use regimes up
+        self._fetcher.supplied(now_ns, node, supply, floor=self._floor)
+        if node in self._answers:
+            self._fetcher.hold(self._target[0], self._floor)
         self._pursue(now_ns)
 
     def _pursue(self, now_ns: int) -> None:
@@ -260,9 +291,14 @@ class Doubt:
 
     def _regain(self) -> None:
         keeper = self._bench.keeper
-        regime = max([keeper.regime, self._regime, *(answer.regime for answer in self._counted())])
+        regime = max(keeper.regime, self._floor, self._bench.log.agreed_by[0])
         self._regaining, self.due_ns = True, None
         keeper.regain(regime, _all_lives(self._answers), Regained(self._life))
+
+
+def without_tail(supply: Supply) -> Supply:
+    """The agreed messages of a supply alone."""
+    return Supply(supply.index, supply.agreed, supply.messages[:-1]) if supply.tail_ballot else supply
 
 
 def _all_lives(answers: dict[int, Answer]) -> Lives:

@@ -152,3 +152,9 @@ def take_config(cursor: Cursor) -> ConfigEntry:
         raise Malformed("entry: type 0 means nothing")
     stage = cursor.number(1, "stage")
     return ConfigEntry(entry_type, stage, cursor.take(cursor.number(4, "size"), "data"))
+
+
+def payloads_match(body: Body, payloads: tuple[bytes, ...]) -> bool:
+    """Whether these are what the body refers to, by their digests."""
+    digests = tuple(entry.digest for entry in body.data_entries)
+    return digests == tuple(sha256(payload).digest() for payload in payloads)

@@ -77,6 +77,7 @@ from chaplain.journal.serializer import SerializerCore
 from chaplain.journal.signing import Wrapping, holds
 from chaplain.journal.slips import Slips
 from chaplain.link.events import Peer
+from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited, Expel
 from chaplain.segment.layout import Bytes
 from chaplain.wire.parcel import Parcel
@@ -89,6 +90,7 @@ class JournalCore:
         founding: Founding,
         chance: random.Random,
         *,
+        identity: Identity,
         identifier: int,
         segments: Iterable[tuple[int, Bytes]] = (),
         jot: bytes | None = None,
@@ -99,7 +101,9 @@ class JournalCore:
         wrapping: Wrapping | None = None,
         watch: Callable[[Executed], None] | None = None,
     ) -> None:
-        """Begin from what the disk holds, which `watch` is told first; `identifier` is this node's name in parcels."""
+        """Begin from what the disk holds, which `watch` is told first. `identity` signs this node's votes; `identifier`
+        is its name in parcels.
+        """
         self.settings = settings
         self._streams = StreamIndex()
         self._news: deque[Executed] = deque()
@@ -116,6 +120,7 @@ class JournalCore:
         self.covering = Covering(settings, self.execution, self._streams)
         self.serializer = SerializerCore(
             settings.order,
+            identity,
             chance,
             self.execution,
             segments=segments,
@@ -126,7 +131,7 @@ class JournalCore:
         )
         self._roster = RosterKeeper(read_roster(roster), founding.assembly())
         self.serializer.bench.roster = self._roster.latest
-        self.covering.attach(self.serializer.bench, found)
+        self.covering.attach(self.serializer.bench, found, self.serializer.confirms)
         self.ingest = IngestCore(settings, chance, self.execution, ingest)
         self._clientele = make_clientele(
             settings,

@@ -6,6 +6,7 @@ of them something is for.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import TypeAlias, assert_never
 
 from chaplain.core import Halt, Persist, Report, soonest
@@ -60,12 +61,14 @@ class Covering:
         self._firsts: dict[int, tuple[int, int]] = {}
         self._first = 1
 
-    def attach(self, bench: Bench, found: Checkpoint | None) -> None:
+    def attach(
+        self, bench: Bench, found: Checkpoint | None, confirms: Callable[[Collection[int]], bool] | None = None
+    ) -> None:
         """From now on, work; and what the checkpoint covers of ingest nodes' journals is ordered for the serializer."""
         self._log, self._firsts, self._first = bench.log, bench.firsts, bench.log.places.first
         self.archive.attach(bench.log, found)
         bench.keeps = self.archive.keeps
-        self._adoption.attach(bench.log, lambda: bench.teachers)
+        self._adoption.attach(bench.log, lambda: bench.teachers, confirms)
         for node, (journal, index) in self._execution.state.journals.items():
             if index:
                 bench.shelf.ordered([DataEntry(Reference(node, journal, index), b"")])

@@ -5,30 +5,44 @@ Decides which regime a node is in, whom it votes for, and when it campaigns. Ref
     follower  ──silence of the master, or its connection closed──▶  canvass (pre-vote; binds nobody)
     canvass   ──a quorum would vote──▶  stand: enter the regime, vote for oneself, on disk, then ask for votes
     stand     ──a quorum voted──▶  master
-    any       ──a master of a later regime speaks──▶  follower
+    any       ──a master of a later regime proves its election and speaks──▶  follower
 
-Invariants: at most one vote a regime, on disk before it leaves; nobody votes for a log behind its own; a node that
-hears its master, and whose connection to it stands, helps nobody to replace it; a node that is not sound neither
-votes nor campaigns; one that has no vote, as far as it knows, does not campaign, but votes if it is asked: whoever
-counts may know more.
+Invariants: at most one vote a regime, signed, and on disk before it leaves; nobody votes for a log behind its own; a
+node that hears its master, and whose connection to it stands, helps nobody to replace it; a node that is not sound
+neither votes nor campaigns. A node that has no vote, as far as it knows, does not campaign, but votes if a serializer
+asks: whoever counts may know more. A node votes only for serializers and nominated ones, and only what those say about
+regimes is heeded: a member without a vote cannot raise regimes. A master is followed only when its election is proven.
 """
 
 from __future__ import annotations
 
 from chaplain.journal.agreement import Tally
 from chaplain.journal.bench import Bench
+from chaplain.journal.election_proof import Candidacy, is_vote_valid, proves_election, sign_vote
 from chaplain.journal.order_events import Role, RoleChanged, Stood
-from chaplain.journal.order_message import KNOWN_AGREED, AskVote, Canvass, Canvassed, Heard, Vote
+from chaplain.journal.order_message import (
+    KNOWN_AGREED,
+    AskVote,
+    Canvass,
+    Canvassed,
+    ElectionProof,
+    Heard,
+    SignedVotes,
+    Vote,
+)
 from chaplain.journal.quorum import Quorum
-from chaplain.journal.standing import NOBODY
+from chaplain.link.identity import Identity
 
 LEAP_MAX = 1 << 20
-"""Regimes further off than this were not reached by elections: who names one is mistaken, or wants to use them up."""
+"""Regimes further off than this were not reached by elections: whoever names one is mistaken, or wants to use them up.
+A master that proves its election is followed into any regime."""
 
 
 class Election:
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, identity: Identity) -> None:
+        """The identity signs this node's votes."""
         self._bench = bench
+        self._identity = identity
         self.role = Role.OUT
         self.master = 0
         self._seen = 0
@@ -41,6 +55,12 @@ class Election:
         self._asked = 0
         self._canvass: Tally | None = None
         self._votes: Tally | None = None
+        self._signed: SignedVotes = {}
+        """The votes for us in the regime that we stand for."""
+        self.proven = (0, 0)
+        """The last regime whose election was proven to us, and its master."""
+        self._unproven = (0, 0)
+        """The last regime whose election was not proven by what its master showed, and that master."""
         self._handover = False
         self._claim: tuple[Quorum, tuple[int, int]] = (bench.quorum, (0, 0))
 
@@ -67,11 +87,6 @@ class Election:
     def leave(self) -> None:
         self._be(Role.OUT, 0)
 
-    def enter_silently(self, now_ns: int, regime: int) -> None:
-        """Somebody is in a later regime: go there without a vote."""
-        self._bench.keeper.enter(regime, NOBODY)
-        self.rest(now_ns)
-
     def _be(self, role: Role, master: int) -> None:
         self._canvass = self._votes = None
         changed = (role, master) != (self.role, self.master)
@@ -82,6 +97,32 @@ class Election:
     def _postpone(self, now_ns: int) -> None:
         election_ns = self._bench.settings.election_ns
         self.due_ns = now_ns + election_ns + self._bench.chance.randrange(election_ns)
+
+    # Who is master.
+
+    def shown(self, node: int, proof: ElectionProof) -> None:
+        """A node shows the votes that made it master; they are checked once a regime."""
+        bench = self._bench
+        if proof.regime < bench.keeper.regime or self.is_proven(node, proof.regime):
+            return
+        candidacy = self._candidacy(proof.regime, node)
+        for quorum in bench.electorates if bench.may_be_master(node) else ():
+            if proves_election(quorum, candidacy, proof.votes, bench.key_of):
+                self.proven = (proof.regime, node)
+                return
+        if self._unproven != (proof.regime, node):  # it is shown again and again
+            self._unproven = (proof.regime, node)
+            bench.report("election not proven", node, regime=proof.regime, votes=str(sorted(proof.votes)))
+
+    def is_proven(self, node: int, regime: int) -> bool:
+        """Whether this node is known to be the master of this regime.
+
+        An agreed message of the regime proves it, too: a quorum held it, and knew its master. A node needs that after
+        a restart, if serializers were replaced since they voted.
+        """
+        if (regime, node) == self._bench.log.agreed_by:
+            self.proven = (regime, node)
+        return (regime, node) == self.proven
 
     # What happens around us.
 
@@ -97,9 +138,9 @@ class Election:
             self._lost_ns = now_ns
             self.due_ns = min(self.due_ns, now_ns + self._bench.chance.randrange(self._bench.settings.news_ns))
 
-    def hear_of(self, regime: int) -> None:
-        """Somebody is in this regime, or says so."""
-        if regime - self._bench.keeper.regime <= LEAP_MAX:
+    def hear_of(self, node: int, regime: int) -> None:
+        """The node says that it is in this regime."""
+        if self._bench.may_be_master(node) and regime - self._bench.keeper.regime <= LEAP_MAX:
             self._seen = max(self._seen, regime)
 
     def fit(self) -> bool:
@@ -124,14 +165,14 @@ class Election:
         self._asked = max(bench.keeper.regime, self._seen) + 1
         self._canvass = Tally(bench.quorum)
         index, ballot = bench.log.last()
-        # Those without a vote are asked as well: they may know that more is agreed, and so who has the vote now.
-        bench.tell_all(Canvass(self._asked, index, ballot))
+        bench.quill.tell_all(bench.voters, Canvass(self._asked, index, ballot))
         self._count_canvass(bench.settings.node)
 
     def asked_canvass(self, now_ns: int, node: int, message: Canvass) -> None:
         bench = self._bench
         granted = (
             bench.keeper.sound
+            and bench.may_be_master(node)
             and message.regime > bench.keeper.regime
             and (message.index, message.ballot) >= bench.log.last()
             and not self.hears_master(now_ns)
@@ -145,7 +186,7 @@ class Election:
             bench.quill.tell(node, Heard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
 
     def canvassed(self, now_ns: int, node: int, message: Canvassed) -> None:
-        self.hear_of(message.promised)
+        self.hear_of(node, message.promised)
         if message.regime != self._asked:
             return
         if message.granted:
@@ -187,39 +228,58 @@ class Election:
         quorum, (index, ballot) = self._claim
         self._votes = Tally(quorum)
         self._votes.add(bench.settings.node, bench.keeper.now.life, bench.keeper.now.lives)
+        self._signed = {
+            bench.settings.node: sign_vote(self._identity, self._candidacy(proof.regime, bench.settings.node))
+        }
         for peer in quorum.voters:
             if peer != bench.settings.node:
                 bench.quill.tell(peer, AskVote(proof.regime, index, ballot, self._handover))
 
     def asked_vote(self, now_ns: int, node: int, message: AskVote) -> None:
         bench = self._bench
-        self.hear_of(message.regime)
+        self.hear_of(node, message.regime)
         if self._grants(now_ns, node, message):
             if message.regime > bench.keeper.regime:
                 bench.keeper.enter(message.regime, node)
                 self.rest(now_ns)
-            now = bench.keeper.now
-            bench.quill.promise(node, Vote(message.regime, True, now.regime, now.life, now.lives))
+            now, signature = bench.keeper.now, sign_vote(self._identity, self._candidacy(message.regime, node))
+            bench.quill.promise(node, Vote(message.regime, True, now.regime, now.life, now.lives, signature))
         else:
             bench.quill.tell(node, Vote(message.regime, False, bench.keeper.regime, 0, {}))
+
+    def _candidacy(self, regime: int, candidate: int) -> Candidacy:
+        return Candidacy(self._bench.settings.genesis, regime, candidate)
 
     def _grants(self, now_ns: int, node: int, message: AskVote) -> bool:
         now = self._bench.keeper.now
         if not self._bench.keeper.sound or (message.index, message.ballot) < self._bench.log.last():
+            return False
+        if not self._bench.may_be_master(node) or message.regime - now.regime > LEAP_MAX:
             return False
         if message.regime == now.regime:
             return now.vote == node
         return message.regime > now.regime and (message.handover or not self.hears_master(now_ns))
 
     def voted(self, now_ns: int, node: int, message: Vote) -> None:
-        self.hear_of(message.promised)
+        self.hear_of(node, message.promised)
         if self._votes is None or message.regime != self._bench.keeper.regime:
             return
         if message.granted:
-            self._votes.add(node, message.life, message.lives)
+            self._count_vote(node, message)
         elif message.promised >= message.regime:
             # Somebody else stood at the same time, and the votes may be split.
             self._try_soon(now_ns)
+
+    def _count_vote(self, node: int, message: Vote) -> None:
+        """Count a vote that everybody can check: with another in the proof nobody would follow us."""
+        bench, votes = self._bench, self._votes
+        assert votes is not None
+        candidacy = self._candidacy(message.regime, bench.settings.node)
+        if is_vote_valid(bench.key_of(node), candidacy, message.signature):
+            votes.add(node, message.life, message.lives)
+            self._signed[node] = message.signature
+        else:
+            bench.report("vote with an invalid signature", node, regime=message.regime)
 
     def _try_soon(self, now_ns: int) -> None:
         """Campaign again, at another moment than others."""
@@ -229,3 +289,7 @@ class Election:
     def won(self) -> bool:
         """A quorum has voted for us in the regime that we are in."""
         return self._votes is not None and self._votes.reached(self._bench.keeper.now.lives)
+
+    def proof(self) -> ElectionProof:
+        """The votes for us, to be shown to those who are to follow."""
+        return ElectionProof(self._bench.keeper.regime, self._signed)

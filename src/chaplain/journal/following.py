@@ -95,6 +95,9 @@ class Following:
                 self._bench.report("malformed proposal", node, reason=str(wrong))
                 return True
         body = self._read[1]
+        if body.regime > message.regime or (body.regime == message.regime and body.master != node):
+            self._bench.report("proposal that names another master", node, index=body.index)
+            return True
         self._learn(now_ns, node, body.index - 1, body.previous)
         return self._consider(now_ns, node, message, body)
 

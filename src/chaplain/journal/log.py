@@ -89,6 +89,8 @@ class Log:
         self.agreed_hash = recovered.base.hash
         self.agreed_ns = recovered.base.timestamp_ns
         """Timestamp of the last agreed message: the next one is later."""
+        self.agreed_by = (0, 0)
+        """Regime and master that first proposed the last agreed message, if it is in this log."""
         self.tail: Message | None = None
         self.floor = recovered.floor
         self._islands: dict[int, Group] = {}
@@ -240,6 +242,7 @@ class Log:
         self.execution.settle(Settled(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
+        self.agreed_by = (message.body.regime, message.body.master)
         self._recent.append(message)
         self._recent_bytes += message.size_bytes
         while self._recent_bytes > self._settings.recent_bytes_max and len(self._recent) > 1:
@@ -296,6 +299,7 @@ class Log:
         self.execution.settle(Settled(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
+        self.agreed_by = (message.body.regime, message.body.master)
 
     # Doing without.
 

@@ -21,8 +21,7 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal.bench import Bench
-from chaplain.journal.catchup import payloads_match
-from chaplain.journal.cluster_message import chain_hash, decode_body
+from chaplain.journal.cluster_message import chain_hash, decode_body, payloads_match
 from chaplain.journal.order_events import LogRead, Message, ReadLog
 from chaplain.journal.order_message import Kept, Recall, Recalled
 from chaplain.journal.verdict_chain import previous_of

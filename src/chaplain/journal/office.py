@@ -2,9 +2,10 @@
 
 Decides what is proposed and when a proposal is agreed. Refuses to know how it was elected.
 
-On taking office an inherited tail is proposed again, the same bytes under the new regime; then one message of the
-regime's own, perhaps empty; only then anything else. The next message says that the one before is agreed; if there is
-none, a mark does.
+On taking office a master shows the votes that elected it, then proposes. It shows them again to a node that connects,
+and with every heartbeat to one that does not answer. An inherited tail is proposed again, the same bytes under the new
+regime; then one message of the regime's own, perhaps empty; only then anything else. The next message says that the one
+before is agreed; if there is none, a mark does.
 
 Where serializers are index-only, a message that refers to payloads goes first to the nodes that hold data; when so many
 as there must be copies have it on disk, and not before, it is proposed to the serializers and written down here.
@@ -22,17 +23,19 @@ from collections import deque
 from chaplain.journal.agreement import InFlight, Spreading
 from chaplain.journal.bench import Bench
 from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Entry, chain_hash, encode_body
+from chaplain.journal.election import LEAP_MAX
 from chaplain.journal.node_message import EntryType, Stage, Step, encode_step
 from chaplain.journal.order_events import ConfigOffered, Held, Message, NeedPayload
-from chaplain.journal.order_message import Acknowledge, Handover, Heard, Mark, Propose
+from chaplain.journal.order_message import Acknowledge, ElectionProof, Handover, Heard, Mark, Propose
 from chaplain.journal.stages import Stages, Watch
 
 
 class Office:
     """One tenure. Thrown away when it ends; the tail stays in the log, for the next master."""
 
-    def __init__(self, bench: Bench, now_ns: int) -> None:
+    def __init__(self, bench: Bench, now_ns: int, proof: ElectionProof) -> None:
         self._bench = bench
+        self._proof = proof
         self._regime = bench.keeper.regime
         self._flight: InFlight | None = None
         self._spreading: Spreading | None = None
@@ -52,6 +55,7 @@ class Office:
         """When we hand over at the latest, once our last message is agreed."""
         self.over = ""
         """Why the tenure has ended, once it has."""
+        bench.tell_all(proof)  # nobody heeds a proposal before it
         if bench.log.tail is not None:
             self._propose_again()
         else:
@@ -259,9 +263,15 @@ class Office:
 
     # Staying.
 
+    def met(self, node: int) -> None:
+        """A node connected: it may have been started anew, and lack the proof of our election."""
+        self._bench.quill.tell(node, self._proof)
+
     def heard(self, now_ns: int, node: int, message: Heard) -> None:
         if message.regime > self._regime:
-            self.over = f"node {node} is in regime {message.regime}"
+            # A member without a vote cannot depose us: a quorum goes on without it.
+            if node in self._bench.voters and message.regime - self._regime <= LEAP_MAX:
+                self.over = f"node {node} is in regime {message.regime}"
         elif message.regime == self._regime:
             self._watch.hear(now_ns, node, message.index)
             self._pass_on(now_ns)
@@ -284,11 +294,16 @@ class Office:
             self.over = "too few nodes that hold data have taken a message"
             return
         self.retry(now_ns)
-        self._beat()
+        self._beat(now_ns)
 
-    def _beat(self) -> None:
+    def _beat(self, now_ns: int) -> None:
         """Tell everybody that we are here, and tell again what may have been lost."""
         bench, flight = self._bench, self._flight
+        for peer in bench.peers:
+            # A node that follows us answers every mark. One that is connected and does not answer may lack the proof.
+            silent = now_ns - self._watch.heard_ns(peer) > 2 * bench.settings.heartbeat_ns
+            if peer in bench.up and (silent or not self._watch.spoke(peer)):
+                bench.quill.tell(peer, self._proof)
         bench.tell_all(self._mark())
         for reference in bench.shelf.gaps(bench.settings.gaps_max):
             bench.quill.say(NeedPayload(reference, b"", 0))

@@ -15,8 +15,12 @@ from typing import TypeAlias, assert_never
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.journal.cluster_message import DIGEST_BYTES, PROTOCOL
+from chaplain.journal.cluster_message import DIGEST_BYTES
+from chaplain.link.identity import SIGNATURE_BYTES
 from chaplain.wire.primitives import Cursor, put_number
+
+ORDER_PROTOCOL = 2
+"""Version of these messages. In version 1 votes had no signature and masters did not show any."""
 
 KNOWN_AGREED = 0xFFFFFFFF
 """No regime: stands above every ballot."""
@@ -28,6 +32,8 @@ _PROOF = struct.Struct(">32sIB")
 
 Lives = dict[int, int]
 """The highest life known of each node that ever came back without its memory."""
+SignedVotes = dict[int, bytes]
+"""The signature of each node that voted for one candidate in one regime; see `election_proof`."""
 
 
 class Propose(Frozen, frozen=True):
@@ -88,13 +94,14 @@ class AskVote(Frozen, frozen=True):
 
 
 class Vote(Frozen, frozen=True):
-    """Granted: I have no part in earlier regimes any more, and this is on my disk."""
+    """Granted: I have no part in earlier regimes any more, and this is on my disk. Then the vote is signed."""
 
     regime: int
     granted: bool
     promised: int
     life: int
     lives: Lives
+    signature: bytes = b""
 
 
 class Fetch(Frozen, frozen=True):
@@ -112,7 +119,6 @@ class Supplied(Frozen, frozen=True):
 class Supply(Frozen, frozen=True):
     """Agreed messages from `index` on; if `tail_ballot`, the last one is held under it and not known to be agreed."""
 
-    regime: int
     index: int
     agreed: int
     messages: tuple[Supplied, ...]
@@ -167,6 +173,13 @@ class Recalled(Frozen, frozen=True):
     messages: tuple[Kept, ...]
 
 
+class ElectionProof(Frozen, frozen=True):
+    """A quorum elected the sender master of this regime: here are the signed votes."""
+
+    regime: int
+    votes: SignedVotes
+
+
 OrderMessage: TypeAlias = (
     Propose
     | Acknowledge
@@ -183,12 +196,13 @@ OrderMessage: TypeAlias = (
     | Handover
     | Recall
     | Recalled
+    | ElectionProof
 )
 
 
 def _head(purpose: int, regime: int = 0, index: int = 0, flags: int = 0, node: int = 0) -> bytes:
     try:
-        return _HEAD.pack(PROTOCOL, purpose, regime, index, flags, node)
+        return _HEAD.pack(ORDER_PROTOCOL, purpose, regime, index, flags, node)
     except struct.error as error:
         raise ValueError(f"order message: {error}") from None
 
@@ -219,8 +233,10 @@ def encode(message: OrderMessage, node: int = 0) -> bytes:
         case AskVote():
             return _head(7, message.regime, message.index, message.handover, node) + put_number(message.ballot, 4)
         case Vote():
+            if len(message.signature) != (SIGNATURE_BYTES if message.granted else 0):
+                raise ValueError(f"vote: a signature of {len(message.signature)} octets")
             fields = put_number(message.promised, 4) + put_number(message.life, 4) + _put_lives(message.lives)
-            return _head(8, message.regime, 0, message.granted, node) + fields
+            return _head(8, message.regime, 0, message.granted, node) + fields + message.signature
         case Fetch():
             return _head(9, 0, message.index, message.tail, node)
         case Supply():
@@ -238,12 +254,15 @@ def encode(message: OrderMessage, node: int = 0) -> bytes:
         case Recalled():
             pieces = [_head(15, 0, message.index, 0, node), put_number(len(message.messages), 2)]
             return b"".join([*pieces, *map(_put_kept, message.messages)])
+        case ElectionProof():
+            votes = (put_number(voter, 1) + message.votes[voter] for voter in sorted(message.votes))
+            return b"".join((_head(16, message.regime, 0, 0, node), put_number(len(message.votes), 1), *votes))
         case _:
             assert_never(message)
 
 
 def _encode_supply(supply: Supply, node: int) -> bytes:
-    pieces = [_head(10, supply.regime, supply.index, 0, node), put_number(supply.agreed, 8)]
+    pieces = [_head(10, 0, supply.index, 0, node), put_number(supply.agreed, 8)]
     pieces += [put_number(supply.tail_ballot, 4), put_number(len(supply.messages), 2)]
     pieces += map(_put_supplied, supply.messages)
     return b"".join(pieces)
@@ -262,8 +281,8 @@ def decode(data: bytes) -> OrderMessage:
     if len(data) < _HEAD_BYTES:
         raise Malformed(f"order message: a head has {_HEAD_BYTES} octets, not {len(data)}")
     protocol, purpose, regime, index, flags, _ = _HEAD.unpack_from(data)
-    if protocol != PROTOCOL:
-        raise Malformed(f"order message: protocol {protocol}, this program speaks {PROTOCOL}")
+    if protocol != ORDER_PROTOCOL:
+        raise Malformed(f"order message: protocol {protocol}, this program speaks {ORDER_PROTOCOL}")
     if flags > 1 or (flags and purpose not in _FLAGGED):
         raise Malformed("order message: unknown flags")
     if regime == KNOWN_AGREED:
@@ -302,11 +321,13 @@ def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: 
             return AskVote(regime, index, cursor.number(4, "ballot"), flag)
         case 8:
             promised, life = cursor.number(4, "promised"), cursor.number(4, "life")
-            return Vote(regime, flag, promised, life, _lives(cursor))
+            lives = _lives(cursor)
+            signature = cursor.take(SIGNATURE_BYTES, "signature") if flag else b""
+            return Vote(regime, flag, promised, life, lives, signature)
         case 9:
             return Fetch(index, flag)
         case 10:
-            return _supply(cursor, regime, index)
+            return _supply(cursor, index)
         case 11:
             return Question(cursor.number(8, "nonce"), cursor.number(4, "life"))
         case 12:
@@ -319,8 +340,10 @@ def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: 
             return Recall(index, cursor.number(2, "count"))
         case 15:
             return Recalled(index, tuple(_kept(cursor) for _ in range(cursor.number(2, "messages"))))
+        case 16:
+            return ElectionProof(regime, _votes(cursor))
         case _:
-            raise Malformed(f"order message: purpose {purpose} is not one of 1 to 15")
+            raise Malformed(f"order message: purpose {purpose} is not one of 1 to 16")
 
 
 def _lives(cursor: Cursor) -> Lives:
@@ -333,12 +356,22 @@ def _lives(cursor: Cursor) -> Lives:
     return lives
 
 
-def _supply(cursor: Cursor, regime: int, index: int) -> Supply:
+def _votes(cursor: Cursor) -> SignedVotes:
+    votes: SignedVotes = {}
+    for _ in range(cursor.number(1, "votes")):
+        voter = cursor.number(1, "voter")
+        if votes and voter <= max(votes):
+            raise Malformed("votes: voters must rise")  # no vote is counted twice
+        votes[voter] = cursor.take(SIGNATURE_BYTES, "signature")
+    return votes
+
+
+def _supply(cursor: Cursor, index: int) -> Supply:
     agreed, tail_ballot = cursor.number(8, "agreed"), cursor.number(4, "tail ballot")
     messages = tuple(_supplied(cursor) for _ in range(cursor.number(2, "messages")))
     if tail_ballot and not messages:
         raise Malformed("supply: a tail without a message")
-    return Supply(regime, index, agreed, messages, tail_ballot)
+    return Supply(index, agreed, messages, tail_ballot)
 
 
 def _supplied(cursor: Cursor) -> Supplied:

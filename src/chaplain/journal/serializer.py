@@ -5,14 +5,15 @@ what is missing is got (`catchup`, `supplying`). Decides only which of them an i
 
 What it refuses to know: what payloads mean, how peers are reached, what time it really is.
 
-Invariants, beside those of its parts: one master a regime; after the disk has failed nothing is promised any more; a
-node that is not sound answers questions and learns, and does nothing else.
+Invariants, beside those of its parts: one master a regime, which proved its election before it is heeded; after the
+disk has failed nothing is promised any more; a node that is not sound answers questions and learns, and does nothing
+else.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import assert_never
 
 from chaplain.core import Drained, Halt, Persisted, PersistFailed, Stopping, Woken, soonest
@@ -55,6 +56,7 @@ from chaplain.journal.order_message import (
     AskVote,
     Canvass,
     Canvassed,
+    ElectionProof,
     Fetch,
     Handover,
     Heard,
@@ -74,6 +76,7 @@ from chaplain.journal.quill import Quill
 from chaplain.journal.restocking import Restocking
 from chaplain.journal.standing import NOBODY, Keeper, found_standing
 from chaplain.journal.supplying import Supplying
+from chaplain.link.identity import Identity
 from chaplain.segment.layout import Bytes
 
 
@@ -81,6 +84,7 @@ class SerializerCore:
     def __init__(
         self,
         settings: OrderSettings,
+        identity: Identity,
         chance: random.Random,
         execution: Execution,
         *,
@@ -91,7 +95,8 @@ class SerializerCore:
         first: int = 1,
     ) -> None:
         """Begin from what the disk holds: the log's segments by sequence, the small files next to them, and the message
-        that a checkpoint covers, with where the log began then.
+        that a checkpoint covers, with where the log began then. Votes are signed with the identity, whose public key
+        the assembly must have for this node.
         """
         base = base or Moment(0, 0, 0, settings.genesis)
         recovered = recover(settings.log, segments, jot, settings.boot, base, first=first)
@@ -101,9 +106,9 @@ class SerializerCore:
         log = Log(settings, chance, recovered, execution)
         self._recovered: Recovered | None = recovered
         self.bench = self._bench = Bench(settings, chance, quill, keeper, log)
-        self._election = Election(self._bench)
+        self._election = Election(self._bench, identity)
         self._following = Following(self._bench)
-        self._fetcher = Fetcher(self._bench)
+        self._fetcher = Fetcher(self._bench, self._election)
         self._supplying = Supplying(self._bench)
         self._mending = Mending(self._bench)
         self.restocking = Restocking(self._bench)
@@ -156,6 +161,10 @@ class SerializerCore:
         """The disk has no room: nothing new is held."""
         return not self._bench.room
 
+    def confirms(self, nodes: Collection[int]) -> bool:
+        """Whether messages that these nodes call agreed are taken here."""
+        return self._fetcher.confirms(nodes)
+
     def span(self, index: int, bytes_max: int) -> tuple[int, int] | None:
         """Positions of the log that hold agreed messages from this index on; None if the first is not there whole."""
         return None if self._bench.log.index_only else self._bench.log.span(index, bytes_max)
@@ -201,6 +210,8 @@ class SerializerCore:
             case PeerUp():
                 if event.node != bench.settings.node and event.node not in bench.up:
                     bench.up.append(event.node)
+                if self._office is not None:
+                    self._office.met(event.node)
             case PeerDown():
                 if event.node in bench.up:
                     bench.up.remove(event.node)
@@ -271,7 +282,7 @@ class SerializerCore:
             self.restocking.look(now_ns)
         if election.won():
             election.take_office()
-            self._office = Office(bench, now_ns)
+            self._office = Office(bench, now_ns, election.proof())
             self._fetcher.stop()
         if self._office is not None:
             if not self._office.over:
@@ -377,11 +388,13 @@ class SerializerCore:
                 if self._office is not None:
                     self._office.acknowledged(now_ns, node, message)
             case Heard():
-                self._election.hear_of(message.regime)
+                self._election.hear_of(node, message.regime)
                 if self._office is not None:
                     self._office.heard(now_ns, node, message)
                 else:
-                    self._following.behind = max(self._following.behind, message.agreed)
+                    self._hint(now_ns, node, message.agreed)
+            case ElectionProof():
+                self._election.shown(node, message)
             case Canvass():
                 self._election.asked_canvass(now_ns, node, message)
             case Canvassed():
@@ -407,10 +420,20 @@ class SerializerCore:
                 assert_never(message)
 
     def _follow(self, now_ns: int, node: int, regime: int) -> bool:
-        """Whether what a master says is for us to heed. One whose regime is over is told so."""
+        """Whether what a master says is for us to heed. One whose regime is over is told so.
+
+        A node that has not proven its election changes nothing here. It may be master all the same, elected by
+        serializers that we do not know yet: so those that we know are asked whether we are behind.
+        """
         bench = self._bench
         if regime < bench.keeper.regime:
             bench.quill.tell(node, Heard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
+            if self._office is None:
+                self._fetcher.probe(now_ns)
+            return False
+        if (regime, node) != self._election.proven and not self._election.is_proven(node, regime):
+            if self._office is None:
+                self._fetcher.probe(now_ns)
             return False
         if regime == bench.keeper.regime and self._office is not None:
             raise Diverged(f"node {node} and we are both master in regime {regime}")
@@ -430,8 +453,13 @@ class SerializerCore:
     def _supplied(self, now_ns: int, node: int, supply: Supply) -> None:
         if self._office is not None or not self._bench.room:
             return
-        if supply.regime > self.regime:
-            self._election.enter_silently(now_ns, supply.regime)
-        self._following.behind = max(self._following.behind, supply.agreed)
+        self._hint(now_ns, node, supply.agreed)
         self._fetcher.supplied(now_ns, node, supply)
         self._following.retry(now_ns)
+
+    def _hint(self, now_ns: int, node: int, agreed: int) -> None:
+        """A node says that messages up to this one are agreed. A serializer is believed so far that we ask others."""
+        if self._bench.may_be_master(node):
+            self._following.behind = max(self._following.behind, agreed)
+        elif agreed > self._bench.log.agreed:
+            self._fetcher.probe(now_ns)

@@ -91,7 +91,7 @@ class Supplying:
         if fetch.tail and log.tail is not None and log.tail.index == fetch.index + len(messages) == log.agreed + 1:
             ballot = log.tail.ballot
             supplied.append(Supplied(log.tail.raw, log.tail.payloads))
-        bench.quill.tell(node, Supply(bench.keeper.regime, fetch.index, log.agreed, tuple(supplied), ballot))
+        bench.quill.tell(node, Supply(fetch.index, log.agreed, tuple(supplied), ballot))
 
     def _questioned(self, node: int, question: Question) -> None:
         """Somebody lost its memory. From now on its former lives count for nothing here, and that is on disk first."""

@@ -114,7 +114,7 @@ def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -
     clients = {read_public_key(key, f"[clients] {name}"): name for name, key in config.clients.items()}
     executor = make_executor(config, identity.identifier)
     watch = None if executor is None else executor.executed
-    journal = make_journal(config, identity.identifier, watch) if config.disks else None
+    journal = make_journal(config, identity, watch) if config.disks else None
     if executor is not None and journal is not None:
         executor.attach(NodesJournal(journal))
         journal.covering.archive.needs.append(executor.first_needed)

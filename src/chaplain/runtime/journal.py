@@ -32,6 +32,7 @@ from chaplain.journal.retention import Rules
 from chaplain.journal.roster import ROSTER_FILE
 from chaplain.journal.signing import Wrapping
 from chaplain.journal.standing import DISK_BYTES
+from chaplain.link.identity import Identity
 from chaplain.link.keyring import KeyRing
 from chaplain.runtime.secrets import read_keyring, read_public_key
 from chaplain.segment import salvage
@@ -51,7 +52,9 @@ UNREADABLE = b"cannot be read"
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
-def make_journal(config: NodeConfig, identifier: int, watch: Callable[[Executed], None] | None = None) -> JournalCore:
+def make_journal(
+    config: NodeConfig, identity: Identity, watch: Callable[[Executed], None] | None = None
+) -> JournalCore:
     data = config.path("data")
     wrapping = read_wrapping(data / WRAPPING_FILE, config.text("cluster"))
     founding = make_founding(config, wrapping)
@@ -62,7 +65,8 @@ def make_journal(config: NodeConfig, identifier: int, watch: Callable[[Executed]
         settings,
         founding,
         SystemRandom(),
-        identifier=identifier,
+        identity=identity,
+        identifier=identity.identifier,
         segments=segments_of(data / SEGMENTS, order.log),
         jot=content(data / jot_name(order)),
         standing=content(data / standing_name(order)),

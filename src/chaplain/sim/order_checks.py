@@ -9,7 +9,7 @@ ends, and from nothing else.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaplain.core import Arrived, Send
 from chaplain.errors import Malformed
@@ -151,7 +151,7 @@ class OrderChecker(Watcher):
 
     def _enough(self, names: Collection[str], index: int) -> bool:
         """Whether these are a quorum for the message of this index."""
-        return len(names) > len(self._workload.names) // 2
+        return len(names) > len(self._workload.founders) // 2
 
     def _demand_copies(self, index: int, digest: bytes, what: str) -> None:
         """A quorum must hold the message on disk. A damaged disk may have held it."""
@@ -177,6 +177,8 @@ class OrderChecker(Watcher):
                 pass
 
     def _acknowledged(self, host: Host, message: Acknowledge) -> None:
+        if message.regime not in self._masters:
+            self.complain(f"{host.name} acknowledges {message.index} in regime {message.regime}, which has no master")
         self._demand_standing(host, "acknowledges", message.regime)
         self._speakers.setdefault((message.regime, message.index, message.hash), set()).add(host.name)
         self._last_word[host.name] = (message.index, message.hash)
@@ -250,8 +252,9 @@ class OrderChecker(Watcher):
     def _sound(self, healed: Sequence[Host]) -> list[Host]:
         """Those of the healed that can serve, if they are a quorum; nobody, if they are none."""
         sound = [host for host in healed if _can_serve(host, self._workload)]
-        # Whom they need follows from what one of them knows to be agreed: more may be, and only others know.
-        known = max((self._position[host.name] for host in sound), default=0)
+        # Whom they need follows from what a serializer of them knows to be agreed. More may be, and others know:
+        # those that were not healed, and members without a vote, whose word counts for nothing.
+        known = max((self._position[host.name] for host in sound if _serializes(host)), default=0)
         return sound if self._enough([host.name for host in sound], known + 1) else []
 
     def finish(self, healed: Sequence[Host], /) -> None:
@@ -299,6 +302,12 @@ def _can_serve(host: Host, workload: Order) -> bool:
         return whole and _standing(host, workload).state is State.SOUND
     except Malformed:
         return False
+
+
+def _serializes(host: Host) -> bool:
+    """Whether the node has a vote, as far as it knows."""
+    core: Any = host.core
+    return core.number in core.serializer.bench.quorum.voters
 
 
 def _payloads(host: Host) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,7 @@ from chaplain.journal.order_events import (
 )
 from chaplain.journal.serializer import SerializerCore
 from chaplain.journal.verdict_chain import NO_VERDICT, check, put_head, verdict_hash
+from chaplain.link.identity import Identity
 from chaplain.segment.record import Kind, Record
 from chaplain.sim.coat import Coat
 from chaplain.sim.disk import apply, segments_of
@@ -54,11 +57,17 @@ _ECHOED = (2, 8)
 """Purposes of acknowledgements and votes."""
 
 
+@cache
+def identity_of(node: int) -> Identity:
+    """The key that a node signs its votes with: the same in every run."""
+    return Identity(sha256(b"node %d" % node).digest())
+
+
 class Tape:
     """An execution that counts payloads, and changes serializers if it is told to: as little as an execution can be."""
 
     def __init__(self, nodes: Sequence[int], serializers: Sequence[int] = ()) -> None:
-        placed = founded(Placed(node, b"key %d" % node, f"node-{node}", b"") for node in nodes)
+        placed = founded(Placed(node, identity_of(node).key, f"node-{node}", b"") for node in nodes)
         self.assembly = replace(placed, serializers=tuple(serializers) or placed.serializers)
         self.settled = 0
         self.count = 0
@@ -120,10 +129,11 @@ class OrderNode(Coat):
         self.routing_id = b"\x01" + rng.randbytes(16)
         self.number = workload.number(name)
         self.settings = workload.settings(name)
-        self.execution = Tape(workload.numbers, workload.founders)
+        self.execution = Tape(workload.members_at_first, workload.founders)
         self._files = {file: bytearray(data) for file, data in disk.items()}
         self.serializer = SerializerCore(
             self.settings,
+            identity_of(self.number),
             rng,
             self.execution,
             segments=segments_of(disk),
@@ -176,6 +186,8 @@ class OrderNode(Coat):
                 case Tell():
                     if effect.node in self._ways.to:
                         effects.append(Send(self._ways.to[effect.node], bytes((self.number,)) + effect.message))
+                    elif self._workload.liar is not None and effect.node == self._workload.liar.number:
+                        self._workload.liar.told(self.number, effect.message)
                 case ReadLog():
                     files = [data for _, data in segments_of(self._files)]
                     read = LogRead(effect.token, records_between(files, effect.start, effect.end))

@@ -130,11 +130,4 @@ BUGS = [
         "        return able and bench.settings.node in bench.quorum.voters",
         "        return able",
     ),
-    _bug(
-        "only voters are canvassed",
-        "election",
-        "        bench.tell_all(Canvass(",
-        "        for peer in bench.voters: bench.quill.tell(peer, Canvass(",
-        mode="liveness",
-    ),
 ]

@@ -86,6 +86,7 @@ class Config(Order):
     )
     rare_kinds: ClassVar[Sequence[str]] = ("EIO", SYNCS_FAIL, *BAD_DISKS)
     points: ClassVar[Sequence[CrashPoint]] = (*Order.points, *_points())
+    may_lie_with_a_vote: ClassVar[bool] = False
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)

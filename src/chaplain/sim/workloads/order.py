@@ -1,8 +1,8 @@
 """The journal's order alone: serializers over plain connections, payloads as from an ingest node, and hard disks.
 
-The node is the one of `order_node`. Damage to disks (wiped, rotten, misdirected, unreadable, writes that were reported
-as synced and lost) hits at most a minority in one run: more than that no protocol survives, and the others must. Any
-disk may fail a sync.
+The node is the one of `order_node`. In some runs one more member, without a vote, lies (`order_liar`). Damage to disks
+(wiped, rotten, misdirected, unreadable, writes that were reported as synced and lost) hits at most a minority in one
+run: more than that no protocol survives, and the others must. Any disk may fail a sync.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chaplain.core import (
     Send,
     WriteAt,
 )
-from chaplain.journal import catchup, following, log_records, mending
+from chaplain.journal import following, log_records, mending, unconfirmed
 from chaplain.journal.cluster_message import Reference, genesis
 from chaplain.journal.order_events import (
     PayloadArrived,
@@ -36,7 +36,8 @@ from chaplain.sim.host import (
     Host,
 )
 from chaplain.sim.order_checks import OrderChecker
-from chaplain.sim.order_node import OrderNode
+from chaplain.sim.order_liar import Liar
+from chaplain.sim.order_node import OrderNode, identity_of
 from chaplain.sim.recall import Pure
 from chaplain.sim.weather import MILLISECOND, SECOND
 from chaplain.sim.workloads import Workload
@@ -89,8 +90,10 @@ class Order(Workload):
         CrashPoint("after a proposal", _says(Propose)),
         CrashPoint("after asking for votes", _says(AskVote)),
     )
+    may_lie_with_a_vote: ClassVar[bool] = True
+    """Whether the liar may be a serializer."""
     recalled: ClassVar[Sequence[Pure]] = tuple(
-        (module, "decode_body") for module in (catchup, following, log_records, mending, order_checks)
+        (module, "decode_body") for module in (following, log_records, mending, order_checks, unconfirmed)
     )
 
     def __init__(self, rng: Random) -> None:
@@ -109,6 +112,22 @@ class Order(Workload):
         self._founding = dict(self._disks)
         self._boots = dict.fromkeys(self.names, 0)
         self._checker = OrderChecker(self)
+        # Runs without a liar are as they were before there was any: it draws from what follows from the seed.
+        self.liar = self._draw_liar(Random(sha256(repr(rng.getstate()).encode()).digest()))
+        if self.liar is not None and self.liar.votes:
+            self.founders = (*self.numbers, self.liar.number)
+
+    def _draw_liar(self, rng: Random) -> Liar | None:
+        """A member beside the hosts, in some runs."""
+        if rng.random() > 0.4:
+            return None
+        number = self.numbers[-1] + 1
+        votes = self.may_lie_with_a_vote and len(self.numbers) > 1 and rng.random() < 0.3
+        return Liar(rng, number, identity_of(number), genesis("simulated"), votes=votes)
+
+    @property
+    def members_at_first(self) -> tuple[int, ...]:
+        return self.numbers if self.liar is None else (*self.numbers, self.liar.number)
 
     def draw_size(self, rng: Random) -> int:
         """How many nodes there are."""
@@ -159,6 +178,8 @@ class Order(Workload):
     def begin(self, world: World) -> None:
         self._checker.world = world
         world.after(SECOND // 10, self._ingest, world)
+        if self.liar is not None:
+            self.liar.begin(world)
 
     def _ingest(self, world: World) -> None:
         for _ in range(self.rng.choice((0, 1, 1, 1, 4))):

@@ -20,7 +20,6 @@ from chaplain.core import (
 )
 from chaplain.gossip.events import Assembled
 from chaplain.journal import (
-    catchup,
     clientele,
     core,
     execution,
@@ -32,6 +31,7 @@ from chaplain.journal import (
     mending,
     peer_messages,
     transaction,
+    unconfirmed,
 )
 from chaplain.journal.checkpoint import checkpoint_name
 from chaplain.journal.cluster_message import genesis
@@ -98,6 +98,7 @@ class JournalNode(Coat):
             settings,
             workload.founding,
             rng,
+            identity=workload.identity(self.number),
             identifier=self.number,
             segments=segments_of(disk),
             jot=disk.get(jot_name(settings.order)),
@@ -213,7 +214,7 @@ class Requests(Workload):
         (parcel, "decode"),
         (peer_messages, "decode"),
         (ingest_message, "decode"),
-        *((module, "decode_body") for module in (catchup, following, log_records, mending)),
+        *((module, "decode_body") for module in (following, log_records, mending, unconfirmed)),
         *((module, "decode_pack") for module in (transaction, journal_checks, journal_oracle)),
         *((module, "read_heading") for module in (clientele, execution, ingest, intake)),
         *((module, "request_digest") for module in (execution, intake)),
@@ -322,6 +323,9 @@ class Requests(Workload):
     def _disk_now(self, name: str) -> bytes:
         """The disk that the node has now."""
         return self._disk(self.number(name))
+
+    def identity(self, number: int) -> Identity:
+        return self._keys[number]
 
     def peer(self, number: int) -> Peer:
         return self._peers[number]
