@@ -299,7 +299,7 @@ def supply(cluster: Cluster, giver: int, index: int, count: int) -> Supply:
     return Supply(index, log.agreed, tuple(Supplied(message.raw, message.payloads) for message in messages))
 
 
-def test_supplied_messages_are_taken_once_a_majority_confirms_them(cluster: Cluster) -> None:
+def test_supplied_messages_are_taken_once_two_serializers_confirm_them(cluster: Cluster) -> None:
     desk = behind(cluster)
     a, b = (node for node in (1, 2, 3) if node != desk.node)
     first = desk.core.agreed[0] + 1
@@ -321,7 +321,8 @@ def test_supply_of_a_proven_master_is_taken_at_once(cluster: Cluster) -> None:
     assert desk.core.agreed[0] == first + 2
 
 
-def test_forged_supply_of_one_serializer_loses_against_a_majority() -> None:
+def test_forged_supply_of_one_serializer_loses_against_two_others() -> None:
+    """Two of five are enough: of a set that was replaced since, a majority may never come together again."""
     cluster = Cluster(5)
     cluster.run(3)
     desk = behind_of_five(cluster)
@@ -330,10 +331,9 @@ def test_forged_supply_of_one_serializer_loses_against_a_majority() -> None:
     raw = encode_body(Body(1, index + 1, liar, 1, previous, ()))
     desk.hear(a, supply(cluster, a, index + 1, 2))
     desk.hear(liar, Supply(index + 1, index + 1, (Supplied(raw, ()),)))
-    for node in (b, c):
-        desk.hear(node, supply(cluster, node, index + 1, 2))
-        assert desk.core.agreed[0] == index
-    desk.hear(a, supply(cluster, a, index + 1, 2))
+    desk.hear(b, supply(cluster, b, index + 1, 2))
+    assert desk.core.agreed[0] == index
+    desk.hear(c, supply(cluster, c, index + 1, 2))
     assert desk.core.agreed[0] == index + 2
     assert desk.core.agreed[1] == cluster[a].core._bench.log.recent(index + 2, 1)[0].hash  # type: ignore[index]
     assert any(report.event == "suppliers differ" for report in desk.reports)

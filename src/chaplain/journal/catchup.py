@@ -3,15 +3,15 @@
 `Fetcher` decides whom to ask for which messages and what may be believed of the answer. `Doubt` decides when a node
 that may have forgotten its promises has learned enough to promise again. Neither knows elections or proposals.
 
-    asking      which lives of mine do you know?                      a quorum of others answers
-    beginning   this is a new life of mine; what do you hold?         on disk here, then asked; on disk there, then
-    answered fetching    until nothing that anybody answered is missing here   on disk regained    sound, in the
-    highest regime that anybody answered, with no vote in it
+    asking      which lives of mine do you know?               until a quorum of others has answered
+    beginning   this is a new life of mine; what do you hold?  on disk here, then asked; on disk there, then answered
+    fetching    until nothing that anybody answered with is missing here, on disk
+    regained    sound again, in the highest regime that anybody answered with, and with no vote in it
 
-Invariants: a message is taken only if it continues our agreed chain, its payloads have their digests, and a quorum or a
-proven master confirms that it is agreed (`unconfirmed`), or our own log names it; a doubtful
-node learns from a quorum without itself, or, if all were in doubt about their last record only (a power cut of
-everybody), from all; and if what it learns is that others have the vote now, it learns from those.
+Invariants: a message is taken only if it continues our agreed chain, its payloads have their digests, and others
+confirm that it is agreed (`unconfirmed`) or our own log names it; a doubtful node learns from a quorum without itself,
+or, if all were in doubt about their last record only (a power cut of everybody), from all; and if it learns that
+others have the vote now, it learns from those.
 """
 
 from __future__ import annotations

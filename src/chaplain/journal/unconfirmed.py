@@ -1,8 +1,9 @@
 """Supplied messages that are not yet confirmed to be agreed, and which nodes call them agreed.
 
 Any node can supply a chain of messages that fits; only what others agreed on may be executed. Decides when a supplied
-message is confirmed: a master whose election was proven calls it agreed, or a quorum of serializers does. Who supplies
-a message says that it is agreed, and with it everything before it. Refuses to know how messages are fetched.
+message is confirmed: a master whose election was proven calls it agreed, or two serializers do, or the only one there
+is. A node that supplies a message says that it is agreed, and with it everything before it. Refuses to know how
+messages are fetched.
 
     from A   5 6 7 8            A calls 8 agreed
     from B         8 9 10       B calls 10 agreed, so A and B confirm everything up to 8
@@ -29,6 +30,10 @@ from chaplain.journal.order_message import Supplied
 
 BATCHES_MAX = 16
 """At most 15 serializers are in a set, and each may have to confirm."""
+
+
+VOUCHERS = 2
+"""Serializers of one set that are believed together: one that lies finds no second that says the same."""
 
 
 class SuppliedMessage(Frozen, frozen=True):
@@ -149,9 +154,15 @@ class UnconfirmedSupplies:
 
     def confirms(self, nodes: Collection[int]) -> bool:
         """Whether it is believed if these nodes call a message agreed."""
-        return self._election.proven[1] in nodes or any(
-            electorate.reached(nodes) for electorate in self._bench.electorates
-        )
+        if self._election.proven[1] in nodes:
+            return True
+        for electorate in self._bench.electorates:
+            # A quorum of a larger set may never come together again: the set that we know may have been replaced by
+            # a smaller one since, and enough of its former members may be gone for good (config, liveness seed 12).
+            vouching = sum(node in nodes for node in electorate.voters)
+            if vouching >= VOUCHERS or electorate.reached(nodes):
+                return True
+        return False
 
     def _hash_at(self, index: int) -> bytes | None:
         log = self._bench.log

@@ -254,8 +254,10 @@ class OrderChecker(Watcher):
         sound = [host for host in healed if _can_serve(host, self._workload)]
         # Whom they need follows from what a serializer of them knows to be agreed. More may be, and others know:
         # those that were not healed, and members without a vote, whose word counts for nothing.
-        known = max((self._position[host.name] for host in sound if _serializes(host)), default=0)
-        return sound if self._enough([host.name for host in sound], known + 1) else []
+        positions = [self._position[host.name] for host in sound if _serializes(host)]
+        if not positions:
+            return []  # all with a vote are elsewhere
+        return sound if self._enough([host.name for host in sound], max(positions) + 1) else []
 
     def finish(self, healed: Sequence[Host], /) -> None:
         assert self.world is not None
