@@ -22,8 +22,11 @@ always kept.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from chaplain.core import Frozen
 from chaplain.journal.config_message import EPOCH_BYTES
+from chaplain.journal.set_hash import MappingHash
 
 
 class Epoch(Frozen, frozen=True, array_like=True):
@@ -76,6 +79,8 @@ class Epochs:
         self._decided = 0
         """Decisions since the current epoch began."""
         self.decisions: dict[bytes, Decision] = {}
+        self.decisions_hash = MappingHash(lambda: self.decisions)
+        """A part of the state's fingerprint: only what changed is hashed."""
 
     @property
     def token(self) -> bytes:
@@ -89,7 +94,7 @@ class Epochs:
     def add(self, index: int, chain_hash: bytes, decisions: dict[bytes, Decision]) -> None:
         """The message of this index and hash was executed, with these decisions."""
         bounds = self._bounds
-        self.decisions.update(decisions)
+        self._put(decisions)
         self._decided += len(decisions)
         full = self._decided >= bounds.epoch_requests or index - self.kept[-1].index >= bounds.epoch_messages
         if not full:
@@ -97,14 +102,25 @@ class Epochs:
         self.kept = (*self.kept, Epoch(token_of(chain_hash), index))[-bounds.epochs_kept :]
         self._decided = 0
         first = self.kept[0].index
-        self.decisions = {name: one for name, one in self.decisions.items() if one.epoch >= first}
+        for name in [name for name, one in self.decisions.items() if one.epoch < first]:
+            self.decisions_hash.note(name)
+            del self.decisions[name]
+
+    def _put(self, decisions: Mapping[bytes, Decision]) -> None:
+        for name, decision in decisions.items():
+            self.decisions_hash.note(name)
+            self.decisions[name] = decision
+
+    def bare(self) -> Exported:
+        """All but the decisions."""
+        return Exported(self.kept, self._decided, ())
 
     def export(self) -> Exported:
         return Exported(self.kept, self._decided, tuple(self.decisions[name] for name in sorted(self.decisions)))
 
     def load(self, exported: Exported) -> None:
         self.kept, self._decided = exported.epochs, exported.decided
-        self.decisions = {one.request: one for one in exported.decisions}
+        self._put({one.request: one for one in exported.decisions})
 
 
 class EpochsDraft:

@@ -26,7 +26,7 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal.config_message import acl_id
-from chaplain.journal.epochs import Epochs, EpochsDraft
+from chaplain.journal.epochs import Epochs, EpochsDraft, Exported
 from chaplain.journal.facts import Client, Export, Held, Lane, Moment, Past, Proof, Tail
 from chaplain.journal.founding import Founding
 from chaplain.journal.holding import Holding, HoldingDraft
@@ -126,6 +126,7 @@ class State:
                 tuple(self.lanes[client_id] for client_id in sorted(self.lanes)),
                 tuple((name, self.streams[name]) for name in sorted(self.streams)),
                 self.holding.export(),
+                self.epochs.export(),
             )
         )
 
@@ -133,8 +134,9 @@ class State:
         """Names this state, as `export` does, without writing all of it down: what there may be many thousands of is
         hashed only if it changed since the last fingerprint.
         """
-        rest = msgspec.msgpack.encode(self._export((), (), (), Held(paid=self.holding.paid)))
-        sets: tuple[SetHash, ...] = (self._clients_hash, self._lanes_hash, self._streams_hash, *self.holding.hashes)
+        rest = msgspec.msgpack.encode(self._export((), (), (), Held(paid=self.holding.paid), self.epochs.bare()))
+        parts = (self._clients_hash, self._lanes_hash, self._streams_hash, self.epochs.decisions_hash)
+        sets: tuple[SetHash, ...] = (*parts, *self.holding.hashes)
         return sha256(b"".join((rest, *(one.digest() for one in sets)))).digest()
 
     def _export(
@@ -143,6 +145,7 @@ class State:
         lanes: tuple[Lane, ...],
         streams: tuple[tuple[str, Tail], ...],
         holding: Held,
+        epochs: Exported,
     ) -> Export:
         return Export(
             STATE_VERSION,
@@ -157,7 +160,7 @@ class State:
             self.assembly,
             holding,
             Past(self.weight_bytes, self.released, tuple(self.databases.items()), self.verdict),
-            self.epochs.export(),
+            epochs,
         )
 
 

@@ -20,7 +20,7 @@ BUGS = [
     _bug(
         "decided configuration requests are not remembered",
         "journal.epochs",
-        "        self.decisions.update(decisions)\n",
+        "            self.decisions[name] = decision\n",
         "",
         "journal/test_epochs.py",
     ),
@@ -34,8 +34,8 @@ BUGS = [
     _bug(
         "decisions are forgotten before their epoch",
         "journal.epochs",
-        "if one.epoch >= first}",
-        "if one.epoch > first}",
+        "if one.epoch < first]:",
+        "if one.epoch <= first]:",
         "journal/test_epochs.py",
     ),
     _bug(
