@@ -29,6 +29,7 @@ from chaplain.core import (
     Persisted,
     Refuse,
     Send,
+    Serve,
     Woken,
 )
 
@@ -102,8 +103,11 @@ class Network:
             deadline_ns = party.core.deadline()
             if deadline_ns is not None and deadline_ns <= self.now_ns:
                 events.append(Woken())
-            for event in (*events, Drained()):
+            for event in events:
                 effects += party.core.step(self.now_ns, event)
+            while getattr(party.core, "waiting", False):
+                effects += party.core.step(self.now_ns, Serve())
+            effects += party.core.step(self.now_ns, Drained())
             persists = [effect for effect in effects if type(effect) is Persist]
             later: list[Any] = []
             for event in (*(Persisted(persist.ticket) for persist in persists), *([Drained()] if persists else ())):

@@ -90,7 +90,14 @@ COST_BUGS = [
         FAIR,
         "bounded",
     ),
-    _bug("requests take all the time", "runtime.turns", "        if waits():\n", "        if False:\n", TURNS, "share"),
+    _bug(
+        "requests take all the time",
+        "runtime.turns",
+        "        if waits() and contended():\n",
+        "        if False:\n",
+        TURNS,
+        "share",
+    ),
     _bug(
         "what a node says waits for clients",
         "node.core",

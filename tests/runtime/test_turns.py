@@ -12,12 +12,13 @@ class Loop:
         self.now_ns = 0
         self.cost_ns = cost_ns
         self.waiting = waiting
+        self.contended = True
         self.turns = Turns(MILLISECOND, share, lambda: self.now_ns)
 
     def turn(self) -> int:
         """How many requests were served in it."""
         before = self.waiting
-        self.turns.serve(lambda: self.waiting > 0, self._serve)
+        self.turns.serve(lambda: self.waiting > 0, lambda: self.contended, self._serve)
         return before - self.waiting
 
     def _serve(self) -> None:
@@ -49,6 +50,14 @@ def test_when_nothing_waits_any_more_the_next_request_is_served_at_once() -> Non
     loop.waiting = 1
     assert loop.turns.rest_ns() == 0
     assert loop.turn() == 1
+
+
+def test_a_client_alone_is_served_without_a_rest() -> None:
+    loop = Loop(MILLISECOND // 10, 1000)
+    loop.contended = False
+    assert loop.turn() == 10
+    assert loop.turns.rest_ns() == 0
+    assert loop.turn() == 10
 
 
 def test_the_rest_after_a_full_turn_is_known() -> None:

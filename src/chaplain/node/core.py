@@ -69,6 +69,9 @@ _OF_JOURNAL = (Verified, Rehearsed, LogRead, SpaceTold)
 NodeInput: TypeAlias = HostInput | mesh.JoinPool | mesh.LeavePool | mesh.Shout
 """From the host, or from a program that runs in the node's own process."""
 
+CONTENTION_NS = 1_000_000_000
+"""Clients contend if requests of two of them were served within this time."""
+
 
 class NodeCore:
     """All layers of one node."""
@@ -127,6 +130,10 @@ class NodeCore:
         self._begun = False
         self._work: deque[tuple[Place, Any]] = deque()
         bounds = settings.clients
+        self._last_client = b""
+        """The key of the client whose request was served last."""
+        self._other_client_ns = -CONTENTION_NS
+        """When a request of another client than the one before was served last."""
         self._requests: FairQueue[Whispered] = FairQueue(
             bounds.session_bytes_max, bounds.identity_bytes_max, bounds.bytes_max
         )
@@ -169,6 +176,11 @@ class NodeCore:
     def waiting(self) -> bool:
         """Whether requests of clients wait for `Serve`."""
         return self.settings.clients.paced and bool(self._requests)
+
+    @property
+    def contended(self) -> bool:
+        """Whether requests of more than one client were served lately."""
+        return self.now_ns - self._other_client_ns < CONTENTION_NS
 
     def ready(self) -> bool:
         """Whether it serves clients: not when the cluster has removed it."""
@@ -419,7 +431,12 @@ class NodeCore:
 
     def _serve_client(self) -> None:
         """Do all that the next request of a client calls for."""
-        self._hand_on(self._requests.take())
+        request = self._requests.take()
+        if request.peer.key != self._last_client:
+            if self._last_client:
+                self._other_client_ns = self.now_ns
+            self._last_client = request.peer.key
+        self._hand_on(request)
         self._run()
 
     def _hand_on(self, event: Whispered) -> None:

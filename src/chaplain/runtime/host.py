@@ -261,6 +261,10 @@ class Host:
         """Whether requests of clients wait to be served."""
         return bool(getattr(self.core, "waiting", False))
 
+    def _clients_contend(self) -> bool:
+        """Whether several clients want to be served."""
+        return bool(getattr(self.core, "contended", False))
+
     def _tell_clock(self) -> None:
         error_ns = self._clock.error_ns
         if self._clock_was_set:
@@ -299,7 +303,7 @@ class Host:
         for event in inputs:
             effects += step(now_ns, event)
         if self._turns is not None:
-            self._turns.serve(self._clients_wait, lambda: effects.extend(step(now_ns, Serve())))
+            self._turns.serve(self._clients_wait, self._clients_contend, lambda: effects.extend(step(now_ns, Serve())))
         effects += step(now_ns, Drained())
         persists = [effect for effect in effects if isinstance(effect, Persist)]
         send = self._sockets.send

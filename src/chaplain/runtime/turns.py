@@ -1,8 +1,8 @@
 """How much of the loop's time requests of clients get.
 
 A turn of the loop serves requests for `turn_ns` at most; what other nodes said is looked at before the next turn. While
-requests still wait after a turn, the next one begins only when the loop has had time for others: requests take at most
-`share` of it. A client alone with few requests never waits for that.
+requests of several clients still wait after a turn, the next one begins only when the loop has had time for others:
+requests take at most `share` of it. A client alone never waits for that: it takes nothing from anybody.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Turns:
         """How long it is until the next turn may begin; 0: it may begin now."""
         return max(0, self._next_ns - self._clock_ns())
 
-    def serve(self, waits: Callable[[], bool], serve_one: Callable[[], None]) -> None:
-        """One turn, unless it is too early for one."""
+    def serve(self, waits: Callable[[], bool], contended: Callable[[], bool], serve_one: Callable[[], None]) -> None:
+        """One turn, unless it is too early for one. `contended` says whether several clients want to be served."""
         if not waits() or self.rest_ns():
             return
         began_ns = now_ns = self._clock_ns()
         while waits() and now_ns - began_ns < self._turn_ns:
             serve_one()
             now_ns = self._clock_ns()
-        if waits():
+        if waits() and contended():
             self._next_ns = now_ns + int((now_ns - began_ns) * self._rest)
