@@ -370,6 +370,16 @@ def test_nothing_is_adopted_while_somebody_has_the_log() -> None:
     assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
 
 
+def test_member_without_a_vote_that_claims_to_have_the_log_keeps_nobody_from_a_checkpoint() -> None:
+    desk, made = behind()
+    desk.adoption.attach(desk.log, None, lambda nodes: len({2, 3}.intersection(nodes)) > 1)
+    desk.archive.heard(0, 9, said(made, first=1))
+    for serializer in (2, 3):
+        desk.archive.heard(0, serializer, said(made, first=9))
+    desk.adoption.look(0)
+    assert any(isinstance(one.message, AskState) for one in desk.effects(ToPeer))
+
+
 @pytest.mark.parametrize("believed", [True, False])
 def test_checkpoint_is_adopted_after_a_while_if_the_nodes_with_the_log_are_not_believed(believed: bool) -> None:
     """One serializer still has the messages; without another, or a proven master, nobody takes them from it."""

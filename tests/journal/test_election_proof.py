@@ -321,6 +321,19 @@ def test_supply_of_a_proven_master_is_taken_at_once(cluster: Cluster) -> None:
     assert desk.core.agreed[0] == first + 2
 
 
+def test_supply_of_one_serializer_is_taken_if_it_leads_to_a_mark_of_a_proven_master(cluster: Cluster) -> None:
+    desk = behind(cluster)
+    master, first = cluster.master(), desk.core.agreed[0] + 1
+    other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
+    desk.hear(master.node, Mark(1, *master.core.agreed))
+    desk.hear(other, supply(cluster, other, first, 3))
+    assert desk.core.agreed[0] == first - 1, "the mark is of a later message, and the master is not proven"
+    desk.hear(master.node, master.core._election.proof())
+    desk.hear(master.node, Mark(1, *master.core.agreed))
+    desk.hear(other, supply(cluster, other, first + 2, 2))
+    assert desk.core.agreed == master.core.agreed
+
+
 def test_forged_supply_of_one_serializer_loses_against_two_others() -> None:
     """Two of five are enough: of a set that was replaced since, a majority may never come together again."""
     cluster = Cluster(5)

@@ -101,8 +101,8 @@ class Adoption:
             self.look(now_ns)
 
     def _is_needed(self, now_ns: int) -> bool:
-        """Whether others are further on, and none of them has what follows our own; or those that have it are too few
-        to be believed, for a while, and a quorum of serializers was heard.
+        """Whether others are further on, and none of them has what follows our own; or only members have it that are
+        not believed about it; or too few serializers, for a while, though a quorum of them is here.
 
         Only those count that have it with payloads: nobody may skip what was ordered because it cannot be found.
         """
@@ -114,7 +114,12 @@ class Adoption:
             self._few_ns = None
             return bool(further)
         having = [node for node, said in self._archive.said.items() if said.first <= following]
-        if self._confirms(having) or not self._teachers().reached(self._archive.said):
+        if self._confirms(having):
+            self._few_ns = None
+            return False
+        if not any(node in self._teachers().voters for node in having):
+            return True  # a member without a vote says so, and nobody would take the messages from it
+        if not self._teachers().reached([*self._archive.said, self._settings.node]):
             self._few_ns = None
         elif self._few_ns is None:
             self._few_ns = now_ns

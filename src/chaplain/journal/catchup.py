@@ -86,6 +86,10 @@ class Fetcher:
     def confirms(self, nodes: Collection[int]) -> bool:
         return self._supplies.confirms(nodes)
 
+    def mark(self, index: int, digest: bytes) -> None:
+        """A proven master calls this message agreed, and we do not have it."""
+        self._supplies.mark(index, digest)
+
     def supplied(self, now_ns: int, node: int, supply: Supply, floor: int = 0) -> None:
         """Take what continues our prefix and is confirmed. `floor` is a ballot that the copy must not fall below."""
         agreed = supply.messages[:-1] if supply.tail_ballot else supply.messages

@@ -384,6 +384,8 @@ class SerializerCore:
             case Mark():
                 if self._follow(now_ns, node, message.regime):
                     self._following.marked(now_ns, node, message)
+                    if message.index > self._bench.log.agreed:
+                        self._fetcher.mark(message.index, message.hash)
             case Acknowledge():
                 if self._office is not None:
                     self._office.acknowledged(now_ns, node, message)

@@ -1,9 +1,9 @@
 """Supplied messages that are not yet confirmed to be agreed, and which nodes call them agreed.
 
 Any node can supply a chain of messages that fits; only what others agreed on may be executed. Decides when a supplied
-message is confirmed: a master whose election was proven calls it agreed, or two serializers do, or the only one there
-is. A node that supplies a message says that it is agreed, and with it everything before it. Refuses to know how
-messages are fetched.
+message is confirmed: a master whose election was proven calls it agreed, or marks one that it leads to; or two
+serializers call it agreed, or the only one there is. A node that supplies a message says that it is agreed, and with it
+everything before it. Refuses to know how messages are fetched.
 
     from A   5 6 7 8            A calls 8 agreed
     from B         8 9 10       B calls 10 agreed, so A and B confirm everything up to 8
@@ -77,6 +77,8 @@ class UnconfirmedSupplies:
         self._size_bytes = 0
         self._confirmed_to: dict[int, int] = {}
         """The last message of these that each serializer calls agreed."""
+        self._marked: tuple[int, bytes] = (0, b"")
+        """The last message that a proven master called agreed and that is not here: index and hash."""
         self._reach: dict[int, int] = {}
         """How far each supplier knew messages to be agreed, by what it said last."""
 
@@ -150,7 +152,12 @@ class UnconfirmedSupplies:
         index = self._bench.log.agreed + 1
         nodes = [node for node, last in self._confirmed_to.items() if last >= index]
         named = self._bench.log.named() == first.hash
-        return first if named or self.confirms(nodes) else None
+        marked = self._hash_at(self._marked[0]) == self._marked[1]
+        return first if named or marked or self.confirms(nodes) else None
+
+    def mark(self, index: int, digest: bytes) -> None:
+        """A proven master calls this message agreed: any chain that leads to it is confirmed."""
+        self._marked = (index, digest)
 
     def confirms(self, nodes: Collection[int]) -> bool:
         """Whether it is believed if these nodes call a message agreed."""

@@ -210,7 +210,7 @@ BUGS = [
     _bug(
         "take a supply as agreed on one node's word",
         "unconfirmed",
-        "        return first if named or self.confirms(nodes) else None",
+        "        return first if named or marked or self.confirms(nodes) else None",
         "        return first",
         100,
     ),
