@@ -157,6 +157,15 @@ def test_lease_signed_in_a_later_epoch_gives_the_lane_that_is_there() -> None:
     assert (again.reason, again.client_id, again.last_id) == (Reason.APPLIED, lane, 1)
 
 
+def test_lease_signed_again_after_its_decision_was_forgotten_gives_the_lane_that_is_there() -> None:
+    stage = Stage(SHORT)
+    lane = decide(stage, lease()).client_id
+    pass_messages(stage, (KEPT + 1) * MESSAGES)
+    assert not stage.execution.state.epochs.decisions
+    assert decide(stage, petition(LeaseLane(ADMIN_ACL), epoch=epoch(stage))).client_id == lane
+    assert stage.execution.state.next_client == lane + 1
+
+
 def test_refused_lease_is_decided_anew() -> None:
     """Whoever retries a request leases a lane with a nonce that is made of the request."""
     stage = Stage(Policy(lanes_per_identity_max=1))

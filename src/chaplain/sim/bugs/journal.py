@@ -88,8 +88,8 @@ BUGS = [
     _bug(
         "forget that a lane was leased",
         "configuration",
-        "    lane = draft.leased(signer.acl, petition.nonce)\n",
-        "    lane = draft.leased(signer.acl, message.acl)\n",
+        "            lane = draft.leased(petition.signer, petition.nonce)\n",
+        "            lane = draft.lane(0)\n",
     ),
     _bug("give a client id twice", "configuration", "draft.next_client += 1", "draft.next_client += 0"),
     _bug(

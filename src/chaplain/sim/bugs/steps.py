@@ -32,6 +32,13 @@ BUGS = [
         "journal/test_epochs.py",
     ),
     _bug(
+        "a lease that is signed again after its decision was forgotten gives a second lane",
+        "journal.configuration",
+        "    lane = draft.leased(signer.acl, petition.nonce)\n",
+        "    lane = draft.lane(0)\n",
+        "journal/test_epochs.py",
+    ),
+    _bug(
         "decisions are forgotten before their epoch",
         "journal.epochs",
         "if one.epoch < first]:",
