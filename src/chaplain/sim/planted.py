@@ -181,8 +181,10 @@ def _judge_by_tests(layer: str, bug: Bug) -> Verdict:
     last = ((run.stdout + run.stderr).splitlines() or ["no word"])[-1]
     if run.returncode == 0:
         return Verdict(bug, "survived", f"tests passed with it: {last}")
+    if "stale:" in run.stderr:  # Python ends with the same code as failed tests
+        return Verdict(bug, "stale", last)
     if run.returncode != _TESTS_FAILED:
-        return Verdict(bug, "stale" if "stale:" in run.stderr else "broken", last)
+        return Verdict(bug, "broken", last)
     return Verdict(bug, "caught", next((line for line in run.stdout.splitlines() if line.startswith("FAILED")), last))
 
 
