@@ -334,6 +334,18 @@ def test_supply_of_one_serializer_is_taken_if_it_leads_to_a_mark_of_a_proven_mas
     assert desk.core.agreed == master.core.agreed
 
 
+def test_mark_of_a_proven_master_confirms_nothing_behind_the_marked_message(cluster: Cluster) -> None:
+    desk = behind(cluster)
+    master = cluster.master()
+    other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
+    first = desk.core.agreed[0] + 1
+    [marked] = master.core._bench.log.recent(first, 1) or []
+    desk.hear(master.node, master.core._election.proof())
+    desk.hear(master.node, Mark(1, marked.index, marked.hash))
+    desk.hear(other, supply(cluster, other, first, 3))
+    assert desk.core.agreed == (marked.index, marked.hash)
+
+
 def test_forged_supply_of_one_serializer_loses_against_two_others() -> None:
     """Two of five are enough: of a set that was replaced since, a majority may never come together again."""
     cluster = Cluster(5)

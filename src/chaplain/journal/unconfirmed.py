@@ -152,7 +152,8 @@ class UnconfirmedSupplies:
         index = self._bench.log.agreed + 1
         nodes = [node for node, last in self._confirmed_to.items() if last >= index]
         named = self._bench.log.named() == first.hash
-        marked = self._hash_at(self._marked[0]) == self._marked[1]
+        # The mark says nothing about messages behind it: once we have the marked message, it confirms nothing more.
+        marked = index <= self._marked[0] and self._hash_at(self._marked[0]) == self._marked[1]
         return first if named or marked or self.confirms(nodes) else None
 
     def mark(self, index: int, digest: bytes) -> None:

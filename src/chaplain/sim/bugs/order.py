@@ -207,6 +207,15 @@ BUGS = [
         "        return self.genesis + put_number(self.regime, 4)",
         200,
     ),
+    Bug(
+        "let a mark confirm messages behind it",
+        "chaplain.journal.unconfirmed",
+        "marked = index <= self._marked[0] and self._hash_at",
+        "marked = self._hash_at",
+        "config",
+        (*_BY, "config"),
+        20,
+    ),
     _bug(
         "take a supply as agreed on one node's word",
         "unconfirmed",
