@@ -20,7 +20,7 @@ from chaplain.sim.world import SECOND
 
 BUGS = {bug.name: bug for bug in planted.bugs("journal")}
 QUICK = ("execute a gap", "a duplicate takes an offset", "reuse a reference", "forget lanes in a snapshot")
-CHOSEN = ((53, "safety"), (75, "safety"), (10, "safety"), (0, "liveness"), (2, "liveness"))
+CHOSEN = ((12, "safety"), (4, "safety"), (6, "liveness"), (23, "liveness"), (2, "liveness"))
 """Everything that can be decided is decided in them."""
 RUNS_OF_A_MODE = 40
 PATIENT = 3
@@ -80,7 +80,7 @@ def test_chosen_seeds() -> None:
     assert counts["batches committed"] > 10
 
 
-@pytest.mark.parametrize("seed", [1236])
+@pytest.mark.parametrize("seed", [0])
 def test_three_of_five_with_one_in_doubt_wait_for_a_fourth(seed: int) -> None:
     """Two votes are no quorum, and the third node gets its own back from three others only: nothing is demanded."""
     outcome = run_seed("requests", seed, "liveness")
