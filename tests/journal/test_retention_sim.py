@@ -17,6 +17,6 @@ def test_seeds():
 
 
 def test_disks_that_are_replaced_one_after_the_other():
-    outcome = run_seed("disks", 12, "liveness")
+    outcome = run_seed("disks", 21, "liveness")
     assert outcome.ok, outcome.reason
     assert outcome.counts["logs restocked"] > 0
