@@ -170,7 +170,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "bounds.client_share",
         0.5,
-        "Part of the node's time that requests of clients may take while more of them wait.",
+        "Part of the node's time that requests may take while several clients want to be served; a client alone is "
+        "not held back.",
         0.01,
         1,
     ),

@@ -67,6 +67,10 @@ def throughout(seconds: float, holds: Callable[[], bool], what: str) -> None:
         time.sleep(WATCH_S)
 
 
+METRICS_AGE_S = 1.1
+"""A node renders its metrics at most once a second."""
+
+
 class Change(NamedTuple):
     """A line of a node's log: what it came to think of a member."""
 
@@ -172,6 +176,7 @@ class Node:
         return bool(pages)
 
     def count(self, name: str) -> int:
+        time.sleep(METRICS_AGE_S)  # so that whatever happened before the call is in the page
         return int(self.metrics().get(name, 0))
 
     def text(self) -> str:

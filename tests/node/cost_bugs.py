@@ -117,7 +117,7 @@ COST_BUGS = [
     _bug(
         "a status writes down the whole state",
         "journal.state",
-        "rest = msgspec.msgpack.encode(self._export((), (), (), Held(paid=self.holding.paid)))",
+        "rest = msgspec.msgpack.encode(self._export((), (), (), Held(paid=self.holding.paid), self.epochs.bare()))",
         "rest = self.export()",
         STATUS,
         "exports",

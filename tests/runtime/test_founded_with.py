@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
 
 from chaplain.config import load_node
 from chaplain.errors import ConfigError
+from chaplain.link.identity import Identity
 from chaplain.runtime.founding import make_cluster
 from chaplain.runtime.journal import FOUNDING_FILE, WRAPPING_FILE, make_journal
+
+IDENTITY = Identity.generate(random.Random(1))
 
 
 @pytest.fixture
 def folder(tmp_path):
     make_cluster(tmp_path / "c", 3, "none", None)
     made = tmp_path / "c/node-3"
-    make_journal(load_node(made / "node.toml"), 1)
+    make_journal(load_node(made / "node.toml"), IDENTITY)
     return made
 
 
@@ -29,7 +33,7 @@ def _edit(folder, pattern: str, text: str) -> None:
 
 def test_a_node_starts_again_with_what_it_was_founded_with(folder):
     _edit(folder, r"^http = .*$", 'http = "127.0.0.1:0"')
-    assert make_journal(load_node(folder / "node.toml"), 1).settings.node == 3
+    assert make_journal(load_node(folder / "node.toml"), IDENTITY).settings.node == 3
 
 
 @pytest.mark.parametrize(
@@ -42,16 +46,16 @@ def test_a_node_starts_again_with_what_it_was_founded_with(folder):
 def test_a_file_that_was_edited_since_is_refused_in_words(folder, pattern, text):
     _edit(folder, pattern, text)
     with pytest.raises(ConfigError, match=r"put back .*\[clients\].*chaplain client add"):
-        make_journal(load_node(folder / "node.toml"), 1)
+        make_journal(load_node(folder / "node.toml"), IDENTITY)
 
 
 def test_a_wrapping_key_that_is_gone_is_refused(folder):
     (folder / WRAPPING_FILE).unlink()
     with pytest.raises(ConfigError, match=r"put back .*wrapping"):
-        make_journal(load_node(folder / "node.toml"), 1)
+        make_journal(load_node(folder / "node.toml"), IDENTITY)
 
 
 def test_a_log_from_before_there_was_such_a_note_is_given_one(folder):
     (folder / FOUNDING_FILE).unlink()
-    make_journal(load_node(folder / "node.toml"), 1)
+    make_journal(load_node(folder / "node.toml"), IDENTITY)
     assert (folder / FOUNDING_FILE).is_file()

@@ -95,7 +95,7 @@ BUGS = [
     _bug(
         "ignore the budget",
         "core",
-        "if session.line.queued_bytes + together > room:",
+        "if line.queued_bytes + together > room:",
         "if size > room:",
         "budget",
     ),

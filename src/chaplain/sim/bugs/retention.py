@@ -91,8 +91,8 @@ BUGS = [
     _bug(
         "ask those who have dropped it",
         "adoption",
-        "        return bool(further) and all(said.first > following for said in further)",
-        "        return False",
+        "            return bool(further)\n",
+        "            return False\n",
         mode="liveness",
     ),
     Bug(
