@@ -6,7 +6,7 @@ ASSERTIONS_OFF = (
     "chaplain does not run with assertions switched off, because they protect agreed data: start Python without -O, "
     "and without PYTHONOPTIMIZE in its environment"
 )
-"""What whoever starts it that way is told."""
+"""The error for a program that is started that way."""
 
 
 class ChaplainError(Exception):

@@ -31,7 +31,7 @@ LOOK_NS = 1_000_000_000
 
 
 class HeldLog(Protocol):
-    """What this module asks of the journal."""
+    """The part of the journal that this module uses."""
 
     @property
     def keep_through(self) -> int: ...

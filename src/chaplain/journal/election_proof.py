@@ -25,7 +25,7 @@ VOTE_LABEL = b"chaplain vote 1"
 
 
 class Candidacy(Frozen, frozen=True):
-    """What a vote is for."""
+    """The cluster, regime and candidate that a vote is for."""
 
     genesis: bytes
     """Names the cluster."""

@@ -36,7 +36,7 @@ class Epoch(Frozen, frozen=True, array_like=True):
 
 
 class Decision(Frozen, frozen=True, array_like=True):
-    """What became of a request."""
+    """The decision on one request."""
 
     request: bytes
     """Names the request: `config_message.request_name`."""
@@ -124,7 +124,7 @@ class Epochs:
 
 
 class EpochsDraft:
-    """What one message would change."""
+    """The changes that one message would make."""
 
     def __init__(self, epochs: Epochs) -> None:
         self._epochs = epochs

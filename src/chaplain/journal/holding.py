@@ -82,7 +82,7 @@ class Holding:
 
 
 class HoldingDraft:
-    """What one message would change."""
+    """The changes that one message would make."""
 
     def __init__(self, holding: Holding) -> None:
         self._holding = holding

@@ -126,7 +126,7 @@ def recover(
 
 
 def _stretches(unproven: Iterable[tuple[Scan, Bytes]], proven: int, cut: Finding | None) -> Iterator[Stretch]:
-    """What was read behind the last position that a record calls synced, up to the end of the log.
+    """The octets behind the last position that a record calls synced, up to the end of the log.
 
     The page cache may hold it though the disk does not: after a sync that failed, the next one does not write it.
     Findings behind that position are not proven damage, so all that stands before the first of them is valid.

@@ -32,7 +32,7 @@ PATIENCE_MAX = 60
 
 
 class Pin(NamedTuple):
-    """What a message that a peer supplies has to be."""
+    """The message and verdict that a peer has to supply."""
 
     message: bytes
     """Hash of the message."""

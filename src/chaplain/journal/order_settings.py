@@ -73,7 +73,7 @@ class OrderSettings(Frozen, frozen=True):
 
     @property
     def payload_bytes_bound(self) -> int:
-        """What this node puts into one payload of its own, given the size of its segments."""
+        """The largest payload that this node makes itself, given the size of its segments."""
         return min(self.payload_bytes_max, self.segment_bytes // 2)
 
     @property

@@ -137,7 +137,7 @@ class Petitions:
         self.effects.append(ToClient(asker[0], Failed(asker[1], kind, why)))
 
     def _check_of(self, petition: PassPetition) -> ConfigCheck | Reason:
-        """What is to be checked before it is passed on; or why it would be refused without a look at its signature."""
+        """The check that comes before it is passed on; or why it is refused without a look at its signature."""
         if len(petition.data) > self._settings.petition_bytes_max:
             return Reason.UNKNOWN_TYPE
         try:
@@ -191,7 +191,7 @@ class Petitions:
         self.effects.append(ConfigOffered(petition.entry_type, petition.stage, petition.data))
 
     def _end(self, digest: bytes) -> _Waiting | None:
-        """Nobody waits for it any more."""
+        """Forget it: no client waits for it any more."""
         waiting = self._waiting.pop(digest, None)
         if waiting is not None:
             self._charges.subtract(waiting.charged)
@@ -236,7 +236,7 @@ class Petitions:
                 self._answer(self._end(entry.petition), entry)
 
     def left(self, instance: bytes) -> None:
-        """Nobody is there to be answered; the petition goes on, and counts for whoever brought it."""
+        """The client has left. The petition goes on, and still counts against the bound of its bringer."""
         for waiting in self._waiting.values():
             waiting.askers.pop(instance, None)
 

@@ -131,7 +131,7 @@ class Restocking:
 
     @property
     def _pin(self) -> Pin:
-        """What the next message further down has to be."""
+        """The message and verdict that have to come next, further down."""
         if not self._piece:
             return Pin(self._bench.log.before, self._bench.log.verdict_before)
         oldest = self._piece[-1][0]

@@ -218,7 +218,7 @@ class Writing:
 
 
 class Draft:
-    """What one message would change."""
+    """The changes that one message would make."""
 
     def __init__(self, state: State, moment: Moment) -> None:
         self.state = state

@@ -55,7 +55,7 @@ class SuppliedMessage(Frozen, frozen=True):
 
 
 def read_supplied(bench: Bench, node: int, supplied: Supplied) -> SuppliedMessage | None:
-    """What the node supplied; nothing, with a report, if it cannot be what it is said to be."""
+    """Decode a supplied message; return None, with a report, if it cannot be what it is said to be."""
     try:
         body = decode_body(supplied.body)
     except Malformed as wrong:

@@ -166,7 +166,7 @@ class NodeCore:
         return self._members.get(self.now_ns, self._version())
 
     def _version(self) -> tuple[object, ...]:
-        """What a client that is told of it expects to see in the status at once."""
+        """The values whose change a client expects to see in the status at once."""
         return (0 if self.journal is None else self.journal.execution.settled, self.role)
 
     def _unheard_ns(self, instance: bytes) -> int:
@@ -398,7 +398,7 @@ class NodeCore:
             self._work.extend((self._uppers[layer], event) for layer in self._presence.patient)
 
     def _admitted(self, admitted: Admitted) -> None:
-        """Who may have a session, and with it what each of them may do, has changed."""
+        """The clients that may have a session, or their rights, have changed."""
         self._work.append((self._link, Register(dict(admitted.clients))))
         self._work.append((self._desk, RightsChanged()))
 

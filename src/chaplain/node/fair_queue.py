@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 ITEM_BYTES = 256
-"""What a request costs beside its octets: many small ones must reach the bound, too."""
+"""The cost of a request beside its octets: many small ones must reach the bound, too."""
 
 
 class _Owner(Generic[T]):

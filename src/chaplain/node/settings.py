@@ -13,7 +13,7 @@ from chaplain.mesh.settings import MeshSettings
 
 
 class ClientSettings(Frozen, frozen=True):
-    """What all requests of clients may take of a node, whatever they ask for."""
+    """Bounds on the time and memory that requests of clients take of a node."""
 
     paced: bool = False
     """Whether the host says `Serve` for each request, and so how much time they get; else `Drained` serves all."""
