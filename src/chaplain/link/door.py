@@ -155,7 +155,7 @@ class Door:
 
 
 def source_of(address: str) -> str:
-    """Whom an address stands for: itself, or its network of 64 bits, of which one machine may use every address."""
+    """The source that an address counts for: itself, or its IPv6 /64, all of which one machine may use."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

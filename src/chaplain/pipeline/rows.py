@@ -37,7 +37,7 @@ LOG_APPEND_TIME = 1
 """What Kafka calls a time that the log gave, not the writer."""
 _CONSTANTS = {"partition": 0, "timestampType": LOG_APPEND_TIME}
 MALFORMED_NAME = ""
-"""What a header cell that does not follow its form is shown under, as the client does."""
+"""The name under which a malformed header cell is shown, as in the client."""
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 

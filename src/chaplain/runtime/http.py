@@ -4,7 +4,7 @@ The facts of every answer come from the node's own loop, so an answer is also pr
 changes nothing, listens where it is told (a loopback address unless a user decides otherwise) and serves at most
 `CONNECTIONS_MAX` connections at a time.
 
-Whoever reaches the port needs no key, so the requests of all callers together have a rate. Requests above it are not
+A caller of the port needs no key, so the requests of all callers together have a rate. Requests above it are not
 refused but accepted later: the thread that accepts connections waits, and the kernel's queue of connections is bounded.
 """
 

@@ -195,7 +195,7 @@ def read_wrapping(file: Path, cluster: str) -> Wrapping | None:
 def segments_of(folder: Path, log: str) -> Iterator[tuple[int, Bytes]]:
     """The content of each segment, by sequence, with zeros where the disk cannot read.
 
-    What is made of a log at its start refers to these octets, so all of them stay in memory meanwhile. The first
+    Recovery keeps views of these octets, so all of them stay in memory meanwhile. The first
     `COPIED_BYTES_MAX` are copied. Files beyond that are mapped, after every octet of them was read once: an unreadable
     sector would otherwise end the process with a signal, at every start. One that fails between the two does so once.
     """
