@@ -24,9 +24,9 @@ import apsw
 from chaplain import Client
 from chaplain.executor.events import Work
 from chaplain.executor.statement import SQL_TYPE, Statement, encode_statement
-from chaplain.runtime.databases.sqlite import SqliteDatabase
-from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.local import bring_down, bring_up, pid_of
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.cluster.local import bring_down, bring_up, pid_of
+from chaplain.runtime.databases.sqlite.database import SqliteDatabase
 from chaplain.segment.pack import Pack, encode_pack
 
 CREATE = "create table t(a integer primary key, b, c)"

@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from tests.executor.postgres_server import PASSWORD, TestServer, a_server, missing
 
-from chaplain.runtime.databases.postgres import PostgresDatabase
+from chaplain.runtime.databases.postgres.database import PostgresDatabase
 
 CREATE = "create table t(a integer primary key, b integer, c text)"
 INSERT = "insert into t values (?, ?, ?)"

@@ -27,19 +27,19 @@ from chaplain.config import load_cluster
 from chaplain.core import Drained, Persist, Persisted
 from chaplain.gossip.events import Told
 from chaplain.graph.core import GraphCore
-from chaplain.graph.event import NO_ID, VERSION, Event, decode
-from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked
-from chaplain.graph.kept import Kept, Place
-from chaplain.graph.messages import Fetch
-from chaplain.graph.messages import decode as decode_message
+from chaplain.graph.events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked
+from chaplain.graph.messages.event import NO_ID, VERSION, Event, decode
+from chaplain.graph.messages.peer import Fetch
+from chaplain.graph.messages.peer import decode as decode_message
 from chaplain.graph.model import Model
 from chaplain.graph.settings import GraphSettings
+from chaplain.graph.storage.stored import Kept, Place
+from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
-from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Whisper
-from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.inquire import get_status
-from chaplain.runtime.local import bring_down, bring_up
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.cluster.local import bring_down, bring_up
+from chaplain.runtime.cluster.probe import get_status
 from chaplain.wire import parcel
 
 VALUE_BYTES = 100

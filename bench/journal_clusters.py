@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chaplain.config import NODE_FILE, load_cluster
-from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.inquire import get_status
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.cluster.probe import get_status
 
 NODES = 3
 PATIENCE_S = 60.0

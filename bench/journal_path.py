@@ -13,18 +13,18 @@ from itertools import count
 from pathlib import Path
 from random import SystemRandom
 
-from chaplain.client.events import Returned
-from chaplain.client.journal_events import Written
-from chaplain.client.journal_requests import single
-from chaplain.client.journal_requests import write as ask_to_write
-from chaplain.client.opening import prepare
+from chaplain.client.api.journal_calls import single
+from chaplain.client.api.journal_calls import write as ask_to_write
+from chaplain.client.connect.options import prepare
+from chaplain.client.protocol.events import Returned
+from chaplain.client.protocol.journal.events import Written
 from chaplain.config import NODE_FILE, load_cluster, load_node
-from chaplain.journal.journal_events import Verified, Verify
-from chaplain.journal.order_events import Role
-from chaplain.journal.signing import holds
-from chaplain.link.identity import new_instance
-from chaplain.runtime.assemble import make_node
-from chaplain.runtime.founding import make_cluster
+from chaplain.journal.consensus.events import Role
+from chaplain.journal.events import Verified, Verify
+from chaplain.journal.messages.signing import holds
+from chaplain.link.auth.identity import new_instance
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.layers.node import make_node
 from paths import Network, Party, measure, options, show
 
 STREAM = "bench"

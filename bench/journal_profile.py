@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from chaplain.cli.main import main
-from chaplain.runtime.host import Host
-from chaplain.runtime.labour import Labour
-from chaplain.runtime.storage import Storage
+from chaplain.runtime.disk.writer import Storage
+from chaplain.runtime.event_loop import Host
+from chaplain.runtime.worker_pool import Labour
 from journal_clusters import PROFILE_VARIABLE
 
 

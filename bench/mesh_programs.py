@@ -25,19 +25,19 @@ from pyre import Pyre, zbeacon
 
 from chaplain.core import Drained, HostEffect
 from chaplain.gossip.settings import GossipSettings
-from chaplain.link.identity import Identity, new_instance
-from chaplain.link.keyring import KeyRing
+from chaplain.link.auth.identity import Identity, new_instance
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
-from chaplain.link.sockets import Sockets
+from chaplain.link.zmq.sockets import Sockets
 from chaplain.mesh.events import JoinPool, Shout, Shouted
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore, NodeInput
 from chaplain.node.settings import NodeSettings
-from chaplain.runtime.assemble import SWITCH_INTERVAL_S
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.host import Clock, Host
-from chaplain.runtime.log import Log
-from chaplain.runtime.storage import Storage
+from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.writer import Storage
+from chaplain.runtime.event_loop import Clock, Host
+from chaplain.runtime.json_log import Log
+from chaplain.runtime.layers.node import SWITCH_INTERVAL_S
 
 POOL = "bench"
 QUEUE_BYTES = 1024 * 1024

@@ -24,16 +24,16 @@ import numpy as np
 
 from beside_parquet import COLUMNS, read_beside_parquet, timed
 from chaplain.core import Rename, WriteAt
-from chaplain.journal import config_message, ingest_message
-from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
-from chaplain.journal.config_message import LeaseLane, acl_id
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.founding import Founding, FoundingClient, Member
-from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.log_records import mark_record, message_records
-from chaplain.journal.order_events import Message, Settled
-from chaplain.journal.signing import SLOT_BYTES, SignatureType, sign_pack
-from chaplain.link.identity import Identity, to_text
+from chaplain.journal.consensus.events import Message, Settled
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages import config, ingest
+from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
+from chaplain.journal.messages.config import LeaseLane, acl_id
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
+from chaplain.journal.model.bootstrap import Founding, FoundingClient, Member
+from chaplain.journal.storage.records import mark_record, message_records
+from chaplain.link.auth.identity import Identity, to_text
 from chaplain.pipeline import local_session, prove
 from chaplain.segment.pack import Pack, encode_pack
 from chaplain.segment.settings import LogSettings
@@ -70,8 +70,8 @@ class Author:
 
     def _lease(self) -> list[int]:
         acl = acl_id(0, 0, 1)
-        data = [config_message.sign(LeaseLane(acl), CLUSTER, acl, b"%16d" % n, self._identity) for n in range(LANES)]
-        self._order(tuple(ConfigEntry(config_message.EntryType.ADD_CLIENT, 0, one) for one in data), ())
+        data = [config.sign(LeaseLane(acl), CLUSTER, acl, b"%16d" % n, self._identity) for n in range(LANES)]
+        self._order(tuple(ConfigEntry(config.EntryType.ADD_CLIENT, 0, one) for one in data), ())
         return sorted(self._execution.state.lanes)
 
     def grow(self, rows: int) -> int:
@@ -81,8 +81,8 @@ class Author:
             entries = [self._pack(lane) for lane in list(self._next_ids) * (PACKS_A_MESSAGE // LANES)]
             self._ingested += 1
             reference = Reference(1, 1, self._ingested)
-            payload = ingest_message.encode(reference, entries)
-            digest = ingest_message.digest_of(payload)
+            payload = ingest.encode(reference, entries)
+            digest = ingest.digest_of(payload)
             self._execution.learn(digest, [True] * len(entries))
             self._order((DataEntry(reference, digest),), (payload,))
             self.rows += len(entries) * ROWS_A_PACK

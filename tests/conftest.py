@@ -15,7 +15,7 @@ from typing import IO
 import hypothesis
 import pytest
 
-from chaplain.runtime.founding import PORTS, PORTS_VARIABLE
+from chaplain.runtime.cluster.create import PORTS, PORTS_VARIABLE
 
 SIZE = 200
 _held: list[IO[str]] = []

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chaplain.client.aio import AsyncClient as AsyncClient
-    from chaplain.client.graph import GraphEvent as GraphEvent
-    from chaplain.client.journal_results import Message as Message
-    from chaplain.client.journal_results import Receipt as Receipt
-    from chaplain.client.results import Acknowledgement as Acknowledgement
-    from chaplain.client.results import Answer as Answer
-    from chaplain.client.results import Event as Event
-    from chaplain.client.results import Member as Member
-    from chaplain.client.results import MemberNews as MemberNews
-    from chaplain.client.results import PoolMessage as PoolMessage
-    from chaplain.client.results import Question as Question
-    from chaplain.client.sql_results import Result as Result
+    from chaplain.client.api.graph import GraphEvent as GraphEvent
     from chaplain.client.sync import Client as Client
+    from chaplain.client.types.journal import Message as Message
+    from chaplain.client.types.journal import Receipt as Receipt
+    from chaplain.client.types.results import Acknowledgement as Acknowledgement
+    from chaplain.client.types.results import Answer as Answer
+    from chaplain.client.types.results import Event as Event
+    from chaplain.client.types.results import Member as Member
+    from chaplain.client.types.results import MemberNews as MemberNews
+    from chaplain.client.types.results import PoolMessage as PoolMessage
+    from chaplain.client.types.results import Question as Question
+    from chaplain.client.types.sql import Result as Result
     from chaplain.errors import Busy as Busy
     from chaplain.errors import ChaplainError as ChaplainError
     from chaplain.errors import Closed as Closed
@@ -41,17 +41,17 @@ __version__ = "0.1.0"
 _HOMES = {
     "Client": "chaplain.client.sync",
     "AsyncClient": "chaplain.client.aio",
-    "Acknowledgement": "chaplain.client.results",
-    "Answer": "chaplain.client.results",
-    "Event": "chaplain.client.results",
-    "GraphEvent": "chaplain.client.graph",
-    "Member": "chaplain.client.results",
-    "MemberNews": "chaplain.client.results",
-    "Message": "chaplain.client.journal_results",
-    "PoolMessage": "chaplain.client.results",
-    "Question": "chaplain.client.results",
-    "Receipt": "chaplain.client.journal_results",
-    "Result": "chaplain.client.sql_results",
+    "Acknowledgement": "chaplain.client.types.results",
+    "Answer": "chaplain.client.types.results",
+    "Event": "chaplain.client.types.results",
+    "GraphEvent": "chaplain.client.api.graph",
+    "Member": "chaplain.client.types.results",
+    "MemberNews": "chaplain.client.types.results",
+    "Message": "chaplain.client.types.journal",
+    "PoolMessage": "chaplain.client.types.results",
+    "Question": "chaplain.client.types.results",
+    "Receipt": "chaplain.client.types.journal",
+    "Result": "chaplain.client.types.sql",
     **dict.fromkeys(
         (
             "Busy",

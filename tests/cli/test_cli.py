@@ -21,8 +21,8 @@ from click.testing import CliRunner
 
 from chaplain.cli.main import cli
 from chaplain.config import load_cluster
-from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.local import bring_down, is_alive, pid_of
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.cluster.local import bring_down, is_alive, pid_of
 
 PATIENCE_S = 60
 
@@ -141,7 +141,7 @@ def test_output_that_nobody_reads_is_no_failure(cluster):
 
 
 def test_writing_goes_on_when_nobody_reads_its_receipts(cluster):
-    script = "import chaplain.cli.journal as j, chaplain.cli.main as m; j._PROGRESS_EVERY = 10; m.main()"
+    script = "import chaplain.cli.commands.journal as j, chaplain.cli.main as m; j._PROGRESS_EVERY = 10; m.main()"
     line = f"seq 100 | {sys.executable} -c '{script}' journal write --lines --stream unread --cluster {cluster} | true"
     subprocess.run(["bash", "-c", f"{line}; test ${{PIPESTATUS[1]}} = 0"], timeout=PATIENCE_S, check=True)
     assert status(cluster)["streams"]["unread"]["head"] == 100
@@ -336,7 +336,7 @@ def test_bad_input_is_one_clear_sentence(arguments, code, sentence, capsys):
 
 
 def test_starting_loads_nothing_heavy():
-    code = "import chaplain.cli.main, chaplain.runtime.assemble, sys; print(*sys.modules)"
+    code = "import chaplain.cli.main, chaplain.runtime.layers.node, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     # numpy is there to read packs without a loop; nothing else heavy is.
     assert not {"pyarrow", "pyspark", "pandas", "rich", "prometheus_client", "apsw", "pglast", "psycopg"} & set(loaded)

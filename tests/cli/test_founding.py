@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from test_cli import chaplain, worked
 
-from chaplain.client.identity_file import read_passport
+from chaplain.client.connect.identity_file import read_passport
 from chaplain.config import NODE_FILE, endpoints_of, load_cluster, load_node
 from chaplain.errors import ConfigError
 from chaplain.link.settings import GCM, HMAC
-from chaplain.runtime.executor import make_executor
-from chaplain.runtime.founding import PORTS_VARIABLE, Split, found_cluster, free_ports, make_cluster
-from chaplain.runtime.joining import list_node, make_folder
-from chaplain.runtime.journal import index_only_of, make_founding
+from chaplain.runtime.cluster.create import PORTS_VARIABLE, Split, found_cluster, free_ports, make_cluster
+from chaplain.runtime.cluster.join import list_node, make_folder
+from chaplain.runtime.layers.executor import make_executor
+from chaplain.runtime.layers.journal import index_only_of, make_founding
 
 START_S = 60.0
 

@@ -10,7 +10,7 @@ import pytest
 from test_journal_cli import chaplain, failure, lines
 
 from chaplain import Client
-from chaplain.link.identity import Identity
+from chaplain.link.auth.identity import Identity
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from chaplain.cli.octets import given, lines_of
+from chaplain.cli.support.input_bytes import given, lines_of
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from chaplain.cli.main import cli
 from chaplain.errors import ChaplainError, ConfigError, Missing
-from chaplain.pipeline.answers import translated
+from chaplain.pipeline.source.spark_errors import translated
 
 
 @pytest.mark.parametrize(

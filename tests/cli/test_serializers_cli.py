@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner, Result
 
-from chaplain.cli import member
-from chaplain.cli.changing import weakened
-from chaplain.client.journal_results import AssemblyRecord, ChangeRecord
+from chaplain.cli.commands import member
+from chaplain.cli.support.member_changes import weakened
+from chaplain.client.types.journal import AssemblyRecord, ChangeRecord
 
 COST = "4 alone will agree on the order, and no failure of them is survived; of 1, 2, 3, who do now, 1 may."
 

@@ -11,10 +11,10 @@ import click
 import pytest
 
 from chaplain.cli.main import Nouns, main
-from chaplain.cli.show import put_table, visible
+from chaplain.cli.support.output import put_table, visible
 from chaplain.errors import Refused
 
-TABLE = "from chaplain.cli.show import put_table; put_table(['name'], [{'name': 'x' * 50}], 'a caption')"
+TABLE = "from chaplain.cli.support.output import put_table; put_table(['name'], [{'name': 'x' * 50}], 'a caption')"
 
 
 def test_what_others_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

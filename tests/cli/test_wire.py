@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.cli.main import cli
-from chaplain.cli.wire_json import COMMANDS, from_json, to_json
+from chaplain.cli.wire_format.json_form import COMMANDS, from_json, to_json
 from chaplain.errors import Malformed
 
 HELLO = {

@@ -11,30 +11,30 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from chaplain.cli.commands.wire import LAYERS
 from chaplain.cli.main import cli
-from chaplain.cli.wire import LAYERS
-from chaplain.cli.wire_fields import COMMAND
-from chaplain.cli.wire_json import from_json, to_json
-from chaplain.cli.wire_layers import CARRIED, WHOLE
-from chaplain.desk.messages import Done
+from chaplain.cli.wire_format.fields import COMMAND
+from chaplain.cli.wire_format.json_form import from_json, to_json
+from chaplain.cli.wire_format.layers import CARRIED, WHOLE
+from chaplain.client_service.messages import Done
 from chaplain.errors import Malformed
 from chaplain.executor.statement import Answer, Outcome, Run, Statement, encode_run, encode_statement
 from chaplain.gossip import codec as gossip
 from chaplain.gossip.codec import EventId
-from chaplain.graph import messages as graph
-from chaplain.graph.event import Draft, Link, sign
-from chaplain.journal import cluster_message, ingest_message, order_message, peer_messages
-from chaplain.journal.client_messages import Open
-from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Reference
-from chaplain.journal.config_message import FenceLane
-from chaplain.journal.config_message import sign as sign_config
-from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.node_message import EntryType
-from chaplain.link.identity import Identity
-from chaplain.mesh import notes
-from chaplain.sequence import messages as sequence
-from chaplain.sequence.entry import Ballot, Member
-from chaplain.sequence.messages import Bearing, State
+from chaplain.graph.messages import peer as graph
+from chaplain.graph.messages.event import Draft, Link, sign
+from chaplain.journal.messages import cluster, consensus, ingest, peer
+from chaplain.journal.messages.client import Open
+from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Reference
+from chaplain.journal.messages.config import FenceLane
+from chaplain.journal.messages.config import sign as sign_config
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.membership import EntryType
+from chaplain.link.auth.identity import Identity
+from chaplain.mesh import control_messages
+from chaplain.sequence.messages import peer as sequence
+from chaplain.sequence.messages.entry import Ballot, Member
+from chaplain.sequence.messages.peer import Bearing, State
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -54,23 +54,23 @@ BODY = Body(
     ),
 )
 CARRIED_MESSAGES = [
-    (Layer.MESH, notes.Roll(("chat", "ops"), 2)),
+    (Layer.MESH, control_messages.Roll(("chat", "ops"), 2)),
     (Layer.GOSSIP, gossip.Have((EventId(1, 2, 3),))),
     (Layer.GOSSIP, gossip.Compare(16, 3, True, (gossip.Entry(1, 2, gossip.Standing.LOST),))),
     (Layer.GRAPH, graph.Inv("notes", (graph.Confirmation(HASH, HASH, bytes(64)),))),
     (Layer.GRAPH, graph.Events((graph.Item(b"raw", ((HASH, bytes(64)),)),), graph.FIRST)),
     (Layer.SEQUENCE, sequence.DscReq(BEARING, {4: "127.0.0.1:5"})),
     (Layer.SEQUENCE, sequence.Seq(BEARING, 5, HASH, Ballot(1, 2), 6, (Member(4, 9),), {"ids": (3, HASH)})),
-    (Layer.JOURNAL, peer_messages.Ack((Reference(1, 2, 3),))),
-    (Layer.JOURNAL, peer_messages.Payload(b"octets")),
+    (Layer.JOURNAL, peer.Ack((Reference(1, 2, 3),))),
+    (Layer.JOURNAL, peer.Payload(b"octets")),
     (Layer.JOURNAL, Open(5)),
     (Layer.CLIENT, Done(3)),
 ]
 WHOLE_MESSAGES = {
-    "order": order_message.encode(order_message.Vote(3, True, 3, 1, {1: 4}, b"s" * 64), 2),
-    "cluster": cluster_message.encode_body(BODY),
-    "ingest": ingest_message.encode(Reference(1, 2, 3), [IngestEntry("orders", b"pack"), IngestEntry("x", b"")]),
-    "config": cluster_message.encode_entry(BODY.entries[1]),
+    "order": consensus.encode(consensus.Vote(3, True, 3, 1, {1: 4}, b"s" * 64), 2),
+    "cluster": cluster.encode_body(BODY),
+    "ingest": ingest.encode(Reference(1, 2, 3), [IngestEntry("orders", b"pack"), IngestEntry("x", b"")]),
+    "config": cluster.encode_entry(BODY.entries[1]),
     "statement": encode_statement(Statement("insert into t values (?, ?)", (b"\x00\xff", "00ff"))),
     "run": encode_run(Run(3, 5, 9, 1, (Outcome(7, (Answer(1, ("a",), ((b"\x01", None, 2.5),)),)),))),
     "event": sign(Draft("notes", b"hello", 5, parents=(Link(HASH, 4),)), WHO, "c").raw,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from chaplain.runtime.local import pid_of
+from chaplain.runtime.cluster.local import pid_of
 
 
 def chaplain(*arguments: str | Path) -> None:

@@ -6,11 +6,21 @@ from collections import deque
 from hashlib import sha256
 from random import Random
 
-from chaplain.client.core import ClientCore
-from chaplain.client.events import Began, Call, Cancelled, ClientEffect, Outcome, Raised, Returned, Settings, Yielded
+from chaplain.client.protocol.core import ClientCore
+from chaplain.client.protocol.events import (
+    Began,
+    Call,
+    Cancelled,
+    ClientEffect,
+    Outcome,
+    Raised,
+    Returned,
+    Settings,
+    Yielded,
+)
+from chaplain.client_service import messages
+from chaplain.client_service.messages import ClientRequest, Done, EventItem, Failed, NodeReply, PoolItem, Started
 from chaplain.core import Arrived, Connected, Dial, Disconnected, Drained, HangUp, Report, Send, Woken
-from chaplain.desk import messages
-from chaplain.desk.messages import ClientRequest, Done, EventItem, Failed, NodeReply, PoolItem, Started
 from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Peer, Pin, Said, Say
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, DecenAck, Hello, Ping

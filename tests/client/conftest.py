@@ -10,7 +10,7 @@ import pytest
 from client_cluster import chaplain
 from tiny_node import TinyNode
 
-from chaplain.link.identity import Identity
+from chaplain.link.auth.identity import Identity
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,14 @@ from collections import deque
 from random import Random
 from typing import Any
 
-from chaplain.client.core import ClientCore
-from chaplain.client.events import Call, Connect, Measure, Outcome, Raised, Returned, Settings, Yielded
+from chaplain.client.protocol.core import ClientCore
+from chaplain.client.protocol.events import Call, Connect, Measure, Outcome, Raised, Returned, Settings, Yielded
+from chaplain.client_service.messages import ClientRequest
 from chaplain.core import Admit, Arrived, Connected, Dial, Drained, HangUp, Knocked, Send, Stopping, Woken
-from chaplain.desk.messages import ClientRequest
 from chaplain.gossip.settings import GossipSettings
+from chaplain.link.auth.identity import Identity, new_instance
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.core import LinkCore
-from chaplain.link.identity import Identity, new_instance
-from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore

@@ -13,9 +13,9 @@ import journal_stage
 from journal_stage import Cluster
 from requests_stage import ADMIN, CLUSTER
 
-from chaplain.client.call_events import Cancelled, Failure, Raised, Returned
-from chaplain.client.journal import ClientJournal
-from chaplain.client.journal_events import (
+from chaplain.client.protocol.call_events import Cancelled, Failure, Raised, Returned
+from chaplain.client.protocol.journal.core import ClientJournal
+from chaplain.client.protocol.journal.events import (
     Batch,
     Portion,
     ReadWish,
@@ -30,15 +30,15 @@ from chaplain.client.journal_events import (
     WriteWish,
     Written,
 )
-from chaplain.client.journal_results import Message
-from chaplain.client.unpacking import messages_of
+from chaplain.client.protocol.journal.unpacking import messages_of
+from chaplain.client.types.journal import Message
 from chaplain.core import Drained, Report, Woken
-from chaplain.journal import client_messages
-from chaplain.journal.client_messages import Write
-from chaplain.journal.journal_events import Told
-from chaplain.journal.request import REQUEST_ID_MAX, read_heading
+from chaplain.journal.events import Told
+from chaplain.journal.messages import client
+from chaplain.journal.messages.client import Write
+from chaplain.journal.messages.write_request import REQUEST_ID_MAX, read_heading
+from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
-from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -178,7 +178,7 @@ class Bench:
             before = self.packs.setdefault((heading.client_id, heading.first_id), effect.payload)
             assert before == effect.payload, "two strings for one id"
             self.writes += 1
-        said = Parcel(self.identity.identifier, Layer.JOURNAL, client_messages.encode(effect.message), effect.payload)
+        said = Parcel(self.identity.identifier, Layer.JOURNAL, client.encode(effect.message), effect.payload)
         copies = 1 if self.spoil is None else self.spoil(True, effect.message)
         node = self.cluster.nodes.get(session.node)
         if node is not None:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from chaplain import AsyncClient, ChaplainError, Client, Misused
-from chaplain.client import arguments, journal_requests
+from chaplain.client.api import journal_calls
+from chaplain.client.types import validation
 
 KEY = bytes(32)
 MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -179,8 +180,8 @@ def test_a_misuse_is_what_python_calls_it_too() -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    assert type(arguments.number("a place", np.int64(3))) is int
-    assert arguments.wait_s(np.float64(0.5)) == 0.5
-    assert arguments.wait_s(0) == 0
-    assert arguments.wait_s(None) is None
-    journal_requests.read("s", np.int64(3), np.int64(5), follow=False)  # type: ignore[arg-type]
+    assert type(validation.number("a place", np.int64(3))) is int
+    assert validation.wait_s(np.float64(0.5)) == 0.5
+    assert validation.wait_s(0) == 0
+    assert validation.wait_s(None) is None
+    journal_calls.read("s", np.int64(3), np.int64(5), follow=False)  # type: ignore[arg-type]

@@ -10,12 +10,12 @@ from client_threads import client_threads
 
 from chaplain import AsyncClient, Client
 from chaplain.client.aio import AsyncPool
-from chaplain.client.board import Board
-from chaplain.client.events import Began, Failure, Raised, Yielded
-from chaplain.client.sql_aio import AsyncSql
-from chaplain.desk.messages import PoolItem
+from chaplain.client.api.sql_aio import AsyncSql
+from chaplain.client.io.call_registry import Board
+from chaplain.client.protocol.events import Began, Failure, Raised, Yielded
+from chaplain.client_service.messages import PoolItem
 from chaplain.errors import Closed, Refused, Unreachable
-from chaplain.link.identity import Identity
+from chaplain.link.auth.identity import Identity
 
 LIMIT_S = 30
 

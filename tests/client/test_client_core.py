@@ -6,16 +6,9 @@ from client_stage import SECOND_NS, PlainNode, Stage, up
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaplain.client import sql_requests
-from chaplain.client.events import (
-    Connect,
-    Failure,
-    Raised,
-    Returned,
-    Settings,
-)
-from chaplain.core import Drained, Stopping
-from chaplain.desk.messages import (
+from chaplain.client.api import sql_calls
+from chaplain.client.protocol.events import Connect, Failure, Raised, Returned, Settings
+from chaplain.client_service.messages import (
     AskQuestion,
     ClientRequest,
     Done,
@@ -30,6 +23,7 @@ from chaplain.desk.messages import (
     ShoutToPool,
     Started,
 )
+from chaplain.core import Drained, Stopping
 from chaplain.wire import command
 from chaplain.wire.command import Alive
 from chaplain.wire.parcel import Layer
@@ -150,7 +144,7 @@ def test_who_waits_for_another_executor_in_vain_is_told_why() -> None:
 def test_who_gets_no_rows_reads_what_may_be_missing_and_what_to_do() -> None:
     for call, local in ((1, False), (2, True)):
         stage = up()
-        stage.give(sql_requests.query("main", "select 1", None, 0, local).build(call, 8 * SECOND_NS))
+        stage.give(sql_calls.query("main", "select 1", None, 0, local).build(call, 8 * SECOND_NS))
         stage.run(9)
         [raised] = stage.outcomes
         assert isinstance(raised, Raised)

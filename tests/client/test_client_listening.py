@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from client_stage import up
 
-from chaplain.client.events import (
-    Began,
-    Failure,
-    Raised,
-    Yielded,
-)
+from chaplain.client.protocol.events import Began, Failure, Raised, Yielded
+from chaplain.client_service.messages import Cancel, EventItem, GetStatus, JoinAPool, ListenEvents, PoolItem, Started
 from chaplain.core import Stopping
-from chaplain.desk.messages import (
-    Cancel,
-    EventItem,
-    GetStatus,
-    JoinAPool,
-    ListenEvents,
-    PoolItem,
-    Started,
-)
 
 
 def test_a_listening_begins_once_and_yields() -> None:

@@ -7,13 +7,13 @@ from random import Random
 import pytest
 from client_stage import PlainNode, Stage, key_of, up
 
-from chaplain.client.endpoints import Endpoints
-from chaplain.client.events import Settings
+from chaplain.client.protocol.endpoints import Endpoints
+from chaplain.client.protocol.events import Settings
+from chaplain.client_service.messages import Done, GetStatus
 from chaplain.config import NODE_IDS_MAX
-from chaplain.desk.messages import Done, GetStatus
 from chaplain.errors import Malformed
-from chaplain.journal import client_messages
-from chaplain.journal.client_messages import MembersAre, Whereabouts
+from chaplain.journal.messages import client
+from chaplain.journal.messages.client import MembersAre, Whereabouts
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive
 from chaplain.wire.parcel import Layer, Parcel
@@ -32,7 +32,7 @@ def word(members: tuple[int, ...], gone: tuple[int, ...] = ()) -> MembersAre:
 
 
 def tell(stage: Stage, node: PlainNode, members: MembersAre) -> None:
-    content = parcel.encode(Parcel(1, Layer.JOURNAL, client_messages.encode(members)))
+    content = parcel.encode(Parcel(1, Layer.JOURNAL, client.encode(members)))
     stage.frame(node, command.encode(Alive(2, content)))
 
 
@@ -163,7 +163,7 @@ def test_what_a_node_can_make_us_remember_is_bounded() -> None:
 )
 def test_what_is_no_list_of_nodes_is_malformed(wrong: MembersAre) -> None:
     with pytest.raises(Malformed):
-        client_messages.decode_node(client_messages.encode(wrong))
+        client.decode_node(client.encode(wrong))
     stage = grown(more=0)
     tell(stage, stage.serving(), wrong)
     assert [report.event for report in stage.reports] == ["malformed"]

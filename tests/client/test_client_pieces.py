@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 import chaplain
 from chaplain import errors
-from chaplain.client import requests
-from chaplain.client.board import Board, ListeningSink, Sink
-from chaplain.client.deadlines import Deadlines
-from chaplain.client.endpoints import Endpoints
-from chaplain.client.engine import Engine
-from chaplain.client.events import Cancelled, Failure, Raised, Returned, Settings, Yielded
-from chaplain.client.inbox import Inbox
-from chaplain.client.opening import prepare
-from chaplain.client.requests import members
-from chaplain.client.results import Event, MemberNews, PoolMessage, Question
-from chaplain.client.sequence_requests import SequenceEvent
-from chaplain.desk.messages import ROTATION_NS, NewsItem
+from chaplain.client.api import calls
+from chaplain.client.api.calls import members
+from chaplain.client.api.sequence_calls import SequenceEvent
+from chaplain.client.connect.options import prepare
+from chaplain.client.io.call_registry import Board, ListeningSink, Sink
+from chaplain.client.io.item_buffer import Inbox
+from chaplain.client.io.thread_engine import Engine
+from chaplain.client.protocol.deadlines import Deadlines
+from chaplain.client.protocol.endpoints import Endpoints
+from chaplain.client.protocol.events import Cancelled, Failure, Raised, Returned, Settings, Yielded
+from chaplain.client.types.results import Event, MemberNews, PoolMessage, Question
+from chaplain.client_service.messages import ROTATION_NS, NewsItem
 from chaplain.errors import ChaplainError, Closed, Malformed
-from chaplain.link.identity import Identity
-from chaplain.link.sockets import Sockets
+from chaplain.link.auth.identity import Identity
+from chaplain.link.zmq.sockets import Sockets
 
 
 def message(value: bytes = b"", missed: int = 0, moved: bool = False) -> PoolMessage:
@@ -189,26 +189,26 @@ def test_a_listening_that_fails_after_it_began_tells_the_one_who_takes() -> None
 def test_what_gossip_does_not_carry_is_refused_before_it_is_sent(size: int) -> None:
     asked = Question("00000009-1-2", "load", b"", 1)
     for build in (
-        lambda: requests.fire("deployed", bytes(size), None),
-        lambda: requests.ask("load", None, bytes(size)),
-        lambda: requests.reply(asked, bytes(size)),
+        lambda: calls.fire("deployed", bytes(size), None),
+        lambda: calls.ask("load", None, bytes(size)),
+        lambda: calls.reply(asked, bytes(size)),
     ):
         with pytest.raises(ValueError, match=f"at most 16384 bytes, not {size}"):
             build()
-    requests.fire("deployed", bytes(16_384), 2**32 - 1)
+    calls.fire("deployed", bytes(16_384), 2**32 - 1)
 
 
 @pytest.mark.parametrize("question", ["version", "uptime", "members"])
 def test_what_nodes_answer_by_themselves_cannot_be_taken_over(question: str) -> None:
     with pytest.raises(ValueError, match="by itself"):
-        requests.answer(question)
-    requests.ask(question, None, b"")
+        calls.answer(question)
+    calls.ask(question, None, b"")
 
 
 @pytest.mark.parametrize("target", [-1, 2**32, 2**40, "2", 1.5])
 def test_a_target_is_a_node(target: object) -> None:
     with pytest.raises(ValueError, match="a node's id or its 32-bit identifier"):
-        requests.fire("deployed", b"", target)  # type: ignore[arg-type]
+        calls.fire("deployed", b"", target)  # type: ignore[arg-type]
 
 
 def test_an_answer_of_another_version_is_malformed() -> None:
@@ -243,7 +243,7 @@ def test_every_error_is_to_be_had_from_the_package() -> None:
 
 
 def test_a_rotation_is_waited_for_longer_than_a_node_goes_on_with_it() -> None:
-    waited_s = requests.rotate_keys().timeout_s
+    waited_s = calls.rotate_keys().timeout_s
     assert waited_s is not None
     assert waited_s * 1e9 > ROTATION_NS
 

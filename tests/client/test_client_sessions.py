@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from client_stage import SECOND_NS, Stage, up
 
-from chaplain.client.events import (
-    Connect,
-    Failure,
-    Measure,
-    Raised,
-    Returned,
-)
-from chaplain.desk.messages import (
-    Done,
-    FireEvent,
-    GetStatus,
-)
+from chaplain.client.protocol.events import Connect, Failure, Measure, Raised, Returned
+from chaplain.client_service.messages import Done, FireEvent, GetStatus
 from chaplain.wire import command
 from chaplain.wire.command import Ping
 

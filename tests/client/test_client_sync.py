@@ -19,7 +19,7 @@ from client_threads import client_threads
 
 from chaplain import Client, Member, PoolMessage
 from chaplain.errors import Closed, ConfigError, Misused, Refused, Unknown, Unreachable
-from chaplain.link.identity import Identity
+from chaplain.link.auth.identity import Identity
 
 
 def eventually(holds: Callable[[], bool], limit_s: float = 60) -> None:

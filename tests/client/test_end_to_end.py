@@ -14,11 +14,11 @@ import pytest
 from client_cluster import chaplain, eventually
 
 from chaplain import Client, PoolMessage
-from chaplain.client.events import Call
-from chaplain.client.requests import Ask
-from chaplain.desk.messages import AnswerQuestions, FireAndWait, FireEvent, GiveAnAnswer, LookUp
+from chaplain.client.api.calls import Ask
+from chaplain.client.protocol.events import Call
+from chaplain.client_service.messages import AnswerQuestions, FireAndWait, FireEvent, GiveAnAnswer, LookUp
 from chaplain.errors import ConfigError, Refused, Unreachable
-from chaplain.link.identity import Identity
+from chaplain.link.auth.identity import Identity
 from chaplain.wire.parcel import Layer
 
 pytestmark = pytest.mark.timeout(180)

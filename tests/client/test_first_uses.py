@@ -17,7 +17,7 @@ from chaplain import AsyncClient, Client
 from chaplain.client import graph, journal_requests, node_requests, proof, requests, sequence_requests
 from chaplain.config import load_cluster
 from chaplain.errors import Malformed
-from chaplain.graph.requests import ReadSnapshot
+from chaplain.graph.messages.client import ReadSnapshot
 from msgspec import DecodeError
 
 USES = {

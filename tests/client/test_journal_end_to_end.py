@@ -17,11 +17,11 @@ import pytest
 from client_cluster import chaplain, eventually, pids
 
 from chaplain import AsyncClient, Client
-from chaplain.client.journal_requests import CHUNK_BYTES, WRITER_BYTES_MAX
-from chaplain.client.streaming import WINDOW_BYTES
+from chaplain.client.api.journal_calls import CHUNK_BYTES, WRITER_BYTES_MAX
+from chaplain.client.protocol.journal.reader import WINDOW_BYTES
 from chaplain.errors import Closed, Missing, Refused, Unknown
-from chaplain.link.identity import Identity
-from chaplain.runtime.local import pid_of
+from chaplain.link.auth.identity import Identity
+from chaplain.runtime.cluster.local import pid_of
 
 pytestmark = pytest.mark.timeout(180)
 

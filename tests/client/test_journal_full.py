@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from ledger_stage import Bench, Cluster
 
-from chaplain.client.call_events import Failure
-from chaplain.client.journal_events import Spoke, Written
-from chaplain.journal.client_messages import NotWritten, Write
-from chaplain.journal.order_events import SpaceTold
+from chaplain.client.protocol.call_events import Failure
+from chaplain.client.protocol.journal.events import Spoke, Written
+from chaplain.journal.consensus.events import SpaceTold
+from chaplain.journal.messages.client import NotWritten, Write
 
 PLENTY = 1 << 40
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaplain.client.call_events import Raised, Returned
-from chaplain.client.journal import ClientJournal
-from chaplain.client.journal_events import (
+from chaplain.client.protocol.call_events import Raised, Returned
+from chaplain.client.protocol.journal.core import ClientJournal
+from chaplain.client.protocol.journal.events import (
     AskWish,
     Barred,
     Batch,
@@ -24,8 +24,8 @@ from chaplain.client.journal_events import (
     Written,
 )
 from chaplain.core import Drained, Stopping, Woken
-from chaplain.journal import client_messages
-from chaplain.journal.client_messages import (
+from chaplain.journal.messages import client
+from chaplain.journal.messages.client import (
     AlreadyWritten,
     Chunk,
     Credit,
@@ -40,8 +40,8 @@ from chaplain.journal.client_messages import (
     Receipts,
     Run,
 )
-from chaplain.journal.config_message import FenceLane
-from chaplain.link.identity import Identity
+from chaplain.journal.messages.config import FenceLane
+from chaplain.link.auth.identity import Identity
 
 SECOND_NS = 10**9
 numbers = st.sampled_from((-1, 0, 1, 2, 3, 4, 7, 2**32 - 1, 2**32, 2**63, 2**64 - 1))
@@ -125,7 +125,7 @@ def test_whatever_nodes_say_every_call_ends_once(script, payload) -> None:
             call += 1
             give(step(call))
         else:
-            assert client_messages.decode_node(client_messages.encode(step)) == step
+            assert client.decode_node(client.encode(step)) == step
             give(Spoke(b"%016d" % session, step, payload))
     give(Stopping())
     assert sorted(ended) == list(range(1, call + 1))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ledger_stage import Bench, Cluster
 
-from chaplain.client.call_events import Failure
-from chaplain.journal.client_messages import Receipts
+from chaplain.client.protocol.call_events import Failure
+from chaplain.journal.messages.client import Receipts
 
 
 def test_a_writer_that_gets_on_is_waited_for_and_one_that_does_not_is_not() -> None:

@@ -13,26 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain import AsyncClient, Client
-from chaplain.client import arguments, journal_requests, packing, sql_requests
-from chaplain.client.identity_file import Passport, read_passport, write_passport
-from chaplain.client.journal_aio import AsyncJournal, AsyncReader, AsyncWriter
-from chaplain.client.journal_events import Batch, Place, Portion
-from chaplain.client.journal_requests import many, single
-from chaplain.client.journal_results import PLACE_UNKNOWN, ClientRecord
-from chaplain.client.journal_sync import Journal, Reader, Writer
-from chaplain.client.lane import Lane, Packed
-from chaplain.client.opening import prepare
-from chaplain.client.packing import make_pack
-from chaplain.client.proof import pack_proof, read_proof
-from chaplain.client.receipts import Receipts, last_receipt
-from chaplain.client.results import Member
-from chaplain.client.signer import Signer
-from chaplain.client.unpacking import messages_of
+from chaplain.client.api import journal_calls, sql_calls
+from chaplain.client.api.journal_aio import AsyncJournal, AsyncReader, AsyncWriter
+from chaplain.client.api.journal_calls import many, single
+from chaplain.client.api.journal_sync import Journal, Reader, Writer
+from chaplain.client.connect.identity_file import Passport, read_passport, write_passport
+from chaplain.client.connect.options import prepare
+from chaplain.client.protocol.journal import packing
+from chaplain.client.protocol.journal.events import Batch, Place, Portion
+from chaplain.client.protocol.journal.lane import Lane, Packed
+from chaplain.client.protocol.journal.packing import make_pack
+from chaplain.client.protocol.journal.signer import Signer
+from chaplain.client.protocol.journal.unpacking import messages_of
+from chaplain.client.types import validation
+from chaplain.client.types.equivocation_proof import pack_proof, read_proof
+from chaplain.client.types.journal import PLACE_UNKNOWN, ClientRecord
+from chaplain.client.types.receipts import Receipts, last_receipt
+from chaplain.client.types.results import Member
 from chaplain.errors import ConfigError, Malformed, Missing
-from chaplain.journal.client_messages import ProofIs, Run
-from chaplain.journal.request import check_pack
-from chaplain.journal.signing import Check, SignatureType, holds
-from chaplain.link.identity import Identity, to_text
+from chaplain.journal.messages.client import ProofIs, Run
+from chaplain.journal.messages.signing import Check, SignatureType, holds
+from chaplain.journal.messages.write_request import check_pack
+from chaplain.link.auth.identity import Identity, to_text
 from chaplain.segment.headers import decode_headers, encode_headers, split
 
 ME = Identity(b"m" * 32)
@@ -54,7 +56,7 @@ def test_what_is_packed_is_unpacked(groups, data) -> None:
     wanted = []
     request = 10
     for transaction, group in groups:
-        gathering = journal_requests.Gathering()
+        gathering = journal_calls.Gathering()
         for number, (value, key, named) in enumerate(group):
             gathering.add(value, key, named)
             wanted.append((value, key, named or {}, request, number if transaction else 0))
@@ -117,7 +119,7 @@ def test_neighbours_share_a_pack_up_to_its_bounds() -> None:
 
 @given(st.lists(st.binary(max_size=2000), min_size=1, max_size=50), st.booleans())
 def test_no_pack_is_larger_than_was_reckoned(values, transaction) -> None:
-    gathering = journal_requests.Gathering()
+    gathering = journal_calls.Gathering()
     for value in values:
         gathering.add(value, value, {"h": value})
     batch = gathering.batch("s", transaction=transaction)
@@ -145,12 +147,12 @@ def test_what_cannot_be_written_is_said_before_anything_is_sent() -> None:
             single("s", b"", None, headers)  # type: ignore[arg-type]
     for request in ("bogus", (1,), None, (0, 1), (1, 2, 3), (1, "2")):
         with pytest.raises(ValueError, match="a request's id is two numbers"):
-            journal_requests.resolve(request)  # type: ignore[arg-type]
+            journal_calls.resolve(request)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="parameters are a list or a mapping"):
-        sql_requests.statement("select ?", 1)  # type: ignore[arg-type]
+        sql_calls.statement("select ?", 1)  # type: ignore[arg-type]
     for name in ("", "a b", "_config", "é", "x" * 256):
         with pytest.raises(ValueError, match="stream"):
-            arguments.journal_stream(name)
+            validation.journal_stream(name)
     assert single("s", memoryview(b"ab"), bytearray(b"k"), None).values == [b"ab"]  # type: ignore[arg-type]
 
 
@@ -379,6 +381,6 @@ def test_a_client_is_found_by_the_name_it_has_now() -> None:
     def record(acl: str, status: str) -> ClientRecord:
         return ClientRecord("eve", acl * 15, "00", status, False, (), ())
 
-    assert journal_requests.find_client("eve", [record("01", "removed"), record("02", "active")]) == b"\2" * 15
+    assert journal_calls.find_client("eve", [record("01", "removed"), record("02", "active")]) == b"\2" * 15
     with pytest.raises(Missing, match="there is no client 'eve'"):
-        journal_requests.find_client("eve", [record("01", "compromised")])
+        journal_calls.find_client("eve", [record("01", "compromised")])

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ledger_stage import Bench, Cluster
 
-from chaplain.client.call_events import Failure, Raised, Returned
-from chaplain.client.journal_events import Written
-from chaplain.journal.client_messages import Opened
-from chaplain.journal.facts import Status
+from chaplain.client.protocol.call_events import Failure, Raised, Returned
+from chaplain.client.protocol.journal.events import Written
+from chaplain.journal.messages.client import Opened
+from chaplain.journal.model.records import Status
 
 ACTIONS = ("write", "write", "write", "burst", "many", "tick", "tick", "time", "switch", "lose", "hurt", "deaf", "hear")
 RARE = ("cut", "heal", "refused", "resolve", "retry", "retry", "rival", "stranger", "kill")

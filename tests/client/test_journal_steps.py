@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from ledger_stage import CLUSTER, Bench, Cluster, large_cluster, values
 
-from chaplain.client import writing
-from chaplain.client.call_events import Failure, Returned
-from chaplain.client.journal_events import AskWish, Barred, PetitionWish, Written
-from chaplain.client.journal_results import RequestId
-from chaplain.client.outlets import Outlets
+from chaplain.client.protocol.call_events import Failure, Returned
+from chaplain.client.protocol.journal import writer
+from chaplain.client.protocol.journal.events import AskWish, Barred, PetitionWish, Written
+from chaplain.client.protocol.journal.node_selection import Outlets
+from chaplain.client.types.journal import RequestId
 from chaplain.core import Stopping
-from chaplain.journal.client_messages import GoBack, ListClients, NotWritten, Opened, Receipts, Run, Write
-from chaplain.journal.config_message import AddIdentity, ReleaseLane, RemoveIdentity
-from chaplain.journal.founding import Policy
-from chaplain.link.identity import Identity
+from chaplain.journal.messages.client import GoBack, ListClients, NotWritten, Opened, Receipts, Run, Write
+from chaplain.journal.messages.config import AddIdentity, ReleaseLane, RemoveIdentity
+from chaplain.journal.model.bootstrap import Policy
+from chaplain.link.auth.identity import Identity
 
 EVE = Identity(b"e" * 32)
 
@@ -428,4 +428,4 @@ def test_nothing_is_signed_for_another_cluster_than_ours(cluster) -> None:
 
 
 def test_bounds_fit_those_of_the_nodes() -> None:
-    assert Policy().remembered_packs > writing.PACKS_MAX
+    assert Policy().remembered_packs > writer.PACKS_MAX

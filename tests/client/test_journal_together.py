@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from chaplain.client.board import Board
-from chaplain.client.call_events import Failure, Raised
-from chaplain.client.fates import FATES_MAX, Fates
-from chaplain.client.journal_events import Place, Written
-from chaplain.client.journal_requests import CHUNK_BYTES, many
-from chaplain.client.journal_results import PLACE_UNKNOWN, RequestId
-from chaplain.client.journal_together import FULL_MESSAGES, SLICE, TOLD_LEAST, Together
-from chaplain.client.packing import PACK_BYTES, packed_bytes
+from chaplain.client.api.journal_calls import CHUNK_BYTES, many
+from chaplain.client.io.call_registry import Board
+from chaplain.client.io.write_coalescing import FULL_MESSAGES, SLICE, TOLD_LEAST, Together
+from chaplain.client.protocol.call_events import Failure, Raised
+from chaplain.client.protocol.journal.events import Place, Written
+from chaplain.client.protocol.journal.outcome_cache import FATES_MAX, Fates
+from chaplain.client.protocol.journal.packing import PACK_BYTES, packed_bytes
+from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
 from chaplain.errors import Closed, Refused
 
 

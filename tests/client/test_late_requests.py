@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from late_stage import SECOND_NS, Guest, LateStage
 
-from chaplain.client.events import Failure, Settings
-from chaplain.desk.events import DeskSettings
-from chaplain.desk.messages import GetMembers, JoinAPool, ShoutToPool
+from chaplain.client.protocol.events import Failure, Settings
+from chaplain.client_service.events import DeskSettings
+from chaplain.client_service.messages import GetMembers, JoinAPool, ShoutToPool
 
 POOL = "chat"
 

@@ -14,12 +14,12 @@ import pytest
 from client_threads import client_threads
 
 from chaplain import AsyncClient
-from chaplain.client.board import Board, Sink
-from chaplain.client.events import Cancelled
-from chaplain.client.loop_engine import LoopEngine
-from chaplain.desk.messages import Cancel, GetStatus, ListenEvents
+from chaplain.client.io.asyncio_engine import LoopEngine
+from chaplain.client.io.call_registry import Board, Sink
+from chaplain.client.protocol.events import Cancelled
+from chaplain.client_service.messages import Cancel, GetStatus, ListenEvents
 from chaplain.errors import Closed
-from chaplain.link.sockets import Sockets
+from chaplain.link.zmq.sockets import Sockets
 
 LIMIT_S = 60
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from random import Random
 from types import SimpleNamespace
 
-from chaplain.client.petitioning import OTHERS_NS, PAUSE_NS, Petitioning
-from chaplain.journal import config_message
-from chaplain.journal.client_messages import Decided, Failed
-from chaplain.journal.config_message import NO_ACL, ConfigMessage, LeaseLane
-from chaplain.journal.node_message import NewSet
-from chaplain.link.identity import Identity
+from chaplain.client.protocol.journal.config_requests import OTHERS_NS, PAUSE_NS, Petitioning
+from chaplain.journal.messages import config
+from chaplain.journal.messages.client import Decided, Failed
+from chaplain.journal.messages.config import NO_ACL, ConfigMessage, LeaseLane
+from chaplain.journal.messages.membership import NewSet
+from chaplain.link.auth.identity import Identity
 
 NOW_NS = 10**18
 FIRST = b"f" * 16
@@ -76,9 +76,9 @@ def test_who_has_no_other_session_in_time_is_told_why() -> None:
     assert [(one.kind, one.reason) for one in told] == [("not_config", REFUSED.reason)]
 
 
-def decoded(outlets: Outlets, message: ConfigMessage = LEASE) -> list[config_message.Petition]:
-    kind, stage = config_message.entry_type_of(message), config_message.stage_of(message)
-    return [config_message.decode(kind, stage, data) for data in outlets.sent]
+def decoded(outlets: Outlets, message: ConfigMessage = LEASE) -> list[config.Petition]:
+    kind, stage = config.entry_type_of(message), config.stage_of(message)
+    return [config.decode(kind, stage, data) for data in outlets.sent]
 
 
 def test_expired_petition_is_signed_again_in_the_epoch_that_the_answer_names() -> None:
@@ -86,7 +86,7 @@ def test_expired_petition_is_signed_again_in_the_epoch_that_the_answer_names() -
     expire(outlets)
     first, second = decoded(outlets)
     assert (first.epoch, second.epoch) == (FIRST, b"l" * 16)
-    assert config_message.request_name(first) == config_message.request_name(second), "it is the same request"
+    assert config.request_name(first) == config.request_name(second), "it is the same request"
     assert not told
 
 

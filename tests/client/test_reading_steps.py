@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from ledger_stage import Bench, Cluster, large_cluster
 
-from chaplain.client.call_events import Failure, Returned
-from chaplain.client.journal_events import PetitionWish
-from chaplain.client.streaming import FROM_START, WINDOW_BYTES
-from chaplain.client.unpacking import messages_of
-from chaplain.journal.client_messages import Chunk
-from chaplain.journal.config_message import AddIdentity
-from chaplain.link.identity import Identity
+from chaplain.client.protocol.call_events import Failure, Returned
+from chaplain.client.protocol.journal.events import PetitionWish
+from chaplain.client.protocol.journal.reader import FROM_START, WINDOW_BYTES
+from chaplain.client.protocol.journal.unpacking import messages_of
+from chaplain.journal.messages.client import Chunk
+from chaplain.journal.messages.config import AddIdentity
+from chaplain.link.auth.identity import Identity
 
 EVE = Identity(b"e" * 32)
 

@@ -10,15 +10,15 @@ from ledger_stage import CLUSTER, Bench
 from ledger_stage import Cluster as OpenCluster
 from msgspec.structs import replace
 
-from chaplain.client.board import error_of
-from chaplain.client.call_events import Failure
-from chaplain.client.endpoints import Endpoints
-from chaplain.client.events import Settings
-from chaplain.client.journal_events import Batch, Spoke, WriteWish, Written
-from chaplain.client.outlets import Outlets
+from chaplain.client.io.call_registry import error_of
+from chaplain.client.protocol.call_events import Failure
+from chaplain.client.protocol.endpoints import Endpoints
+from chaplain.client.protocol.events import Settings
+from chaplain.client.protocol.journal.events import Batch, Spoke, WriteWish, Written
+from chaplain.client.protocol.journal.node_selection import Outlets
 from chaplain.errors import StatementFailed
-from chaplain.journal.client_messages import NotWritten, Opened, Receipts
-from chaplain.journal.journal_events import Rehearse, Rehearsed
+from chaplain.journal.events import Rehearse, Rehearsed
+from chaplain.journal.messages.client import NotWritten, Opened, Receipts
 
 SECOND_NS = 10**9
 

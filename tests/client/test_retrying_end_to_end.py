@@ -13,9 +13,9 @@ import pytest
 from client_cluster import eventually, pids
 
 from chaplain import AsyncClient, Client
-from chaplain.client.journal_aio import AsyncJournal
-from chaplain.client.journal_results import Receipt
-from chaplain.client.receipts import Receipts
+from chaplain.client.api.journal_aio import AsyncJournal
+from chaplain.client.types.journal import Receipt
+from chaplain.client.types.receipts import Receipts
 from chaplain.errors import Unknown, Unreachable
 
 pytestmark = pytest.mark.timeout(180)

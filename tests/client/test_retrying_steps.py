@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from ledger_stage import Bench, Cluster, values
 
-from chaplain.client.call_events import Failure, Returned
-from chaplain.client.journal_events import Written
-from chaplain.client.journal_results import PLACE_UNKNOWN
+from chaplain.client.protocol.call_events import Failure, Returned
+from chaplain.client.protocol.journal.events import Written
+from chaplain.client.types.journal import PLACE_UNKNOWN
 from chaplain.core import Stopping
-from chaplain.journal.client_messages import Write
-from chaplain.journal.facts import Status
-from chaplain.journal.founding import Policy
+from chaplain.journal.messages.client import Write
+from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.records import Status
 
 
 @pytest.fixture

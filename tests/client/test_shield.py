@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaplain.client.shield import Shield
+from chaplain.client.io.signal_deferral import Shield
 
 pytestmark = pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="Python handles signals in the main thread"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from chaplain import AsyncClient, Client
-from chaplain.client.cursor import Cursor
+from chaplain.client.api.offset_file import Cursor
 from chaplain.errors import Closed, ConfigError
-from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.local import bring_down, bring_up
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.cluster.local import bring_down, bring_up
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.strategies import integers
 
-from chaplain.client import wheel as wheel_module
-from chaplain.client.events import Cancelled
-from chaplain.client.waiter import Waiter
-from chaplain.client.wheel import Wheel
+from chaplain.client.io import io_leader as wheel_module
+from chaplain.client.io.io_leader import Wheel
+from chaplain.client.io.waiter import Waiter
+from chaplain.client.protocol.events import Cancelled
 from chaplain.errors import Closed
 
 ENGINE = threading.get_ident()

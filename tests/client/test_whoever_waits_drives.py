@@ -15,14 +15,14 @@ import pytest
 from client_threads import client_threads
 
 from chaplain import Client
-from chaplain.client import requests
-from chaplain.client.board import Board, Sink
-from chaplain.client.engine import Engine
-from chaplain.client.events import Cancelled, Returned
-from chaplain.client.waiter import Waiter
+from chaplain.client.api import calls as requests
+from chaplain.client.io.call_registry import Board, Sink
+from chaplain.client.io.thread_engine import Engine
+from chaplain.client.io.waiter import Waiter
+from chaplain.client.protocol.events import Cancelled, Returned
 from chaplain.core import Disconnected, Drained, Woken
 from chaplain.errors import ChaplainError, Closed
-from chaplain.link.sockets import Sockets
+from chaplain.link.zmq.sockets import Sockets
 
 LIMIT_S = 60.0
 

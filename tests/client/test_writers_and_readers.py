@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from chaplain.client import journal_sync
-from chaplain.client.board import Board
-from chaplain.client.call_events import Returned
-from chaplain.client.journal_aio import AsyncReader, AsyncWriter
-from chaplain.client.journal_events import Place, Portion, ReadWish, Written
-from chaplain.client.journal_requests import CHUNK_BYTES, Gathering, read
-from chaplain.client.journal_sync import Reader, Writer
-from chaplain.client.packing import REQUEST_BYTES_MAX
-from chaplain.client.unpacking import messages_of
+from chaplain.client.api import journal_sync
+from chaplain.client.api.journal_aio import AsyncReader, AsyncWriter
+from chaplain.client.api.journal_calls import CHUNK_BYTES, Gathering, read
+from chaplain.client.api.journal_sync import Reader, Writer
+from chaplain.client.io.call_registry import Board
+from chaplain.client.protocol.call_events import Returned
+from chaplain.client.protocol.journal.events import Place, Portion, ReadWish, Written
+from chaplain.client.protocol.journal.packing import REQUEST_BYTES_MAX
+from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.errors import Closed, Misused
 from chaplain.segment.pack import Pack, encode_pack
 

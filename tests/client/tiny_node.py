@@ -6,9 +6,8 @@ import threading
 import time
 from random import Random
 
-from chaplain.core import Admit, Dial, HangUp, Refuse, Send, Woken
-from chaplain.desk import messages
-from chaplain.desk.messages import (
+from chaplain.client_service import messages
+from chaplain.client_service.messages import (
     AnswerQuestions,
     AskQuestion,
     Cancel,
@@ -31,12 +30,13 @@ from chaplain.desk.messages import (
     ShoutToPool,
     Started,
 )
+from chaplain.core import Admit, Dial, HangUp, Refuse, Send, Woken
+from chaplain.link.auth.identity import Identity, new_instance
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.core import LinkCore
 from chaplain.link.events import LinkInput, Met, Register, Said, Say
-from chaplain.link.identity import Identity, new_instance
-from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
-from chaplain.link.sockets import Sockets
+from chaplain.link.zmq.sockets import Sockets
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, DecenAck, Ping
 

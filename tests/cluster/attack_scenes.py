@@ -15,8 +15,8 @@ from tests.cluster.harness import PROGRAM, Cluster, Node, process, promised, unt
 from tests.cluster.traffic import Ear, talking
 
 from chaplain.config import NODE_FILE
-from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.inquire import get_status
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.cluster.probe import get_status
 
 GROWTH_KIB_MAX = 32 * 1024
 SHARE = 0.5

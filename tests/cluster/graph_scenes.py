@@ -13,7 +13,7 @@ from tests.cluster.namespaces import Wires
 
 from chaplain import AsyncClient, Client
 from chaplain.errors import ChaplainError
-from chaplain.runtime.inquire import get_status
+from chaplain.runtime.cluster.probe import get_status
 
 EQUAL_S = 5.0
 

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from chaplain.config import NODE_FILE, ClusterFile, load_cluster
 from chaplain.errors import ConfigError
-from chaplain.runtime.founding import Split, make_cluster
-from chaplain.runtime.inquire import get_status, is_ready
+from chaplain.runtime.cluster.create import Split, make_cluster
+from chaplain.runtime.cluster.probe import get_status, is_ready
 
 PATIENCE_S = 60.0
 POLL_S = 0.05

@@ -13,17 +13,17 @@ from random import Random
 
 from chaplain.config import load_node
 from chaplain.core import HostEffect
-from chaplain.gossip import card as cards
-from chaplain.gossip import codec, contents
-from chaplain.gossip.card import INCARNATION_MAX, Card
+from chaplain.gossip import codec, payloads
+from chaplain.gossip import member_record as cards
 from chaplain.gossip.codec import Accuse, Action, Body, Cards, Compare, Entry, Leave, Standing, Type
-from chaplain.gossip.contents import Health, Status
 from chaplain.gossip.events import ALL, EventId, Member
+from chaplain.gossip.member_record import INCARNATION_MAX, Card
+from chaplain.gossip.payloads import Health, Status
+from chaplain.link.auth.identity import Identity, from_text, identifier_of
 from chaplain.link.events import Forget, Meet
-from chaplain.link.identity import Identity, from_text, identifier_of
 from chaplain.mesh.events import Whisper
 from chaplain.node.core import NodeCore, NodeInput
-from chaplain.runtime import assemble
+from chaplain.runtime.layers import node
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -90,11 +90,11 @@ class Liar(NodeCore):
         own_word = Leave(0, its_id, victim.key, victim.identifier, victim.incarnation, on_behalf.signature)
         raised = cards.make(me, victim.uri, INCARNATION_MAX)
         forged = Card(victim.identifier, victim.key, INCARNATION_MAX, raised.version, victim.uri, raised.signature)
-        silent = contents.put_status(Status(victim.identifier, victim.incarnation, 0xFFFFFFFF))
+        silent = payloads.put_status(Status(victim.identifier, victim.incarnation, 0xFFFFFFFF))
         lies: list[Body] = [on_behalf, at_the_end, own_word, Cards((forged,), (own_word,))]
         lies += [Accuse(victim.incarnation), Accuse(INCARNATION_MAX)]
         for incarnation in (victim.incarnation, INCARNATION_MAX):
-            health = contents.put_health(Health(victim.identifier, incarnation))
+            health = payloads.put_health(Health(victim.identifier, incarnation))
             lies.append(self._message(Type.HEALTH, health, Action.STATUS))
         return [*lies, self._message(Type.STATUS, silent, Action.NONE)]
 
@@ -144,17 +144,17 @@ class Impostor(Identity):
 
 def main(config: str, kind: str, victim: str = "", instance: str = "") -> int:
     if kind == "liar":
-        assemble.NodeCore = Liar  # type: ignore[misc]
+        node.NodeCore = Liar  # type: ignore[misc]
     key = from_text(victim, 32, "victim") if victim else b""
     if kind == "spy":
         Spy.victim = identifier_of(key)
-        assemble.NodeCore = Spy  # type: ignore[misc]
+        node.NodeCore = Spy  # type: ignore[misc]
     if kind == "impostor":
-        assemble.read_identity = lambda path: Impostor(Random(2).randbytes(32), key)  # type: ignore[assignment]
+        node.read_identity = lambda path: Impostor(Random(2).randbytes(32), key)  # type: ignore[assignment]
     if instance:
-        assemble.new_instance = lambda rng: bytes.fromhex(instance)  # type: ignore[assignment]
+        node.new_instance = lambda rng: bytes.fromhex(instance)  # type: ignore[assignment]
     print("ready", flush=True)
-    return assemble.run_node(load_node(Path(config)))
+    return node.run_node(load_node(Path(config)))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from tests.cluster.harness import Cluster, process, throughout, until
 from tests.cluster.traffic import talking, wait_to_hear
 
 from chaplain.config import NODE_FILE
-from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.inquire import get_status
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.cluster.probe import get_status
 
 GROWTH_KIB_MAX = 64 * 1024
 """What 4,096 members that somebody else spoke of may cost a node, and what is on its way to it."""

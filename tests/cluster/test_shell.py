@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.harness import PATIENCE_S, PROGRAM, shell, until
 
-from chaplain.runtime.local import is_alive, pid_of
+from chaplain.runtime.cluster.local import is_alive, pid_of
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.cluster.harness import promised
 
-from chaplain.runtime.founding import free_ports
+from chaplain.runtime.cluster.create import free_ports
 
 START_S = 60.0
 MISSING = "needs Chromium and its driver: apt-get install chromium chromium-driver"

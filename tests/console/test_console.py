@@ -15,7 +15,7 @@ import uvicorn
 
 from chaplain.config import ClusterFile, ClusterNode
 from chaplain.console.app import VIEWERS_MAX, check_exposure, make_app
-from chaplain.console.happenings import changes
+from chaplain.console.events import changes
 from chaplain.console.serve import listen, serve
 from chaplain.console.watch import Rates, Watcher, paint
 from chaplain.errors import ConfigError

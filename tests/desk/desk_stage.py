@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chaplain.desk import messages
-from chaplain.desk.core import DeskCore
-from chaplain.desk.events import DeskEffect, DeskSettings, Views
-from chaplain.desk.limits import Limits
-from chaplain.desk.messages import (
-    ClientRequest,
-    NodeReply,
-)
+from chaplain.client_service import messages
+from chaplain.client_service.core import DeskCore
+from chaplain.client_service.events import DeskEffect, DeskSettings, Views
+from chaplain.client_service.limits import Limits
+from chaplain.client_service.messages import ClientRequest, NodeReply
 from chaplain.link.events import Peer
 from chaplain.mesh.events import (
     Entered,

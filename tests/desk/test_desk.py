@@ -9,12 +9,11 @@ from desk_stage import ANN, BOB, LAYER, NODE, OWN, Desk, reply
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaplain.core import Report, Requested, Settled, Withdrawn
-from chaplain.desk import messages
-from chaplain.desk.budgets import Budgets
-from chaplain.desk.events import DeskSettings, ForLayer, RightsChanged, RotationWanted
-from chaplain.desk.limits import Limits
-from chaplain.desk.messages import (
+from chaplain.client_service import messages
+from chaplain.client_service.budgets import Budgets
+from chaplain.client_service.events import DeskSettings, ForLayer, RightsChanged, RotationWanted
+from chaplain.client_service.limits import Limits
+from chaplain.client_service.messages import (
     AnswerQuestions,
     AskQuestion,
     Cancel,
@@ -38,6 +37,7 @@ from chaplain.desk.messages import (
     ShoutToPool,
     Started,
 )
+from chaplain.core import Report, Requested, Settled, Withdrawn
 from chaplain.errors import Malformed
 from chaplain.gossip.events import (
     ALL,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chaplain.cli.main import main
 from chaplain.core import Persist, Persisted, PersistFailed
-from chaplain.runtime.storage import Storage
+from chaplain.runtime.disk.writer import Storage
 
 FLAG = "forget"
 _really_at_once, _really_perform, _really_finish = Storage.at_once, Storage._perform_all, Storage._finish

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from tests.drill.forgetful_node import FLAG
 
-from chaplain.drill import blows
-from chaplain.drill.breaks import JOURNAL, KINDS
+from chaplain.drill import faults
 from chaplain.drill.drill import PROGRESS, Drill
 from chaplain.drill.journal_load import JournalLoad
-from chaplain.runtime import local
-from chaplain.runtime.founding import make_cluster
+from chaplain.drill.violations import JOURNAL, KINDS
+from chaplain.runtime.cluster import local
+from chaplain.runtime.cluster.create import make_cluster
 
 pytestmark = pytest.mark.timeout(450)
 FORGETFUL = (sys.executable, str(Path(__file__).parent / "forgetful_node.py"))
@@ -72,9 +72,9 @@ def test_what_forgetful_nodes_lost_is_named(cluster: Path, monkeypatch: pytest.M
         drill._progressed("they forget from now on")
         for load in drill.loads.values():
             load.end()
-        blows.kill(cluster, [1, 2, 3])
+        faults.kill(cluster, [1, 2, 3])
         (cluster / FLAG).unlink()
-        blows.restart(cluster)
+        faults.restart(cluster)
         drill._until_s = 0.0
 
     monkeypatch.setattr(Drill, "_strike", kill_all)
@@ -91,11 +91,11 @@ def test_what_forgetful_nodes_lost_is_named(cluster: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.root
-@pytest.mark.skipif(not blows.can_cut(), reason="cutting needs root and nft: `apt-get install nftables`")
+@pytest.mark.skipif(not faults.can_cut(), reason="cutting needs root and nft: `apt-get install nftables`")
 def test_whoever_is_cut_off_is_not_reached_until_it_is_over() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
-        with blows.cut(f"tcp://127.0.0.1:{address[1]}"), pytest.raises(TimeoutError):
+        with faults.cut(f"tcp://127.0.0.1:{address[1]}"), pytest.raises(TimeoutError):
             socket.create_connection(address, timeout=0.5)
         socket.create_connection(address, timeout=60).close()
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from chaplain.client.graph import GraphEvent
-from chaplain.client.sequence_requests import SequenceEvent
-from chaplain.drill.breaks import Break
-from chaplain.drill.entries import Entry, counted
+from chaplain.client.api.graph import GraphEvent
+from chaplain.client.api.sequence_calls import SequenceEvent
 from chaplain.drill.graph_history import judge_graph
 from chaplain.drill.history import Attempt, judge
 from chaplain.drill.pool_history import Heard, Losses, judge_pool
 from chaplain.drill.sequence_history import judge_sequence
+from chaplain.drill.violations import Break
+from chaplain.drill.workers import Entry, counted
 
 
 def kinds(found: list[Break]) -> list[str]:

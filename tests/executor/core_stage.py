@@ -20,14 +20,14 @@ from chaplain.executor.events import (
 )
 from chaplain.executor.statement import SQL_TYPE
 from chaplain.gossip.events import Told
-from chaplain.journal.assembly import Placed, founded
-from chaplain.journal.checkpoint import Base
-from chaplain.journal.cluster_message import Body, chain_hash, encode_body
-from chaplain.journal.config_message import NO_ACL
-from chaplain.journal.decided import ConfigVerdict, Executed, Verdict
-from chaplain.journal.facts import Client, Moment
-from chaplain.journal.log_records import message_records
-from chaplain.journal.order_events import Message, Preview
+from chaplain.journal.consensus.events import Message, Preview
+from chaplain.journal.messages.cluster import Body, chain_hash, encode_body
+from chaplain.journal.messages.config import NO_ACL
+from chaplain.journal.model.cluster_config import Placed, founded
+from chaplain.journal.model.records import Client, Moment
+from chaplain.journal.model.results import ConfigVerdict, Executed, Verdict
+from chaplain.journal.snapshots.checkpoint import Base
+from chaplain.journal.storage.records import message_records
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Whisper
 from chaplain.segment.pack import Pack, encode_pack

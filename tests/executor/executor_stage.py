@@ -12,9 +12,9 @@ import msgspec
 from chaplain.executor.events import Step, Work
 from chaplain.executor.fingerprint import SCHEMA_KEY, Change, Tallies, Tally, fingerprint_of
 from chaplain.executor.statement import SQL_TYPE, Outcome, Statement, decode_run, encode_statement
-from chaplain.runtime.databases.changes import CHANGES, LOG, quoted
-from chaplain.runtime.databases.sqlite import SqliteDatabase, file_name
-from chaplain.runtime.databases.sqlite_check import check
+from chaplain.runtime.databases.change_log import CHANGES, LOG, quoted
+from chaplain.runtime.databases.sqlite.database import SqliteDatabase, file_name
+from chaplain.runtime.databases.sqlite.integrity import check
 from chaplain.segment.files import list_segments, scan_file
 from chaplain.segment.pack import Pack, decode_pack, encode_pack
 from chaplain.segment.record import Kind

@@ -9,12 +9,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from simulator.mutate import Bug, install
 from tests.executor.postgres_bugs import POSTGRES_BUGS
 from tests.executor.postgres_server import missing
 from tests.executor.reserved_bugs import RESERVED_BUGS
 from tests.node.cost_bugs import COST_BUGS
-
-from chaplain.sim.planted import Bug, install
 
 ENGINE, CORE, HOSTILE = "test_sqlite_engine.py", "test_executor_core.py", "test_hostile.py"
 COPYING, CHECKING, DAMAGE = "test_copying.py", "test_checking.py", "test_rotten_rows.py"
@@ -30,7 +29,7 @@ def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
 BUGS = [
     _bug(
         "count a request that was not run",
-        "sqlite",
+        "sqlite.database",
         "position = (work.index, done + len(outcomes), whole)",
         "position = (work.index, done + len(outcomes) + 1, whole)",
         ENGINE,
@@ -38,7 +37,7 @@ BUGS = [
     ),
     _bug(
         "begin a message again that was begun",
-        "sqlite",
+        "sqlite.database",
         "self._store.state.done(work.index)",
         "0",
         ENGINE,
@@ -46,16 +45,16 @@ BUGS = [
     ),
     _bug(
         "forget the steps that were used",
-        "sqlite",
+        "sqlite.database",
         "dict(self._store.state.budget) if done else {}",
         "{}",
         ENGINE,
         "dies_between",
     ),
-    _bug("no bound on a client's steps", "sqlite", "if steps >= _SPARED:", "if steps < 0:", ENGINE, "steps"),
+    _bug("no bound on a client's steps", "sqlite.database", "if steps >= _SPARED:", "if steps < 0:", ENGINE, "steps"),
     _bug(
         "leave what a statement left half done",
-        "sqlite_requests",
+        "sqlite.execute",
         "if self._spoiled() or self._connection.total_changes() != before:",
         "if self._spoiled():",
         ENGINE,
@@ -63,7 +62,7 @@ BUGS = [
     ),
     _bug(
         "leave a statement under way",
-        "sqlite_requests",
+        "sqlite.execute",
         "            cursor.close(True)\n",
         "",
         ENGINE,
@@ -71,7 +70,7 @@ BUGS = [
     ),
     _bug(
         "owe a foreign key",
-        "sqlite_requests",
+        "sqlite.execute",
         "return self._ledger.refers and bool(",
         "return False and bool(",
         HOSTILE,
@@ -79,7 +78,7 @@ BUGS = [
     ),
     _bug(
         "take the largest rowid",
-        "sqlite_ledger",
+        "sqlite.row_tracker",
         "if rowid == ROWID_MAX and not shape.key:",
         "if rowid < 0 and not shape.key:",
         HOSTILE,
@@ -87,7 +86,7 @@ BUGS = [
     ),
     _bug(
         "keep changes that were taken back",
-        "sqlite_ledger",
+        "sqlite.row_tracker",
         "        del self.changes[self._start :]\n",
         "",
         ENGINE,
@@ -95,7 +94,7 @@ BUGS = [
     ),
     _bug(
         "forget rows that go with their table",
-        "sqlite_ledger",
+        "sqlite.row_tracker",
         "self.changes += [Change(shape.name, key, row, GONE) for key, row in self._rows(shape)]",
         "self.changes += []",
         ENGINE,
@@ -103,7 +102,7 @@ BUGS = [
     ),
     _bug(
         "forget rows that come with their table",
-        "sqlite_ledger",
+        "sqlite.row_tracker",
         "                self._come(shape)\n",
         "                pass\n",
         ENGINE,
@@ -111,16 +110,23 @@ BUGS = [
     ),
     _bug(
         "allow every function",
-        "sqlite_guard",
+        "sqlite.statement_guard",
         "return str(two).lower() in self._functions",
         "return True",
         HOSTILE,
         "test_refused",
     ),
-    _bug("show the executor's own tables", "sqlite_guard", '"pragma_", OWN))', '"pragma_"))', HOSTILE, "test_refused"),
+    _bug(
+        "show the executor's own tables",
+        "sqlite.statement_guard",
+        '"pragma_", OWN))',
+        '"pragma_"))',
+        HOSTILE,
+        "test_refused",
+    ),
     _bug(
         "the machine's time",
-        "sqlite_functions",
+        "sqlite.functions",
         'int(getattr(_local, "now_ms", 0))',
         '__import__("time").time_ns() // 10**6',
         ENGINE,
@@ -128,16 +134,16 @@ BUGS = [
     ),
     _bug(
         "the same chance for all",
-        "sqlite_functions",
+        "sqlite.functions",
         "message_hash, offset = self._seed",
         'message_hash, offset = b"", 0',
         ENGINE,
         "time_and_chance",
     ),
-    _bug("write changes twice", "changes", "start = head - first", "start = 0", ENGINE, "dies_before"),
+    _bug("write changes twice", "change_log", "start = head - first", "start = 0", ENGINE, "dies_before"),
     _bug(
         "go on without changes",
-        "changes",
+        "change_log",
         "return self._tap.head(self._stream) < count",
         "return False",
         ENGINE,
@@ -145,7 +151,7 @@ BUGS = [
     ),
     _bug(
         "clear what is another's",
-        "sqlite_store",
+        "sqlite.metadata",
         "where acl = ? and client_id = ?",
         "where ? <> 0 and client_id = ?",
         ENGINE,
@@ -153,43 +159,45 @@ BUGS = [
     ),
     _bug(
         "keep results for ever",
-        "sqlite_store",
+        "sqlite.metadata",
         "if self._kept[acl] > RESULT_BYTES_MAX:",
         "if self._kept[acl] < 0:",
         ENGINE,
         "bounded_for_each",
     ),
-    _bug("pass a message over", "feed", "and self._fed >= before:", "and self._fed >= 0:", CORE, "overtaken"),
-    _bug("ask too few", "questions", "if quorum.reached(asked.reaches):", "if asked.reaches:", CORE, "fresh"),
+    _bug("pass a message over", "apply_queue", "and self._fed >= before:", "and self._fed >= 0:", CORE, "overtaken"),
+    _bug("ask too few", "queries", "if quorum.reached(asked.reaches):", "if asked.reaches:", CORE, "fresh"),
     _bug(
         "believe an old quorum",
-        "questions",
+        "queries",
         "if wait.quorum in (None, journal.assembly.quorum):",
         "if True:",
         CORE,
         "fresh",
     ),
-    _bug("answer too early", "questions", "settled >= wait.index and (feed", "settled >= 0 and (feed", CORE, "fresh"),
-    _bug("let everybody read", "questions", "not may_read(wait.client, message.stream)", "False", CORE, "refusals"),
-    _bug("never be the one who differs", "comparison", "return winner != own", "return False", CORE, "compared"),
-    _bug("stop for one who differs", "comparison", "return winner != own", "return True", CORE, "majority"),
-    _bug("keep what is not applied", "copying", " and feed.has_reached(through):", ":", COPYING, "applied"),
-    _bug("mix two copies", "copying", "taking.name not in (None, name) or ", "", COPYING, "another_copy"),
-    _bug("take what goes back", "copying", "piece.index <= feed.applied or ", "", COPYING, "further_on"),
-    _bug("take it from anybody", "copying", "peer != taking.peer or ", "", COPYING, "asked_for"),
-    _bug("wake for who has stopped", "copying", " if taking.feed.phase is Phase.LACKING]", "]", COPYING, "stopped"),
-    _bug("count no rows again", "sqlite_check", "if found != state.tallies:", "if False:", DAMAGE, "in_a_row"),
-    _bug("believe every index", "sqlite_check", "    if wrong:", "    if False:", DAMAGE, "in_an_index"),
-    _bug("believe every position", "sqlite_store", "seal != _seal(tuple(sealed))", "False", DAMAGE, "position"),
-    _bug("go on telling of damage", "sqlite_copies", "restore(path, stream))", "1 << 40)", DAMAGE, "the_beginning"),
-    _bug("make anew what is in use", "checking", " and not feed.lent:", ":", CHECKING, "ends_first"),
+    _bug("answer too early", "queries", "settled >= wait.index and (feed", "settled >= 0 and (feed", CORE, "fresh"),
+    _bug("let everybody read", "queries", "not may_read(wait.client, message.stream)", "False", CORE, "refusals"),
+    _bug("never be the one who differs", "divergence", "return winner != own", "return False", CORE, "compared"),
+    _bug("stop for one who differs", "divergence", "return winner != own", "return True", CORE, "majority"),
+    _bug("keep what is not applied", "snapshots", " and feed.has_reached(through):", ":", COPYING, "applied"),
+    _bug("mix two copies", "snapshots", "taking.name not in (None, name) or ", "", COPYING, "another_copy"),
+    _bug("take what goes back", "snapshots", "piece.index <= feed.applied or ", "", COPYING, "further_on"),
+    _bug("take it from anybody", "snapshots", "peer != taking.peer or ", "", COPYING, "asked_for"),
+    _bug("wake for who has stopped", "snapshots", " if taking.feed.phase is Phase.LACKING]", "]", COPYING, "stopped"),
+    _bug("count no rows again", "sqlite.integrity", "if found != state.tallies:", "if False:", DAMAGE, "in_a_row"),
+    _bug("believe every index", "sqlite.integrity", "    if wrong:", "    if False:", DAMAGE, "in_an_index"),
+    _bug("believe every position", "sqlite.metadata", "seal != _seal(tuple(sealed))", "False", DAMAGE, "position"),
+    _bug("go on telling of damage", "sqlite.backup", "restore(path, stream))", "1 << 40)", DAMAGE, "the_beginning"),
+    _bug("make anew what is in use", "integrity", " and not feed.lent:", ":", CHECKING, "ends_first"),
     _bug(
-        "make anew for ever", "checking", "            if feed.damage:", "            if False:", CHECKING, "for_ever"
+        "make anew for ever", "integrity", "            if feed.damage:", "            if False:", CHECKING, "for_ever"
     ),
     _bug(
         "begin in the middle", "core", "if journal.first_offset(stream):", "if False:", CHECKING, "of_its_stream_went"
     ),
-    _bug("stay behind one's copy", "sqlite", " or self.index < self.kept:", ":", DAMAGE, "behind_its_own_copy"),
+    _bug(
+        "stay behind one's copy", "sqlite.database", " or self.index < self.kept:", ":", DAMAGE, "behind_its_own_copy"
+    ),
     _bug(
         "keep the log for a stopped executor for ever", "claims", "> self._bytes_max:", "> 1 << 62:", CLAIMS, "beyond"
     ),
@@ -202,10 +210,10 @@ BUGS = [
         "on_disk",
     ),
     _bug("apply statements behind dropped ones", "core", "and feed.needs_copy:", "and False:", CLAIMS, "further"),
-    _bug("take a copy that lacks dropped ones", "copying", " or piece.index < feed.given_up", "", CLAIMS, "further"),
+    _bug("take a copy that lacks dropped ones", "snapshots", " or piece.index < feed.given_up", "", CLAIMS, "further"),
     _bug(
         "name files of any length",
-        "changes",
+        "change_log",
         "return bounded(escaped, stream, ESCAPE, FILE_NAME_BYTES_MAX - SUFFIX_BYTES_MAX)",
         "return escaped",
         NAMES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaplain.sim.planted import Bug
+from simulator.mutate import Bug
 
 ENGINE, HOSTILE = "test_postgres_engine.py", "test_postgres_hostile.py"
 AROUND = "test_postgres_surroundings.py"
@@ -15,7 +15,7 @@ def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
 POSTGRES_BUGS = [
     _bug(
         "count a request that was not run",
-        "postgres",
+        "postgres.database",
         "(work.index, number, number == len(requests))",
         "(work.index, number + 1, number == len(requests))",
         ENGINE,
@@ -23,7 +23,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "begin a message again that was begun",
-        "postgres",
+        "postgres.database",
         "self._store.state.done(work.index)",
         "0",
         ENGINE,
@@ -31,16 +31,16 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "write over a position that moved",
-        "postgres_store",
+        "postgres.metadata",
         " and idx = {old_index} and requests = {old_requests} and whole = {old_whole}",
         "",
         ENGINE,
         "position_that_moved",
     ),
-    _bug("go on without changes", "postgres", "if self._changes.is_behind(", "if not (", ENGINE, "made_anew"),
+    _bug("go on without changes", "postgres.database", "if self._changes.is_behind(", "if not (", ENGINE, "made_anew"),
     _bug(
         "two executors for one database",
-        "postgres_store",
+        "postgres.metadata",
         "if row is not None and row[0]:",
         "if row is not None:",
         AROUND,
@@ -48,7 +48,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "keep changes that were taken back",
-        "postgres_requests",
+        "postgres.execute",
         "        self._ledger.take_back()\n",
         "",
         ENGINE,
@@ -56,7 +56,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "forget rows that go with their table",
-        "postgres_ledger",
+        "postgres.row_tracker",
         "            self._add(shape, row, None)\n",
         "            pass\n",
         ENGINE,
@@ -64,7 +64,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "forget rows that come with their table",
-        "postgres_ledger",
+        "postgres.row_tracker",
         "                    self._add(shape, None, row)\n",
         "                    pass\n",
         ENGINE,
@@ -72,7 +72,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "pass the trigger over",
-        "postgres_ledger",
+        "postgres.row_tracker",
         "after insert or update or delete on",
         "after insert or update on",
         ENGINE,
@@ -80,16 +80,23 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "take negative zero for zero",
-        "postgres_ledger",
+        "postgres.row_tracker",
         'return -0.0 if text == "-0" else int(text)',
         "return int(text)",
         ENGINE,
         "two_ways",
     ),
-    _bug("allow every function", "postgres_guard", "name not in self._functions:", "not name:", HOSTILE, "refused"),
+    _bug(
+        "allow every function",
+        "postgres.statement_guard",
+        "name not in self._functions:",
+        "not name:",
+        HOSTILE,
+        "refused",
+    ),
     _bug(
         "allow other schemas",
-        "postgres_grammar",
+        "postgres.grammar",
         '"RangeVar": {"relname": ANY,',
         '"RangeVar": {"relname": ANY, "schemaname": ANY,',
         HOSTILE,
@@ -97,7 +104,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "take names of WITH for names everywhere",
-        "postgres_guard",
+        "postgres.statement_guard",
         "known = dict(env)",
         "known = env if isinstance(env, dict) else dict(env)",
         HOSTILE,
@@ -105,7 +112,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "chance for every row",
-        "postgres_guard",
+        "postgres.statement_guard",
         "if not self._chance or self._selects > 1:",
         "if False:",
         HOSTILE,
@@ -113,7 +120,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "give rows as the server finds them",
-        "postgres_requests",
+        "postgres.execute",
         "rows.sort(key=_encode)",
         "pass",
         ENGINE,
@@ -121,16 +128,16 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "keys may be computed from rows",
-        "postgres_requests",
+        "postgres.execute",
         "self._admit_keys(verdict.computed & shapes[verdict.target].uniques)",
         "pass",
         ENGINE,
         "a_key_does_not",
     ),
-    _bug("no bound on work", "postgres_requests", "and work > WORK_MAX", "and False", ENGINE, "bounds"),
+    _bug("no bound on work", "postgres.execute", "and work > WORK_MAX", "and False", ENGINE, "bounds"),
     _bug(
         "the machine's time",
-        "postgres_requests",
+        "postgres.execute",
         "seconds = timestamp_ns // 1_000_000_000",
         'seconds = __import__("time").time_ns() // 10**9',
         ENGINE,
@@ -138,7 +145,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "the same chance for all",
-        "postgres_requests",
+        "postgres.execute",
         'sha256(work.hash + offset.to_bytes(8, "big"))',
         "sha256(b'')",
         ENGINE,
@@ -146,7 +153,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "rights to everything",
-        "postgres_ledger",
+        "postgres.row_tracker",
         'f"grant select, insert, update, delete on',
         'f"grant all on',
         AROUND,
@@ -154,7 +161,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "clear what is another's",
-        "postgres_store",
+        "postgres.metadata",
         "and acl = $2::bytea and client_id = $3::bigint",
         "and $2::bytea is not null and client_id = $3::bigint",
         ENGINE,
@@ -162,7 +169,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "keep results for ever",
-        "postgres_store",
+        "postgres.metadata",
         "if self._kept[acl] > RESULT_BYTES_MAX:",
         "if self._kept[acl] < 0:",
         ENGINE,
@@ -170,7 +177,7 @@ POSTGRES_BUGS = [
     ),
     _bug(
         "tell the server's own words",
-        "postgres_errors",
+        "postgres.errors",
         'return StatementError("constraint", f"{_CONSTRAINTS[code]}: {name}", number)',
         'return StatementError("constraint", str(error), number)',
         ENGINE,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psycopg
 
-from chaplain.runtime.databases.engine import Server
+from chaplain.runtime.databases.interface import Server
 
 USER, PASSWORD = "chaplain", "let me in"
 """Not secret: the server hears nobody but this machine's socket."""

@@ -12,7 +12,7 @@ from tests.executor.postgres_server import TestServer
 from chaplain.executor.events import Step, Work
 from chaplain.executor.fingerprint import Change, Tallies, Tally
 from chaplain.executor.statement import Outcome, decode_run
-from chaplain.runtime.databases.postgres import PostgresDatabase
+from chaplain.runtime.databases.postgres.database import PostgresDatabase
 
 _COLUMNS = "select attname from pg_attribute where attrelid = {} and attnum > 0 and not attisdropped order by attnum"
 _KEY = """

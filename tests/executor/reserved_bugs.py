@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaplain.sim.planted import Bug
+from simulator.mutate import Bug
 
 INGEST, CLIENT, TRIED = "../journal/test_reserved_ingest.py", "../client/test_reserved_client.py", "test_rehearsals.py"
 
@@ -13,22 +13,32 @@ def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
 
 RESERVED_BUGS = [
     _bug(
-        "take what others write", "journal.intake", "if not self.seat.serves(lane.acl):", "if False:", INGEST, "others"
+        "take what others write",
+        "journal.ingest.admission",
+        "if not self.seat.serves(lane.acl):",
+        "if False:",
+        INGEST,
+        "others",
     ),
     _bug(
         "try out what may be proof",
-        "journal.intake",
+        "journal.ingest.admission",
         "and not queue.taken and heading.requests == 1",
         "and heading.requests == 1",
         INGEST,
         "proof",
     ),
     _bug(
-        "pass what is tried out", "journal.ingest", "if self._rehearsing.hold(taken):", "if False:", INGEST, "passes_it"
+        "pass what is tried out",
+        "journal.ingest.core",
+        "if self._rehearsing.hold(taken):",
+        "if False:",
+        INGEST,
+        "passes_it",
     ),
     _bug(
         "order what would fail",
-        "journal.ingest",
+        "journal.ingest.core",
         "        if not event.kind:\n            self._checked += group",
         "        if event:\n            self._checked += group",
         INGEST,
@@ -36,7 +46,7 @@ RESERVED_BUGS = [
     ),
     _bug(
         "use up the id of what would fail",
-        "journal.ingest",
+        "journal.ingest.core",
         "            self._intake.finish(one)\n            first =",
         "            first =",
         INGEST,
@@ -44,7 +54,7 @@ RESERVED_BUGS = [
     ),
     _bug(
         "keep what was tried out",
-        "runtime.databases.sqlite",
+        "runtime.databases.sqlite.database",
         "            self._take_back()\n        return None if",
         '            self._runner.own("commit")\n        return None if',
         TRIED,
@@ -52,7 +62,7 @@ RESERVED_BUGS = [
     ),
     _bug(
         "refuse by chance",
-        "runtime.databases.sqlite",
+        "runtime.databases.sqlite.database",
         "return None if self._around.drew else outcome.error",
         "return outcome.error",
         TRIED,
@@ -60,16 +70,16 @@ RESERVED_BUGS = [
     ),
     _bug(
         "try out on an old database",
-        "executor.feed",
+        "executor.apply_queue",
         "and not self._queue and not self.behind",
         "and not self._queue",
         TRIED,
         "read_the_log",
     ),
-    _bug("try out for ever", "executor.rehearsals", "if now_ns >= wait.due_ns or not", "if not", TRIED, "too_long"),
+    _bug("try out for ever", "executor.dry_runs", "if now_ns >= wait.due_ns or not", "if not", TRIED, "too_long"),
     _bug(
         "apply while something is tried out",
-        "executor.feed",
+        "executor.apply_queue",
         "        if free:\n            self.phase = Phase.BUSY\n",
         "",
         TRIED,
@@ -77,7 +87,7 @@ RESERVED_BUGS = [
     ),
     _bug(
         "believe a refusal of one copy of two",
-        "client.writing",
+        "client.protocol.journal.writer",
         "message.kind.startswith(INVALID) and packed.sends > 1",
         "message.kind.startswith(INVALID) and packed.sends > 9",
         CLIENT,
@@ -85,7 +95,7 @@ RESERVED_BUGS = [
     ),
     _bug(
         "go where nothing is taken",
-        "client.outlets",
+        "client.protocol.journal.node_selection",
         "return not self.barred, self.ours",
         "return True, self.ours",
         CLIENT,
@@ -93,7 +103,7 @@ RESERVED_BUGS = [
     ),
     _bug(
         "stay with nodes of others",
-        "client.endpoints",
+        "client.protocol.endpoints",
         "useful = self.wanted.keys() - self.aside",
         "useful = {*self.wanted}",
         CLIENT,
@@ -101,7 +111,7 @@ RESERVED_BUGS = [
     ),
     _bug(
         "sign what nobody takes",
-        "client.writing",
+        "client.protocol.journal.writer",
         "return not outlet.barred  #",
         "return True  #",
         CLIENT,

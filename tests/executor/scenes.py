@@ -11,7 +11,7 @@ from tests.cluster.harness import MOMENT_S, Cluster, Node, until
 
 from chaplain import Client
 from chaplain.errors import ChaplainError, Unknown
-from chaplain.runtime.overview import describe
+from chaplain.runtime.cluster.status import describe
 
 STATEMENTS_BETWEEN = 5
 TABLES = ("create table hits(writer, n, at)", "create table sums(writer integer primary key, total)")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.executor.core_stage import Stage, peer, works
 
 from chaplain.core import Drained, Report
-from chaplain.executor.checking import ROWS_MAX
 from chaplain.executor.events import (
     Applied,
     Apply,
@@ -21,10 +20,11 @@ from chaplain.executor.events import (
     RunQuery,
     Step,
 )
+from chaplain.executor.integrity import ROWS_MAX
 from chaplain.executor.messages import AskCopy, Print, Query
 from chaplain.executor.statement import Statement, encode_statement
-from chaplain.journal.checkpoint import Base
-from chaplain.journal.facts import Moment
+from chaplain.journal.model.records import Moment
+from chaplain.journal.snapshots.checkpoint import Base
 from chaplain.mesh.events import Entered
 
 CHECK, REMAKE = CheckDatabase("main"), RemakeDatabase("main")

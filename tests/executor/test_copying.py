@@ -9,10 +9,10 @@ from tests.executor.core_stage import Stage, peer, works
 
 from chaplain.core import Drained, Report, Woken
 from chaplain.executor import messages
-from chaplain.executor.copying import PATIENCE_NS, READS_MAX, Copying
+from chaplain.executor.apply_queue import Feed, Phase
 from chaplain.executor.events import CopyTaken, DatabaseKept, DatabaseOpened, KeepDatabase, KeptRead, ReadKept, TakeCopy
-from chaplain.executor.feed import Feed, Phase
 from chaplain.executor.messages import AskCopy, CopyPiece, PeerMessage
+from chaplain.executor.snapshots import PATIENCE_NS, READS_MAX, Copying
 from chaplain.gossip.events import Told
 from chaplain.mesh.events import Entered
 from chaplain.wire.parcel import Layer, Parcel

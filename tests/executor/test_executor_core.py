@@ -9,8 +9,9 @@ from tests.executor.executor_stage import statement
 
 from chaplain.core import Drained, Report, Requested, Settled, Withdrawn, Woken
 from chaplain.executor import messages
-from chaplain.executor.comparison import HEARD_MAX, Comparison, Finding
+from chaplain.executor.apply_queue import QUEUE_BYTES_MAX
 from chaplain.executor.core import ANNOUNCE_NS, DATABASES_MAX, ExecutorCore
+from chaplain.executor.divergence import HEARD_MAX, Comparison, Finding
 from chaplain.executor.events import (
     Applied,
     Apply,
@@ -22,10 +23,9 @@ from chaplain.executor.events import (
     StopQuery,
     TakeResults,
 )
-from chaplain.executor.feed import QUEUE_BYTES_MAX
 from chaplain.executor.messages import AskReach, AskResults, Print, Query, Reach, ReadThrough, WereRead
-from chaplain.journal.assembly import Placed, founded
-from chaplain.journal.node_message import Stage as Role
+from chaplain.journal.messages.membership import Stage as Role
+from chaplain.journal.model.cluster_config import Placed, founded
 from chaplain.mesh.events import Entered
 
 # Feeding.

@@ -19,11 +19,11 @@ from chaplain.cli.main import main
 from chaplain.config import load_cluster
 from chaplain.errors import Missing, NotExecutor, Refused, StatementFailed, Unknown
 from chaplain.executor.fingerprint import Tallies, fingerprint_of
-from chaplain.link.identity import Identity
-from chaplain.runtime.databases.sqlite_ledger import Ledger
-from chaplain.runtime.databases.sqlite_store import Store
-from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.local import bring_down, bring_up
+from chaplain.link.auth.identity import Identity
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.cluster.local import bring_down, bring_up
+from chaplain.runtime.databases.sqlite.metadata import Store
+from chaplain.runtime.databases.sqlite.row_tracker import Ledger
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -9,8 +9,8 @@ import pytest
 from tests.executor.executor_stage import Database, Order, Pair
 from tests.executor.hostile_statements import FINE, PREPARED, REFUSED
 
-from chaplain.runtime.databases import sqlite_requests
-from chaplain.runtime.databases.engine import EngineFailed
+from chaplain.runtime.databases.interface import EngineFailed
+from chaplain.runtime.databases.sqlite import execute
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_fine_among_others(pair: Pair) -> None:
 
 
 def test_queries_change_nothing_and_tell_nothing(pair: Pair) -> None:
-    from chaplain.runtime.databases.engine import QueryFailed
+    from chaplain.runtime.databases.interface import QueryFailed
 
     fingerprint = pair.steady.engine.fingerprint
     for sql in [*REFUSED, "insert into p values (1)", "with x as (select 1) delete from p", "drop table t"]:
@@ -74,11 +74,11 @@ ROWS = "with recursive r(n) as (select 1 union all select n + 1 from r limit {})
 
 def test_a_query_is_stopped_by_its_memory_and_the_next_one_is_not(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """What gathers rows as JSON grows without bound: with rows enough, by all the memory there is."""
-    from chaplain.runtime.databases import sqlite_reader
+    from chaplain.runtime.databases.sqlite import queries
 
-    monkeypatch.setattr(sqlite_reader, "QUERY_MEMORY_MAX", 4 << 20)
+    monkeypatch.setattr(queries, "QUERY_MEMORY_MAX", 4 << 20)
     gather = "select json_array_length(json_group_array({})) from r"
-    with pytest.raises(sqlite_reader.QueryFailed, match="memory"):
+    with pytest.raises(queries.QueryFailed, match="memory"):
         pair.steady.engine.query(ROWS.format(500) + gather.format("hex(zeroblob(100000)) || n"), ())
     assert pair.steady.rows(ROWS.format(500) + gather.format("n")) == [(500,)]
 
@@ -92,7 +92,7 @@ def test_steps_that_take_too_long_stop_the_executor_and_have_no_outcome(
     database.apply(order.message("create table t(a)"))
     work = order.message(*["insert into t " + ROWS.format(2000) + "select n from r"] * requests)
     with monkeypatch.context() as slow:
-        slow.setattr(sqlite_requests, "MESSAGE_CPU_S_MAX", 0.0)
+        slow.setattr(execute, "MESSAGE_CPU_S_MAX", 0.0)
         with pytest.raises(EngineFailed, match="take more than"):
             database.apply(work)
     database.reopen()

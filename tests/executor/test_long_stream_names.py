@@ -9,9 +9,9 @@ import pytest
 from tests.executor.executor_stage import Database, Order, told
 
 from chaplain.file_names import FILE_NAME_BYTES_MAX, bounded, is_shortened
-from chaplain.runtime.databases import sqlite_copies
-from chaplain.runtime.databases.changes import ESCAPE, SUFFIX_BYTES_MAX, quoted
-from chaplain.runtime.databases.sqlite_check import files_in
+from chaplain.runtime.databases.change_log import ESCAPE, SUFFIX_BYTES_MAX, quoted
+from chaplain.runtime.databases.sqlite import backup
+from chaplain.runtime.databases.sqlite.integrity import files_in
 
 NAMES = ["x" * 255, "/" * 255, "x" * 232, "/" * 82, "a/" * 127]
 
@@ -21,12 +21,12 @@ def test_a_stream_with_a_long_name_has_a_database_with_copies(tmp_path: Path, st
     order, database = Order(), Database(tmp_path, stream)
     database.apply(order.message("create table t(a)", "insert into t values (1)"))
     path = database.engine.path
-    sqlite_copies.put_in_place(sqlite_copies.make_copy(path), path)
+    backup.put_in_place(backup.make_copy(path), path)
     assert told(tmp_path, stream)
     assert {found for found, _ in files_in(tmp_path)} == {stream}
     database.engine.close()
-    sqlite_copies.set_aside(sqlite_copies.beside(path, sqlite_copies.KEPT))
-    sqlite_copies.make_anew(tmp_path, path, stream)
+    backup.set_aside(backup.beside(path, backup.KEPT))
+    backup.make_anew(tmp_path, path, stream)
     database = Database(tmp_path, stream)
     assert database.engine.index == 0
     database.engine.close()

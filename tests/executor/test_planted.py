@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from simulator.mutate import mutated
 from tests.executor.planted_bugs import BUGS, judge
-
-from chaplain.sim.planted import mutated
 
 
 @pytest.mark.planted_texts

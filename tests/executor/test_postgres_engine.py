@@ -12,15 +12,11 @@ from tests.executor.postgres_stage import PostgresPair, PostgresStage
 
 from chaplain.executor.fingerprint import SCHEMA_KEY
 from chaplain.executor.statement import decode_run
-from chaplain.runtime.databases import (
-    postgres_ledger,
-    postgres_requests,
-    postgres_store,
-)
-from chaplain.runtime.databases.changes import CHANGES, ChangeLog
-from chaplain.runtime.databases.engine import EngineFailed
-from chaplain.runtime.databases.postgres import PostgresDatabase
-from chaplain.runtime.databases.postgres_store import Store
+from chaplain.runtime.databases.change_log import CHANGES, ChangeLog
+from chaplain.runtime.databases.interface import EngineFailed
+from chaplain.runtime.databases.postgres import execute, metadata, row_tracker
+from chaplain.runtime.databases.postgres.database import PostgresDatabase
+from chaplain.runtime.databases.postgres.metadata import Store
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(300)]
 OTHER = b"B" * 15
@@ -268,7 +264,7 @@ def test_made_anew_if_changes_are_missing(stage: PostgresStage) -> None:
 
 
 def test_what_was_read_is_remembered_up_to_a_bound(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_store, "READ_MAX", 3)
+    monkeypatch.setattr(metadata, "READ_MAX", 3)
     stage.apply(Order().message("create table t(k integer primary key)"))
     stage.engine.clear(ACL, [(1, 3), (2, 7)])
     stage.engine.clear(OTHER, [(1, 9)])
@@ -290,16 +286,16 @@ def test_results_until_read_and_bounded_for_each(stage: PostgresStage, monkeypat
     assert (len(stage.outcomes()), len(stage.outcomes(OTHER))) == (2, 1)
     stage.engine.clear(ACL, [(1, 1)])
     assert (len(stage.outcomes()), len(stage.outcomes(OTHER))) == (1, 1)
-    monkeypatch.setattr(postgres_store, "RESULT_BYTES_MAX", 200)
+    monkeypatch.setattr(metadata, "RESULT_BYTES_MAX", 200)
     stage.apply(order.message(*["select k from t"] * 30))
     assert 1 < len(stage.outcomes()) < 20
     assert len(stage.outcomes(OTHER)) == 1
 
 
 def test_bounds_fall_alike(pair: PostgresPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_ledger, "ROWS_MAX", 20)
-    monkeypatch.setattr(postgres_requests, "WORK_MAX", 1000)
-    monkeypatch.setattr(postgres_requests, "ANSWER_ROWS_MAX", 50)
+    monkeypatch.setattr(row_tracker, "ROWS_MAX", 20)
+    monkeypatch.setattr(execute, "WORK_MAX", 1000)
+    monkeypatch.setattr(execute, "ANSWER_ROWS_MAX", 50)
     pair.run("create table t(k integer primary key, v text)", "create table u(k integer primary key)")
     pair.run(*[("insert into t values (?, ?)", (k, "x" * 10)) for k in range(12)])
     outcomes = pair.run(

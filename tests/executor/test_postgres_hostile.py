@@ -9,10 +9,10 @@ from tests.executor.postgres_server import a_server, missing
 from tests.executor.postgres_stage import PostgresPair
 from tests.executor.postgres_statements import FINE, FINE_FAILS, NO_QUERY, PREPARED, REFUSED, UNORDERED
 
-from chaplain.runtime.databases.engine import QueryFailed
-from chaplain.runtime.databases.postgres_guard import judge
-from chaplain.runtime.databases.postgres_text import translated
-from chaplain.runtime.databases.postgres_verdict import Denied
+from chaplain.runtime.databases.interface import QueryFailed
+from chaplain.runtime.databases.postgres.guard_result import Denied
+from chaplain.runtime.databases.postgres.parameters import translated
+from chaplain.runtime.databases.postgres.statement_guard import judge
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(300)]
 

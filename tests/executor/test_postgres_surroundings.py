@@ -12,14 +12,10 @@ from tests.executor.postgres_server import USER, TestServer, missing
 from tests.executor.postgres_stage import PostgresPair, PostgresStage
 
 from chaplain.executor.statement import StatementError
-from chaplain.runtime.databases import (
-    postgres_reader,
-    postgres_server,
-    postgres_store,
-)
-from chaplain.runtime.databases.engine import EngineFailed, QueryFailed
-from chaplain.runtime.databases.postgres import PostgresDatabase
-from chaplain.runtime.databases.postgres_layout import Layout
+from chaplain.runtime.databases.interface import EngineFailed, QueryFailed
+from chaplain.runtime.databases.postgres import connection, metadata, queries
+from chaplain.runtime.databases.postgres.database import PostgresDatabase
+from chaplain.runtime.databases.postgres.schema import Layout
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(300)]
 OTHER = b"B" * 15
@@ -83,7 +79,7 @@ def test_streams_of_any_name(server: TestServer, tmp_path: Path) -> None:
 
 
 def test_one_executor_for_a_database(stage: PostgresStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_store, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(metadata, "PATIENCE_S", 0.2)
     with pytest.raises(EngineFailed, match="each node needs one of its own"):
         PostgresDatabase(tmp_path / "two", stage.stream, stage.place)
 
@@ -124,7 +120,7 @@ def test_queries(stage: PostgresStage, monkeypatch: pytest.MonkeyPatch) -> None:
     threading.Timer(0.3, given_up.set).start()
     with pytest.raises(QueryFailed, match="given up"):
         stage.engine.query(endless, (), given_up.is_set)
-    monkeypatch.setattr(postgres_reader, "QUERY_ROWS_MAX", 1)
+    monkeypatch.setattr(queries, "QUERY_ROWS_MAX", 1)
     with pytest.raises(QueryFailed, match="more than 1 rows"):
         stage.engine.query("select k from t", ())
     assert stage.rows("select count(*) from t") == [(2,)]
@@ -144,7 +140,7 @@ WRONG = [
 def test_what_is_set_up_wrongly_is_told_in_one_sentence(
     server: TestServer, stage: PostgresStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_server, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
     server.ask("create role weak login password 'let me in'")
     for change, advice in WRONG:
         place = msgspec.structs.replace(stage.place, **change)

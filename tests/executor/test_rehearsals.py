@@ -13,13 +13,13 @@ from tests.executor.core_stage import Stage, read_back
 from tests.executor.executor_stage import START_NS, Database, Order, statement
 
 from chaplain.core import Drained, Woken
+from chaplain.executor.dry_runs import PATIENCE_NS, REHEARSED_BYTES_MAX, WAITING_MAX
 from chaplain.executor.events import Applied, Apply, DatabaseOpened, OpenDatabase, Tried, TryOut
-from chaplain.executor.rehearsals import PATIENCE_NS, REHEARSED_BYTES_MAX, WAITING_MAX
 from chaplain.executor.statement import SQL_TYPE, StatementError
-from chaplain.journal.journal_events import Rehearse, Rehearsed
-from chaplain.runtime.databases.engine import EngineFailed
-from chaplain.runtime.databases.errands import Databases
-from chaplain.runtime.databases.sqlite_requests import STEPS_MAX
+from chaplain.journal.events import Rehearse, Rehearsed
+from chaplain.runtime.databases.interface import EngineFailed
+from chaplain.runtime.databases.sqlite.execute import STEPS_MAX
+from chaplain.runtime.databases.workers import Databases
 from chaplain.segment.pack import Pack, encode_pack
 
 NOW = START_NS

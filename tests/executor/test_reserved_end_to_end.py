@@ -15,7 +15,7 @@ from chaplain import Client
 from chaplain.cli.main import main
 from chaplain.config import NODE_FILE, load_cluster
 from chaplain.errors import StatementFailed
-from chaplain.link.identity import Identity
+from chaplain.link.auth.identity import Identity
 
 pytestmark = pytest.mark.timeout(300)
 STREAM = "main"

@@ -25,12 +25,12 @@ from chaplain.executor.events import (
     TakeCopy,
     Work,
 )
-from chaplain.runtime.databases.copies import Copies
-from chaplain.runtime.databases.engine import Damaged, EngineFailed
-from chaplain.runtime.databases.errands import Databases
-from chaplain.runtime.databases.sqlite import SqliteDatabase
-from chaplain.runtime.databases.sqlite_check import check
-from chaplain.runtime.founding import make_cluster
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.databases.interface import Damaged, EngineFailed
+from chaplain.runtime.databases.snapshots import Copies
+from chaplain.runtime.databases.sqlite.database import SqliteDatabase
+from chaplain.runtime.databases.sqlite.integrity import check
+from chaplain.runtime.databases.workers import Databases
 
 ROWS = 600
 """Some pages of each table and index."""
@@ -199,7 +199,7 @@ def test_what_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
 
 def test_a_check_can_be_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, _ = closed(tmp_path)
-    monkeypatch.setattr("chaplain.runtime.databases.sqlite_check._STEPS_A_CALL", 100)
+    monkeypatch.setattr("chaplain.runtime.databases.sqlite.integrity._STEPS_A_CALL", 100)
     with pytest.raises(EngineFailed, match="Interrupt"):
         check(file, "main", given_up=lambda: True)
 

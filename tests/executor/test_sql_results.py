@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from chaplain.client.journal_sync import Line
-from chaplain.client.sql_sync import Sql
-from chaplain.desk.messages import LookUp
+from chaplain.client.api.journal_sync import Line
+from chaplain.client.api.sql_sync import Sql
+from chaplain.client_service.messages import LookUp
 from chaplain.executor.messages import AskResults, ReadThrough, decode_client, encode_runs
 from chaplain.executor.statement import Outcome, Run, encode_run
 

@@ -14,11 +14,12 @@ from tests.executor.executor_stage import ACL, START_NS, Database, Order, Pair, 
 from chaplain.executor.events import Apply, OpenDatabase, TakeResults
 from chaplain.executor.messages import decode_runs
 from chaplain.executor.statement import Outcome, decode_run
-from chaplain.runtime.databases import changes, sqlite_store
-from chaplain.runtime.databases.changes import CHANGES, LOG, ChangeLog
-from chaplain.runtime.databases.engine import EngineFailed, QueryFailed
-from chaplain.runtime.databases.errands import Databases
-from chaplain.runtime.databases.sqlite_store import Store
+from chaplain.runtime.databases import change_log
+from chaplain.runtime.databases.change_log import CHANGES, LOG, ChangeLog
+from chaplain.runtime.databases.interface import EngineFailed, QueryFailed
+from chaplain.runtime.databases.sqlite import metadata
+from chaplain.runtime.databases.sqlite.metadata import Store
+from chaplain.runtime.databases.workers import Databases
 from chaplain.segment.files import list_segments, scan_file
 from chaplain.segment.record import Kind
 
@@ -218,8 +219,8 @@ def test_who_dies_before_a_commit_writes_no_change_twice(tmp_path: Path, monkeyp
 
 
 def test_changes_are_cut_into_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "RECORD_BYTES_MAX", 100)
-    monkeypatch.setattr(changes, "RECORD_ROWS_MAX", 4)
+    monkeypatch.setattr(change_log, "RECORD_BYTES_MAX", 100)
+    monkeypatch.setattr(change_log, "RECORD_ROWS_MAX", 4)
     log = ChangeLog(tmp_path / CHANGES / "main", "main")
     sizes = [10, 82, 200, 83, 1, 1, 1, 1, 1]
     pairs = [(b"%d" % number, b"x" * (size - 1)) for number, size in enumerate(sizes)]
@@ -233,8 +234,8 @@ def test_changes_are_cut_into_records(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_of_row_changes_the_last_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opens the log again goes on behind them, also with a database that begins from nothing."""
-    monkeypatch.setattr(changes, "SEGMENT_BYTES", 16 * 1024)
-    monkeypatch.setattr(changes, "RECORD_BYTES_MAX", 4096)
+    monkeypatch.setattr(change_log, "SEGMENT_BYTES", 16 * 1024)
+    monkeypatch.setattr(change_log, "RECORD_BYTES_MAX", 4096)
     folder = tmp_path / CHANGES / "main"
     pairs = [(b"%05d" % number, bytes(100)) for number in range(1200)]
     for first in range(0, 1000, 50):
@@ -301,7 +302,7 @@ def test_results_are_kept_until_read(tmp_path: Path) -> None:
 
 
 def test_what_was_read_is_remembered_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_store, "READ_MAX", 3)
+    monkeypatch.setattr(metadata, "READ_MAX", 3)
     order, database = Order(), Database(tmp_path)
     step = database.apply(order.message("create table t(a)"))
     database.engine.clear(ACL, [(1, 3), (2, 7)])
@@ -326,7 +327,7 @@ def test_results_that_were_read_are_not_given_even_if_they_come_later(tmp_path: 
 
 
 def test_results_are_bounded_for_each_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_store, "RESULT_BYTES_MAX", 10_000)
+    monkeypatch.setattr(metadata, "RESULT_BYTES_MAX", 10_000)
     order, database = Order(), Database(tmp_path)
     database.apply(order.message("select 'other'", lane=9, acl=OTHER))
     for number in range(200):
@@ -365,18 +366,18 @@ def test_what_the_executor_keeps_may_be_longer_than_what_clients_may(pair: Pair)
 
 
 def test_queries_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chaplain.runtime.databases import sqlite_reader
+    from chaplain.runtime.databases.sqlite import queries
 
     order, database = Order(), Database(tmp_path)
     database.apply(order.message("create table t(a)"))
-    monkeypatch.setattr(sqlite_reader, "QUERY_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(queries, "QUERY_SECONDS_MAX", 0.05)
     with pytest.raises(QueryFailed, match=r"more than 0\.05 s"):
         database.rows("with recursive r(n) as (select 1 union all select n + 1 from r) select count(*) from r")
-    monkeypatch.setattr(sqlite_reader, "QUERY_SECONDS_MAX", 60)
+    monkeypatch.setattr(queries, "QUERY_SECONDS_MAX", 60)
     calls = iter([False, False, True])
     with pytest.raises(QueryFailed, match="given up"):
         database.engine.query(f"{ENDLESS} select count(*) from r", (), lambda: next(calls))
-    monkeypatch.setattr(sqlite_reader, "QUERY_ROWS_MAX", 10)
+    monkeypatch.setattr(queries, "QUERY_ROWS_MAX", 10)
     with pytest.raises(QueryFailed, match="LIMIT"):
         database.rows("with recursive r(n) as (select 1 union all select n + 1 from r where n < 20) select n from r")
     with pytest.raises(QueryFailed, match="not allowed in a query"):

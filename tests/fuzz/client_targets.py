@@ -8,11 +8,10 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from chaplain.client.core import ClientCore
-from chaplain.client.events import Began, Call, Raised, Returned, Settings, Yielded
-from chaplain.core import Arrived, Connected, Dial, Report, Send, Woken
-from chaplain.desk import messages
-from chaplain.desk.messages import (
+from chaplain.client.protocol.core import ClientCore
+from chaplain.client.protocol.events import Began, Call, Raised, Returned, Settings, Yielded
+from chaplain.client_service import messages
+from chaplain.client_service.messages import (
     AnswerQuestions,
     Done,
     EventItem,
@@ -26,9 +25,10 @@ from chaplain.desk.messages import (
     QuestionItem,
     Started,
 )
+from chaplain.core import Arrived, Connected, Dial, Report, Send, Woken
+from chaplain.link.auth.identity import Identity
 from chaplain.link.core import LinkCore
 from chaplain.link.events import LinkEffect, LinkInput, Meet, Met, Peer, Register, Said
-from chaplain.link.identity import Identity
 from chaplain.link.settings import LinkSettings
 from chaplain.wire import command
 from chaplain.wire.command import Alive, DecenAck, Hello, Ping

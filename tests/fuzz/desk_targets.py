@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chaplain.desk import messages
-from chaplain.desk.messages import AskQuestion, Done, FireEvent, JoinAPool, PoolItem
+from chaplain.client_service import messages
+from chaplain.client_service.messages import AskQuestion, Done, FireEvent, JoinAPool, PoolItem
 from chaplain.errors import Malformed
 from chaplain.wire import parcel
 

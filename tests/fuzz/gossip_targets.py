@@ -8,16 +8,16 @@ from itertools import count
 
 from chaplain.core import Woken
 from chaplain.errors import Malformed
-from chaplain.gossip import card as cards
-from chaplain.gossip import codec, contents
+from chaplain.gossip import codec, payloads
+from chaplain.gossip import member_record as cards
 from chaplain.gossip.codec import Accuse, Acknowledge, Action, Cards, Compare, Entry, Have, Standing, Type, Want
-from chaplain.gossip.contents import Health, Key, Query, Response, Status, User
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import EventId, KeyStep, RegisterQuestion, Told
+from chaplain.gossip.payloads import Health, Key, Query, Response, Status, User
 from chaplain.gossip.seen import Seen
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
-from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -27,16 +27,16 @@ _PEER = Peer(b"p" * 16, PEER.identifier, PEER.key, "tcp://127.0.0.1:7001")
 _ID = EventId(PEER.identifier, 1, 5)
 _CARD = cards.make(PEER, _PEER.endpoint, 2)
 _CONTENTS = {
-    Type.DISCOVERED: contents.put_card(_CARD),
-    Type.JOINED: contents.put_card(_CARD),
-    Type.HEALTH: contents.put_health(Health(OWN.identifier, 1)),
-    Type.STATUS: contents.put_status(Status(PEER.identifier, 1, 100)),
-    Type.REFUTED: contents.put_card(_CARD),
-    Type.QUERY: contents.put_query(Query("load", b"")),
-    Type.ANSWER: contents.put_response(Response(EventId(OWN.identifier, 1, 1), 1, True, b"x")),
-    Type.USER: contents.put_user(User("x", b"y")),
+    Type.DISCOVERED: payloads.put_card(_CARD),
+    Type.JOINED: payloads.put_card(_CARD),
+    Type.HEALTH: payloads.put_health(Health(OWN.identifier, 1)),
+    Type.STATUS: payloads.put_status(Status(PEER.identifier, 1, 100)),
+    Type.REFUTED: payloads.put_card(_CARD),
+    Type.QUERY: payloads.put_query(Query("load", b"")),
+    Type.ANSWER: payloads.put_response(Response(EventId(OWN.identifier, 1, 1), 1, True, b"x")),
+    Type.USER: payloads.put_user(User("x", b"y")),
 }
-_KEYS = [contents.put_key(Key(step, b"id", b"k" * 32)) for step in KeyStep]
+_KEYS = [payloads.put_key(Key(step, b"id", b"k" * 32)) for step in KeyStep]
 _TYPED = [*_CONTENTS.items(), *((kind, key) for key in _KEYS for kind in (Type.KEY, Type.KEY_CONFIRMED))]
 _MESSAGES = [codec.sign_message(PEER, _ID, kind, content, action=Action.NONE, target=0) for kind, content in _TYPED]
 _LEAVES = [codec.sign_leave(PEER, _ID, subject, 1) for subject in (PEER.identifier, OWN.identifier)]

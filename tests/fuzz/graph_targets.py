@@ -8,14 +8,14 @@ from itertools import count
 
 from chaplain.core import Drained, Persist, Persisted, Requested, Settled
 from chaplain.errors import Malformed
-from chaplain.graph import messages, requests
 from chaplain.graph.core import GraphCore
-from chaplain.graph.event import Draft, Link, decode, sign
-from chaplain.graph.graph_events import EventsRead, ReadEvents
-from chaplain.graph.messages import Confirmation, Events, Fetch, Fetched, GetData, Inv, Item, Leaves, SyncEvent
-from chaplain.graph.requests import Append, Page, ReadArrivals, ReadSnapshot, Row
+from chaplain.graph.events import EventsRead, ReadEvents
+from chaplain.graph.messages import client, peer
+from chaplain.graph.messages.client import Append, Page, ReadArrivals, ReadSnapshot, Row
+from chaplain.graph.messages.event import Draft, Link, decode, sign
+from chaplain.graph.messages.peer import Confirmation, Events, Fetch, Fetched, GetData, Inv, Item, Leaves, SyncEvent
 from chaplain.graph.settings import GraphSettings
-from chaplain.link.identity import Identity
+from chaplain.link.auth.identity import Identity
 
 _WHO = Identity(bytes(32))
 _FIRST = sign(Draft("notes", b"hello", 1), _WHO, "demo")
@@ -30,8 +30,8 @@ _MESSAGES = (
 )
 
 
-def _joined(message: messages.GraphMessage) -> bytes:
-    body, payload = messages.encode(message)
+def _joined(message: peer.GraphMessage) -> bytes:
+    body, payload = peer.encode(message)
     return len(body).to_bytes(2, "big") + body + payload
 
 
@@ -39,12 +39,12 @@ SEEDS = {
     "target_event": [_FIRST.raw, _NEXT.raw],
     "target_message": [_joined(message) for message in _MESSAGES],
     "target_request": [
-        requests.encode(one) for one in (Append("s"), ReadSnapshot("s", True, (_NEXT.id,)), ReadArrivals("s"))
+        client.encode(one) for one in (Append("s"), ReadSnapshot("s", True, (_NEXT.id,)), ReadArrivals("s"))
     ],
     "target_client": [
         bytes((kind,)) + b"".join(number.to_bytes(8, "big") for number in (1, 2, 3)) for kind in range(4)
     ],
-    "target_page": [requests.encode(Page((Row(_FIRST.raw, 1, True, 2, False),), b"log", 1, 2, (), True))],
+    "target_page": [client.encode(Page((Row(_FIRST.raw, 1, True, 2, False),), b"log", 1, 2, (), True))],
 }
 
 
@@ -61,26 +61,26 @@ def target_message(data: bytes) -> None:
     size = int.from_bytes(data[:2], "big")
     body, payload = data[2 : 2 + size], data[2 + size :]
     try:
-        message = messages.decode(body, payload)
+        message = peer.decode(body, payload)
     except Malformed:
         return
-    assert messages.encode(message) == (body, payload)
+    assert peer.encode(message) == (body, payload)
 
 
 def target_request(data: bytes) -> None:
     try:
-        request = requests.decode_request(data)
+        request = client.decode_request(data)
     except Malformed:
         return
-    assert requests.decode_request(requests.encode(request)) == request
+    assert client.decode_request(client.encode(request)) == request
 
 
 def target_page(data: bytes) -> None:
     try:
-        page = requests.decode_answer(data, Page)
+        page = client.decode_answer(data, Page)
     except Malformed:
         return
-    assert requests.decode_answer(requests.encode(page), Page) == page
+    assert client.decode_answer(client.encode(page), Page) == page
 
 
 def make_target_client() -> Callable[[bytes], None]:
@@ -93,16 +93,16 @@ def make_target_client() -> Callable[[bytes], None]:
         only_read = bool(kind & 2)
         if kind & 1:
             position, wait_ns, _ = numbers
-            request: requests.GraphRequest = ReadArrivals("notes", only_read, (), log, position, wait_ns)
+            request: client.GraphRequest = ReadArrivals("notes", only_read, (), log, position, wait_ns)
         else:
             limit, height, wait_ns = numbers
             request = ReadSnapshot("notes", only_read, (_FIRST.id,), log, limit, height, data[:32], wait_ns)
         call = next(calls)
-        settled = _settled(core, Requested(call, "ann", requests.encode(request), b""))
+        settled = _settled(core, Requested(call, "ann", client.encode(request), b""))
         assert [one.call for one in settled] in ([], [call])
         for one in settled:
             assert one.kind in ("", "refused")
-            assert one.kind or len(requests.decode_answer(one.payload, Page).rows) <= 3
+            assert one.kind or len(client.decode_answer(one.payload, Page).rows) <= 3
 
     return target
 
@@ -111,7 +111,7 @@ def _core() -> GraphCore:
     """One that has three events on its disk."""
     core = GraphCore(GraphSettings("demo"), _WHO, random.Random(1), now_ns=0, founders=[_WHO.key])
     for call in range(3):
-        _settled(core, Requested(call, "ann", requests.encode(Append("notes")), b"hello"))
+        _settled(core, Requested(call, "ann", client.encode(Append("notes")), b"hello"))
     return core
 
 

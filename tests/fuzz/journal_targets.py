@@ -10,19 +10,19 @@ from itertools import count
 
 from chaplain.core import Drained, Halt, Woken
 from chaplain.errors import Malformed
-from chaplain.journal import (
-    client_messages,
-    config_message,
-    ingest_message,
-    node_message,
-    order_message,
-    peer_messages,
-    transaction,
-    verdict,
-)
-from chaplain.journal.client_messages import AskLane, Open, Read, SubmitPetition, Write
-from chaplain.journal.cluster_message import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
-from chaplain.journal.config_message import (
+from chaplain.journal.consensus.events import Settled, Started
+from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.core import JournalCore
+from chaplain.journal.events import Told
+from chaplain.journal.execution import two_phase
+from chaplain.journal.execution.state import load
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.execution.two_phase import Commit, Span
+from chaplain.journal.messages import client, config, consensus, ingest, membership
+from chaplain.journal.messages import peer as peer_messages
+from chaplain.journal.messages.client import AskLane, Open, Read, SubmitPetition, Write
+from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
+from chaplain.journal.messages.config import (
     AddIdentity,
     EntryType,
     FenceLane,
@@ -31,23 +31,17 @@ from chaplain.journal.config_message import (
     RetireLane,
     acl_id,
 )
-from chaplain.journal.core import JournalCore
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.founding import Founding, FoundingClient, Member
-from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.journal_events import Told
-from chaplain.journal.journal_settings import JournalSettings
-from chaplain.journal.node_message import AddNode, NewSet, Refusal, Stage, Step
-from chaplain.journal.order_events import Settled, Started
-from chaplain.journal.order_message import Heard, Mark, Propose
-from chaplain.journal.order_settings import OrderSettings
-from chaplain.journal.peer_messages import Ack, AskPayload, AskState, Order, PassPetition, Payload, StatePiece
-from chaplain.journal.request import STATEMENTS, check_pack, read_heading
-from chaplain.journal.signing import sign_pack
-from chaplain.journal.state import load
-from chaplain.journal.transaction import Commit, Span
+from chaplain.journal.messages.consensus import Heard, Mark, Propose
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.membership import AddNode, NewSet, Refusal, Stage, Step
+from chaplain.journal.messages.peer import Ack, AskPayload, AskState, Order, PassPetition, Payload, StatePiece
+from chaplain.journal.messages.signing import sign_pack
+from chaplain.journal.messages.write_request import STATEMENTS, check_pack, read_heading
+from chaplain.journal.model.bootstrap import Founding, FoundingClient, Member
+from chaplain.journal.settings import JournalSettings
+from chaplain.journal.storage import verdict
+from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
-from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered
 from chaplain.segment.pack import Pack, decode_pack, digest_of, encode_pack
 from chaplain.segment.record import Kind, Record
@@ -72,12 +66,12 @@ def _pack(first_id: int = 1, message_type: int = 0) -> bytes:
 
 
 _COMMIT = encode_pack(
-    Pack(1, 3, (transaction.encode(Commit("app", 1, (Span(1, 1, 2),))),), None, None, None, transaction.COMMIT)
+    Pack(1, 3, (two_phase.encode(Commit("app", 1, (Span(1, 1, 2),))),), None, None, None, two_phase.COMMIT)
 )
 
 
-def _petition(message: config_message.ConfigMessage) -> bytes:
-    return config_message.sign(message, CLUSTER, ACL, b"n" * 16, USER, epoch=genesis(CLUSTER)[:16])
+def _petition(message: config.ConfigMessage) -> bytes:
+    return config.sign(message, CLUSTER, ACL, b"n" * 16, USER, epoch=genesis(CLUSTER)[:16])
 
 
 _PETITIONS = [
@@ -90,7 +84,7 @@ _PETITIONS = [
         FenceLane(1),
     )
 ]
-_INGEST = ingest_message.encode(Reference(2, 1, 1), [IngestEntry("orders", _pack()), IngestEntry("b", _pack(9))])
+_INGEST = ingest.encode(Reference(2, 1, 1), [IngestEntry("orders", _pack()), IngestEntry("b", _pack(9))])
 
 
 def _prepared() -> JournalExecution:
@@ -118,7 +112,7 @@ _FILED = _settle(
     JournalExecution(FOUNDING, snapshot=_STATE), (DataEntry(Reference(2, 1, 1), sha256(_INGEST).digest()),), (_INGEST,)
 )
 _SAID = [
-    client_messages.encode(message)
+    client.encode(message)
     for message in (
         Open(1),
         Write("orders", True),
@@ -136,7 +130,7 @@ _PEERS = (
     AskState(1, 0),
     StatePiece(1, 0, _STATE),
     *(
-        Order(order_message.encode(message, 2))
+        Order(consensus.encode(message, 2))
         for message in (Propose(1, 1, b"body"), Mark(1, 1, b"h" * 32), Heard(1, 1, 0))
     ),
     peer_messages.Drained(),
@@ -149,7 +143,7 @@ SEEDS = {
     "target_pack": [_pack()],
     "target_ingest": [_INGEST],
     "target_execute": [_INGEST],
-    "target_execute_pack": [_pack(), _pack(2), _pack(1, STATEMENTS), _pack(1, transaction.STAGED), _COMMIT],
+    "target_execute_pack": [_pack(), _pack(2), _pack(1, STATEMENTS), _pack(1, two_phase.STAGED), _COMMIT],
     "target_petition": [bytes((EntryType.ADD_CLIENT,)) + data for data in _PETITIONS[:2]]
     + [bytes((EntryType.REMOVE_CLIENT,)) + data for data in _PETITIONS[2:4]]
     + [bytes((EntryType.FENCE_CLIENT,)) + _PETITIONS[4]],
@@ -158,10 +152,10 @@ SEEDS = {
     "target_client": [bytes((len(body),)) + body + payload for body in _SAID for payload in (_pack(), _PETITIONS[0])],
     "target_peer": [bytes((len(body),)) + body + payload for body, payload in map(peer_messages.encode, _PEERS)],
     "target_node_stage": [
-        *(bytes((node_message.type_of(one) - 2, config_message.stage_of(one))) + _petition(one) for one in _NODES),
-        bytes((_STEP.entry_type - 2, _STEP.stage)) + node_message.encode_step(_STEP),
+        *(bytes((membership.type_of(one) - 2, config.stage_of(one))) + _petition(one) for one in _NODES),
+        bytes((_STEP.entry_type - 2, _STEP.stage)) + membership.encode_step(_STEP),
     ],
-    "target_commit": [transaction.encode(Commit("app", 1, (Span(1, 1, 2), Span(2, 1, 1))))],
+    "target_commit": [two_phase.encode(Commit("app", 1, (Span(1, 1, 2), Span(2, 1, 1))))],
     "target_verdict": [verdict.encode(verdict.Verdict((), ()))],
 }
 
@@ -213,10 +207,10 @@ def _ordering() -> Callable[[ConfigEntry], None]:
 
 def target_ingest(data: bytes) -> None:
     try:
-        message = ingest_message.decode(data)
+        message = ingest.decode(data)
     except Malformed:
         return
-    assert ingest_message.encode(message.reference, message.entries) == data
+    assert ingest.encode(message.reference, message.entries) == data
 
 
 def make_target_execute() -> Callable[[bytes], None]:
@@ -247,7 +241,7 @@ def make_target_execute_pack() -> Callable[[bytes], None]:
         with suppress(Malformed, ValueError):
             read_heading(raw)
             raw = sign_pack(raw, CLUSTER, "orders", USER)
-        execute(ingest_message.encode(Reference(2, 1, 1), [IngestEntry("orders", raw)]))
+        execute(ingest.encode(Reference(2, 1, 1), [IngestEntry("orders", raw)]))
 
     return target
 
@@ -279,10 +273,10 @@ def target_state(data: bytes) -> None:
 
 def target_commit(data: bytes) -> None:
     try:
-        decoded = transaction.decode(data)
+        decoded = two_phase.decode(data)
     except Malformed:
         return
-    assert transaction.encode(decoded) == data
+    assert two_phase.encode(decoded) == data
 
 
 def target_verdict(data: bytes) -> None:

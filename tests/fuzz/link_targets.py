@@ -8,11 +8,12 @@ from pathlib import Path
 
 from chaplain.core import Arrived, Knocked, Report
 from chaplain.errors import Malformed
-from chaplain.link import bundle, greeting, knock
+from chaplain.link.auth import connect_token, hello
+from chaplain.link.auth.identity import Identity, from_text
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.events import Register
-from chaplain.link.identity import Identity, from_text
-from chaplain.link.keyring import KeyRing
-from chaplain.link.seal import BUNDLED
+from chaplain.link.sessions import batching
+from chaplain.link.sessions.aead import BUNDLED
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "link"))
 from link_stage import START_NS, Stage, pair
@@ -23,7 +24,7 @@ _BOB.step(Register({_CLIENT_IDENTITY.key: "client"}))
 _BETWEEN = _STAGE.between(_ALICE, _BOB)
 _ALICE.say(_BOB, b"\xaa\xa1\x06\x00\x02")
 _SEALED = _BETWEEN.there.pop()
-_BUNDLE = bundle.pack([b"one", b"two", b"three"])
+_BUNDLE = batching.pack([b"one", b"two", b"three"])
 _RING = KeyRing(bytes(range(32)))
 
 
@@ -39,16 +40,16 @@ def _client_greeting() -> bytes:
 
 _GREETING = _BETWEEN.log[0]
 _CLIENT_GREETING = _client_greeting()
-_NODE_KNOCK = knock.knock_as_node(_RING, 7, START_NS, random.Random(1))
-_CLIENT_KNOCK = knock.knock_as_client(_CLIENT_IDENTITY, START_NS, random.Random(1))
+_NODE_KNOCK = connect_token.knock_as_node(_RING, 7, START_NS, random.Random(1))
+_CLIENT_KNOCK = connect_token.knock_as_client(_CLIENT_IDENTITY, START_NS, random.Random(1))
 
 
 def target_knock(data: bytes) -> None:
     try:
-        decoded = knock.decode(data)
+        decoded = connect_token.decode(data)
     except Malformed:
         return
-    assert knock.encode(decoded) == data
+    assert connect_token.encode(decoded) == data
 
 
 def target_door(data: bytes) -> None:
@@ -61,8 +62,8 @@ def target_door(data: bytes) -> None:
 
 def target_greeting(data: bytes) -> None:
     try:
-        envelope = greeting.open_envelope(data)
-        claim, _ = greeting.open_hello(envelope.hello)
+        envelope = hello.open_envelope(data)
+        claim, _ = hello.open_hello(envelope.hello)
     except Malformed:
         return
     assert len(claim.instance) == len(claim.nonce) == 16
@@ -70,7 +71,7 @@ def target_greeting(data: bytes) -> None:
 
 def target_hello(data: bytes) -> None:
     try:
-        greeting.open_hello(data)
+        hello.open_hello(data)
     except Malformed:
         return
 
@@ -104,10 +105,10 @@ def target_sealed_frame(data: bytes) -> None:
 
 def target_bundle(data: bytes) -> None:
     try:
-        commands = bundle.unpack(data)
+        commands = batching.unpack(data)
     except Malformed:
         return
-    assert bundle.pack(commands) == data
+    assert batching.pack(commands) == data
 
 
 def target_sealed_bundle(data: bytes) -> None:
@@ -133,7 +134,7 @@ SEEDS = {
     "target_knock": [_NODE_KNOCK[0], _CLIENT_KNOCK[0]],
     "target_door": [bytes([len(name)]) + name + proof for name, proof in (_NODE_KNOCK, _CLIENT_KNOCK)],
     "target_greeting": [_GREETING, _CLIENT_GREETING],
-    "target_hello": [greeting.open_envelope(_GREETING).hello],
+    "target_hello": [hello.open_envelope(_GREETING).hello],
     "target_octets": [b"AAAAAAAAAAAAAAAAAAAAAA"],
     "target_identity_file": [_CLIENT_IDENTITY.text().encode(), _RING.text().encode()],
     "target_sealed_frame": [_SEALED],

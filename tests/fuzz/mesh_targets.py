@@ -11,7 +11,7 @@ from itertools import count
 from chaplain.core import Heard, Woken
 from chaplain.errors import Malformed
 from chaplain.link.events import Meet, Met, Peer, Said, Say
-from chaplain.mesh import beacon, notes
+from chaplain.mesh import beacon, control_messages
 from chaplain.mesh.beacon import Beacon, BeaconKeys
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import JoinPool, MeshEffect, Shouted
@@ -34,7 +34,7 @@ def _verify_any(data: bytes, mac: bytes) -> bool:
     return len(mac) == beacon.MAC_BYTES
 
 
-_NOTES = (notes.Heartbeat(), notes.Ask(), notes.Roll(("red", "blue"), 2))
+_NOTES = (control_messages.Heartbeat(), control_messages.Ask(), control_messages.Roll(("red", "blue"), 2))
 _COMMANDS = (
     Hello(2, "127.0.0.1", 7001, ("red",), 1, {"a": "b"}),
     Alive(2, b"content"),
@@ -43,13 +43,13 @@ _COMMANDS = (
     Leave(2, "red", 2),
     Ping(2),
     DecenAck(2),
-    *(Alive(2, notes.encode(1, note)) for note in _NOTES),
+    *(Alive(2, control_messages.encode(1, note)) for note in _NOTES),
 )
 _BEACON = Beacon(beacon.cluster_hash("chaplain"), b"b" * 16, 7, NOW_NS, "127.0.0.1", 7007)
 
 SEEDS = {
     "target_said": [command.encode(each) for each in _COMMANDS],
-    "target_note": [notes.encode(1, note) for note in _NOTES],
+    "target_note": [control_messages.encode(1, note) for note in _NOTES],
     "target_beacon": [beacon.encode(_BEACON, _sign)],
 }
 
@@ -98,10 +98,10 @@ def _check(effects: list[MeshEffect]) -> None:
 
 def target_note(data: bytes) -> None:
     try:
-        note = notes.decode(data, 1)
+        note = control_messages.decode(data, 1)
     except Malformed:
         return
-    assert notes.decode(notes.encode(1, note), 1) == note
+    assert control_messages.decode(control_messages.encode(1, note), 1) == note
 
 
 def make_target_beacon() -> Callable[[bytes], None]:

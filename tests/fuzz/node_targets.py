@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TypeVar
 
-from chaplain.core import Drained, Halt, Report, Requested, Settled, Woken
-from chaplain.desk import messages
-from chaplain.desk.events import DeskSettings
-from chaplain.desk.messages import (
+from chaplain.client_service import messages
+from chaplain.client_service.events import DeskSettings
+from chaplain.client_service.messages import (
     AnswerQuestions,
     AskQuestion,
     Cancel,
@@ -32,14 +31,15 @@ from chaplain.desk.messages import (
     ShoutToPool,
     Started,
 )
-from chaplain.gossip import card as cards
+from chaplain.core import Drained, Halt, Report, Requested, Settled, Woken
 from chaplain.gossip import codec
+from chaplain.gossip import member_record as cards
 from chaplain.gossip.codec import Cards
+from chaplain.gossip.layer_api import UpperInput
 from chaplain.gossip.settings import GossipSettings
-from chaplain.gossip.upper import UpperInput
+from chaplain.link.auth.identity import Identity
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.events import Met, Peer, Said, Say
-from chaplain.link.identity import Identity
-from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore

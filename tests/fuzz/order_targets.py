@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from chaplain.errors import Malformed
-from chaplain.journal import order_message
-from chaplain.journal.cluster_message import decode_body, encode_body
-from chaplain.journal.log_records import decode_jot, encode_jot
-from chaplain.journal.standing import decode_standing, encode_standing
+from chaplain.journal.consensus.hard_state import decode_standing, encode_standing
+from chaplain.journal.messages import consensus
+from chaplain.journal.messages.cluster import decode_body, encode_body
+from chaplain.journal.storage.records import decode_jot, encode_jot
 from chaplain.segment.layout import checksum
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol" / "journal-order.md"
@@ -28,10 +28,10 @@ SEEDS = {
 
 def target_order_message(data: bytes) -> None:
     try:
-        message = order_message.decode(data)
+        message = consensus.decode(data)
     except Malformed:
         return
-    assert order_message.decode(order_message.encode(message)) == message
+    assert consensus.decode(consensus.encode(message)) == message
 
 
 def target_body(data: bytes) -> None:

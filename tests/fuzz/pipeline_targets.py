@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from chaplain.errors import Malformed
-from chaplain.journal import verdict
-from chaplain.journal.cluster_message import decode_body
-from chaplain.link.identity import Identity
-from chaplain.pipeline.batches import split_first
-from chaplain.pipeline.keys import Signer, Signers
-from chaplain.pipeline.manifest import Proven, decode, encode
-from chaplain.pipeline.runs import Point, State, Tail
-from chaplain.pipeline.walk import Start
+from chaplain.journal.messages.cluster import decode_body
+from chaplain.journal.storage import verdict
+from chaplain.link.auth.identity import Identity
+from chaplain.pipeline.source.header_scan import Start
+from chaplain.pipeline.verification.batches import split_first
+from chaplain.pipeline.verification.keys import Signer, Signers
+from chaplain.pipeline.verification.manifest import Proven, decode, encode
+from chaplain.pipeline.verification.proof_segments import Point, State, Tail
 from chaplain.segment.record import Kind, Record
 
 IDENTITY = Identity(b"m" * 32)

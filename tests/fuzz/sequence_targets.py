@@ -8,9 +8,10 @@ from itertools import count
 
 from chaplain.core import Drained, Requested, Settled
 from chaplain.errors import Malformed
-from chaplain.sequence import messages, requests
 from chaplain.sequence.core import SequenceCore
-from chaplain.sequence.entry import (
+from chaplain.sequence.messages import client, peer
+from chaplain.sequence.messages.client import Page, PageRun, PublishRequest, ReadRequest
+from chaplain.sequence.messages.entry import (
     Ballot,
     Change,
     EntryKind,
@@ -21,9 +22,8 @@ from chaplain.sequence.entry import (
     encode_run,
     make_entry,
 )
-from chaplain.sequence.layer import SequenceLayer
-from chaplain.sequence.messages import Bearing, DscReq, Events, Grant, Lock, Refuse, Seq, Why
-from chaplain.sequence.requests import Page, PageRun, PublishRequest, ReadRequest
+from chaplain.sequence.messages.peer import Bearing, DscReq, Events, Grant, Lock, Refuse, Seq, Why
+from chaplain.sequence.service import SequenceLayer
 from chaplain.sequence.settings import SequenceSettings
 
 NOW_NS = 10**12
@@ -50,16 +50,16 @@ def _packed(body: bytes, payload: bytes) -> bytes:
 
 
 SEEDS = {
-    "target_message": [_packed(*messages.encode(message)) for message in _MESSAGES],
+    "target_message": [_packed(*peer.encode(message)) for message in _MESSAGES],
     "target_entries": [entry.encoded for entry in _ENTRIES] + [b"".join(entry.encoded for entry in _ENTRIES)],
     "target_request": [
-        requests.encode(PublishRequest("ticks", [1, 2])),
-        requests.encode(ReadRequest("ticks", 1, 0, 0)),
+        client.encode(PublishRequest("ticks", [1, 2])),
+        client.encode(ReadRequest("ticks", 1, 0, 0)),
     ],
     "target_client": [
         bytes((kind,)) + b"".join(number.to_bytes(8, "big") for number in (1, 2, 3)) for kind in range(2)
     ],
-    "target_page": [requests.encode(Page(1, 1, 2, [PageRun(1, "ann", bytes(32), [b"a", b"b"])]))],
+    "target_page": [client.encode(Page(1, 1, 2, [PageRun(1, "ann", bytes(32), [b"a", b"b"])]))],
 }
 
 
@@ -67,10 +67,10 @@ def target_message(data: bytes) -> None:
     size = int.from_bytes(data[:2], "big")
     body, payload = data[2 : 2 + size], data[2 + size :]
     try:
-        message = messages.decode(body, payload)
+        message = peer.decode(body, payload)
     except Malformed:
         return
-    assert messages.encode(message) == (body, payload)
+    assert peer.encode(message) == (body, payload)
 
 
 def target_entries(data: bytes) -> None:
@@ -86,18 +86,18 @@ def target_entries(data: bytes) -> None:
 
 def target_request(data: bytes) -> None:
     try:
-        request = requests.decode_request(data)
+        request = client.decode_request(data)
     except Malformed:
         return
-    assert requests.decode_request(requests.encode(request)) == request
+    assert client.decode_request(client.encode(request)) == request
 
 
 def target_page(data: bytes) -> None:
     try:
-        page = requests.decode_page(data)
+        page = client.decode_page(data)
     except Malformed:
         return
-    assert requests.decode_page(requests.encode(page)) == page
+    assert client.decode_page(client.encode(page)) == page
 
 
 def make_target_client() -> Callable[[bytes], None]:
@@ -108,12 +108,12 @@ def make_target_client() -> Callable[[bytes], None]:
         numbers = [int.from_bytes(data[at : at + 8], "big", signed=True) for at in (1, 9, 17)]
         request = ReadRequest("ticks", *numbers) if data[:1] < b"\x01" else PublishRequest("ticks", numbers)
         call = next(calls)
-        effects = layer.step(NOW_NS, Requested(call, "ann", requests.encode(request), b"abcdef"))
+        effects = layer.step(NOW_NS, Requested(call, "ann", client.encode(request), b"abcdef"))
         effects += layer.step(NOW_NS, Drained())
         settled = [one for one in effects if isinstance(one, Settled) and one.call == call]
         assert len(settled) <= 1
         for one in settled:
-            assert one.kind or isinstance(request, PublishRequest) or requests.decode_page(one.payload).history
+            assert one.kind or isinstance(request, PublishRequest) or client.decode_page(one.payload).history
 
     return target
 
@@ -123,7 +123,7 @@ def _layer() -> SequenceLayer:
     core = SequenceCore(SequenceSettings(7, lonely_ns=0), random.Random(1), NOW_NS)
     layer = SequenceLayer(core)
     layer.step(NOW_NS, Drained())
-    layer.step(NOW_NS, Requested(1, "ann", requests.encode(PublishRequest("ticks", [1, 1, 1])), b"abc"))
+    layer.step(NOW_NS, Requested(1, "ann", client.encode(PublishRequest("ticks", [1, 1, 1])), b"abc"))
     layer.step(NOW_NS, Drained())
     assert layer.core.bench.events == 3
     return layer

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from chaplain.gossip import card as cards
 from chaplain.gossip import codec
+from chaplain.gossip import member_record as cards
 from chaplain.gossip.codec import Action, Body, Cards, Type
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import ALL, EventId, GossipInput, Told
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
-from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel

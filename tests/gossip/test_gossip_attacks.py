@@ -7,18 +7,18 @@ from random import Random
 import msgspec
 import pytest
 from gossip_stage import Partner, Stage, of
+from simulator.adapters.gossip_mesh import CheapSigner, World, cheap_verify
 
 from chaplain.core import Report
-from chaplain.gossip import card as cards
-from chaplain.gossip import codec, contents
-from chaplain.gossip.card import INCARNATION_MAX
+from chaplain.gossip import codec, payloads
+from chaplain.gossip import member_record as cards
 from chaplain.gossip.codec import Accuse, Acknowledge, Cards, Compare, Entry, Leave, Message, Standing, Type, Want
-from chaplain.gossip.contents import Health, Key, Status, User
 from chaplain.gossip.events import Assembled, EventSeen, HeardFrom, KeyConfirmed, KeyStep, MemberChanged, State
+from chaplain.gossip.member_record import INCARNATION_MAX
+from chaplain.gossip.payloads import Health, Key, Status, User
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.link.auth.keyring import key_id_of
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
-from chaplain.link.keyring import key_id_of
-from chaplain.sim.gossip_world import CheapSigner, World, cheap_verify
 
 T = GossipSettings().silence_ns
 VICTIM, WITNESS, LIAR = Partner(1), Partner(2), Partner(66)
@@ -40,7 +40,7 @@ def reports(effects: list[object]) -> list[str]:
 
 
 def user(content: bytes) -> bytes:
-    return contents.put_user(User("x", content))
+    return payloads.put_user(User("x", content))
 
 
 def test_it_cannot_evict_one_that_is_heard() -> None:
@@ -49,7 +49,7 @@ def test_it_cannot_evict_one_that_is_heard() -> None:
         at.wait(SECOND_NS)
         for partner in (VICTIM, WITNESS, LIAR):
             at.step(HeardFrom(partner.identifier))
-        at.tell(LIAR, LIAR.message(Type.HEALTH, contents.put_health(Health(VICTIM.identifier, 1))))
+        at.tell(LIAR, LIAR.message(Type.HEALTH, payloads.put_health(Health(VICTIM.identifier, 1))))
         at.tell(LIAR, LIAR.leave(VICTIM.identifier, 1))
         at.tell(LIAR, Compare(1, 0, True, (Entry(VICTIM.identifier, 1, Standing.LOST),)))
     assert state(at, VICTIM) is State.ALIVE
@@ -77,7 +77,7 @@ def test_a_member_nobody_here_hears_is_given_time_to_answer_a_lie() -> None:
     at.tell(LIAR, LIAR.leave(subject.identifier, 1))
     assert state(at, subject) is State.SUSPECT
     at.wait(SECOND_NS)
-    at.tell(WITNESS, subject.message(Type.REFUTED, contents.put_card(subject.card(2))))
+    at.tell(WITNESS, subject.message(Type.REFUTED, payloads.put_card(subject.card(2))))
     for _ in range(3 * T // SECOND_NS):
         at.wait(SECOND_NS)
         at.step(HeardFrom(WITNESS.identifier))
@@ -118,7 +118,7 @@ def test_it_cannot_raise_anothers_incarnation() -> None:
     true = VICTIM.card(1)
     lie = cards.Card(true.identifier, true.key, INCARNATION_MAX, true.version, true.uri, true.signature)
     assert reports(at.tell(LIAR, Cards((lie,)))) == ["card_refused"]
-    at.tell(LIAR, LIAR.message(Type.REFUTED, contents.put_card(VICTIM.card(9))))
+    at.tell(LIAR, LIAR.message(Type.REFUTED, payloads.put_card(VICTIM.card(9))))
     member = at.core.member(VICTIM.identifier)
     assert member is not None
     assert member.incarnation == 1
@@ -129,7 +129,7 @@ def test_claims_cannot_drive_a_node_to_the_end_of_numbers() -> None:
     for incarnation in (INCARNATION_MAX, INCARNATION_MAX - 1, 2):
         at.tell(LIAR, Accuse(incarnation))
         at.tell(LIAR, LIAR.leave(at.own.identifier, incarnation))
-        at.tell(LIAR, LIAR.message(Type.HEALTH, contents.put_health(Health(at.own.identifier, incarnation))))
+        at.tell(LIAR, LIAR.message(Type.HEALTH, payloads.put_health(Health(at.own.identifier, incarnation))))
     assert at.core.incarnation == 1
     own = cards.make(LIAR.identity, at.own.uri, INCARNATION_MAX)
     lie = cards.Card(at.own.identifier, at.own.identity.key, INCARNATION_MAX, own.version, own.uri, own.signature)
@@ -202,12 +202,12 @@ def rotate(at: Stage, *obeying: Partner) -> list[type]:
     key_id = key_id_of(key)
     taken: list[type] = []
     for step in [Key(KeyStep.INSTALL, key_id, key), Key(KeyStep.USE, key_id), Key(KeyStep.REMOVE, b"old!", key_id)]:
-        effects = at.tell(LIAR, LIAR.message(Type.KEY, contents.put_key(step)))
+        effects = at.tell(LIAR, LIAR.message(Type.KEY, payloads.put_key(step)))
         ours = [type(effect) for effect in effects if isinstance(effect, InstallKey | UseKey | RemoveKey)]
         taken += ours
         if ours:
             at.step(KeyConfirmed(step.step, step.key_id))
-        confirmed = contents.put_key(Key(step.step, step.key_id))
+        confirmed = payloads.put_key(Key(step.step, step.key_id))
         for partner in obeying:
             at.tell(partner, partner.message(Type.KEY_CONFIRMED, confirmed))
     return taken
@@ -230,13 +230,13 @@ def test_an_acknowledgement_or_card_of_another_is_no_introduction() -> None:
     stranger = Partner(9)
     at.tell(LIAR, Acknowledge(at.own.next_id(), stranger.card()))
     assert state(at, stranger) is None
-    effects = at.tell(LIAR, LIAR.message(Type.DISCOVERED, contents.put_card(stranger.card())))
+    effects = at.tell(LIAR, LIAR.message(Type.DISCOVERED, payloads.put_card(stranger.card())))
     assert "message_forged" in reports(effects)
 
 
 def test_vouching_never_reaches_into_the_future() -> None:
     at = stage()
-    at.tell(LIAR, LIAR.message(Type.STATUS, contents.put_status(Status(VICTIM.identifier, 1, 0))))
+    at.tell(LIAR, LIAR.message(Type.STATUS, payloads.put_status(Status(VICTIM.identifier, 1, 0))))
     known = at.core._suspicion.known_ns(VICTIM.identifier)
     assert known is not None
     assert known <= at.now_ns
@@ -281,7 +281,7 @@ def test_what_one_node_says_stays_within_its_budget() -> None:
     before = at.core.counts["bytes"]
     for _ in range(1000):
         at.now_ns += SECOND_NS // 1000
-        at.tell(LIAR, LIAR.message(Type.HEALTH, contents.put_health(Health(VICTIM.identifier, 1))))
+        at.tell(LIAR, LIAR.message(Type.HEALTH, payloads.put_health(Health(VICTIM.identifier, 1))))
     assert at.core.counts["bytes"] - before <= 2 * 20_000 + 1000
 
 
@@ -295,7 +295,7 @@ def test_a_world_with_a_liar_loses_nobody() -> None:
         assert member is not None
         voice = liar.core._voice
         voice.fire_leave(victim, member.incarnation)
-        voice.fire(Type.HEALTH, contents.put_health(Health(victim, member.incarnation)))
+        voice.fire(Type.HEALTH, payloads.put_health(Health(victim, member.incarnation)))
         effects, voice.out = voice.out, []
         for effect in effects:
             world._perform(liar, effect)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from gossip_stage import Partner, Stage
+from simulator.adapters.gossip_mesh import World
 
 from chaplain.gossip.codec import Acknowledge, Cards
 from chaplain.gossip.events import Assembled, EventId, HeardFrom, JoinThrough, LeaveCluster, State
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.link.events import Forget, Meet
 from chaplain.mesh.events import Entered
-from chaplain.sim.gossip_world import World
 
 T = GossipSettings().silence_ns
 DAY = GossipSettings(heal_for_ns=300 * SECOND_NS)

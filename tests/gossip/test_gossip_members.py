@@ -6,16 +6,16 @@ import pytest
 from gossip_stage import START_NS, Partner, Stage, of
 
 from chaplain.core import Report, Stopping, Woken
-from chaplain.gossip import card as cards
-from chaplain.gossip import contents
-from chaplain.gossip.card import INCARNATION_MAX
+from chaplain.gossip import member_record as cards
+from chaplain.gossip import payloads
 from chaplain.gossip.codec import Accuse, Acknowledge, Action, Cards, Compare, Entry, Leave, Message, Standing, Type
-from chaplain.gossip.contents import Health, Status
 from chaplain.gossip.events import HeardFrom, JoinThrough, LeaveCluster, MemberChanged, State
+from chaplain.gossip.member_record import INCARNATION_MAX
 from chaplain.gossip.members import Members, Verdict
+from chaplain.gossip.payloads import Health, Status
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.link.auth.identity import verify
 from chaplain.link.events import Forget, Meet
-from chaplain.link.identity import verify
 from chaplain.mesh.events import Entered
 
 T = GossipSettings().silence_ns
@@ -131,7 +131,7 @@ def test_joining_sends_a_discovered_event_that_expects_an_acknowledgement_until_
     effects = stage.step(Entered(A.peer, {}))
     [(_, message)] = stage.said_of(effects, Type.DISCOVERED)
     assert message.action == Action.ACKNOWLEDGE
-    assert contents.take_card(message.content).identifier == stage.own.identifier
+    assert payloads.take_card(message.content).identifier == stage.own.identifier
     assert stage.said_of(stage.wait(SECOND_NS), Type.DISCOVERED), "nobody acknowledged: say it again"
     effects = stage.tell(A, Acknowledge(message.id, A.card()))
     assert [report.event for report in of(effects, Report)] == ["joined"]
@@ -142,7 +142,7 @@ def test_whom_a_newcomer_asks_acknowledges_tells_it_the_list_and_spreads_the_eve
     stage = stage_with(A, B)
     stage.by_instance[C.peer.instance] = C
     stage.step(Entered(C.peer, {}))
-    discovered = C.message(Type.DISCOVERED, contents.put_card(C.card()), action=Action.ACKNOWLEDGE)
+    discovered = C.message(Type.DISCOVERED, payloads.put_card(C.card()), action=Action.ACKNOWLEDGE)
     effects = stage.tell(C, discovered)
     assert [pair[0] for pair in stage.said_of(effects, Type.DISCOVERED)] == [A, B]
     [(told, acknowledge)] = stage.said_of(effects, Acknowledge)
@@ -153,7 +153,7 @@ def test_whom_a_newcomer_asks_acknowledges_tells_it_the_list_and_spreads_the_eve
 
 def test_who_hears_of_a_newcomer_meets_it_and_acknowledges_straight_to_it() -> None:
     stage = stage_with(A)
-    discovered = C.message(Type.DISCOVERED, contents.put_card(C.card()), action=Action.ACKNOWLEDGE)
+    discovered = C.message(Type.DISCOVERED, payloads.put_card(C.card()), action=Action.ACKNOWLEDGE)
     effects = stage.tell(A, discovered)
     assert Meet(C.uri) in effects
     assert not stage.said_of(effects, Acknowledge)
@@ -166,7 +166,7 @@ def test_being_contacted_by_a_new_node_fires_a_joined_event() -> None:
     stage = stage_with(A)
     (told, message), _ = stage.said_of(stage.meet(B), Type.JOINED)
     assert told is A
-    assert contents.take_card(message.content) == B.card()
+    assert payloads.take_card(message.content) == B.card()
 
 
 def test_a_moved_member_is_met_at_its_new_uri() -> None:
@@ -184,7 +184,7 @@ def test_silence_for_t_asks_everybody_and_for_2t_fires_a_leave_on_its_behalf() -
     effects = hear(stage, [B], T + SECOND_NS)
     questions = stage.said_of(effects, Type.HEALTH)
     assert {pair[0].identifier for pair in questions} == {A.identifier, B.identifier}
-    assert contents.take_health(questions[0][1].content) == Health(A.identifier, 1)
+    assert payloads.take_health(questions[0][1].content) == Health(A.identifier, 1)
     assert state(stage, A) is State.SUSPECT
     effects = hear(stage, [B], T)
     leaves = stage.said_of(effects, Leave)
@@ -197,30 +197,30 @@ def test_a_health_question_is_answered_with_how_long_ago_it_was_heard() -> None:
     stage = stage_with(A, B)
     stage.step(HeardFrom(B.identifier))
     stage.now_ns += 1_500_000_000
-    question = A.message(Type.HEALTH, contents.put_health(Health(B.identifier, 1)), action=Action.STATUS)
+    question = A.message(Type.HEALTH, payloads.put_health(Health(B.identifier, 1)), action=Action.STATUS)
     [(told, message)] = stage.said_of(stage.tell(A, question), Type.STATUS)
     assert told is A
-    assert contents.take_status(message.content) == Status(B.identifier, 1, 1500)
+    assert payloads.take_status(message.content) == Status(B.identifier, 1, 1500)
 
 
 def test_a_vouching_answer_clears_a_suspect() -> None:
     stage = stage_with(A, B)
     hear(stage, [B], T + SECOND_NS)
     assert state(stage, A) is State.SUSPECT
-    status = contents.put_status(Status(A.identifier, 1, 300))
+    status = payloads.put_status(Status(A.identifier, 1, 300))
     stage.tell(B, B.message(Type.STATUS, status, target=stage.own.identifier))
     assert state(stage, A) is State.ALIVE
 
 
 def test_asked_about_itself_a_node_refutes_with_its_next_incarnation() -> None:
     stage = stage_with(A, B)
-    effects = stage.tell(A, A.message(Type.HEALTH, contents.put_health(Health(stage.own.identifier, 1))))
+    effects = stage.tell(A, A.message(Type.HEALTH, payloads.put_health(Health(stage.own.identifier, 1))))
     refutations = stage.said_of(effects, Type.REFUTED)
     assert {pair[0].identifier for pair in refutations} == {A.identifier, B.identifier}
-    assert contents.take_card(refutations[0][1].content).incarnation == 2
-    again = stage.tell(B, B.message(Type.HEALTH, contents.put_health(Health(stage.own.identifier, 1))))
+    assert payloads.take_card(refutations[0][1].content).incarnation == 2
+    again = stage.tell(B, B.message(Type.HEALTH, payloads.put_health(Health(stage.own.identifier, 1))))
     [(told, message)] = stage.said_of(again, Type.REFUTED)
-    assert (told, contents.take_card(message.content).incarnation) == (B, 2)
+    assert (told, payloads.take_card(message.content).incarnation) == (B, 2)
     assert stage.core.incarnation == 2
 
 
@@ -228,7 +228,7 @@ def test_a_refutation_overrides_all_and_voids_the_leave() -> None:
     stage = stage_with(A, B)
     hear(stage, [B], 2 * T - SECOND_NS)
     assert state(stage, A) is State.SUSPECT
-    stage.tell(B, A.message(Type.REFUTED, contents.put_card(A.card(2))))
+    stage.tell(B, A.message(Type.REFUTED, payloads.put_card(A.card(2))))
     assert state(stage, A) is State.ALIVE
     stage.tell(B, B.leave(A.identifier, 1))
     assert state(stage, A) is State.ALIVE
@@ -283,7 +283,7 @@ def test_a_lost_member_is_tried_again_and_told_when_it_is_heard() -> None:
     assert Meet(A.uri) in hear(stage, [B], 4 * SECOND_NS)
     [(told, accuse)] = stage.said_of(stage.step(Entered(A.peer, {})), Accuse)
     assert (told, accuse) == (A, Accuse(1))
-    stage.tell(A, A.message(Type.REFUTED, contents.put_card(A.card(2))))
+    stage.tell(A, A.message(Type.REFUTED, payloads.put_card(A.card(2))))
     assert state(stage, A) is State.ALIVE
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.errors import Malformed
-from chaplain.gossip import codec, contents
+from chaplain.gossip import codec, payloads
 from chaplain.gossip.codec import (
     Accuse,
     Acknowledge,
@@ -27,9 +27,9 @@ from chaplain.gossip.codec import (
     Type,
     Want,
 )
-from chaplain.gossip.contents import Health, Key, Query, Response, Status, User
 from chaplain.gossip.events import EventId, KeyStep
-from chaplain.link.identity import verify
+from chaplain.gossip.payloads import Health, Key, Query, Response, Status, User
+from chaplain.link.auth.identity import verify
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol" / "gossip.md").read_text()
 A, B = Partner(1), Partner(2)
@@ -37,7 +37,7 @@ ID = EventId(A.identifier, 7, 1)
 USER = User("hi", b"you")
 BODIES: dict[str, Body] = {
     "LEAVE": codec.sign_leave(A.identity, ID, A.identifier, 9),
-    "MESSAGE": codec.sign_message(A.identity, ID, Type.USER, contents.put_user(USER), action=Action.NONE, target=0),
+    "MESSAGE": codec.sign_message(A.identity, ID, Type.USER, payloads.put_user(USER), action=Action.NONE, target=0),
     "ACKNOWLEDGE": Acknowledge(ID, B.card(3)),
     "CARDS": Cards((B.card(3),)),
     "COMPARE": Compare(1, 0, True, (Entry(A.identifier, 7, Standing.PRESENT), Entry(B.identifier, 3, Standing.LOST))),
@@ -46,12 +46,12 @@ BODIES: dict[str, Body] = {
     "ACCUSE": Accuse(9),
 }
 CONTENTS = {
-    "HEALTH": (contents.take_health, contents.put_health, Health(B.identifier, 3)),
-    "STATUS": (contents.take_status, contents.put_status, Status(B.identifier, 3, 1500)),
-    "QUERY": (contents.take_query, contents.put_query, Query("load", b"cpu")),
-    "ANSWER": (contents.take_response, contents.put_response, Response(ID, 1, True, b"0.7")),
-    "USER": (contents.take_user, contents.put_user, USER),
-    "KEY": (contents.take_key, contents.put_key, Key(KeyStep.REMOVE, b"old!", b"new!")),
+    "HEALTH": (payloads.take_health, payloads.put_health, Health(B.identifier, 3)),
+    "STATUS": (payloads.take_status, payloads.put_status, Status(B.identifier, 3, 1500)),
+    "QUERY": (payloads.take_query, payloads.put_query, Query("load", b"cpu")),
+    "ANSWER": (payloads.take_response, payloads.put_response, Response(ID, 1, True, b"0.7")),
+    "USER": (payloads.take_user, payloads.put_user, USER),
+    "KEY": (payloads.take_key, payloads.put_key, Key(KeyStep.REMOVE, b"old!", b"new!")),
 }
 
 
@@ -129,4 +129,4 @@ def test_contents_likewise(octets: bytes, take: object) -> None:
 
 @pytest.mark.parametrize(("text", "is_one"), [("a", True), ("", False), ("ü" * 128, False), ("\ud800", False)])
 def test_names(text: str, is_one: bool) -> None:
-    assert contents.is_name(text) is is_one
+    assert payloads.is_name(text) is is_one

@@ -8,10 +8,10 @@ from gossip_stage import Partner, Stage, of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaplain.gossip import contents
+from chaplain.gossip import payloads
 from chaplain.gossip.codec import Type
-from chaplain.gossip.contents import Query, Response
 from chaplain.gossip.events import Answer, Ask, Decided, GiveAnswer, Questioned, RegisterQuestion, UnregisterQuestion
+from chaplain.gossip.payloads import Query, Response
 from chaplain.gossip.query import Tally
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 
@@ -100,7 +100,7 @@ def test_who_is_no_member_has_no_vote() -> None:
 
 
 def answer(stage: Stage, partner: Partner, ask: object, value: bytes, number: int = 1) -> list[object]:
-    content = contents.put_response(Response(ask, number, True, value))  # type: ignore[arg-type]
+    content = payloads.put_response(Response(ask, number, True, value))  # type: ignore[arg-type]
     return stage.tell(partner, partner.message(Type.ANSWER, content, target=stage.own.identifier))
 
 
@@ -146,14 +146,14 @@ def test_an_application_answers_what_it_registered_and_may_answer_again() -> Non
     stage, partner = Stage(), Partner(1)
     stage.meet(partner)
     stage.step(RegisterQuestion("load"))
-    ask = partner.message(Type.QUERY, contents.put_query(Query("load", b"cpu")))
+    ask = partner.message(Type.QUERY, payloads.put_query(Query("load", b"cpu")))
     [questioned] = of(stage.tell(partner, ask), Questioned)
     assert (questioned.question, questioned.content, questioned.asker) == ("load", b"cpu", partner.identifier)
     numbers = []
     for value in (b"1", b"2"):
         effects = stage.step(GiveAnswer(questioned.query, value))
         [(told, message)] = stage.said_of(effects, Type.ANSWER)
-        response = contents.take_response(message.content)
+        response = payloads.take_response(message.content)
         assert (told, response.value, response.query) == (partner, value, ask.id)
         numbers.append(response.number)
     assert numbers == [1, 2]
@@ -163,14 +163,14 @@ def test_a_question_that_nobody_answers_any_more_is_declined_at_once() -> None:
     stage, partner = Stage(), Partner(1)
     stage.meet(partner)
     stage.step(RegisterQuestion("load"))
-    asked = [partner.message(Type.QUERY, contents.put_query(Query("load", b""))) for _ in range(3)]
+    asked = [partner.message(Type.QUERY, payloads.put_query(Query("load", b""))) for _ in range(3)]
     first, second = (of(stage.tell(partner, ask), Questioned)[0].query for ask in asked[:2])
     stage.step(GiveAnswer(first, b"1"))
     told = stage.said_of(stage.step(UnregisterQuestion("load")), Type.ANSWER)
-    responses = [contents.take_response(message.content) for _, message in told]
+    responses = [payloads.take_response(message.content) for _, message in told]
     assert responses == [Response(second, 0, False, b"")], "the other one was answered"
     [(_, late)] = stage.said_of(stage.tell(partner, asked[2]), Type.ANSWER)
-    assert not contents.take_response(late.content).known
+    assert not payloads.take_response(late.content).known
     assert stage.said(stage.step(GiveAnswer(second, b"2"))) == []
 
 

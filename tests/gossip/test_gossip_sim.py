@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from chaplain.sim.bugs.gossip import BUGS
-from chaplain.sim.gossip_scale import main, measure_silence, measure_spread
-from chaplain.sim.planted import judge
-from chaplain.sim.runner import run_seed
+from simulator.gossip_scale import main, measure_silence, measure_spread
+from simulator.mutate import judge
+from simulator.mutations.gossip import BUGS
+from simulator.runner import run_seed
 
 
 @pytest.mark.parametrize("mode", ["safety", "liveness"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaplain.gossip.failure_detector import Move, Suspicion
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
-from chaplain.gossip.suspicion import Move, Suspicion
 
 SETTINGS = GossipSettings()
 T = SETTINGS.silence_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from simulator.adapters.gossip_mesh import World
 
 from chaplain.gossip.events import (
     Ask,
@@ -17,9 +18,8 @@ from chaplain.gossip.events import (
     State,
 )
 from chaplain.gossip.settings import MILLISECOND_NS, SECOND_NS, GossipSettings
-from chaplain.link.keyring import key_id_of
+from chaplain.link.auth.keyring import key_id_of
 from chaplain.mesh.events import Exited
-from chaplain.sim.gossip_world import World
 
 T_NS = GossipSettings().silence_ns
 ALL_FIVE = (0, 1, 2, 3, 4)

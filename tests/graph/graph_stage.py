@@ -8,21 +8,23 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from simulator.world.disk import apply
+
 from chaplain.core import Drained, Persist, Persisted, Requested, Settled, Woken
 from chaplain.gossip.events import Member, MemberChanged, State, Told
-from chaplain.graph import messages, requests
 from chaplain.graph.core import GraphCore
-from chaplain.graph.event import Draft, Event, Link, sign
-from chaplain.graph.graph_events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked, holds
-from chaplain.graph.messages import GraphMessage
-from chaplain.graph.requests import Append, Appended, Page, ReadArrivals, ReadSnapshot, decode_answer
+from chaplain.graph.events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked, holds
+from chaplain.graph.messages import client
+from chaplain.graph.messages import peer as messages
+from chaplain.graph.messages.client import Append, Appended, Page, ReadArrivals, ReadSnapshot, decode_answer
+from chaplain.graph.messages.event import Draft, Event, Link, sign
+from chaplain.graph.messages.peer import GraphMessage
 from chaplain.graph.settings import MILLISECOND, SECOND, GraphSettings
-from chaplain.graph.store import events_at
+from chaplain.graph.storage.store import events_at
+from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
-from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.segment.layout import parse_name
-from chaplain.sim.disk import apply
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -202,9 +204,9 @@ class Stage:
         assert not settled.kind, settled.reason
         return decode_answer(settled.payload, Appended).id
 
-    def ask(self, number: int, request: requests.GraphRequest, payload: bytes = b"") -> Settled:
+    def ask(self, number: int, request: client.GraphRequest, payload: bytes = b"") -> Settled:
         self._calls += 1
-        self.nodes[number].step(self.now_ns, Requested(self._calls, "ann", requests.encode(request), payload))
+        self.nodes[number].step(self.now_ns, Requested(self._calls, "ann", client.encode(request), payload))
         return self.nodes[number].settled[self._calls]
 
     def pages(self, number: int, request: ReadSnapshot | ReadArrivals) -> Page:

@@ -10,8 +10,8 @@ from graph_stage import CLUSTER, START_NS, Stage, identity, make, peer
 
 from chaplain.core import Report
 from chaplain.errors import Malformed
-from chaplain.graph.event import PARENTS_MAX, Draft, Event, Link, confirm_label, decode, sign
-from chaplain.graph.messages import FIRST, Confirmation, Events, Fetch, GetData, Inv, Item, Leaves, SyncEvent
+from chaplain.graph.messages.event import PARENTS_MAX, Draft, Event, Link, confirm_label, decode, sign
+from chaplain.graph.messages.peer import FIRST, Confirmation, Events, Fetch, GetData, Inv, Item, Leaves, SyncEvent
 from chaplain.graph.settings import SECOND
 
 ROGUE = 3

@@ -8,8 +8,8 @@ from graph_stage import START_NS, Node, Stage, identity, left, make
 
 from chaplain.core import Woken
 from chaplain.gossip.events import Member, MemberChanged, State
-from chaplain.graph.event import confirm_label
-from chaplain.graph.messages import Confirmation, Events, Inv, Item
+from chaplain.graph.messages.event import confirm_label
+from chaplain.graph.messages.peer import Confirmation, Events, Inv, Item
 from chaplain.graph.settings import SECOND
 
 

@@ -8,8 +8,8 @@ from graph_stage import CLUSTER, identity, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaplain.graph.event import Draft, Event, Link, sign
-from chaplain.graph.ids import IdTable
+from chaplain.graph.messages.event import Draft, Event, Link, sign
+from chaplain.graph.messages.ids import IdTable
 from chaplain.graph.model import Model
 
 

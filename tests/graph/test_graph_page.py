@@ -12,10 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.errors import Malformed
-from chaplain.graph import messages
-from chaplain.graph.event import CONTENT_BYTES_MAX, Draft, Link, confirm_label, decode, event_label, sign, signed_part
-from chaplain.graph.messages import Confirmation, Events, Fetch, Fetched, GetData, Inv, Item, Leaves, SyncEvent
-from chaplain.link.identity import Identity, verify
+from chaplain.graph.messages import peer
+from chaplain.graph.messages.event import (
+    CONTENT_BYTES_MAX,
+    Draft,
+    Link,
+    confirm_label,
+    decode,
+    event_label,
+    sign,
+    signed_part,
+)
+from chaplain.graph.messages.peer import Confirmation, Events, Fetch, Fetched, GetData, Inv, Item, Leaves, SyncEvent
+from chaplain.link.auth.identity import Identity, verify
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol" / "graph.md").read_text()
 NODE = Identity(bytes(range(32)))
@@ -29,7 +38,7 @@ def examples(heading: str) -> list[bytes]:
 FIRST, SECOND_EVENT = map(decode, examples("Event"))
 WORD = NODE.sign(confirm_label("demo"), FIRST.id)
 MESSAGES = {
-    "EVENTS": Events((Item(FIRST.raw, ((NODE.key, WORD),)),), messages.FIRST),
+    "EVENTS": Events((Item(FIRST.raw, ((NODE.key, WORD),)),), peer.FIRST),
     "INV": Inv("notes", (Confirmation(NODE.key, FIRST.id, WORD),)),
     "GETDATA": GetData("notes", (FIRST.id,)),
     "SYNC": SyncEvent((Leaves("notes", 0, 1, (FIRST.id,)),)),
@@ -53,8 +62,8 @@ def test_the_events_on_the_page():
 def test_the_messages_on_the_page(name):
     found = examples(name)
     body, payload = found[0], found[1] if len(found) > 1 else b""
-    assert messages.decode(body, payload) == MESSAGES[name]
-    assert messages.encode(MESSAGES[name]) == (body, payload)
+    assert peer.decode(body, payload) == MESSAGES[name]
+    assert peer.encode(MESSAGES[name]) == (body, payload)
 
 
 links = st.builds(Link, st.binary(min_size=32, max_size=32).filter(any), st.integers(0, 2**32 - 2))

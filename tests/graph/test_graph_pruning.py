@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from graph_stage import Stage, left, make, peer
 
-from chaplain.graph.event import decode
-from chaplain.graph.messages import Events, Item, Leaves, SyncEvent
-from chaplain.graph.requests import ReadArrivals, ReadSnapshot
+from chaplain.graph.messages.client import ReadArrivals, ReadSnapshot
+from chaplain.graph.messages.event import decode
+from chaplain.graph.messages.peer import Events, Item, Leaves, SyncEvent
 from chaplain.graph.settings import MILLISECOND, SECOND
 
 KEEP = 40

@@ -6,14 +6,14 @@ import dataclasses
 from functools import partial
 
 import pytest
+from simulator import mutate
+from simulator.runner import run_seed, total
+from simulator.workloads import graph
 
-from chaplain.graph.intake import Intake
+from chaplain.graph.admission import Intake
 from chaplain.graph.settings import SECOND, GraphSettings
-from chaplain.sim import planted
-from chaplain.sim.runner import run_seed, total
-from chaplain.sim.workloads import graph
 
-BUGS = {bug.name: bug for bug in planted.bugs("graph")}
+BUGS = {bug.name: bug for bug in mutate.bugs("graph")}
 QUICK = ("order by arrival within a height", "forget what was read")
 
 
@@ -47,5 +47,5 @@ def test_there_are_enough_bugs():
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_caught(name):
-    verdict = planted.judge("graph", dataclasses.replace(BUGS[name], seeds=2))
+    verdict = mutate.judge("graph", dataclasses.replace(BUGS[name], seeds=2))
     assert verdict.ok, verdict.detail

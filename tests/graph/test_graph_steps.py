@@ -6,9 +6,10 @@ import pytest
 from graph_stage import START_NS, Node, Stage, identity, make
 
 from chaplain.core import Halt, PersistFailed, Report, Requested, Withdrawn, Woken
-from chaplain.graph import requests
-from chaplain.graph.event import confirm_label, decode
-from chaplain.graph.messages import (
+from chaplain.graph.messages import client
+from chaplain.graph.messages.client import Append, ReadArrivals, ReadSnapshot, decode_request
+from chaplain.graph.messages.event import confirm_label, decode
+from chaplain.graph.messages.peer import (
     AGAIN,
     FIRST,
     Confirmation,
@@ -21,7 +22,6 @@ from chaplain.graph.messages import (
     Leaves,
     SyncEvent,
 )
-from chaplain.graph.requests import Append, ReadArrivals, ReadSnapshot, decode_request
 from chaplain.graph.settings import MILLISECOND, SECOND
 
 
@@ -30,7 +30,7 @@ def test_an_append_is_acknowledged_and_broadcast_only_when_it_is_on_disk():
     node.enter(2, 3)
     node.heard()
     node.stalled = True
-    node.step(START_NS, Requested(1, "ann", requests.encode(Append("notes")), b"hello"))
+    node.step(START_NS, Requested(1, "ann", client.encode(Append("notes")), b"hello"))
     assert not node.settled
     assert not node.heard()
     node.step(START_NS, node.synced())
@@ -335,20 +335,18 @@ def test_a_follower_waits_for_news_and_for_a_node_that_is_behind():
     assert [decode(row.raw).id for row in page.rows] == [first]
     node = stage.nodes[1]
     again = ReadArrivals("notes", leaves=(first,), log=page.log, position=page.position, wait_ns=SECOND)
-    node.step(stage.now_ns, Requested(77, "bob", requests.encode(again), b""))
+    node.step(stage.now_ns, Requested(77, "bob", client.encode(again), b""))
     assert 77 not in node.settled
     second = stage.append(1, b"2")
-    assert [decode(row.raw).id for row in requests.decode_answer(node.settled[77].payload, requests.Page).rows] == [
-        second
-    ]
+    assert [decode(row.raw).id for row in client.decode_answer(node.settled[77].payload, client.Page).rows] == [second]
     # Elsewhere neither has arrived yet: what is known there is nothing, and more to come.
-    elsewhere = requests.encode(ReadArrivals("notes", leaves=(second,), log=page.log, position=2, wait_ns=SECOND))
+    elsewhere = client.encode(ReadArrivals("notes", leaves=(second,), log=page.log, position=2, wait_ns=SECOND))
     stage.nodes[3].step(stage.now_ns, Requested(78, "bob", elsewhere, b""))
     assert 78 not in stage.nodes[3].settled
     stage.run(20 * MILLISECOND)
     third = stage.append(2, b"3")
     stage.run(20 * MILLISECOND)
-    rows = requests.decode_answer(stage.nodes[3].settled[78].payload, requests.Page).rows
+    rows = client.decode_answer(stage.nodes[3].settled[78].payload, client.Page).rows
     assert [decode(row.raw).id for row in rows] == [third]
 
 
@@ -356,7 +354,7 @@ def test_a_withdrawn_call_is_not_answered():
     stage = Stage(1)
     stage.append(1, b"1")
     node = stage.nodes[1]
-    body = requests.encode(ReadArrivals("notes", log=node.core.common.log, position=1, wait_ns=SECOND))
+    body = client.encode(ReadArrivals("notes", log=node.core.common.log, position=1, wait_ns=SECOND))
     node.step(stage.now_ns, Requested(5, "bob", body, b""))
     node.step(stage.now_ns, Withdrawn(5))
     stage.append(1, b"2")
@@ -380,7 +378,7 @@ def test_a_bad_name_is_refused(stream):
     [
         *({name: number} for name in ("position", "wait_ns") for number in (-1, -(1 << 62), 1 << 63)),
         {"leaves": (b"short",)},
-        {"leaves": (bytes(32),) * (requests.FRONTIER_MAX + 1)},
+        {"leaves": (bytes(32),) * (client.FRONTIER_MAX + 1)},
         {"log": bytes(17)},
     ],
 )
@@ -406,7 +404,7 @@ def test_too_many_streams_are_refused():
 
 def test_requests_are_read_back():
     for request in (Append("s"), ReadSnapshot("s", True, (b"x" * 32,)), ReadArrivals("s", False, (), b"l", 4, 5)):
-        assert decode_request(requests.encode(request)) == request
+        assert decode_request(client.encode(request)) == request
 
 
 def test_a_node_that_is_behind_leaves_the_reader_where_it_was():

@@ -7,12 +7,16 @@ from collections import deque
 from hashlib import sha256
 
 from requests_stage import ADMIN, ADMIN_ACL, CLUSTER, NODES, founding, lease
+from simulator.world.disk import apply
 
 from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
 from chaplain.gossip.events import Assembled
-from chaplain.journal import client_messages
-from chaplain.journal.checkpoint import checkpoint_name
-from chaplain.journal.client_messages import (
+from chaplain.journal.consensus.events import LogRead, ReadLog, Role, RoleChanged, Started
+from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.core import JournalCore
+from chaplain.journal.events import Admitted, Told, Verified, Verify
+from chaplain.journal.messages import client as client_messages
+from chaplain.journal.messages.client import (
     ClientMessage,
     Decided,
     NodeMessage,
@@ -22,21 +26,17 @@ from chaplain.journal.client_messages import (
     SubmitPetition,
     Write,
 )
-from chaplain.journal.cluster_message import ConfigEntry, genesis
-from chaplain.journal.core import JournalCore
-from chaplain.journal.founding import Policy
-from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.journal_events import Admitted, Told, Verified, Verify
-from chaplain.journal.journal_settings import JournalSettings
-from chaplain.journal.log import jot_name, records_between, standing_name
-from chaplain.journal.order_events import LogRead, ReadLog, Role, RoleChanged, Started
-from chaplain.journal.order_settings import OrderSettings
-from chaplain.journal.signing import Wrapping, holds
+from chaplain.journal.messages.cluster import ConfigEntry, genesis
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.signing import Wrapping, holds
+from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.settings import JournalSettings
+from chaplain.journal.snapshots.checkpoint import checkpoint_name
+from chaplain.journal.storage.log import jot_name, records_between, standing_name
+from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
-from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.segment.layout import parse_name
-from chaplain.sim.disk import apply
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 

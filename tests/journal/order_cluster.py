@@ -6,11 +6,13 @@ from collections import deque
 from hashlib import sha256
 from random import Random
 
+from simulator.adapters.consensus_node import Tape, identity_of, segments_of
+from simulator.world.disk import apply
+
 from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
-from chaplain.journal.cluster_message import Reference, genesis
-from chaplain.journal.election_proof import Candidacy, sign_vote
-from chaplain.journal.log import jot_name, records_between, standing_name
-from chaplain.journal.order_events import (
+from chaplain.journal.consensus.core import SerializerCore
+from chaplain.journal.consensus.election_proof import Candidacy, sign_vote
+from chaplain.journal.consensus.events import (
     Agreed,
     LogRead,
     NeedPayload,
@@ -23,11 +25,10 @@ from chaplain.journal.order_events import (
     Started,
     Tell,
 )
-from chaplain.journal.order_message import ElectionProof, OrderMessage, decode, encode
-from chaplain.journal.order_settings import OrderSettings
-from chaplain.journal.serializer import SerializerCore
-from chaplain.sim.disk import apply
-from chaplain.sim.order_node import Tape, identity_of, segments_of
+from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.messages.cluster import Reference, genesis
+from chaplain.journal.messages.consensus import ElectionProof, OrderMessage, decode, encode
+from chaplain.journal.storage.log import jot_name, records_between, standing_name
 
 MILLISECOND = 10**6
 SECOND = 10**9

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from order_cluster import Cluster, Desk
 
-from chaplain.journal.order_events import Role
-from chaplain.journal.standing import State, decode_standing
+from chaplain.journal.consensus.events import Role
+from chaplain.journal.consensus.hard_state import State, decode_standing
 from chaplain.segment.header import read_headers
 from chaplain.segment.scan import scan
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from chaplain.journal import config_message, ingest_message
-from chaplain.journal.client_messages import Run
-from chaplain.journal.cluster_message import (
+from simulator.actors import journal_clients
+
+from chaplain.journal.consensus.events import Settled
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages import config, ingest
+from chaplain.journal.messages.client import Run
+from chaplain.journal.messages.cluster import (
     Body,
     ConfigEntry,
     DataEntry,
@@ -17,17 +21,14 @@ from chaplain.journal.cluster_message import (
     encode_body,
     genesis,
 )
-from chaplain.journal.config_message import ConfigMessage, LeaseLane, acl_id, entry_type_of, stage_of
-from chaplain.journal.decided import ConfigVerdict, Executed, PackVerdict
-from chaplain.journal.epochs import token_of
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.founding import Founding, FoundingClient, Member, Policy
-from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.order_events import Settled
-from chaplain.journal.signing import SLOT_BYTES, SignatureType, Wrapping, seal_pack, sign_pack
-from chaplain.link.identity import Identity
+from chaplain.journal.messages.config import ConfigMessage, LeaseLane, acl_id, entry_type_of, stage_of
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, Wrapping, seal_pack, sign_pack
+from chaplain.journal.model.bootstrap import Founding, FoundingClient, Member, Policy
+from chaplain.journal.model.epochs import token_of
+from chaplain.journal.model.results import ConfigVerdict, Executed, PackVerdict
+from chaplain.link.auth.identity import Identity
 from chaplain.segment.pack import Pack, encode_pack
-from chaplain.sim import journal_clients
 
 CLUSTER = "stage"
 ADMIN = Identity(b"a" * 32)
@@ -101,7 +102,7 @@ def petition(
     nonce: bytes = b"n" * 16,
     epoch: bytes = FIRST_EPOCH,
 ) -> ConfigEntry:
-    data = config_message.sign(message, CLUSTER, acl, nonce, signer, epoch=epoch)
+    data = config.sign(message, CLUSTER, acl, nonce, signer, epoch=epoch)
     return ConfigEntry(entry_type_of(message), stage_of(message), data)
 
 
@@ -121,8 +122,8 @@ class Prefix:
     def ingest(self, entries: Sequence[IngestEntry], node: int = 1) -> tuple[DataEntry, bytes]:
         index = self._indexes[node] = self._indexes.get(node, 0) + 1
         reference = Reference(node, 1, index)
-        payload = ingest_message.encode(reference, entries)
-        return DataEntry(reference, ingest_message.digest_of(payload)), payload
+        payload = ingest.encode(reference, entries)
+        return DataEntry(reference, ingest.digest_of(payload)), payload
 
     def order(
         self,

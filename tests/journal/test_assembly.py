@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from chaplain.errors import Malformed
-from chaplain.journal.assembly import CHANGES_KEPT, Assembly, Placed, founded, open_change, take_step
-from chaplain.journal.config_message import acl_id
-from chaplain.journal.node_message import (
+from chaplain.journal.messages.config import acl_id
+from chaplain.journal.messages.membership import (
     AddNode,
     EntryType,
     NewSet,
@@ -25,9 +24,10 @@ from chaplain.journal.node_message import (
     encode_step,
     is_opening,
 )
-from chaplain.journal.quorum import Quorum
-from chaplain.journal.reason import Reason
-from chaplain.link.identity import Identity
+from chaplain.journal.model.cluster_config import CHANGES_KEPT, Assembly, Placed, founded, open_change, take_step
+from chaplain.journal.model.quorum import Quorum
+from chaplain.journal.model.reason import Reason
+from chaplain.link.auth.identity import Identity
 from chaplain.wire.primitives import Cursor
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "configuration.md"

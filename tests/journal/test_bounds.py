@@ -5,8 +5,8 @@ from __future__ import annotations
 from journal_stage import SEGMENT_BYTES, Client, Cluster, segments_of
 from requests_stage import pack
 
-from chaplain.journal.client_messages import NotWritten, Open, Opened
-from chaplain.journal.log_records import is_message
+from chaplain.journal.messages.client import NotWritten, Open, Opened
+from chaplain.journal.storage.records import is_message
 from chaplain.segment.header import read_headers
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.scan import scan

@@ -14,32 +14,33 @@ from requests_stage import BOB, Stage, petition
 from chaplain.core import Halt, Persist, Replace
 from chaplain.errors import Malformed
 from chaplain.executor.statement import SQL_TYPE
-from chaplain.journal import checkpoint, peer_messages
-from chaplain.journal.adoption import Adoption
-from chaplain.journal.archive import LOOK_NS, Archive
-from chaplain.journal.cluster_message import Reference
-from chaplain.journal.config_message import MakeCheckpoint, encode_fields
-from chaplain.journal.covering import Covering
-from chaplain.journal.decided import Executed, StreamVerdict
-from chaplain.journal.facts import Held, Staged
-from chaplain.journal.holding import Holding
-from chaplain.journal.journal_events import ToPeer
-from chaplain.journal.peer_messages import AskState, Covered, StatePiece
-from chaplain.journal.places import Places, Stretch
-from chaplain.journal.reading import StreamIndex
-from chaplain.journal.request import STATEMENTS
-from chaplain.journal.retention import NOBODY, Rules, droppable, first_needed
-from chaplain.journal.returning import RETURN_NS
-from chaplain.journal.shelf import Shelf
-from chaplain.journal.state import State, load
-from chaplain.journal.verdict import Reason
+from chaplain.journal.clients.subscriptions import StreamIndex
+from chaplain.journal.consensus.payload_queue import Shelf
+from chaplain.journal.events import ToPeer
+from chaplain.journal.execution.staged_packs import Holding
+from chaplain.journal.execution.state import State, load
+from chaplain.journal.messages import peer
+from chaplain.journal.messages.cluster import Reference
+from chaplain.journal.messages.config import MakeCheckpoint, encode_fields
+from chaplain.journal.messages.peer import AskState, Covered, StatePiece
+from chaplain.journal.messages.write_request import STATEMENTS
+from chaplain.journal.model.records import Held, Staged
+from chaplain.journal.model.results import Executed, StreamVerdict
+from chaplain.journal.snapshots import checkpoint
+from chaplain.journal.snapshots.checkpointer import LOOK_NS, Archive
+from chaplain.journal.snapshots.install import Adoption
+from chaplain.journal.snapshots.lagging_members import RETURN_NS
+from chaplain.journal.snapshots.retention import NOBODY, Rules, droppable, first_needed
+from chaplain.journal.snapshots.service import Covering
+from chaplain.journal.storage.segment_index import Places, Stretch
+from chaplain.journal.storage.verdict import Reason
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "checkpoints.md"
 EXAMPLES = {
     "fields": encode_fields(MakeCheckpoint(1000)),
     "file": checkpoint.encode(checkpoint.make(7, b"state", 3)),
-    "covered": peer_messages.encode(Covered(7, bytes(range(32)), 5, 3, 9, confirmed=True))[0],
-    "ask": peer_messages.encode(AskState(7, 5))[0],
+    "covered": peer.encode(Covered(7, bytes(range(32)), 5, 3, 9, confirmed=True))[0],
+    "ask": peer.encode(AskState(7, 5))[0],
 }
 
 
@@ -52,7 +53,7 @@ def test_the_page_shows_these_octets(name: str) -> None:
 
 def test_what_is_said_is_read_back() -> None:
     for message in (Covered(7, bytes(32), 5, 3, 9, confirmed=False), AskState(1, 2), StatePiece(1, 2, b"octets")):
-        assert peer_messages.decode(*peer_messages.encode(message)) == message
+        assert peer.decode(*peer.encode(message)) == message
 
 
 def test_a_file_with_one_wrong_bit_is_none() -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from simulator import mutate
+from simulator.runner import run_seed, total
 
-from chaplain.sim import planted
-from chaplain.sim.runner import run_seed, total
-
-BUGS = {bug.name: bug for bug in planted.bugs("config")}
+BUGS = {bug.name: bug for bug in mutate.bugs("config")}
 QUICK = ("the old set counts alone until confirm", "confirm without implement", "the same set is implemented")
 
 
@@ -24,5 +23,5 @@ def test_seeds():
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_caught(name):
-    verdict = planted.judge("config", dataclasses.replace(BUGS[name], seeds=20))
+    verdict = mutate.judge("config", dataclasses.replace(BUGS[name], seeds=20))
     assert verdict.ok, verdict.detail

@@ -7,9 +7,9 @@ import pytest
 from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, FIRST_EPOCH, WRAPPING, Stage, lease, pack, petition
 
 from chaplain.errors import Malformed
-from chaplain.journal import config_message
-from chaplain.journal.cluster_message import ConfigEntry
-from chaplain.journal.config_message import (
+from chaplain.journal.messages import config
+from chaplain.journal.messages.cluster import ConfigEntry
+from chaplain.journal.messages.config import (
     NO_ACL,
     AddIdentity,
     EntryType,
@@ -20,11 +20,11 @@ from chaplain.journal.config_message import (
     RetireLane,
     acl_id,
 )
-from chaplain.journal.facts import Client, Status
-from chaplain.journal.founding import Policy
-from chaplain.journal.signing import SignatureType
-from chaplain.journal.verdict import Reason
-from chaplain.link.identity import Identity
+from chaplain.journal.messages.signing import SignatureType
+from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.records import Client, Status
+from chaplain.journal.storage.verdict import Reason
+from chaplain.link.auth.identity import Identity
 from chaplain.rights import may_read, may_write
 
 EVE = Identity(b"e" * 32)
@@ -111,7 +111,7 @@ def test_signatures_are_checked_and_cover_everything():
             Reason.UNKNOWN_TYPE,
             Reason.UNKNOWN_SIGNER,
         )
-    foreign = config_message.sign(add(), "other", ADMIN_ACL, b"n" * 16, ADMIN, epoch=FIRST_EPOCH)
+    foreign = config.sign(add(), "other", ADMIN_ACL, b"n" * 16, ADMIN, epoch=FIRST_EPOCH)
     assert reason(stage, ConfigEntry(EntryType.ADD_CLIENT, 0, foreign)) is Reason.SIGNATURE
     assert len(stage.execution.state.clients) == 1
 
@@ -120,13 +120,13 @@ def test_a_petition_of_one_type_is_none_of_another():
     """Remove Client and the beginning of Fence have the same fields: the type is signed, too."""
     stage = Stage()
     lane = stage.lane()
-    covered = config_message.encode_fields(FenceLane(lane)) + ADMIN_ACL + b"n" * 16
+    covered = config.encode_fields(FenceLane(lane)) + ADMIN_ACL + b"n" * 16
     fenced = petition(FenceLane(lane))
     assert fenced.data.startswith(covered)
-    stolen = config_message.decode(EntryType.FENCE_CLIENT, 0, fenced.data)
+    stolen = config.decode(EntryType.FENCE_CLIENT, 0, fenced.data)
     changed = msgspec.structs.replace(stolen, message=ReleaseLane(lane))
-    assert config_message.signature_holds(stolen, CLUSTER, ADMIN.key)
-    assert not config_message.signature_holds(changed, CLUSTER, ADMIN.key)
+    assert config.signature_holds(stolen, CLUSTER, ADMIN.key)
+    assert not config.signature_holds(changed, CLUSTER, ADMIN.key)
 
 
 def test_names_and_keys_are_taken_while_active():
@@ -258,16 +258,16 @@ def test_entries_that_nobody_understands_are_void():
 )
 def test_messages_go_through_octets(message):
     entry = petition(message)
-    decoded = config_message.decode(entry.entry_type, entry.stage, entry.data)
+    decoded = config.decode(entry.entry_type, entry.stage, entry.data)
     assert (decoded.message, decoded.signer, decoded.nonce) == (message, ADMIN_ACL, b"n" * 16)
-    assert config_message.signature_holds(decoded, CLUSTER, ADMIN.key)
+    assert config.signature_holds(decoded, CLUSTER, ADMIN.key)
     for end in range(len(entry.data)):
         with pytest.raises(Malformed):
-            config_message.decode(entry.entry_type, entry.stage, entry.data[:end])
+            config.decode(entry.entry_type, entry.stage, entry.data[:end])
 
 
 def test_remove_client_names_something():
     for message in (RemoveIdentity(NO_ACL), ReleaseLane(0)):
         entry = petition(message)
         with pytest.raises(Malformed, match="or both"):
-            config_message.decode(entry.entry_type, 0, entry.data)
+            config.decode(entry.entry_type, 0, entry.data)

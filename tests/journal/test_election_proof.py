@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 from order_cluster import Cluster, Desk, election_proof, vote
+from simulator.adapters.consensus_node import identity_of
 
-from chaplain.journal import unconfirmed
-from chaplain.journal.cluster_message import Body, chain_hash, encode_body, genesis
-from chaplain.journal.election_proof import Candidacy, sign_vote
-from chaplain.journal.node_message import EntryType, NewSet, Stage, encode_fields
-from chaplain.journal.order_events import ConfigOffered, PeerDown, Role
-from chaplain.journal.order_message import (
+from chaplain.journal.consensus import unconfirmed
+from chaplain.journal.consensus.election_proof import Candidacy, sign_vote
+from chaplain.journal.consensus.events import ConfigOffered, PeerDown, Role
+from chaplain.journal.messages.cluster import Body, chain_hash, encode_body, genesis
+from chaplain.journal.messages.consensus import (
     KNOWN_AGREED,
     Acknowledge,
     AskVote,
@@ -30,8 +30,8 @@ from chaplain.journal.order_message import (
     Supply,
     Vote,
 )
-from chaplain.journal.roster import Roster
-from chaplain.sim.order_node import identity_of
+from chaplain.journal.messages.membership import EntryType, NewSet, Stage, encode_fields
+from chaplain.journal.storage.last_known_members import Roster
 
 LIAR = 4
 
@@ -266,7 +266,7 @@ def test_lost_proof_is_shown_again_with_the_next_heartbeats() -> None:
 def test_proof_is_checked_once_in_a_regime(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     desk, master = cluster[followers(cluster)[0]], cluster.master()
     checks: list[object] = []
-    monkeypatch.setattr("chaplain.journal.election_proof.verify", lambda *said: checks.append(said))
+    monkeypatch.setattr("chaplain.journal.consensus.election_proof.verify", lambda *said: checks.append(said))
     for _ in range(3):
         desk.hear(master.node, master.core._election.proof())
         cluster.arrive()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from requests_stage import ADMIN_ACL, BOB, FIRST_EPOCH, Stage, founding, lease, pack, petition
 
-from chaplain.journal.cluster_message import ConfigEntry
-from chaplain.journal.config_message import (
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.cluster import ConfigEntry
+from chaplain.journal.messages.config import (
     EPOCH_BYTES,
     AddIdentity,
     FenceLane,
@@ -16,13 +17,12 @@ from chaplain.journal.config_message import (
     RemoveIdentity,
     RetireLane,
 )
-from chaplain.journal.decided import ConfigVerdict
-from chaplain.journal.epochs import EpochBounds, token_of
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.founding import Policy
-from chaplain.journal.node_message import AddNode, EntryType, NewSet, RemoveNode, Step, encode_step
-from chaplain.journal.node_message import Stage as St
-from chaplain.journal.reason import Reason
+from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode, Step, encode_step
+from chaplain.journal.messages.membership import Stage as St
+from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.epochs import EpochBounds, token_of
+from chaplain.journal.model.reason import Reason
+from chaplain.journal.model.results import ConfigVerdict
 
 KEPT, MESSAGES, REQUESTS = 3, 10, 4
 SHORT = Policy(epochs=EpochBounds(KEPT, MESSAGES, REQUESTS))

@@ -17,15 +17,15 @@ from requests_stage import (
     sealed_pack,
 )
 
-from chaplain.journal.cluster_message import DataEntry, Reference
-from chaplain.journal.config_message import AddIdentity, FenceLane, RemoveIdentity
-from chaplain.journal.decided import DataVerdict
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.facts import Status
-from chaplain.journal.founding import Policy
-from chaplain.journal.ingest_message import IngestEntry, digest_of
-from chaplain.journal.signing import SignatureType
-from chaplain.journal.verdict import Reason
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.cluster import DataEntry, Reference
+from chaplain.journal.messages.config import AddIdentity, FenceLane, RemoveIdentity
+from chaplain.journal.messages.ingest import IngestEntry, digest_of
+from chaplain.journal.messages.signing import SignatureType
+from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.records import Status
+from chaplain.journal.model.results import DataVerdict
+from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import NO_OFFSET
 
 

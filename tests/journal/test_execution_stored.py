@@ -19,12 +19,12 @@ from requests_stage import (
 )
 
 from chaplain.errors import Malformed
-from chaplain.journal import verdict
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.founding import Policy
-from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.state import load, stream_genesis, stream_hash
-from chaplain.journal.verdict import Reason
+from chaplain.journal.execution.state import load, stream_genesis, stream_hash
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.storage import verdict
+from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.arrow import to_record_batches
 from chaplain.segment.pack import stated_digest
 from chaplain.segment.record import Kind
@@ -114,7 +114,7 @@ def test_a_replay_from_disk_needs_no_signatures(monkeypatch):
     for message in stage.prefix.messages:
         stored.append(writer.preview(message.body, message.payloads).parts)
         writer.settle(message)
-    monkeypatch.setattr("chaplain.journal.execution.holds", lambda check: pytest.fail("checked again"))
+    monkeypatch.setattr("chaplain.journal.execution.state_machine.holds", lambda check: pytest.fail("checked again"))
     for message, parts in zip(stage.prefix.messages, stored, strict=True):
         assert reader.payloads(message.body, parts) == message.payloads
         reader.settle(message)
@@ -125,10 +125,12 @@ def test_what_was_learned_is_not_checked_again_and_only_that(monkeypatch):
     checked = []
     stage = Stage()
     lane = stage.lane()
-    from chaplain.journal import execution
+    from chaplain.journal.execution import state_machine
 
-    real = execution.holds
-    monkeypatch.setattr("chaplain.journal.execution.holds", lambda check: checked.append(1) or real(check))
+    real = state_machine.holds
+    monkeypatch.setattr(
+        "chaplain.journal.execution.state_machine.holds", lambda check: checked.append(1) or real(check)
+    )
     entry, payload = stage.prefix.ingest([pack(lane, 1), pack(lane, 2, signer=BOB)])
     stage.execution.learn(entry.digest, (True, False))
     stage.prefix.order([(entry, payload)])

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from requests_stage import ADMIN_ACL, Stage, pack
 
-from chaplain.journal import set_hash
-from chaplain.journal.facts import Lane, Tail
-from chaplain.journal.set_hash import PENDING_MAX, MappingHash, SetHash
-from chaplain.journal.state import State, load
+from chaplain.journal.execution.state import State, load
+from chaplain.journal.model import set_hash
+from chaplain.journal.model.records import Lane, Tail
+from chaplain.journal.model.set_hash import PENDING_MAX, MappingHash, SetHash
 
 keys = st.integers(0, 40)
 changes = st.lists(st.tuples(keys, st.none() | st.integers(0, 3)), max_size=120)

@@ -9,15 +9,15 @@ import pytest
 from journal_stage import Client, Cluster
 from requests_stage import NODES, founding, pack, petition
 
-from chaplain.journal.adoption import Adoption
-from chaplain.journal.assembly import Assembly, open_change
-from chaplain.journal.client_messages import Ended, Open, Opened, Read
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.node_message import AddNode, EntryType, NewSet, RemoveNode
-from chaplain.journal.order_message import Acknowledge, Propose, decode
-from chaplain.journal.peer_messages import AskState, Covered, Order
-from chaplain.journal.peer_messages import decode as decode_peer
-from chaplain.journal.reason import Reason
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.client import Ended, Open, Opened, Read
+from chaplain.journal.messages.consensus import Acknowledge, Propose, decode
+from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode
+from chaplain.journal.messages.peer import AskState, Covered, Order
+from chaplain.journal.messages.peer import decode as decode_peer
+from chaplain.journal.model.cluster_config import Assembly, open_change
+from chaplain.journal.model.reason import Reason
+from chaplain.journal.snapshots.install import Adoption
 
 SERIALIZERS, HOLDERS = (1, 2, 3), (4, 5)
 SECOND = 10**9

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from simulator import mutate
+from simulator.runner import run_seed, total
 
-from chaplain.sim import planted
-from chaplain.sim.runner import run_seed, total
-
-BUGS = {bug.name: bug for bug in planted.bugs("indexonly")}
+BUGS = {bug.name: bug for bug in mutate.bugs("indexonly")}
 QUICK = (
     "order before the copies are there",
     "count a copy that is not synced",
@@ -27,5 +26,5 @@ def test_seeds():
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_caught(name):
-    verdict = planted.judge("indexonly", dataclasses.replace(BUGS[name], seeds=20))
+    verdict = mutate.judge("indexonly", dataclasses.replace(BUGS[name], seeds=20))
     assert verdict.ok, verdict.detail

@@ -11,15 +11,9 @@ from requests_stage import ADMIN_ACL, BOB, CLUSTER, Stage, lease, pack
 
 from chaplain.core import Drained, Persist, Persisted, Replace, Report, Woken
 from chaplain.errors import Malformed
-from chaplain.journal import ingest, ingest_message, peer_messages
-from chaplain.journal.cellar import Cellar, Reach
-from chaplain.journal.checking import Checking
-from chaplain.journal.client_messages import GoBack, NotWritten, Receipts
-from chaplain.journal.cluster_message import Reference, genesis
-from chaplain.journal.credit import CreditBook
-from chaplain.journal.ingest import IngestCore
-from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.journal_events import (
+from chaplain.journal.consensus.events import NeedPayload, PayloadArrived, PeerDown, PeerUp, Started
+from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.events import (
     AckCame,
     Ordered,
     PackWritten,
@@ -32,11 +26,19 @@ from chaplain.journal.journal_events import (
     Verified,
     Verify,
 )
-from chaplain.journal.journal_settings import JournalSettings
-from chaplain.journal.order_events import NeedPayload, PayloadArrived, PeerDown, PeerUp, Started
-from chaplain.journal.order_settings import OrderSettings
-from chaplain.journal.peer_messages import Ack, AskPayload, PassPetition, Payload
-from chaplain.journal.signing import Check, holds
+from chaplain.journal.ingest import core
+from chaplain.journal.ingest.core import IngestCore
+from chaplain.journal.ingest.flow_control import CreditBook
+from chaplain.journal.ingest.payload_cache import Cellar, Reach
+from chaplain.journal.ingest.signature_queue import Checking
+from chaplain.journal.messages import ingest as ingest_message
+from chaplain.journal.messages import peer
+from chaplain.journal.messages.client import GoBack, NotWritten, Receipts
+from chaplain.journal.messages.cluster import Reference, genesis
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.peer import Ack, AskPayload, PassPetition, Payload
+from chaplain.journal.messages.signing import Check, holds
+from chaplain.journal.settings import JournalSettings
 from chaplain.segment.headers import encode_headers
 
 ME = b"me".ljust(16)
@@ -84,7 +86,7 @@ class Bench:
 
     def order(self, *shipped: PayloadArrived) -> list:
         """These messages are agreed and executed."""
-        from chaplain.journal.cluster_message import DataEntry
+        from chaplain.journal.messages.cluster import DataEntry
 
         self.stage.prefix.order([(DataEntry(one.reference, one.digest), one.payload) for one in shipped])
         return self.step(Ordered(tuple(one.reference for one in shipped), self.stage.executed[-1]))
@@ -118,7 +120,7 @@ def test_ids_wrap_and_a_disk_without_memory_draws_one():
 
 
 def test_a_journal_that_is_full_is_followed_by_another(monkeypatch):
-    monkeypatch.setattr(ingest, "INDEX_MAX", 2)
+    monkeypatch.setattr(core, "INDEX_MAX", 2)
     bench = Bench()
     one, two = bench.ship(pack(bench.lane, 1)), bench.ship(pack(bench.lane, 2))
     assert [one[0].reference, two[0].reference] == [Reference(1, 7, 1), Reference(1, 7, 2)]
@@ -189,7 +191,7 @@ def test_headers_of_a_pack_that_does_not_add_up_are_malformed():
 def test_what_ingest_checked_execution_knows(monkeypatch):
     bench = Bench()
     shipped = bench.ship(pack(bench.lane, 1))
-    monkeypatch.setattr("chaplain.journal.execution.holds", lambda check: pytest.fail("checked twice"))
+    monkeypatch.setattr("chaplain.journal.execution.state_machine.holds", lambda check: pytest.fail("checked twice"))
     bench.order(*shipped)
     assert bench.stage.execution.state.lanes[bench.lane].last_id == 1
     assert bench.core.waiting_bytes == 0
@@ -418,7 +420,7 @@ def test_checked_things_come_out_in_the_order_they_went_in(rounds, rng):
 @pytest.mark.parametrize(
     "message",
     [
-        peer_messages.Order(b"x"),
+        peer.Order(b"x"),
         Payload(b""),
         AskPayload(Reference(1, 2, 3), b"d" * 32),
         AskPayload(Reference(1, 2, 3), b""),
@@ -428,11 +430,11 @@ def test_checked_things_come_out_in_the_order_they_went_in(rounds, rng):
     ],
 )
 def test_what_nodes_say_goes_through_octets(message):
-    body, payload = peer_messages.encode(message)
-    assert peer_messages.decode(body, payload) == message
+    body, payload = peer.encode(message)
+    assert peer.decode(body, payload) == message
     for broken in (body[:-1], body + b"\0", b"\2" + body[1:], b"\1\x09" + body[2:]):
         with pytest.raises(Malformed):
-            peer_messages.decode(broken, payload)
+            peer.decode(broken, payload)
 
 
 @given(st.binary(max_size=80))

@@ -8,8 +8,8 @@ import pytest
 from journal_stage import MILLISECOND, Client, Cluster, others, refused
 from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, WRAPPING, lease, pack, petition
 
-from chaplain.journal import service
-from chaplain.journal.client_messages import (
+from chaplain.journal.clients import queries
+from chaplain.journal.messages.client import (
     AskLane,
     AskProof,
     Failed,
@@ -23,9 +23,9 @@ from chaplain.journal.client_messages import (
     Wrapped,
     WrapSecret,
 )
-from chaplain.journal.config_message import AddIdentity, FenceLane
-from chaplain.journal.peer_messages import Order, Payload, decode
-from chaplain.journal.signing import Check, SignatureType, holds
+from chaplain.journal.messages.config import AddIdentity, FenceLane
+from chaplain.journal.messages.peer import Order, Payload, decode
+from chaplain.journal.messages.signing import Check, SignatureType, holds
 
 
 def test_a_write_is_answered_with_a_receipt_and_executed_everywhere(cluster, client):
@@ -238,9 +238,10 @@ def test_nobody_speaks_for_another_ingest_node(cluster, client):
     lane = client.lease()
     client.write(pack(lane, 1))
     cluster.until(lambda: client.runs)
-    from chaplain.journal import ingest_message, peer_messages
-    from chaplain.journal.cluster_message import Reference
-    from chaplain.journal.journal_events import Told
+    from chaplain.journal.events import Told
+    from chaplain.journal.messages import ingest as ingest_message
+    from chaplain.journal.messages import peer as peer_messages
+    from chaplain.journal.messages.cluster import Reference
     from chaplain.wire.parcel import Layer, Parcel
 
     forged = ingest_message.encode(Reference(3, 1, 1), [pack(lane, 2)])
@@ -298,7 +299,7 @@ def test_lists(cluster, client):
 
 
 def test_streams_are_listed_in_pages_of_bounded_size(cluster, client, monkeypatch):
-    monkeypatch.setattr(service, "PAGE_STREAMS_MAX", 2)
+    monkeypatch.setattr(queries, "PAGE_STREAMS_MAX", 2)
     lane = client.lease()
     client.write(*(pack(lane, number, stream=f"s{number}") for number in range(1, 6)))
     cluster.until(lambda: sum(run.requests for run in client.runs) == 5)
@@ -327,7 +328,7 @@ def test_wrapped_secrets_come_from_a_node():
 
 
 def test_malformed_parcels_are_reported(cluster, client):
-    from chaplain.journal.journal_events import Told
+    from chaplain.journal.events import Told
     from chaplain.wire.parcel import Layer, Parcel
 
     cluster.settle()

@@ -6,17 +6,10 @@ from journal_stage import Client, Cluster, others, refused
 from requests_stage import ADMIN_ACL, BOB, pack, petition
 
 from chaplain.core import Stopping
-from chaplain.journal.client_messages import (
-    AlreadyWritten,
-    Credit,
-    GoBack,
-    NotWritten,
-    Open,
-    Opened,
-)
-from chaplain.journal.clientele import LINGER_NS
-from chaplain.journal.config_message import AddIdentity, RemoveIdentity
-from chaplain.journal.founding import Policy
+from chaplain.journal.clients.sessions import LINGER_NS
+from chaplain.journal.messages.client import AlreadyWritten, Credit, GoBack, NotWritten, Open, Opened
+from chaplain.journal.messages.config import AddIdentity, RemoveIdentity
+from chaplain.journal.model.bootstrap import Policy
 
 # Courtesy: what is refused early.
 

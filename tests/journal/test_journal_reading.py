@@ -6,9 +6,9 @@ from journal_stage import Client, Cluster
 from msgspec.structs import replace
 from requests_stage import BOB, pack, petition
 
-from chaplain.journal.client_messages import LATEST, Chunk, Ended, Failed, Grant, Read, StopReading
-from chaplain.journal.config_message import AddIdentity, RemoveIdentity
-from chaplain.journal.reading import READ_WINDOW_BYTES_MIN, Reading
+from chaplain.journal.clients.subscriptions import READ_WINDOW_BYTES_MIN, Reading
+from chaplain.journal.messages.client import LATEST, Chunk, Ended, Failed, Grant, Read, StopReading
+from chaplain.journal.messages.config import AddIdentity, RemoveIdentity
 from chaplain.segment.pack import decode_pack, heads_of
 
 

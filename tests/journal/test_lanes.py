@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from requests_stage import ADMIN_ACL, BOB, SECOND, Prefix, Stage, founding, give, lease, pack, packs_of, petition
 
-from chaplain.journal.config_message import RetireLane, retry_nonce
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.facts import Lane, Moment, Remembered
-from chaplain.journal.founding import Policy
-from chaplain.journal.lanes import Standing, applied, rule
-from chaplain.journal.request import Heading
-from chaplain.journal.state import stream_genesis
-from chaplain.journal.verdict import Reason
+from chaplain.journal.execution.dedup import Standing, applied, rule
+from chaplain.journal.execution.state import stream_genesis
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.config import RetireLane, retry_nonce
+from chaplain.journal.messages.write_request import Heading
+from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.model.records import Lane, Moment, Remembered
+from chaplain.journal.storage.verdict import Reason
 
 MOMENT = Moment(1, 1, 1, b"h" * 32)
 

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from requests_stage import pack
 
 from chaplain.errors import Malformed
-from chaplain.journal import order_message, peer_messages
-from chaplain.journal.client_messages import Chunk, Ended, Read
-from chaplain.journal.journal_events import Told
-from chaplain.journal.log_records import is_message
-from chaplain.journal.order_message import Recalled
-from chaplain.journal.peer_messages import Order
-from chaplain.journal.verdict_chain import put_head, verdict_hash
+from chaplain.journal.events import Told
+from chaplain.journal.messages import consensus, peer
+from chaplain.journal.messages.client import Chunk, Ended, Read
+from chaplain.journal.messages.consensus import Recalled
+from chaplain.journal.messages.peer import Order
+from chaplain.journal.model.verdict_chain import put_head, verdict_hash
+from chaplain.journal.storage.records import is_message
 from chaplain.segment.header import read_headers
 from chaplain.segment.layout import segment_name
 from chaplain.segment.record import Kind
@@ -114,7 +114,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 def said(message: Recalled) -> Parcel:
-    body, payload = peer_messages.encode(Order(order_message.encode(message, 1)))
+    body, payload = peer.encode(Order(consensus.encode(message, 1)))
     return Parcel(1, Layer.JOURNAL, body, payload)
 
 
@@ -125,7 +125,7 @@ def hold_back(cluster: Cluster) -> list[Recalled]:
     def spoil(sender: int, receiver: int, said) -> bool:
         if order_purpose(said) != RECALLED:
             return False
-        message = order_message.decode(said.payload)
+        message = consensus.decode(said.payload)
         assert isinstance(message, Recalled)
         caught.append(message)
         return True

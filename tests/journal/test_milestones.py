@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from journal_stage import Client, Cluster
 from requests_stage import pack
 
-from chaplain.journal import milestones
-from chaplain.journal.milestones import APART, KEPT, Milestones, common
+from chaplain.journal.snapshots import fingerprints
+from chaplain.journal.snapshots.fingerprints import APART, KEPT, Milestones, common
 
 
 @given(st.integers(1, 5 * APART), st.integers(0, (KEPT - 1) * APART))
@@ -35,7 +35,7 @@ def test_of_equally_common_positions_the_furthest_counts() -> None:
 
 
 def test_executors_keep_the_same_milestones(monkeypatch) -> None:
-    monkeypatch.setattr(milestones, "APART", 4)
+    monkeypatch.setattr(fingerprints, "APART", 4)
     cluster = Cluster()
     cluster.elect()
     client = Client(cluster).connect(1)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaplain.errors import Malformed
-from chaplain.journal import order_message as om
-from chaplain.journal.cluster_message import (
+from chaplain.journal.consensus.hard_state import Standing, State, decode_standing, encode_standing, found_standing
+from chaplain.journal.messages import consensus as om
+from chaplain.journal.messages.cluster import (
     Body,
     ConfigEntry,
     DataEntry,
@@ -21,8 +22,7 @@ from chaplain.journal.cluster_message import (
     encode_body,
     genesis,
 )
-from chaplain.journal.log_records import Jot, decode_jot, encode_jot
-from chaplain.journal.standing import Standing, State, decode_standing, encode_standing, found_standing
+from chaplain.journal.storage.records import Jot, decode_jot, encode_jot
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol" / "journal-order.md"
 EXAMPLES = {

@@ -6,9 +6,9 @@ import pytest
 from order_cluster import MILLISECOND, Cluster, Desk, elected
 
 from chaplain.core import Drained, Woken
-from chaplain.journal.following import LINE_MAX
-from chaplain.journal.order_events import PayloadArrived
-from chaplain.journal.order_message import Acknowledge, Fetch, Propose
+from chaplain.journal.consensus.events import PayloadArrived
+from chaplain.journal.consensus.follower import LINE_MAX
+from chaplain.journal.messages.consensus import Acknowledge, Fetch, Propose
 
 
 @pytest.fixture

@@ -6,16 +6,9 @@ import pytest
 from order_cluster import Cluster, elected
 
 from chaplain.core import Drained
-from chaplain.journal.cluster_message import decode_body
-from chaplain.journal.order_events import PeerDown, Role
-from chaplain.journal.order_message import (
-    AskVote,
-    Canvassed,
-    Fetch,
-    Heard,
-    Mark,
-    Propose,
-)
+from chaplain.journal.consensus.events import PeerDown, Role
+from chaplain.journal.messages.cluster import decode_body
+from chaplain.journal.messages.consensus import AskVote, Canvassed, Fetch, Heard, Mark, Propose
 
 
 @pytest.fixture

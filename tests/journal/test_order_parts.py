@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.core import Persist, Replace
-from chaplain.journal.agreement import Tally
-from chaplain.journal.cluster_message import DataEntry, Reference
-from chaplain.journal.order_events import Stood, Tell
-from chaplain.journal.order_message import Fetch
-from chaplain.journal.quill import Quill
-from chaplain.journal.quorum import Quorum
-from chaplain.journal.shelf import PAYLOAD_OVERHEAD_BYTES, Shelf
+from chaplain.journal.consensus.acks import Tally
+from chaplain.journal.consensus.events import Stood, Tell
+from chaplain.journal.consensus.payload_queue import PAYLOAD_OVERHEAD_BYTES, Shelf
+from chaplain.journal.consensus.persist_barrier import Quill
+from chaplain.journal.messages.cluster import DataEntry, Reference
+from chaplain.journal.messages.consensus import Fetch
+from chaplain.journal.model.quorum import Quorum
 
 IDLE_NS = 10
 

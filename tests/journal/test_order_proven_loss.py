@@ -6,8 +6,8 @@ import pytest
 from order_cluster import Cluster
 from order_disks import SEGMENT, damage, follower, positions, state
 
-from chaplain.journal.order_events import Role
-from chaplain.journal.standing import State
+from chaplain.journal.consensus.events import Role
+from chaplain.journal.consensus.hard_state import State
 
 
 def acknowledged_by_two() -> tuple[Cluster, list[int], tuple[int, bytes]]:

@@ -8,20 +8,29 @@ import pytest
 from msgspec.structs import replace
 from order_cluster import Cluster, elected
 from order_disks import SEGMENT, damage, follower, positions, state
+from simulator.adapters.consensus_node import segments_of
 
 from chaplain.core import Drained, Replace, WriteAt
 from chaplain.errors import Malformed, StorageError
-from chaplain.journal.cluster_message import genesis
-from chaplain.journal.facts import Moment
-from chaplain.journal.log_records import Group, Grouper, Jot, decode_jot, encode_jot, is_message
-from chaplain.journal.log_recovery import _Heap, recover
-from chaplain.journal.order_events import PeerUp, Role, Started
-from chaplain.journal.order_message import KNOWN_AGREED, Acknowledge, Answer, AskVote, Question, Supplied, Supply, Vote
-from chaplain.journal.standing import State, decode_standing
+from chaplain.journal.consensus.events import PeerUp, Role, Started
+from chaplain.journal.consensus.hard_state import State, decode_standing
+from chaplain.journal.messages.cluster import genesis
+from chaplain.journal.messages.consensus import (
+    KNOWN_AGREED,
+    Acknowledge,
+    Answer,
+    AskVote,
+    Question,
+    Supplied,
+    Supply,
+    Vote,
+)
+from chaplain.journal.model.records import Moment
+from chaplain.journal.storage.records import Group, Grouper, Jot, decode_jot, encode_jot, is_message
+from chaplain.journal.storage.recovery import _Heap, recover
 from chaplain.segment.header import read_headers
 from chaplain.segment.record import Kind
 from chaplain.segment.scan import scan
-from chaplain.sim.order_node import segments_of
 
 
 @pytest.fixture
@@ -288,8 +297,9 @@ def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
     settings = desk.settings
     from random import Random
 
-    from chaplain.journal.serializer import SerializerCore
-    from chaplain.sim.order_node import Tape, identity_of
+    from simulator.adapters.consensus_node import Tape, identity_of
+
+    from chaplain.journal.consensus.core import SerializerCore
 
     files = {name: bytes(data) for name, data in desk.files.items()}
     other = replace(settings, genesis=genesis("another"))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from chaplain.sim.runner import run_seed
+from simulator.runner import run_seed
 
 SEEDS = range(6)
 
@@ -31,8 +30,8 @@ def test_something_is_agreed_and_masters_change() -> None:
 
 @pytest.mark.parametrize("bug", ["acknowledge before sync", "mark before agreement", "count half as a quorum"])
 def test_planted_bugs_are_caught(bug: str) -> None:
-    """The quick ones; `python -m chaplain.sim --planted --layer order` plants them all."""
-    from chaplain.sim import planted
+    """The quick ones; `python -m simulator --planted --layer order` plants them all."""
+    from simulator import mutate
 
-    verdict = planted.judge("order", planted.find(f"order/{bug}"))
+    verdict = mutate.judge("order", mutate.find(f"order/{bug}"))
     assert verdict.ok, verdict.detail

@@ -6,12 +6,13 @@ from hashlib import sha256
 
 import pytest
 from order_cluster import MILLISECOND, Cluster, elected, vote
+from simulator.adapters.consensus_node import identity_of
 
 from chaplain.core import Drained, PersistFailed, Replace, Stopping, Woken
-from chaplain.journal.cluster_message import Reference
-from chaplain.journal.node_message import EntryType, NewSet, Stage, encode_fields
-from chaplain.journal.order_events import ConfigOffered, PayloadArrived, PeerDown, Role, SpaceTold
-from chaplain.journal.order_message import (
+from chaplain.journal.consensus.events import ConfigOffered, PayloadArrived, PeerDown, Role, SpaceTold
+from chaplain.journal.consensus.hard_state import State, decode_standing
+from chaplain.journal.messages.cluster import Reference
+from chaplain.journal.messages.consensus import (
     Acknowledge,
     AskVote,
     Canvass,
@@ -23,9 +24,8 @@ from chaplain.journal.order_message import (
     Question,
     Vote,
 )
-from chaplain.journal.roster import Roster
-from chaplain.journal.standing import State, decode_standing
-from chaplain.sim.order_node import identity_of
+from chaplain.journal.messages.membership import EntryType, NewSet, Stage, encode_fields
+from chaplain.journal.storage.last_known_members import Roster
 
 
 @pytest.fixture
@@ -360,7 +360,7 @@ def test_a_payload_that_fits_in_no_frame_is_refused(cluster: Cluster) -> None:
 
 
 def test_malformed_messages_are_reported_and_nothing_else(cluster: Cluster) -> None:
-    from chaplain.journal.order_events import Received
+    from chaplain.journal.consensus.events import Received
 
     master, node = cluster.master(), cluster.followers()[0]
     for message in (b"", b"\x01", b"\x01" * 40, b"\x02\x63" + bytes(14)):

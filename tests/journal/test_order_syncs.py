@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from order_cluster import Cluster, Desk, elected
 from order_disks import SEGMENT, follower
+from simulator.world.disk import apply, segments_of
 
 from chaplain.core import Drained, Persist, WriteAt
-from chaplain.journal.cluster_message import genesis
-from chaplain.journal.facts import Moment
-from chaplain.journal.log import JOTS_UNSYNCED_MAX
-from chaplain.journal.log_recovery import recover
-from chaplain.journal.order_message import Acknowledge, Propose
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.files import Files
-from chaplain.sim.disk import apply, segments_of
+from chaplain.journal.messages.cluster import genesis
+from chaplain.journal.messages.consensus import Acknowledge, Propose
+from chaplain.journal.model.records import Moment
+from chaplain.journal.storage.log import JOTS_UNSYNCED_MAX
+from chaplain.journal.storage.recovery import recover
+from chaplain.runtime.disk.operations import Files
+from chaplain.runtime.disk.syscalls import Disk
 
 JOT = "journal.jot"
 

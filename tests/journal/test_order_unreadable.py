@@ -10,10 +10,10 @@ from order_cluster import Cluster, Desk
 from order_disks import SEGMENT, follower, positions, state
 from tests.unreadable import PAGE_BYTES, make_unreadable
 
-from chaplain.journal.order_events import Role
-from chaplain.journal.standing import State
-from chaplain.runtime import journal
-from chaplain.runtime.journal import UNREADABLE, content, segments_of
+from chaplain.journal.consensus.events import Role
+from chaplain.journal.consensus.hard_state import State
+from chaplain.runtime.layers import journal
+from chaplain.runtime.layers.journal import UNREADABLE, content, segments_of
 
 
 @pytest.fixture

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from requests_stage import ADMIN_ACL, CLUSTER, Stage, lease
 
-from chaplain.journal.client_messages import Decided, Failed
-from chaplain.journal.cluster_message import ConfigEntry, genesis
-from chaplain.journal.journal_events import ToClient, ToPeer, Verified, Verify
-from chaplain.journal.journal_settings import JournalSettings
-from chaplain.journal.order_events import ConfigOffered, Role, RoleChanged
-from chaplain.journal.order_settings import OrderSettings
-from chaplain.journal.peer_messages import PassPetition
-from chaplain.journal.petitions import Petitions
-from chaplain.journal.signing import holds
+from chaplain.journal.clients.config_requests import Petitions
+from chaplain.journal.consensus.events import ConfigOffered, Role, RoleChanged
+from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.events import ToClient, ToPeer, Verified, Verify
+from chaplain.journal.messages.client import Decided, Failed
+from chaplain.journal.messages.cluster import ConfigEntry, genesis
+from chaplain.journal.messages.peer import PassPetition
+from chaplain.journal.messages.signing import holds
+from chaplain.journal.settings import JournalSettings
 
 NODE, OTHER = 1, 2
 ORDER = OrderSettings(node=NODE, genesis=genesis(CLUSTER), disk=b"d" * 16, founding_disk=b"d" * 16, boot=b"b" * 16)

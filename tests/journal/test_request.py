@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from requests_stage import ADMIN, BOB, CLUSTER, WRAPPING, pack, sealed_pack
 
 from chaplain.errors import Malformed
-from chaplain.journal.request import (
+from chaplain.journal.messages.signing import Check, SignatureType, Wrapping, holds
+from chaplain.journal.messages.write_request import (
     _end_of_few,
     _end_of_many,
     check_pack,
@@ -18,7 +19,6 @@ from chaplain.journal.request import (
     read_heading,
     request_digest,
 )
-from chaplain.journal.signing import Check, SignatureType, Wrapping, holds
 from chaplain.segment.arrow import to_record_batches
 from chaplain.segment.layout import octets
 from chaplain.segment.pack import Pack, decode_pack, digest_of, encode_pack, read_head

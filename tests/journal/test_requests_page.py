@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, FIRST_EPOCH, Stage, lease, pack, petition
 
-from chaplain.journal import client_messages, config_message, ingest_message, peer_messages, transaction, verdict
-from chaplain.journal.client_messages import MembersAre, Opened, Receipts, Run, Whereabouts, Write
-from chaplain.journal.cluster_message import Reference
-from chaplain.journal.config_message import AddIdentity, FenceLane, LeaseLane, RetireLane
-from chaplain.journal.decided import ConfigVerdict, DataVerdict
-from chaplain.journal.peer_messages import Ack, AskPayload
-from chaplain.journal.signing import Check, holds
-from chaplain.journal.transaction import Commit, Span
-from chaplain.journal.verdict import Reason
+from chaplain.journal.execution import two_phase
+from chaplain.journal.execution.two_phase import Commit, Span
+from chaplain.journal.messages import client, ingest, peer
+from chaplain.journal.messages import config as config_message
+from chaplain.journal.messages.client import MembersAre, Opened, Receipts, Run, Whereabouts, Write
+from chaplain.journal.messages.cluster import Reference
+from chaplain.journal.messages.config import AddIdentity, FenceLane, LeaseLane, RetireLane
+from chaplain.journal.messages.peer import Ack, AskPayload
+from chaplain.journal.messages.signing import Check, holds
+from chaplain.journal.model.results import ConfigVerdict, DataVerdict
+from chaplain.journal.storage import verdict
+from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.pack import decode_pack
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "journal-requests.md"
@@ -35,18 +38,18 @@ MEMBERS = MembersAre(
 OPENED = Opened(1, 3, "stage", b"\xaa" * 15, "alice", 4096, 65536, 0, ("alice",), b"\xee" * 16)
 EXAMPLES = {
     "pack": bytes(PACK.raw),
-    "ingest": ingest_message.decode(INGEST).front,
+    "ingest": ingest.decode(INGEST).front,
     "verdict": STAGE.execution.preview(MESSAGE.body, MESSAGE.payloads).verdict,
     "add": petition(BOB_ADDED).data,
     "lease": lease().data,
     "fence": petition(FenceLane(7)).data,
     "retire": petition(RetireLane(7, ADMIN_ACL)).data,
-    "ask": peer_messages.encode(ASK)[0],
-    "ack": peer_messages.encode(ACK)[0],
-    "opened": client_messages.encode(OPENED),
-    "members": client_messages.encode(MEMBERS),
-    "write": client_messages.encode(Write("main", True)),
-    "receipts": client_messages.encode(RECEIPT),
+    "ask": peer.encode(ASK)[0],
+    "ack": peer.encode(ACK)[0],
+    "opened": client.encode(OPENED),
+    "members": client.encode(MEMBERS),
+    "write": client.encode(Write("main", True)),
+    "receipts": client.encode(RECEIPT),
 }
 
 
@@ -69,8 +72,8 @@ def test_the_pack_is_what_the_page_says():
 
 def test_the_front_of_the_ingest_message_is_what_the_page_says():
     front = example("ingest")
-    assert ingest_message.reference_of(front) == Reference(1, 1, 1)
-    assert ingest_message.heads_of(front) == [("orders", 152), ("orders", 144)]
+    assert ingest.reference_of(front) == Reference(1, 1, 1)
+    assert ingest.heads_of(front) == [("orders", 152), ("orders", 144)]
 
 
 def test_the_verdict_is_what_the_page_says():
@@ -98,19 +101,19 @@ def test_petitions_are_what_the_page_says(name, entry_type, message):
 
 
 def test_the_commit_is_what_the_page_says():
-    shown = transaction.decode(example("commit"))
+    shown = two_phase.decode(example("commit"))
     assert shown == Commit("job-7", 3, (Span(2, 1, 300), Span(3, 1, 280)))
 
 
 def test_what_is_said_is_what_the_page_says():
-    assert peer_messages.decode(example("ask"), b"") == ASK
-    assert peer_messages.decode(example("ack"), b"") == ACK
-    assert client_messages.decode_node(example("receipts")) == RECEIPT
+    assert peer.decode(example("ask"), b"") == ASK
+    assert peer.decode(example("ack"), b"") == ACK
+    assert client.decode_node(example("receipts")) == RECEIPT
 
 
 def test_the_page_names_every_message_and_reason():
     page = PAGE.read_text()
-    for kind in (*client_messages.ClientMessage.__args__, *client_messages.NodeMessage.__args__):
+    for kind in (*client.ClientMessage.__args__, *client.NodeMessage.__args__):
         assert f"`{kind.__name__}`" in page
     for reason in Reason:
         assert reason.name in page

@@ -10,15 +10,14 @@ from functools import cache
 from itertools import count
 
 import pytest
+from simulator import mutate, runner
+from simulator.faults.plan import Plan
+from simulator.runner import MODES, run_seed, total
+from simulator.trace import Trace
+from simulator.workloads import load
+from simulator.world.world import SECOND
 
-from chaplain.sim import planted, runner
-from chaplain.sim.faults import Plan
-from chaplain.sim.runner import MODES, run_seed, total
-from chaplain.sim.trace import Trace
-from chaplain.sim.workloads import load
-from chaplain.sim.world import SECOND
-
-BUGS = {bug.name: bug for bug in planted.bugs("journal")}
+BUGS = {bug.name: bug for bug in mutate.bugs("journal")}
 QUICK = ("execute a gap", "a duplicate takes an offset", "reuse a reference", "forget lanes in a snapshot")
 CHOSEN = ((12, "safety"), (4, "safety"), (6, "liveness"), (23, "liveness"), (2, "liveness"))
 """Everything that can be decided is decided in them."""
@@ -90,5 +89,5 @@ def test_three_of_five_with_one_in_doubt_wait_for_a_fourth(seed: int) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_bug_is_caught(name):
-    verdict = planted.judge("journal", dataclasses.replace(BUGS[name], seeds=20))
+    verdict = mutate.judge("journal", dataclasses.replace(BUGS[name], seeds=20))
     assert verdict.ok, verdict.detail

@@ -8,13 +8,9 @@ import pytest
 from requests_stage import ADMIN_ACL, BOB, CLUSTER, Stage, pack, petition
 
 from chaplain.core import Drained, Persisted
-from chaplain.journal.client_messages import GoBack, NotWritten, Receipts
-from chaplain.journal.cluster_message import DataEntry, genesis
-from chaplain.journal.config_message import AddIdentity
-from chaplain.journal.facts import Status
-from chaplain.journal.ingest import IngestCore
-from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.journal_events import (
+from chaplain.journal.consensus.events import PayloadArrived, Started
+from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.events import (
     Dropped,
     Ordered,
     PackWritten,
@@ -25,11 +21,15 @@ from chaplain.journal.journal_events import (
     Verified,
     Verify,
 )
-from chaplain.journal.journal_settings import JournalSettings
-from chaplain.journal.order_events import PayloadArrived, Started
-from chaplain.journal.order_settings import OrderSettings
-from chaplain.journal.signing import holds
-from chaplain.link.identity import Identity
+from chaplain.journal.ingest.core import IngestCore
+from chaplain.journal.messages.client import GoBack, NotWritten, Receipts
+from chaplain.journal.messages.cluster import DataEntry, genesis
+from chaplain.journal.messages.config import AddIdentity
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.signing import holds
+from chaplain.journal.model.records import Status
+from chaplain.journal.settings import JournalSettings
+from chaplain.link.auth.identity import Identity
 
 ME = b"me".ljust(16)
 SQL = 1

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from requests_stage import pack, petition
 from test_mending import RECALL, flipped, hold_back, order_purpose, rot, said
 
-from chaplain.journal import order_message
-from chaplain.journal.checkpoint import checkpoint_name, first_of
-from chaplain.journal.client_messages import EARLIEST, Chunk, Ended, Read
-from chaplain.journal.config_message import MakeCheckpoint
-from chaplain.journal.journal_events import Told
-from chaplain.journal.order_message import Recall, Recalled
-from chaplain.journal.retention import Rules
+from chaplain.journal.events import Told
+from chaplain.journal.messages import consensus
+from chaplain.journal.messages.client import EARLIEST, Chunk, Ended, Read
+from chaplain.journal.messages.config import MakeCheckpoint
+from chaplain.journal.messages.consensus import Recall, Recalled
+from chaplain.journal.snapshots.checkpoint import checkpoint_name, first_of
+from chaplain.journal.snapshots.retention import Rules
 from chaplain.segment.record import Kind
 
 WRITES = 150
@@ -197,7 +197,7 @@ def test_many_messages_come_with_one_answer(journal: Journal) -> None:
 
     def spoil(sender: int, receiver: int, said) -> bool:
         if order_purpose(said) == RECALL:
-            asked.append(order_message.decode(said.payload))
+            asked.append(consensus.decode(said.payload))
         return False
 
     journal.cluster.spoil = spoil

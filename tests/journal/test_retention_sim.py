@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaplain.sim.runner import run_seed, total
+from simulator.runner import run_seed, total
 
 SEEDS = ((1, "safety"), (2, "safety"), (12, "safety"), (18, "safety"), (14, "liveness"), (16, "liveness"))
 

@@ -7,8 +7,11 @@ from journal_stage import Client, others
 from requests_stage import BOB, NODES, pack, petition
 
 from chaplain.core import Halt
-from chaplain.journal import peer_messages
-from chaplain.journal.client_messages import (
+from chaplain.journal.consensus.events import Role
+from chaplain.journal.events import Told
+from chaplain.journal.execution.local_roles import REMOVED
+from chaplain.journal.messages import peer
+from chaplain.journal.messages.client import (
     Ended,
     Failed,
     ListNodes,
@@ -18,11 +21,8 @@ from chaplain.journal.client_messages import (
     SubmitPetition,
     Whereabouts,
 )
-from chaplain.journal.config_message import AddIdentity, acl_id
-from chaplain.journal.journal_events import Told
-from chaplain.journal.node_message import AddNode, EntryType, NewSet, RemoveNode, Stage, Step, encode_step
-from chaplain.journal.order_events import Role
-from chaplain.journal.seat import REMOVED
+from chaplain.journal.messages.config import AddIdentity, acl_id
+from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode, Stage, Step, encode_step
 from chaplain.wire.parcel import Layer, Parcel
 
 NEWCOMER = AddNode(EntryType.ADD_EXECUTOR_NODE, 4, "tcp://127.0.0.1:7004", NODES[4].key, b"\x04" * 16)
@@ -164,7 +164,7 @@ def test_a_removed_node_leaves_and_serves_nobody_whether_it_heard_of_it_or_not(c
 def test_one_member_that_lies_makes_nobody_leave(cluster, admin):
     number, liar, other = (follower(cluster), *others(cluster, follower(cluster)))
     node = cluster.nodes[number]
-    said = Parcel(NODES[liar].identifier, Layer.JOURNAL, *peer_messages.encode(peer_messages.Removed(9)))
+    said = Parcel(NODES[liar].identifier, Layer.JOURNAL, *peer.encode(peer.Removed(9)))
     for _ in range(3):
         node.inbox.append(Told(cluster.nodes[liar].peer, said))
         cluster.settle()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from chaplain.core import Persist, Replace
-from chaplain.journal.assembly import Assembly, Placed, founded
-from chaplain.journal.node_message import Stage
-from chaplain.journal.nodes import Nodes
-from chaplain.journal.order_events import PeerDown, PeerUp
-from chaplain.journal.roster import ROSTER_FILE, Roster, RosterKeeper, read_roster, roster_of
+from chaplain.journal.consensus.events import PeerDown, PeerUp
+from chaplain.journal.messages.membership import Stage
+from chaplain.journal.model.cluster_config import Assembly, Placed, founded
+from chaplain.journal.peers import Nodes
+from chaplain.journal.storage.last_known_members import ROSTER_FILE, Roster, RosterKeeper, read_roster, roster_of
 from chaplain.link.events import Peer
 
 

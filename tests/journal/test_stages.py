@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from chaplain.journal.assembly import Change, Placed, founded
-from chaplain.journal.node_message import EntryType, Refusal, Stage
-from chaplain.journal.stages import Stages, Watch
+from chaplain.journal.consensus.reconfiguration import Stages, Watch
+from chaplain.journal.messages.membership import EntryType, Refusal, Stage
+from chaplain.journal.model.cluster_config import Change, Placed, founded
 
 MASTER, OLD, NEW = 1, 2, 3
 NOMINATED = 40

@@ -7,8 +7,8 @@ from journal_stage import Client, Cluster
 from requests_stage import pack
 from test_mending import order_purpose
 
-from chaplain.journal import order_message
-from chaplain.journal.order_message import Supply
+from chaplain.journal.messages import consensus
+from chaplain.journal.messages.consensus import Supply
 
 WRITES = 40
 AT_ONCE = 8
@@ -30,7 +30,7 @@ def test_a_supply_has_so_many_messages_at_most(recent_bytes_max: int) -> None:
 
     def count(sender: int, receiver: int, said) -> bool:
         if order_purpose(said) == SUPPLY:
-            supply = order_message.decode(said.payload)
+            supply = consensus.decode(said.payload)
             assert isinstance(supply, Supply)
             counts.append(len(supply.messages))
         return False

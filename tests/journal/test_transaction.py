@@ -6,19 +6,19 @@ import pytest
 from requests_stage import ADMIN_ACL, BOB, SECOND, Stage, pack, petition
 
 from chaplain.errors import Malformed
-from chaplain.journal import transaction
-from chaplain.journal.client_messages import AlreadyWritten, Receipts
-from chaplain.journal.cluster_message import encode_body
-from chaplain.journal.config_message import AddIdentity, ReleaseLane, RemoveIdentity
-from chaplain.journal.excerpt import Excerpt
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.log_records import message_records
-from chaplain.journal.order_events import Message
-from chaplain.journal.receipts import Attendance
-from chaplain.journal.signing import SignatureType
-from chaplain.journal.transaction import COMMIT, STAGED, STAGED_NS, TRANSACTIONS, Commit, Span
-from chaplain.journal.verdict import Reason
+from chaplain.journal.clients.receipts import Attendance
+from chaplain.journal.consensus.events import Message
+from chaplain.journal.execution import two_phase
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.execution.two_phase import COMMIT, STAGED, STAGED_NS, TRANSACTIONS, Commit, Span
+from chaplain.journal.messages.client import AlreadyWritten, Receipts
+from chaplain.journal.messages.cluster import encode_body
+from chaplain.journal.messages.config import AddIdentity, ReleaseLane, RemoveIdentity
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.signing import SignatureType
+from chaplain.journal.storage.pack_lookup import Excerpt
+from chaplain.journal.storage.records import message_records
+from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import NO_OFFSET
 
 JOB = "job-7"
@@ -29,7 +29,7 @@ def staged(lane: int, first_id: int, values: list[bytes], **more) -> IngestEntry
 
 
 def commit(lane: int, first_id: int, version: int, *spans: tuple[int, int, int], app: str = JOB, **more) -> IngestEntry:
-    value = transaction.encode(Commit(app, version, tuple(Span(*span) for span in spans)))
+    value = two_phase.encode(Commit(app, version, tuple(Span(*span) for span in spans)))
     return pack(lane, first_id, [value], stream=TRANSACTIONS, message_type=COMMIT, **more)
 
 
@@ -138,7 +138,7 @@ def test_committed_pack_gets_no_offsets_if_its_octets_are_not_those_that_were_si
 def test_a_commit_goes_nowhere_else_and_other_packs_not_there():
     stage = Stage()
     lane = stage.lane()
-    value = transaction.encode(Commit(JOB, 0, (Span(lane, 1, 1),)))
+    value = two_phase.encode(Commit(JOB, 0, (Span(lane, 1, 1),)))
     assert one(stage, pack(lane, 1, [value], message_type=COMMIT))[0] is Reason.NO_RIGHT
     assert one(stage, pack(lane, 1, [b"x"], stream=TRANSACTIONS))[0] is Reason.NO_RIGHT
     assert one(stage, staged(lane, 1, [b"x"], stream=TRANSACTIONS))[0] is Reason.NO_RIGHT
@@ -159,8 +159,8 @@ def test_what_nobody_commits_expires():
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(transaction, "STAGED_MAX", 2)
-    monkeypatch.setattr(transaction, "TRANSACTIONS_MAX", 1)
+    monkeypatch.setattr(two_phase, "STAGED_MAX", 2)
+    monkeypatch.setattr(two_phase, "TRANSACTIONS_MAX", 1)
     stage = Stage()
     lane = stage.lane()
     packs = [staged(lane, number, [b"a"]) for number in (1, 2, 3)]
@@ -168,7 +168,7 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch):
     assert one(stage, commit(lane, 3, 0, (lane, 1, 1)))[0] is Reason.COMMITTED
     second = commit(lane, 4, 0, (lane, 2, 2), app="b")
     assert one(stage, second)[0] is Reason.TRANSACTIONS_FULL
-    monkeypatch.setattr(transaction, "TRANSACTION_SPARE_NS", -SECOND)
+    monkeypatch.setattr(two_phase, "TRANSACTION_SPARE_NS", -SECOND)
     assert one(stage, second)[0] is Reason.COMMITTED
     assert [app for _, app in stage.execution.state.holding.transactions] == ["b"]
 
@@ -225,8 +225,8 @@ def test_answers_say_that_it_is_taken_and_where_a_commit_stands():
 
 def test_octets():
     commit_ = Commit(JOB, 3, (Span(1, 2, 3), Span(4, 5, 5)))
-    data = transaction.encode(commit_)
-    assert transaction.decode(data) == commit_
+    data = two_phase.encode(commit_)
+    assert two_phase.decode(data) == commit_
     for broken in (data[:-1], data + b"\0", b"\2" + data[1:], data[:15] + bytes(4)):
         with pytest.raises(Malformed):
-            transaction.decode(broken)
+            two_phase.decode(broken)

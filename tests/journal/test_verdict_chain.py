@@ -12,14 +12,14 @@ from requests_stage import Stage, pack
 from test_mending import RECALLED, WRITES, cluster, last, order_purpose, read, rot, said  # noqa: F401  a fixture
 from test_restocking import Journal, journal, misfits  # noqa: F401  a fixture
 
-from chaplain.journal import order_message
-from chaplain.journal import verdict as verdicts
-from chaplain.journal.decided import DataVerdict, Verdict
-from chaplain.journal.journal_events import Told
-from chaplain.journal.order_events import LogRead, ReadLog
-from chaplain.journal.order_message import Kept, Recalled
-from chaplain.journal.reason import Reason
-from chaplain.journal.verdict_chain import NO_VERDICT, previous_of, verdict_hash
+from chaplain.journal.consensus.events import LogRead, ReadLog
+from chaplain.journal.events import Told
+from chaplain.journal.messages import consensus
+from chaplain.journal.messages.consensus import Kept, Recalled
+from chaplain.journal.model.reason import Reason
+from chaplain.journal.model.results import DataVerdict, Verdict
+from chaplain.journal.model.verdict_chain import NO_VERDICT, previous_of, verdict_hash
+from chaplain.journal.storage import verdict as verdicts
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Kind
 
@@ -77,7 +77,7 @@ class Liar:
         if sender != self.node:
             return False
         self.lies += 1
-        message = order_message.decode(parcel.payload)
+        message = consensus.decode(parcel.payload)
         assert isinstance(message, Recalled)
         false = Recalled(message.index, tuple(forged(kept, self._forge) for kept in message.messages))
         self._cluster.nodes[receiver].inbox.append(Told(self._cluster.nodes[sender].peer, said(false)))

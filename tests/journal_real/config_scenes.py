@@ -10,10 +10,10 @@ from tests.journal_real.history import Attempt
 from tests.journal_real.scenes import Load, status
 
 from chaplain import Client
-from chaplain.cli.changing import Changes
-from chaplain.link.identity import KEY_BYTES, from_text
-from chaplain.runtime.codes import REMOVED
-from chaplain.runtime.joining import list_node, make_folder, unlist_node
+from chaplain.cli.support.member_changes import Changes
+from chaplain.link.auth.identity import KEY_BYTES, from_text
+from chaplain.runtime.cluster.join import list_node, make_folder, unlist_node
+from chaplain.runtime.exit_codes import REMOVED
 
 ALL = ("executor", "ingest", "config")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.cluster.harness import Node
 
-from chaplain.journal.log_records import is_message
-from chaplain.runtime.journal import DISK_FILE
+from chaplain.journal.storage.records import is_message
+from chaplain.runtime.layers.journal import DISK_FILE
 from chaplain.segment.header import read_headers
 from chaplain.segment.scan import scan
 

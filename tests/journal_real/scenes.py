@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.cluster.harness import Cluster, Node, founded, until
 from tests.journal_real.history import Attempt, Writer, gaps, judge, judge_chain, read_all, read_chain
 
-from chaplain.runtime.inquire import get_status
+from chaplain.runtime.cluster.probe import get_status
 
 WRITERS = 4
 ACKED_AFTER = 30

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from chaplain.journal.log_records import Jot, decode_jot, encode_jot
-from chaplain.runtime.journal import boot_id
+from chaplain.journal.storage.records import Jot, decode_jot, encode_jot
+from chaplain.runtime.layers.journal import boot_id
 
 
 def test_the_boot_id_fits_a_jot() -> None:

@@ -9,7 +9,7 @@ from tests.journal_real.catch_up import log_of
 from tests.journal_real.scenes import three, wait_until_same
 
 from chaplain import Client
-from chaplain.pipeline.compress import Broken, compress
+from chaplain.pipeline.verification.compress import Broken, compress
 
 SMALL = "[journal]\nsegment_bytes = 65536\n"
 STREAM = "bulk"

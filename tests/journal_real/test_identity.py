@@ -14,8 +14,8 @@ from tests.journal_real.history import STREAM, read_all
 from tests.journal_real.scenes import find_master, three, wait_until_same
 
 from chaplain import Client
-from chaplain.client.lane import Lane
-from chaplain.client.writing import Phase
+from chaplain.client.protocol.journal.lane import Lane
+from chaplain.client.protocol.journal.writer import Phase
 from chaplain.errors import Missing, Refused, Unknown
 
 pytestmark = pytest.mark.timeout(300)

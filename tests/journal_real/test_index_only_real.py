@@ -11,7 +11,7 @@ from tests.journal_real.history import read_chain
 from tests.journal_real.scenes import find_master, status, wait_until_same
 
 from chaplain.client.sync import Client
-from chaplain.runtime.founding import Split
+from chaplain.runtime.cluster.create import Split
 
 pytestmark = pytest.mark.timeout(400)
 SERIALIZERS, HOLDERS = (1, 2, 3), (4, 5)

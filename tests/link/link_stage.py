@@ -26,11 +26,11 @@ from chaplain.core import (
     Send,
     Woken,
 )
+from chaplain.link.auth.hello import GREETING_NODE
+from chaplain.link.auth.identity import Identity, new_instance
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.core import LinkCore
 from chaplain.link.events import Dropped, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Said, Say
-from chaplain.link.greeting import GREETING_NODE
-from chaplain.link.identity import Identity, new_instance
-from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
 
 SECOND_NS = 1_000_000_000

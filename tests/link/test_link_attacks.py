@@ -8,11 +8,11 @@ import pytest
 from link_stage import CLUSTER_KEY, SECOND_NS, Stage, greetings, inject, pair, sealed, unharmed
 
 from chaplain.core import Arrived
+from chaplain.link.auth.hello import GREETING_NODE
+from chaplain.link.auth.identity import Identity, route_of
+from chaplain.link.auth.keyring import KeyRing, key_id_of
 from chaplain.link.events import InstallKey, Meet, RemoveKey, Said, UseKey
-from chaplain.link.greeting import GREETING_NODE
-from chaplain.link.identity import Identity, route_of
-from chaplain.link.keyring import KeyRing, key_id_of
-from chaplain.link.seal import HEADER
+from chaplain.link.sessions.aead import HEADER
 from chaplain.wire import command as commands
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
@@ -131,8 +131,8 @@ def test_a_member_that_claims_anothers_address_disturbs_nobody() -> None:
 
 def test_a_greeting_with_another_nodes_key_needs_its_signature() -> None:
     """Mallory's greeting carries alice's key and instance, a MAC of the cluster key, and mallory's signature."""
-    from chaplain.link import greeting as codec
-    from chaplain.link.offer import Offer
+    from chaplain.link.auth import hello as codec
+    from chaplain.link.auth.key_exchange import Offer
 
     stage, alice, bob = pair()
     mallory = Identity.generate(random.Random(9))

@@ -9,11 +9,11 @@ from link_stage import Actor, Stage, pair
 
 from chaplain.core import Arrived, Drained, Flushed, Send, Woken
 from chaplain.errors import ConfigError, Malformed
-from chaplain.link import bundle
 from chaplain.link.events import Dropped, Forget, Missed, Say
-from chaplain.link.fragments import PIECE_BYTES_MAX
-from chaplain.link.seal import BUNDLED, HEADER, HEADER_BYTES
+from chaplain.link.sessions import batching
+from chaplain.link.sessions.aead import BUNDLED, HEADER, HEADER_BYTES
 from chaplain.link.settings import BUNDLE_BYTES_MAX, LinkSettings
+from chaplain.link.zmq.fragments import PIECE_BYTES_MAX
 
 
 def frames_of(actor: Actor, *commands: bytes, to: Actor) -> list[bytes]:
@@ -164,7 +164,7 @@ def forge(alice: Actor, bob: Actor, counter: int, plain: bytes) -> None:
 def test_malformed_bundles_are_refused_and_change_nothing(plain: bytes) -> None:
     stage, alice, bob = pair()
     with pytest.raises(Malformed):
-        bundle.unpack(plain)
+        batching.unpack(plain)
     forge(alice, bob, 3, plain)
     assert bob.reasons("frame rejected") == ["malformed bundle"]
     alice.say(bob, b"still here")
@@ -177,14 +177,14 @@ def test_a_bundle_cannot_count_what_was_heard_before() -> None:
     stage, alice, bob = pair()
     alice.say(bob, b"x")
     stage.settle()
-    forge(alice, bob, 3, bundle.pack([b"a", b"b"]))
+    forge(alice, bob, 3, batching.pack([b"a", b"b"]))
     assert bob.reasons("frame rejected") == ["replayed"]
     assert bob.heard() == [b"x"]
 
 
 def test_the_highest_counter_does_no_harm() -> None:
     stage, alice, bob = pair()
-    forge(alice, bob, (1 << 64) - 1, bundle.pack([b"a", b"b"]))
+    forge(alice, bob, (1 << 64) - 1, batching.pack([b"a", b"b"]))
     assert bob.missed == [Missed(alice.instance, (1 << 64) - 1 - 2 - 1)]
     bob.say(alice, b"how dare you")
     stage.settle()
@@ -202,7 +202,7 @@ def test_a_seal_of_another_kind_is_refused_even_from_the_peer_itself() -> None:
 
 def test_a_command_does_not_pass_for_a_bundle() -> None:
     _, alice, bob = pair()
-    (frame,) = frames_of(alice, bundle.pack([b"a", b"b"]), to=bob)
+    (frame,) = frames_of(alice, batching.pack([b"a", b"b"]), to=bob)
     bob.step(Arrived(alice.core.route, bytes([frame[0] | BUNDLED]) + frame[1:]))
     assert bob.reasons("frame rejected") == ["broken seal"]
     assert len(frame) > HEADER_BYTES
@@ -210,11 +210,11 @@ def test_a_command_does_not_pass_for_a_bundle() -> None:
 
 @given(st.lists(st.binary(min_size=1, max_size=50), min_size=2, max_size=40), st.binary(min_size=1, max_size=3))
 def test_every_bundle_comes_back_and_nothing_may_follow_it(commands: list[bytes], more: bytes) -> None:
-    packed = bundle.pack(commands)
-    assert bundle.unpack(packed) == tuple(commands)
+    packed = batching.pack(commands)
+    assert batching.unpack(packed) == tuple(commands)
     for spoilt in (packed + more, packed[:-1]):
         with pytest.raises(Malformed):
-            bundle.unpack(spoilt)
+            batching.unpack(spoilt)
 
 
 @pytest.mark.parametrize("size", [-1, BUNDLE_BYTES_MAX + 1])

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from link_stage import Actor, Stage
 
 from chaplain.core import Disconnected
-from chaplain.link.client_queues import FLOOR_BYTES, ClientQueues
 from chaplain.link.events import Register
+from chaplain.link.sessions.client_queues import FLOOR_BYTES, ClientQueues
 from chaplain.link.settings import LinkSettings
 
 KIB = 1024

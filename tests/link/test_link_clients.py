@@ -8,11 +8,11 @@ import pytest
 from link_stage import SECOND_NS, Actor, Stage
 
 from chaplain.core import Arrived, HangUp, Send
-from chaplain.link import greeting
+from chaplain.link.auth import hello as greeting
+from chaplain.link.auth.identity import Identity, to_text
+from chaplain.link.auth.key_exchange import Offer
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.events import Dismiss, InstallKey, Meet, Pin, Register
-from chaplain.link.identity import Identity, to_text
-from chaplain.link.keyring import KeyRing
-from chaplain.link.offer import Offer
 from chaplain.link.settings import LinkSettings
 from chaplain.wire import command as commands
 

@@ -8,11 +8,11 @@ import pytest
 from link_stage import CLUSTER_KEY, SECOND_NS, START_NS, Actor, Stage
 
 from chaplain.core import Knocked, Refuse
+from chaplain.link.auth.connect_token import OneUse, knock_as_client, knock_as_node
+from chaplain.link.auth.identity import Identity
+from chaplain.link.auth.keyring import KeyRing, key_id_of
+from chaplain.link.errors import Refusal
 from chaplain.link.events import InstallKey, Register, RemoveKey, UseKey
-from chaplain.link.identity import Identity
-from chaplain.link.keyring import KeyRing, key_id_of
-from chaplain.link.knock import OneUse, knock_as_client, knock_as_node
-from chaplain.link.refusal import Refusal
 
 WINDOW_NS = 60 * SECOND_NS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from link_stage import SECOND_NS, Actor, Stage
 
-from chaplain.link.doubles import INSTANCES_MAX, Double, Doubles
 from chaplain.link.events import Peer
+from chaplain.link.sessions.duplicate_nodes import INSTANCES_MAX, Double, Doubles
 
 EVENT = "identity used twice"
 

@@ -8,10 +8,10 @@ import pytest
 from link_stage import CLUSTER_KEY, SECOND_NS, Stage, pair
 
 from chaplain.errors import Malformed
+from chaplain.link.auth.identity import Identity, from_text, identifier_of, to_text, verify
+from chaplain.link.auth.keyring import KEYS_MAX, KeyRing, key_id_of
+from chaplain.link.errors import Refusal
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
-from chaplain.link.identity import Identity, from_text, identifier_of, to_text, verify
-from chaplain.link.keyring import KEYS_MAX, KeyRing, key_id_of
-from chaplain.link.refusal import Refusal
 
 NEW = bytes(range(32, 64))
 

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from chaplain.core import Connected, Send
-from chaplain.link import bundle, greeting, knock
+from chaplain.link.auth import connect_token
+from chaplain.link.auth import hello as greeting
+from chaplain.link.auth.identity import Identity, verify
+from chaplain.link.auth.key_exchange import Party, derive
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.core import LinkCore
 from chaplain.link.events import Meet
-from chaplain.link.identity import Identity, verify
-from chaplain.link.keyring import KeyRing
-from chaplain.link.offer import Party, derive
-from chaplain.link.seal import BUNDLED, HEADER, make_seal
+from chaplain.link.sessions import batching
+from chaplain.link.sessions.aead import BUNDLED, HEADER, make_seal
 from chaplain.link.settings import LinkSettings
 from chaplain.wire import command as commands
 
@@ -69,16 +71,18 @@ def test_the_identity_file(identity: Identity, ring: KeyRing) -> None:
 def test_the_nodes_knock(identity: Identity, ring: KeyRing) -> None:
     shown = octets("knock-node")
     name, proof = shown[:34], shown[34:]
-    assert knock.decode(name) == knock.NodeKnock(ring.used_id, identity.identifier, NOW_NS, b"\xa0" * 16)
-    assert knock.knock_as_node(ring, identity.identifier, NOW_NS, Repeating()) == (name, proof)
+    assert connect_token.decode(name) == connect_token.NodeKnock(
+        ring.used_id, identity.identifier, NOW_NS, b"\xa0" * 16
+    )
+    assert connect_token.knock_as_node(ring, identity.identifier, NOW_NS, Repeating()) == (name, proof)
 
 
 def test_the_clients_knock(identity: Identity) -> None:
     shown = octets("knock-client")
     name, proof = shown[:58], shown[58:]
-    assert knock.decode(name) == knock.ClientKnock(identity.key, NOW_NS, b"\xa0" * 16)
+    assert connect_token.decode(name) == connect_token.ClientKnock(identity.key, NOW_NS, b"\xa0" * 16)
     assert verify(identity.key, b"chaplain knock 1", name, proof)
-    assert knock.knock_as_client(identity, NOW_NS, Repeating()) == (name, proof)
+    assert connect_token.knock_as_client(identity, NOW_NS, Repeating()) == (name, proof)
 
 
 @pytest.mark.parametrize("role", ["node", "client"])
@@ -136,8 +140,8 @@ def test_the_seals(kind: str, algorithm: str) -> None:
 @pytest.mark.parametrize(("kind", "algorithm"), [("bundle-gcm", "aes-256-gcm"), ("bundle-hmac", "hmac-sha256")])
 def test_the_bundle(kind: str, algorithm: str) -> None:
     plain, frame = octets("bundle"), octets(kind)
-    assert [commands.decode(each) for each in bundle.unpack(plain)] == [commands.Ping(2), commands.DecenAck(3)]
-    assert bundle.pack(bundle.unpack(plain)) == plain
+    assert [commands.decode(each) for each in batching.unpack(plain)] == [commands.Ping(2), commands.DecenAck(3)]
+    assert batching.pack(batching.unpack(plain)) == plain
     seal = make_seal(algorithm, CLUSTER_KEY)
     assert HEADER.unpack_from(frame) == (seal.octet | BUNDLED, 3, 1)
     assert seal.open(frame) == plain

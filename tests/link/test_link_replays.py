@@ -7,7 +7,7 @@ import random
 from link_stage import CLUSTER_KEY, SECOND_NS, Stage, greetings, inject, pair, sealed, unharmed
 
 from chaplain.core import Arrived
-from chaplain.link.identity import to_text
+from chaplain.link.auth.identity import to_text
 from chaplain.wire import command as commands
 
 
@@ -148,8 +148,8 @@ def test_an_overheard_offer_cannot_be_taken_over() -> None:
 
 
 def test_an_echo_for_another_instance_completes_nothing() -> None:
-    from chaplain.link import greeting as codec
-    from chaplain.link.offer import Offer
+    from chaplain.link.auth import hello as codec
+    from chaplain.link.auth.key_exchange import Offer
 
     stage = Stage()
     alice, bob = stage.node("alice"), stage.node("bob")

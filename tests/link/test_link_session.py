@@ -6,8 +6,8 @@ import pytest
 from link_stage import SECOND_NS, Stage, pair
 
 from chaplain.core import Connected, Disconnected, Send
+from chaplain.link.auth.hello import GREETING_NODE
 from chaplain.link.events import Dropped, Forget, Introduce, Meet, Parted, Register, Say
-from chaplain.link.greeting import GREETING_NODE
 from chaplain.link.settings import LinkSettings
 from chaplain.wire.limits import FRAME_BYTES_MAX
 

@@ -8,8 +8,8 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaplain.link.door import filter_of, source_of
-from chaplain.link.strangers import RESERVED_PART, Shut, Strangers
+from chaplain.link.zmq.accept_limiter import filter_of, source_of
+from chaplain.link.zmq.strangers import RESERVED_PART, Shut, Strangers
 
 EVIL, HONEST, MEMBER = "10.0.0.66", "10.0.0.1", "10.0.0.2"
 

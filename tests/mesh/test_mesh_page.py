@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chaplain.mesh import beacon, notes
+from chaplain.mesh import beacon, control_messages
 from chaplain.mesh.beacon import Beacon, cluster_hash
 from chaplain.mesh.settings import SECOND_NS, MeshSettings
 from chaplain.wire import command, parcel
@@ -42,9 +42,9 @@ def test_commands(name: str) -> None:
 
 
 def test_notes() -> None:
-    shown = [notes.Heartbeat(), notes.Ask(), notes.Roll(("red",), 2)]
-    assert [notes.decode(octets, 1) for octets in examples("Notes")] == shown
-    assert [notes.encode(1, note) for note in shown] == examples("Notes")
+    shown = [control_messages.Heartbeat(), control_messages.Ask(), control_messages.Roll(("red",), 2)]
+    assert [control_messages.decode(octets, 1) for octets in examples("Notes")] == shown
+    assert [control_messages.encode(1, note) for note in shown] == examples("Notes")
 
 
 def test_beacon() -> None:

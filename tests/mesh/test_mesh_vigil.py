@@ -6,7 +6,7 @@ from mesh_stage import OWN, SECOND, hello, make, make_with, only, peer, said, sp
 
 from chaplain.core import Woken
 from chaplain.link.events import Dismiss, Forget, Meet, Met, Parted
-from chaplain.mesh import notes
+from chaplain.mesh import control_messages
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Answered, Entered, Exited, Gapped, MeshEffect, Shout, Whisper, Whispered
 from chaplain.wire import parcel
@@ -14,7 +14,7 @@ from chaplain.wire.command import Alive, DecenAck, Ping
 
 ANNA, BERT = peer(1), peer(2)
 TASK = peer(9, client="task")
-BEAT = notes.encode(OWN.identifier, notes.Heartbeat())
+BEAT = control_messages.encode(OWN.identifier, control_messages.Heartbeat())
 
 
 def wakes(core: MeshCore, until_ns: int) -> list[tuple[int, list[MeshEffect]]]:
@@ -55,7 +55,7 @@ def test_waking_early_does_nothing() -> None:
 def test_a_heartbeat_is_consumed_and_counts_as_life() -> None:
     core = make_with(ANNA)
     for second in range(1, 60):
-        beat = said(ANNA, Alive(second + 1, notes.encode(1, notes.Heartbeat())))
+        beat = said(ANNA, Alive(second + 1, control_messages.encode(1, control_messages.Heartbeat())))
         assert core.step(second * SECOND, beat) == []
         assert only(Exited, core.step(second * SECOND, Woken())) == []
     assert core.counts["pings"] == 0

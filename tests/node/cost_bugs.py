@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaplain.sim.planted import Bug
+from simulator.mutate import Bug
 
 DESK, READING, QUEUES = (
     "../desk/test_desk.py",
@@ -20,7 +20,7 @@ def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
 COST_BUGS = [
     _bug(
         "listeners keep a pool after their right is gone",
-        "desk.core",
+        "client_service.core",
         "                return self._forbid_what_goes_on()",
         "                return []",
         DESK,
@@ -28,7 +28,7 @@ COST_BUGS = [
     ),
     _bug(
         "credit has no bound",
-        "journal.reading",
+        "journal.clients.subscriptions",
         "reader.credit_bytes = min(reader.credit_bytes + max(0, size_bytes), window_bytes)",
         "reader.credit_bytes += max(0, size_bytes)",
         READING,
@@ -36,7 +36,7 @@ COST_BUGS = [
     ),
     _bug(
         "reads of an identity are not counted together",
-        "journal.reading",
+        "journal.clients.subscriptions",
         "            or self._by_owner[owner] >= settings.reads_per_identity_max\n",
         "",
         READING,
@@ -44,7 +44,7 @@ COST_BUGS = [
     ),
     _bug(
         "every message looks at every reader",
-        "journal.reading",
+        "journal.clients.subscriptions",
         "self._by_stream.get(written.stream, {}).values()",
         "self._readers.values()",
         READING,
@@ -52,7 +52,7 @@ COST_BUGS = [
     ),
     _bug(
         "what waits for one client counts for another",
-        "link.client_queues",
+        "link.sessions.client_queues",
         "after = self._by_identity.get(key, 0) + size_bytes",
         "after = self.total_bytes + size_bytes",
         QUEUES,
@@ -68,7 +68,7 @@ COST_BUGS = [
     ),
     _bug(
         "what waited for a session that ended stays counted",
-        "link.book",
+        "link.sessions.tables",
         "        self.queue(line, -line.queued_bytes)\n",
         "",
         QUEUES,
@@ -116,7 +116,7 @@ COST_BUGS = [
     ),
     _bug(
         "a status writes down the whole state",
-        "journal.state",
+        "journal.execution.state",
         "rest = msgspec.msgpack.encode(self._export((), (), (), Held(paid=self.holding.paid), self.epochs.bare()))",
         "rest = self.export()",
         STATUS,
@@ -124,7 +124,7 @@ COST_BUGS = [
     ),
     _bug(
         "changes wait to be hashed without a bound",
-        "journal.set_hash",
+        "journal.model.set_hash",
         "if len(self._pending) >= PENDING_MAX:",
         "if False:",
         PRINTS,
@@ -132,7 +132,7 @@ COST_BUGS = [
     ),
     _bug(
         "an address that floods the door shuts it for all",
-        "link.strangers",
+        "link.zmq.strangers",
         "self._places_max // 2 if self._shut.others else self._places_max",
         "self._open_places // 2 if self._shut.others else self._open_places",
         DOOR,
@@ -140,7 +140,7 @@ COST_BUGS = [
     ),
     _bug(
         "no place is kept for members",
-        "link.strangers",
+        "link.zmq.strangers",
         "kept_in = {one for one in self._members if room",
         "kept_in = {one for one in () if room",
         DOOR,

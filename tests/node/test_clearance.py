@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from chaplain.graph import requests as graph
-from chaplain.journal.facts import Client, Status
-from chaplain.node.clearance import Clearance
+from chaplain.graph.messages import client as graph
+from chaplain.journal.model.records import Client, Status
+from chaplain.node.authorization import Clearance
 from chaplain.rights import Right, Want, covers, may, refusal
-from chaplain.sequence import requests as sequence
+from chaplain.sequence.messages import client as sequence
 from chaplain.wire.parcel import Layer
 
 KEY = b"k" * 32

@@ -6,13 +6,13 @@ from random import Random
 
 from msgspec.structs import replace
 
+from chaplain.client_service import messages
+from chaplain.client_service.messages import GetMembers
 from chaplain.core import Drained, Send, Serve
-from chaplain.desk import messages
-from chaplain.desk.messages import GetMembers
 from chaplain.gossip.settings import GossipSettings
+from chaplain.link.auth.identity import Identity
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.events import Dismiss, Peer
-from chaplain.link.identity import Identity
-from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh.events import Entered, Exited, Whisper, Whispered
 from chaplain.mesh.settings import MeshSettings

@@ -7,26 +7,27 @@ from collections.abc import Mapping
 from random import Random
 from typing import get_args
 
+from simulator.trace import Trace
+from simulator.world.world import World
+
+from chaplain.client_service import messages
+from chaplain.client_service.events import DeskEffect, ForLayer, RotationWanted
+from chaplain.client_service.messages import LookUp
 from chaplain.core import Drained, Persist, Persisted, Replace, Requested, Send, Settled
-from chaplain.desk import messages
-from chaplain.desk.events import DeskEffect, ForLayer, RotationWanted
-from chaplain.desk.messages import LookUp
 from chaplain.gossip.events import GossipEffect, MemberChanged, State, Told
+from chaplain.gossip.layer_api import UpperEffect, UpperInput
 from chaplain.gossip.settings import GossipSettings
-from chaplain.gossip.upper import UpperEffect, UpperInput
+from chaplain.link.auth.identity import Identity, new_instance
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.events import LinkEffect, Meet, Peer, Say
-from chaplain.link.identity import Identity, new_instance
-from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh.events import Entered, JoinPool, MeshEffect, Shout, Shouted, Whisper, Whispered
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node import status
 from chaplain.node.core import NodeCore
-from chaplain.node.rings import KEYRING_FILE
+from chaplain.node.keyring_store import KEYRING_FILE
+from chaplain.node.layer_api import UpperCore
 from chaplain.node.settings import NodeSettings
-from chaplain.node.upper import UpperCore
-from chaplain.sim.trace import Trace
-from chaplain.sim.world import World
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
+from simulator.trace import Trace
+from simulator.world.disk import segments_of
+from simulator.world.world import World
+
 from chaplain.gossip.events import State
 from chaplain.gossip.settings import GossipSettings
-from chaplain.journal.cluster_message import genesis
+from chaplain.journal.consensus.events import Role
+from chaplain.journal.consensus.settings import OrderSettings
 from chaplain.journal.core import JournalCore
-from chaplain.journal.founding import Founding, FoundingClient, Member
-from chaplain.journal.journal_settings import JournalSettings
-from chaplain.journal.log import jot_name, standing_name
-from chaplain.journal.order_events import Role
-from chaplain.journal.order_settings import OrderSettings
-from chaplain.link.identity import Identity, new_instance
-from chaplain.link.keyring import KeyRing
+from chaplain.journal.messages.cluster import genesis
+from chaplain.journal.model.bootstrap import Founding, FoundingClient, Member
+from chaplain.journal.settings import JournalSettings
+from chaplain.journal.storage.log import jot_name, standing_name
+from chaplain.link.auth.identity import Identity, new_instance
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore
 from chaplain.node.settings import NodeSettings
-from chaplain.sim.disk import segments_of
-from chaplain.sim.trace import Trace
-from chaplain.sim.world import World
 
 SECOND = 10**9
 NAMES = ("one", "two", "three")

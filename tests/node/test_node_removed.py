@@ -8,37 +8,37 @@ from random import Random
 from typing import Any
 
 import pytest
+from simulator.checkers.base import Watcher
+from simulator.trace import Trace
+from simulator.world.disk import apply
+from simulator.world.world import World
 from tests.journal.requests_stage import ADMIN, CLUSTER, NODES, founding, petition
 
+from chaplain.client_service.events import RotationWanted
 from chaplain.core import Drained, Frozen, Halt, Persist, Report
-from chaplain.desk.events import RotationWanted
 from chaplain.gossip.events import Ask, Decided, EventSeen, Fire, MemberChanged, State, Told
 from chaplain.gossip.settings import GossipSettings
-from chaplain.journal import client_messages
-from chaplain.journal.client_messages import SubmitPetition
-from chaplain.journal.cluster_message import ConfigEntry, genesis
-from chaplain.journal.config_message import ConfigMessage
+from chaplain.journal.consensus.events import LogRead, ReadLog, Role
+from chaplain.journal.consensus.settings import OrderSettings
 from chaplain.journal.core import JournalCore
-from chaplain.journal.journal_events import Told as Spoken
-from chaplain.journal.journal_settings import JournalSettings
-from chaplain.journal.log import jot_name, records_between, standing_name
-from chaplain.journal.node_message import AddNode, EntryType, NewSet, RemoveNode
-from chaplain.journal.order_events import LogRead, ReadLog, Role
-from chaplain.journal.order_settings import OrderSettings
+from chaplain.journal.events import Told as Spoken
+from chaplain.journal.messages import client
+from chaplain.journal.messages.client import SubmitPetition
+from chaplain.journal.messages.cluster import ConfigEntry, genesis
+from chaplain.journal.messages.config import ConfigMessage
+from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode
+from chaplain.journal.settings import JournalSettings
+from chaplain.journal.storage.log import jot_name, records_between, standing_name
+from chaplain.link.auth.identity import new_instance
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.events import Peer
-from chaplain.link.identity import new_instance
-from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh.events import Entered, Exited, JoinPool, Shout, Shouted, Whisper
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore
-from chaplain.node.rings import KEYRING_FILE
+from chaplain.node.keyring_store import KEYRING_FILE
 from chaplain.node.settings import NodeSettings
 from chaplain.segment.layout import parse_name
-from chaplain.sim.checkers import Watcher
-from chaplain.sim.disk import apply
-from chaplain.sim.trace import Trace
-from chaplain.sim.world import World
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -124,7 +124,7 @@ class Whole(NodeCore):
 
     def _ask_journal(self, entry: ConfigEntry) -> None:
         assert self._journal is not None
-        said = client_messages.encode(SubmitPetition(1, entry.entry_type, entry.stage))
+        said = client.encode(SubmitPetition(1, entry.entry_type, entry.stage))
         told = Spoken(CLIENT, Parcel(CLIENT.identifier, Layer.JOURNAL, said, entry.data))
         self._work.extend([(self._journal, Entered(CLIENT, {})), (self._journal, told)])
 

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 from test_node import NAMES, SECOND, Cluster
 
-from chaplain.desk.events import RotationWanted
+from chaplain.client_service.events import RotationWanted
 from chaplain.gossip.events import KeyConfirmed, KeyStep, Rotated
+from chaplain.link.auth.keyring import KEYS_MAX, KeyRing, key_id_of
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
-from chaplain.link.keyring import KEYS_MAX, KeyRing, key_id_of
 from chaplain.link.settings import HMAC
-from chaplain.node.rings import READABLE, RingKeeper
+from chaplain.node.keyring_store import READABLE, RingKeeper
 
 OLD, NEW, OTHER = (letter * 32 for letter in (b"k", b"n", b"o"))
 MILLISECOND = SECOND // 1000

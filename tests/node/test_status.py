@@ -6,15 +6,15 @@ import json
 from random import Random
 
 import pytest
+from simulator.trace import Trace
+from simulator.world.world import World
 from test_node_doors import NAMES, endpoint, make, node
 
 from chaplain.core import STATUS_STREAMS_MAX
-from chaplain.journal.state import State
+from chaplain.journal.execution.state import State
 from chaplain.node import status
 from chaplain.node.core import NodeCore
 from chaplain.node.snapshot import FRESH_NS, Snapshot
-from chaplain.sim.trace import Trace
-from chaplain.sim.world import World
 
 SECOND = 10**9
 

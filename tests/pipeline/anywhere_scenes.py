@@ -17,7 +17,7 @@ from tests.cluster.harness import until
 
 from chaplain import Client
 from chaplain.pipeline.session import find_java
-from chaplain.runtime.founding import free_ports
+from chaplain.runtime.cluster.create import free_ports
 
 DRIVER = Path(__file__).parent / "anywhere_driver.py"
 HOME = Path(pyspark.__file__).parent

@@ -11,12 +11,14 @@ from pipeline_journal import NODE_TOML, Author, Groups, recorded, rich_journal
 from pipeline_scene import Named, Scene, first_batch_of_entry, split, streams_of, with_pack
 from requests_stage import ADMIN_ACL, BOB, CLUSTER, Stage, petition
 
-from chaplain.journal import config_message, lanes, verdict
-from chaplain.journal.cluster_message import chain_hash, decode_body, encode_body
-from chaplain.journal.config_message import LeaseLane
-from chaplain.journal.lanes import Ruling, Standing
-from chaplain.pipeline.batches import split_first
-from chaplain.pipeline.verify import prove
+from chaplain.journal.execution import dedup
+from chaplain.journal.execution.dedup import Ruling, Standing
+from chaplain.journal.messages import config
+from chaplain.journal.messages.cluster import chain_hash, decode_body, encode_body
+from chaplain.journal.messages.config import LeaseLane
+from chaplain.journal.storage import verdict
+from chaplain.pipeline.verification.batches import split_first
+from chaplain.pipeline.verification.verify import prove
 from chaplain.segment.files import list_segments, scan_file
 from chaplain.segment.record import Kind
 
@@ -91,8 +93,8 @@ def wrong_signature(scene: Scene) -> Named:
 
 def forged_lease(scene: Scene) -> Named:
     """A lane of the admin's that Bob asked for, granted by a cluster that believed him."""
-    kept = config_message.signature_holds
-    config_message.signature_holds = lambda *_: True  # type: ignore[assignment]
+    kept = config.signature_holds
+    config.signature_holds = lambda *_: True  # type: ignore[assignment]
     try:
         stage = Stage()
         author = Author(stage)
@@ -102,7 +104,7 @@ def forged_lease(scene: Scene) -> Named:
         stage.prefix.order([stage.prefix.ingest([author.entry(scene.chance)])])
         scene.groups = recorded(stage)
     finally:
-        config_message.signature_holds = kept
+        config.signature_holds = kept
     scene.signatures = True
     scene.write()
     return {("", index, "signature")}
@@ -222,15 +224,15 @@ def after_loss(scene: Scene, lost: set[tuple[int, int]]) -> Named:
 @contextmanager
 def lawless() -> Iterator[None]:
     """Executors to whom every id is the next one."""
-    kept = lanes.rule, lanes.applied
-    lanes.rule = lambda *_: Ruling(Standing.NEXT)  # type: ignore[assignment]
-    lanes.applied = lambda lane, remembered, _: msgspec.structs.replace(  # type: ignore[assignment]
+    kept = dedup.rule, dedup.applied
+    dedup.rule = lambda *_: Ruling(Standing.NEXT)  # type: ignore[assignment]
+    dedup.applied = lambda lane, remembered, _: msgspec.structs.replace(  # type: ignore[assignment]
         lane, last_id=remembered.last_id, active_ns=remembered.moment.timestamp_ns
     )
     try:
         yield
     finally:
-        lanes.rule, lanes.applied = kept
+        dedup.rule, dedup.applied = kept
 
 
 def forged(seed: int, wrong: Callable[[Author, Stage], object]) -> tuple[Groups, tuple[str, int]]:

@@ -15,14 +15,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "journal"))
 
 from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, Stage, pack, petition
 
-from chaplain.journal.cluster_message import encode_body
-from chaplain.journal.config_message import AddIdentity
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.ingest_message import IngestEntry
-from chaplain.journal.log_records import message_records
-from chaplain.journal.order_events import Message
-from chaplain.journal.signing import SignatureType
-from chaplain.link.identity import to_text
+from chaplain.journal.consensus.events import Message
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.cluster import encode_body
+from chaplain.journal.messages.config import AddIdentity
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.signing import SignatureType
+from chaplain.journal.storage.records import message_records
+from chaplain.link.auth.identity import to_text
 from chaplain.segment.record import Record
 
 STREAMS = ("orders", "orders", "orders", "audit")

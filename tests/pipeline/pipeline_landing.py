@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from tests.cluster.harness import MOMENT_S, PROGRAM, Cluster, until
 
 from chaplain.client.sync import Client
-from chaplain.pipeline.table_proof import find_table_breaks
 from chaplain.pipeline.tables import landed_files, landed_offset
+from chaplain.pipeline.verification.table_proof import find_table_breaks
 
 STREAM = "orders"
 PATIENCE_S = 400.0

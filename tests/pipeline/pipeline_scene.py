@@ -10,10 +10,10 @@ import msgspec
 from pipeline_journal import NODE_TOML, Groups, rich_journal
 from pipeline_stage import put
 
-from chaplain.journal.log_records import Jot, encode_jot
-from chaplain.pipeline.breaks import Break
-from chaplain.pipeline.plan import Asked
-from chaplain.pipeline.verify import prove, prove_here
+from chaplain.journal.storage.records import Jot, encode_jot
+from chaplain.pipeline.verification.plan import Asked
+from chaplain.pipeline.verification.verify import prove, prove_here
+from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.files import OpenSegment, list_segments, scan_file
 from chaplain.segment.pack import decode_pack, encode_pack, heads_of
 from chaplain.segment.record import Kind, Record

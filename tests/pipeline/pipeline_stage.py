@@ -12,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "segment"))
 from requests_stage import CLUSTER, Stage, pack
 from segment_stage import Disk
 
-from chaplain.journal.cluster_message import encode_body
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.log_records import mark_record, message_records
-from chaplain.journal.order_events import Message
+from chaplain.journal.consensus.events import Message
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.cluster import encode_body
+from chaplain.journal.storage.records import mark_record, message_records
 from chaplain.segment.record import Record
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.write import Writer

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from chaplain.pipeline.sink import commit_all, parse_sink, stage
+from chaplain.pipeline.sink.sink import commit_all, parse_sink, stage
 
 ROWS = 400
 

@@ -10,12 +10,12 @@ import pytest
 from pipeline_scene import Scene
 
 from chaplain.errors import Missing, Refused, Unreachable
-from chaplain.pipeline import live
-from chaplain.pipeline.land import Logs, open_watch
-from chaplain.pipeline.live import Live
-from chaplain.pipeline.options import parse
-from chaplain.pipeline.origin import open_origin
-from chaplain.pipeline.source import _chosen
+from chaplain.pipeline.data_source import _chosen
+from chaplain.pipeline.landing.land import Logs, open_watch
+from chaplain.pipeline.source import live
+from chaplain.pipeline.source.backends import open_origin
+from chaplain.pipeline.source.live import Live
+from chaplain.pipeline.source.options import parse
 
 
 def chosen(**given: str) -> list[str]:

@@ -8,15 +8,15 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from chaplain.core import Drained, Persist, Persisted, Requested
-from chaplain.graph import requests
 from chaplain.graph.core import GraphCore
-from chaplain.graph.event import decode
-from chaplain.graph.requests import Append
+from chaplain.graph.messages import client
+from chaplain.graph.messages.client import Append
+from chaplain.graph.messages.event import decode
 from chaplain.graph.settings import GraphSettings
-from chaplain.link.identity import Identity
+from chaplain.link.auth.identity import Identity
 from chaplain.pipeline import register
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.files import Files
+from chaplain.runtime.disk.operations import Files
+from chaplain.runtime.disk.syscalls import Disk
 from chaplain.segment.tap import StreamKind
 
 
@@ -25,7 +25,7 @@ def test_events_are_rows_and_can_be_put_together_again(spark: SparkSession, tmp_
     settings = GraphSettings("demo", folder="segments/", segment_bytes=1 << 20)
     core = GraphCore(settings, Identity(bytes(32)), random.Random(1), now_ns=10**18)
     for number in range(20):
-        body = requests.encode(Append("notes" if number % 4 else "other"))
+        body = client.encode(Append("notes" if number % 4 else "other"))
         core.step(10**18 + number, Requested(number, "ann", body, b"value %d" % number))
         for effect in core.step(10**18 + number, Drained()):
             if isinstance(effect, Persist):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pipeline_scene import Scene
 
-from chaplain.journal import checkpoint
-from chaplain.pipeline.index import Index
-from chaplain.pipeline.origin import stretch
-from chaplain.pipeline.rows import ranges, read_range
+from chaplain.journal.snapshots import checkpoint
+from chaplain.pipeline.source.backends import stretch
+from chaplain.pipeline.source.offset_index import Index
+from chaplain.pipeline.source.rows import ranges, read_range
 
 STREAM = "orders"
 LEFT, TAKEN = 8, 19

@@ -16,9 +16,9 @@ from tests.journal_real.scenes import three
 
 from chaplain import Client
 from chaplain.errors import Dropped
-from chaplain.pipeline import live
-from chaplain.pipeline.live import Live, LiveSpan, LiveStretch
-from chaplain.pipeline.options import Target
+from chaplain.pipeline.source import live
+from chaplain.pipeline.source.live import Live, LiveSpan, LiveStretch
+from chaplain.pipeline.source.options import Target
 
 pytestmark = pytest.mark.timeout(240)
 MESSAGES = 3000

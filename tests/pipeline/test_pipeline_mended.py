@@ -10,11 +10,11 @@ import pytest
 from pipeline_scene import Scene, find, flip, split
 
 from chaplain.errors import Missing
-from chaplain.pipeline.index import Index
-from chaplain.pipeline.origin import stretch
-from chaplain.pipeline.plan import _first as first_of
-from chaplain.pipeline.rows import ranges, read_range
-from chaplain.pipeline.walk import Spot, walk
+from chaplain.pipeline.source.backends import stretch
+from chaplain.pipeline.source.header_scan import Spot, walk
+from chaplain.pipeline.source.offset_index import Index
+from chaplain.pipeline.source.rows import ranges, read_range
+from chaplain.pipeline.verification.plan import _first as first_of
 from chaplain.segment.files import OpenSegment, list_segments, scan_file
 from chaplain.segment.pack import decode_pack
 

@@ -11,8 +11,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import ArrayType, StructType
 
 from chaplain.errors import ConfigError, Missing, Unreachable
-from chaplain.pipeline import source
-from chaplain.pipeline.options import (
+from chaplain.pipeline import data_source
+from chaplain.pipeline.data_source import limited
+from chaplain.pipeline.session import java_version, local_session
+from chaplain.pipeline.sink.sink import parse_sink
+from chaplain.pipeline.source.options import (
     Bound,
     Stretch,
     Target,
@@ -23,10 +26,7 @@ from chaplain.pipeline.options import (
     resolve,
     resolve_end,
 )
-from chaplain.pipeline.rows import Span, cuts, header_lists, rows_of
-from chaplain.pipeline.session import java_version, local_session
-from chaplain.pipeline.sink import parse_sink
-from chaplain.pipeline.source import limited
+from chaplain.pipeline.source.rows import Span, cuts, header_lists, rows_of
 from chaplain.segment.headers import encode_headers
 
 BASE = {"path": "segments", "subscribe": "orders"}
@@ -153,9 +153,9 @@ def test_a_narrower_schema_has_our_types(name: str, kind: str, nullable: bool, w
     options = parse({**BASE, "includeHeaders": "true"}, streaming=False)
     pair = StructType().add("key", "string").add("value", "binary")
     good = StructType().add("offset", "long").add("timestamp", "timestamp").add("headers", ArrayType(pair))
-    assert source._Reader(options, good)
+    assert data_source._Reader(options, good)
     with pytest.raises(ConfigError, match=words):
-        source._Reader(options, good.add(name, kind, nullable))
+        data_source._Reader(options, good.add(name, kind, nullable))
 
 
 def test_a_time_behind_everything() -> None:
@@ -223,13 +223,13 @@ class Fixed:
         return [Span(stream, low, high) for low, high in cuts(start, end, parts)]
 
 
-def _planner(held: Stretch, **given: str) -> source._StreamReader:
-    reader = source._StreamReader(parse({**BASE, **given}, streaming=True), StructType())
+def _planner(held: Stretch, **given: str) -> data_source._StreamReader:
+    reader = data_source._StreamReader(parse({**BASE, **given}, streaming=True), StructType())
     reader._origin = cast("Any", Fixed(held))
     return reader
 
 
-def _spans(reader: source._StreamReader, start: int, end: int) -> list[tuple[int, int]]:
+def _spans(reader: data_source._StreamReader, start: int, end: int) -> list[tuple[int, int]]:
     parts = reader.partitions({"orders": {"0": start}}, {"orders": {"0": end}})
     return [(part.wanted.start, part.wanted.end) for part in cast("Any", parts)]
 
@@ -270,7 +270,7 @@ def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None
 
 def test_a_small_batch_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
-    monkeypatch.setattr(source.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(data_source.time, "monotonic", lambda: now_s[0])
     given = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "60s"}
     reader = _planner(Stretch(0, 14), **given)
     nothing, some, enough = ({"orders": {"0": offset}} for offset in (14, 5, 4))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pipeline_scene import Scene, decode_count, find, split
 
-from chaplain.pipeline.breaks import Break, shown
-from chaplain.pipeline.plan import Asked
-from chaplain.pipeline.verify import prove_here
+from chaplain.pipeline.verification.plan import Asked
+from chaplain.pipeline.verification.verify import prove_here
+from chaplain.pipeline.verification.violations import Break, shown
 from chaplain.segment.pack import decode_pack
 from chaplain.segment.record import HEAD_BYTES
 

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from chaplain.pipeline.breaks import Break
-from chaplain.pipeline.plots import number, ticks
-from chaplain.pipeline.report import bucket_width
-from chaplain.pipeline.report_page import Bucket, Facts, Reign, Share, page
+from chaplain.pipeline.reporting.page import Bucket, Facts, Reign, Share, page
+from chaplain.pipeline.reporting.plots import number, ticks
+from chaplain.pipeline.reporting.report import bucket_width
+from chaplain.pipeline.verification.violations import Break
 
 START = 1_700_000_000.0
 

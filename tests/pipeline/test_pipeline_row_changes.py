@@ -11,7 +11,7 @@ from tests.pipeline.row_change_scenes import TABLES, requests
 
 from chaplain.errors import Missing
 from chaplain.pipeline import fold
-from chaplain.pipeline.row_changes import fingerprint, tallies
+from chaplain.pipeline.landing.row_changes import fingerprint, tallies
 
 pytestmark = pytest.mark.timeout(400)
 

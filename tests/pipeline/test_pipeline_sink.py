@@ -17,13 +17,13 @@ from tests.pipeline import sink_driver
 from tests.pipeline.sink_scenes import STARTS, fill, kill_drivers, kill_writers
 
 from chaplain import Client
-from chaplain.client.journal_events import Place
-from chaplain.client.staging import joined
+from chaplain.client.api.two_phase import joined
+from chaplain.client.protocol.journal.events import Place
 from chaplain.errors import ConfigError
-from chaplain.journal.transaction import Span
-from chaplain.pipeline import sink_rows
-from chaplain.pipeline.sink import StagedRows, commit_all, parse_sink, query_of, stage
-from chaplain.pipeline.sink_rows import batches, check_schema, cut_points
+from chaplain.journal.execution.two_phase import Span
+from chaplain.pipeline.sink import rows as sink_rows
+from chaplain.pipeline.sink.rows import batches, check_schema, cut_points
+from chaplain.pipeline.sink.sink import StagedRows, commit_all, parse_sink, query_of, stage
 from chaplain.segment.headers import decode_headers
 
 pytestmark = pytest.mark.timeout(600)

@@ -22,13 +22,11 @@ from pipeline_stage import ROWS, journal, put
 
 from chaplain.cli.main import cli
 from chaplain.errors import ConfigError, Malformed, Missing, StorageError
-from chaplain.link.identity import Identity
+from chaplain.link.auth.identity import Identity
 from chaplain.pipeline import compact as compaction
-from chaplain.pipeline.index import Index
-from chaplain.pipeline.land import land, task_of, write_file
-from chaplain.pipeline.manifest import read, signer_for
-from chaplain.pipeline.rows import ranges
-from chaplain.pipeline.table_proof import find_table_breaks
+from chaplain.pipeline.landing.land import land, task_of, write_file
+from chaplain.pipeline.source.offset_index import Index
+from chaplain.pipeline.source.rows import ranges
 from chaplain.pipeline.tables import (
     STAGING,
     arrow_schema,
@@ -42,7 +40,9 @@ from chaplain.pipeline.tables import (
     stray_files,
     table_path,
 )
-from chaplain.pipeline.verify import find_breaks, prove
+from chaplain.pipeline.verification.manifest import read, signer_for
+from chaplain.pipeline.verification.table_proof import find_table_breaks
+from chaplain.pipeline.verification.verify import find_breaks, prove
 from chaplain.segment.files import list_segments
 from chaplain.segment.headers import encode_headers
 from chaplain.segment.pack import Pack, encode_pack
@@ -401,8 +401,8 @@ def test_log_and_tables_are_held_against_one_manifest(scene: Scene, monkeypatch:
 
 
 def test_packs_of_every_shape_are_rebuilt() -> None:
-    from chaplain.pipeline.rows import header_lists
-    from chaplain.pipeline.table_check import check_pack
+    from chaplain.pipeline.source.rows import header_lists
+    from chaplain.pipeline.verification.table_check import check_pack
     from chaplain.segment.arrow import to_record_batches
     from chaplain.segment.record import Kind, Record
 

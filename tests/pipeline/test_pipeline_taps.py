@@ -9,8 +9,8 @@ from pipeline_stage import journal, put
 from pyspark.sql import SparkSession
 
 from chaplain.pipeline import register
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.files import Files
+from chaplain.runtime.disk.operations import Files
+from chaplain.runtime.disk.syscalls import Disk
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap
 

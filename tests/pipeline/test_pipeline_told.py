@@ -8,9 +8,9 @@ from pathlib import Path
 from pipeline_damage import flipped_header, flipped_payload
 from pipeline_scene import Scene, find
 
-from chaplain.pipeline.breaks import shown
-from chaplain.pipeline.plan import Asked
-from chaplain.pipeline.verify import Proof, prove, prove_here
+from chaplain.pipeline.verification.plan import Asked
+from chaplain.pipeline.verification.verify import Proof, prove, prove_here
+from chaplain.pipeline.verification.violations import shown
 from chaplain.segment.record import Record
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from product_shell import Shell
 
-from chaplain.runtime.local import bring_down
+from chaplain.runtime.cluster.local import bring_down
 
 
 @pytest.fixture

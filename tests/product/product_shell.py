@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.cluster.harness import promised
 
-from chaplain.runtime.founding import PORTS_VARIABLE
+from chaplain.runtime.cluster.create import PORTS_VARIABLE
 
 BIN = Path(sys.executable).parent
 LIMIT_S = 60.0

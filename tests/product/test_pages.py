@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from product_shell import BIN, Shell
 
-from chaplain.runtime.local import bring_down
+from chaplain.runtime.cluster.local import bring_down
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/tutorial.md", "docs/executor.md", "docs/pipeline.md", "docs/reference/python.md")

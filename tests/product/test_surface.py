@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from product_shell import Shell
 
-from chaplain.runtime.local import bring_down, pid_of
+from chaplain.runtime.cluster.local import bring_down, pid_of
 
 pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 60.0

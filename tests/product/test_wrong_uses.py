@@ -17,9 +17,9 @@ import pytest
 from product_shell import Shell, Wrong
 
 import chaplain
-from chaplain.cli.reach import ABSENCE_S, PATIENCE_S
-from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.local import pid_of
+from chaplain.cli.support.connection_options import ABSENCE_S, PATIENCE_S
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.cluster.local import pid_of
 
 pytestmark = pytest.mark.timeout(400)
 

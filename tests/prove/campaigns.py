@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from simulator import gossip_scale as gossip
+from simulator import mutate
+from simulator.runner import MODES, run_seeds
 from tests.fuzz import runner as fuzz
 from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import ON_REAL_CLUSTERS
@@ -15,10 +18,6 @@ from tests.prove.pipelines import OF_PIPELINES
 from tests.prove.sequences import ON_REAL_SEQUENCES
 from tests.prove.sinks import ON_SINKS
 from tests.sim import step_bugs
-
-from chaplain.sim import gossip_scale as gossip
-from chaplain.sim import planted
-from chaplain.sim.runner import MODES, run_seeds
 
 SEEDS_A_PIECE = 20
 INPUTS_A_PIECE = 100_000
@@ -44,7 +43,7 @@ def simulate(workload: str, seeds: int) -> Campaign:
         return Report(dict(done), findings)
 
     about = f"{seeds:,} seeds of `{workload}` in both modes"
-    loads = f"import chaplain.sim.runner, chaplain.sim.workloads.{workload}"
+    loads = f"import simulator.runner, simulator.workloads.{workload}"
     return Campaign(f"sim-{workload}", about, pieces, run, loads)
 
 
@@ -89,7 +88,7 @@ def gossip_scale(node_hours: int) -> Campaign:
         return _silence(int(rest[0])) if what == "silence" else _spread(rest[0], int(rest[1]))
 
     about = f"{node_hours:,} node-hours at 5 % loss with pauses and kills, and one event in 10 to 10,000 nodes"
-    return Campaign("gossip-scale", about, pieces, run, "import chaplain.sim.gossip_scale")
+    return Campaign("gossip-scale", about, pieces, run, "import simulator.gossip_scale")
 
 
 def _silence(seed: int) -> Report:
@@ -113,11 +112,11 @@ def _spread(mode: str, nodes: int) -> Report:
 
 def planted_all() -> Campaign:
     def pieces(quick: bool) -> list[str]:
-        names = [f"{layer}/{bug.name}" for layer in planted.layers() for bug in planted.bugs(layer)]
+        names = [f"{layer}/{bug.name}" for layer in mutate.layers() for bug in mutate.bugs(layer)]
         return names[:3] if quick else names
 
     def run(piece: str) -> Report:
-        verdict = planted.judge(piece.partition("/")[0], planted.find(piece))
+        verdict = mutate.judge(piece.partition("/")[0], mutate.find(piece))
         findings = [] if verdict.ok else [f"{piece}: {verdict.status}: {verdict.detail}"]
         return Report({"bugs": 1, verdict.status: 1}, findings)
 

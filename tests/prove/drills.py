@@ -10,7 +10,7 @@ from tests.prove.campaign import Campaign, Report
 from tests.prove.clusters import scene
 
 from chaplain.drill.drill import Drill
-from chaplain.runtime import local
+from chaplain.runtime.cluster import local
 
 SECONDS = 60.0
 PIECES = [*(f"3 nodes, seed {seed}" for seed in range(1, 7)), *(f"5 nodes, seed {seed}" for seed in range(7, 9))]

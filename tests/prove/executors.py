@@ -54,7 +54,7 @@ def postgres_kills() -> Campaign:
 def fold() -> Campaign:
     def play(piece: str, directory: Path) -> Report:
         from chaplain.pipeline import local_session
-        from chaplain.pipeline.row_changes import fingerprint_at
+        from chaplain.pipeline.landing.row_changes import fingerprint_at
 
         with three(directory / "three") as cluster:
             execute(cluster, FOLDED, seed=int(piece))

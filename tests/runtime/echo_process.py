@@ -9,7 +9,7 @@ import json
 import sys
 
 from chaplain.core import Admit, Arrived, Knocked, Refuse, Send
-from chaplain.link.sockets import Sockets
+from chaplain.link.zmq.sockets import Sockets
 
 
 def peak_bytes() -> int:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from chaplain.core import Admit, Dial, Knocked, Refuse
-from chaplain.link.sockets import SocketInput, Sockets
+from chaplain.link.zmq.sockets import SocketInput, Sockets
 
 PATIENCE_S = 20
 

@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from chaplain.config import NODE_FILE, load_node
 from chaplain.core import Drained, Persist, Persisted, Requested, Settled, Woken
-from chaplain.graph import requests
 from chaplain.graph.core import GraphCore
-from chaplain.graph.graph_events import EventsRead, ReadEvents
-from chaplain.graph.requests import Append, Page, ReadSnapshot, decode_answer
-from chaplain.journal.node_message import Stage
-from chaplain.link.identity import identifier_of
+from chaplain.graph.events import EventsRead, ReadEvents
+from chaplain.graph.messages import client
+from chaplain.graph.messages.client import Append, Page, ReadSnapshot, decode_answer
+from chaplain.journal.messages.membership import Stage
+from chaplain.link.auth.identity import identifier_of
 from chaplain.node.core import NodeCore
-from chaplain.runtime.assemble import make_node
-from chaplain.runtime.founding import make_cluster
-from chaplain.sequence.layer import SequenceLayer
-from chaplain.sequence.messages import State
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.layers.node import make_node
+from chaplain.sequence.messages.peer import State
+from chaplain.sequence.service import SequenceLayer
 from chaplain.wire.parcel import Layer
 
 SECOND = 10**9
@@ -100,7 +100,7 @@ def _work_set(node: NodeCore) -> object:
 
 def _written(graph: GraphCore) -> bytes:
     """An event of the node's own."""
-    graph.step(2 * SECOND, Requested(1, "ann", requests.encode(Append("notes")), b"hello"))
+    graph.step(2 * SECOND, Requested(1, "ann", client.encode(Append("notes")), b"hello"))
     [persist] = [one for one in graph.step(2 * SECOND, Drained()) if isinstance(one, Persist)]
     graph.step(2 * SECOND, Persisted(persist.ticket))
     raw = graph.common.recent(graph.streams["notes"].model.id_of(0))
@@ -109,7 +109,7 @@ def _written(graph: GraphCore) -> bytes:
 
 
 def _author(graph: GraphCore, raw: bytes) -> int:
-    effects = graph.step(2 * SECOND, Requested(2, "ann", requests.encode(ReadSnapshot("notes")), b""))
+    effects = graph.step(2 * SECOND, Requested(2, "ann", client.encode(ReadSnapshot("notes")), b""))
     for read in [one for one in effects if isinstance(one, ReadEvents)]:
         effects += graph.step(2 * SECOND, EventsRead(read.token, (raw,)))
     [settled] = [one for one in effects if isinstance(one, Settled)]

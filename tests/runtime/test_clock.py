@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.runtime.toy_core import ToyCore
 
 from chaplain.clock import FIFTH, LOOK_NS, SLACK_NS, Clock
-from chaplain.link.sockets import Sockets
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.host import Host
-from chaplain.runtime.log import Log
-from chaplain.runtime.storage import Storage
+from chaplain.link.zmq.sockets import Sockets
+from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.writer import Storage
+from chaplain.runtime.event_loop import Host
+from chaplain.runtime.json_log import Log
 
 SECOND = 10**9
 

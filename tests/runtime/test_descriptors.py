@@ -18,17 +18,17 @@ from tests.runtime.toy_core import ToyCore
 
 from chaplain.clock import Clock
 from chaplain.core import Dial, Disconnected
-from chaplain.graph.graph_events import EventsRead, ReadEvents
+from chaplain.graph.events import EventsRead, ReadEvents
 from chaplain.link.settings import SESSIONS_MAX
-from chaplain.link.sockets import Sockets
-from chaplain.runtime import descriptors
-from chaplain.runtime.descriptors import NoDescriptors
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.graph import graph_errands
-from chaplain.runtime.host import Errands, Host
-from chaplain.runtime.labour import Labour
-from chaplain.runtime.log import Log
-from chaplain.runtime.storage import Storage
+from chaplain.link.zmq.sockets import Sockets
+from chaplain.runtime import fd_limits
+from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.writer import Storage
+from chaplain.runtime.event_loop import Errands, Host
+from chaplain.runtime.fd_limits import NoDescriptors
+from chaplain.runtime.json_log import Log
+from chaplain.runtime.layers.graph import graph_errands
+from chaplain.runtime.worker_pool import Labour
 
 PATIENCE_S = 20
 
@@ -46,25 +46,25 @@ def none_left() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("allowed", "sessions"),
-    [(resource.RLIM_INFINITY, SESSIONS_MAX), (1 << 20, SESSIONS_MAX), (1024, 288), (200, descriptors.SESSIONS_MIN)],
+    [(resource.RLIM_INFINITY, SESSIONS_MAX), (1 << 20, SESSIONS_MAX), (1024, 288), (200, fd_limits.SESSIONS_MIN)],
 )
 def test_sessions_follow_from_descriptors(monkeypatch, allowed, sessions):
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: (allowed, allowed))
-    assert descriptors.sessions_for(strangers=192) == sessions
+    assert fd_limits.sessions_for(strangers=192) == sessions
 
 
 def test_all_are_taken_that_may_be_had():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 512), before[1]))
-        descriptors.take_all()
+        fd_limits.take_all()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_what_cannot_be_opened_for_want_of_descriptors_is_told_apart(tmp_path: Path):
-    read = descriptors.reading(lambda path: path.read_bytes())
+    read = fd_limits.reading(lambda path: path.read_bytes())
     (tmp_path / "there").write_bytes(b"here")
     with none_left(), pytest.raises(NoDescriptors):
         read(tmp_path / "there")
@@ -84,7 +84,7 @@ def answers(labour: Labour[str], count: int) -> list[str]:
 def test_work_that_finds_no_descriptor_is_done_again_behind_the_rest():
     tries = iter((errno.EMFILE, errno.ENFILE, 0))
 
-    @descriptors.reading
+    @fd_limits.reading
     def read(wanted: str) -> str:
         if code := next(tries):
             raise OSError(code, os.strerror(code))
@@ -101,7 +101,7 @@ def test_work_that_finds_no_descriptor_is_done_again_behind_the_rest():
 
 
 def test_whatever_else_goes_wrong_still_stops_the_node():
-    @descriptors.reading
+    @fd_limits.reading
     def read(_wanted: str) -> str:
         raise OSError(errno.EIO, "the disk is broken")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from chaplain.config import SEGMENTS, load_node
-from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.journal import disk_id
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.layers.journal import disk_id
 
 
 def test_a_founded_directory_has_the_id_that_its_cluster_was_founded_with(tmp_path):

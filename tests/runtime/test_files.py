@@ -8,8 +8,8 @@ import pytest
 
 from chaplain import durable
 from chaplain.core import Remove, Rename, Replace, WriteAt
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.files import OPEN_FILES_MAX, Files
+from chaplain.runtime.disk.operations import OPEN_FILES_MAX, Files
+from chaplain.runtime.disk.syscalls import Disk
 
 
 class Names(Disk):

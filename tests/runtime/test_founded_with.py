@@ -9,9 +9,9 @@ import pytest
 
 from chaplain.config import load_node
 from chaplain.errors import ConfigError
-from chaplain.link.identity import Identity
-from chaplain.runtime.founding import make_cluster
-from chaplain.runtime.journal import FOUNDING_FILE, WRAPPING_FILE, make_journal
+from chaplain.link.auth.identity import Identity
+from chaplain.runtime.cluster.create import make_cluster
+from chaplain.runtime.layers.journal import FOUNDING_FILE, WRAPPING_FILE, make_journal
 
 IDENTITY = Identity.generate(random.Random(1))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaplain.link.fragments import PIECE_BYTES_MAX, Joiner, carried_bytes, cut
+from chaplain.link.zmq.fragments import PIECE_BYTES_MAX, Joiner, carried_bytes, cut
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
 PAGE = Path(__file__).parents[2] / "docs/protocol/fragments.md"

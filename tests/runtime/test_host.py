@@ -17,15 +17,16 @@ from tests.runtime.toy_core import ToyCore
 from chaplain.clock import Clock
 from chaplain.core import Arrived, Connected, Disconnected, Heard, Send, Stopping
 from chaplain.errors import ConfigError
-from chaplain.link.sockets import Sockets
-from chaplain.runtime import host, http
-from chaplain.runtime.beacon import BeaconSocket
-from chaplain.runtime.codes import BROKEN, DONE, HALTED, REMOVED
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.host import Host
-from chaplain.runtime.http import HttpServer, Views
-from chaplain.runtime.log import Log
-from chaplain.runtime.storage import Storage
+from chaplain.link.zmq.sockets import Sockets
+from chaplain.runtime import event_loop
+from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.writer import Storage
+from chaplain.runtime.event_loop import Host
+from chaplain.runtime.exit_codes import BROKEN, DONE, HALTED, REMOVED
+from chaplain.runtime.http import server as http
+from chaplain.runtime.http.server import HttpServer, Views
+from chaplain.runtime.json_log import Log
+from chaplain.runtime.udp_beacon import BeaconSocket
 
 
 class Running:
@@ -219,8 +220,8 @@ def test_a_loop_that_does_not_turn_is_not_healthy(running):
 
 
 def test_a_node_that_stops_with_frames_for_a_peer_that_reads_nothing_reports_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(host, "GOODBYE_NS", 50_000_000)
-    monkeypatch.setattr(host, "LINGER_MS", 0)
+    monkeypatch.setattr(event_loop, "GOODBYE_NS", 50_000_000)
+    monkeypatch.setattr(event_loop, "LINGER_MS", 0)
     toy = Running(tmp_path)
     monkeypatch.setattr(type(toy.sockets), "queued_bytes", property(lambda sockets: 7))
     assert toy.end() == DONE

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import chaplain
-from chaplain.runtime.http import exposition
+from chaplain.runtime.http.server import exposition
 from chaplain.runtime.metrics import ALIKE, COUNTERS, GAUGES, help_of, page
 
 SOURCE = Path(chaplain.__file__).parent

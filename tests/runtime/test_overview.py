@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from chaplain.cli.main import cli
 from chaplain.errors import ConfigError
-from chaplain.runtime import overview
-from chaplain.runtime.founding import make_cluster
+from chaplain.runtime.cluster import status
+from chaplain.runtime.cluster.create import make_cluster
 
 
 def note(events: int, fingerprint: str) -> dict:
@@ -48,12 +48,12 @@ SAID = {
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_cluster(tmp_path / "c", 3, "none", None)
-    monkeypatch.setattr(overview, "_status", lambda directory, node, pid: SAID.get(node.id))
+    monkeypatch.setattr(status, "_status", lambda directory, node, pid: SAID.get(node.id))
     return tmp_path / "c"
 
 
 def test_each_stream_is_shown_as_the_node_has_it_that_has_most_of_it(cluster: Path) -> None:
-    found = overview.describe(cluster)
+    found = status.describe(cluster)
     assert found["streams"] == {"late": {"head": 1, "first": 0}, "orders": {"head": 7, "first": 0}}
     assert found["graph"] == {"notes": {**note(2, "a")["notes"], "nodes": {"1": 2, "2": 1}, "same": False}}
     assert found["sequence"]["number"] == 4, "who works is believed, whatever others count"
@@ -65,7 +65,7 @@ def test_each_stream_is_shown_as_the_node_has_it_that_has_most_of_it(cluster: Pa
 
 def test_for_whom_a_graph_is_kept_is_shown(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {"notes": {**note(2, "a")["notes"], "held_by": [3]}}
-    monkeypatch.setattr(overview, "_status", lambda directory, node, pid: {**SAID[1], "graph": kept})
+    monkeypatch.setattr(status, "_status", lambda directory, node, pid: {**SAID[1], "graph": kept})
     shown = CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)])
     assert "kept for node 3" in " ".join(shown.output.split())
 
@@ -79,7 +79,7 @@ def test_a_database_that_stands_still_is_told_beside_the_table(cluster: Path) ->
 def test_a_clock_that_was_set_is_told(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_by = {1: -120.0, 2: 0.3}
     monkeypatch.setattr(
-        overview, "_status", lambda directory, node, pid: {**SAID[1], "clock_error_seconds": set_by.get(node.id, 0.0)}
+        status, "_status", lambda directory, node, pid: {**SAID[1], "clock_error_seconds": set_by.get(node.id, 0.0)}
     )
     shown = " ".join(CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)]).output.split())
     assert "the clock of node 1 was set, and is -120 s from the node's own: it has followed in 600 s" in shown
@@ -88,21 +88,21 @@ def test_a_clock_that_was_set_is_told(cluster: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_node_that_runs_twice_is_named(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     twice = {"used_twice": [{"id": 3, "endpoints": ["tcp://a:1", "tcp://b:2"]}]}
-    monkeypatch.setattr(overview, "_status", lambda directory, node, pid: {**SAID[1], **twice})
+    monkeypatch.setattr(status, "_status", lambda directory, node, pid: {**SAID[1], **twice})
     shown = CliRunner().invoke(cli, ["cluster", "status", "--cluster", str(cluster)])
     line = "node 3 runs twice, at tcp://a:1 and tcp://b:2: stop the one whose directory is a copy.\n"
     assert shown.output.count(line) == 1
 
 
 def test_one_node_is_asked_alone(cluster: Path) -> None:
-    found = overview.describe(cluster, 2)
+    found = status.describe(cluster, 2)
     assert [node["id"] for node in found["nodes"]] == [2]
     assert found["streams"]["orders"]["head"] == 3
     assert found["master"] == 1, "whom it holds for the master"
     with pytest.raises(ConfigError, match="no node 9: choose one of 1, 2, 3"):
-        overview.describe(cluster, 9)
+        status.describe(cluster, 9)
 
 
 def test_of_a_node_that_is_down_programs_find_what_they_look_for(cluster: Path) -> None:
-    down = overview.describe(cluster)["nodes"][2]  # type: ignore[index]
+    down = status.describe(cluster)["nodes"][2]  # type: ignore[index]
     assert (down["state"], down["roles"], down["master"], down["members"]) == ("down", [], False, 0)

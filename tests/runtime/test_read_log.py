@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.unreadable import make_unreadable
 
-from chaplain.journal.order_events import ReadLog
-from chaplain.runtime import journal
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.files import Files
-from chaplain.runtime.journal import read_log
+from chaplain.journal.consensus.events import ReadLog
+from chaplain.runtime.disk.operations import Files
+from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.layers import journal
+from chaplain.runtime.layers.journal import read_log
 from chaplain.segment.files import OpenSegment, list_segments
 from chaplain.segment.layout import HEADER_COPIES, PAGE_BYTES
 from chaplain.segment.record import Kind, Record

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from chaplain.errors import ConfigError
-from chaplain.link.keyring import KeyRing
-from chaplain.node.rings import KEYRING_FILE
-from chaplain.runtime.ring import choose_ring
+from chaplain.link.auth.keyring import KeyRing
+from chaplain.node.keyring_store import KEYRING_FILE
+from chaplain.runtime.layers.keyring import choose_ring
 
 FIRST, SECOND, THIRD = (bytes([number]) * 32 for number in (1, 2, 3))
 

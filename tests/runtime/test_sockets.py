@@ -15,8 +15,9 @@ from tests.runtime.sockets_stage import PATIENCE_S, Side, until
 
 from chaplain.core import Arrived, Connected, Disconnected, Flushed, HangUp, Knocked, Refuse, Send
 from chaplain.errors import ConfigError
-from chaplain.link import lines, sockets, zap
-from chaplain.link.sockets import Sockets
+from chaplain.link.zmq import dealer as lines
+from chaplain.link.zmq import sockets, zap
+from chaplain.link.zmq.sockets import Sockets
 
 SERVER, CALLER = b"s" * 16, b"c" * 16
 ANY = "tcp://127.0.0.1:*"
@@ -52,7 +53,7 @@ def test_frames_pass_both_ways_in_order():
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace: `apt-get install strace`")
 def test_the_unit_allows_every_kind_of_socket_that_a_node_asks_for(tmp_path):
     """Where systemd allows fewer, a node cannot listen."""
-    script = f"from chaplain.link.sockets import Sockets; Sockets({SERVER!r}, {ANY!r}).close()"
+    script = f"from chaplain.link.zmq.sockets import Sockets; Sockets({SERVER!r}, {ANY!r}).close()"
     trace = ["strace", "-f", "-qq", "-e", "trace=socket", "-o", str(tmp_path / "trace")]
     subprocess.run([*trace, sys.executable, "-c", script], check=True, timeout=PATIENCE_S)
     asked = set(re.findall(r"AF_\w+", (tmp_path / "trace").read_text()))

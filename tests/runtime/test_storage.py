@@ -11,9 +11,9 @@ import pytest
 
 from chaplain.core import Persist, Persisted, PersistFailed, Remove, Rename, Replace, WriteAt
 from chaplain.errors import StorageError
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.files import Files, check_name
-from chaplain.runtime.storage import SMALL_BYTES, Storage
+from chaplain.runtime.disk.operations import Files, check_name
+from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.writer import SMALL_BYTES, Storage
 
 
 class Recorder(Disk):
@@ -242,7 +242,7 @@ def test_closing_finishes_what_is_queued(tmp_path):
 
 
 def test_small_writes_are_on_disk_when_submit_returns(tmp_path, monkeypatch):
-    monkeypatch.setattr("chaplain.runtime.storage.SLOW_NS", 10**12)  # however busy the machine is
+    monkeypatch.setattr("chaplain.runtime.disk.writer.SLOW_NS", 10**12)  # however busy the machine is
     disk = Recorder(tmp_path)
     storage = Storage(disk)
     storage.submit([write(1)])
@@ -255,7 +255,7 @@ def test_small_writes_are_on_disk_when_submit_returns(tmp_path, monkeypatch):
 
 
 def test_what_is_done_at_once_is_told_at_once_and_never_overtakes(tmp_path, monkeypatch):
-    monkeypatch.setattr("chaplain.runtime.storage.SLOW_NS", 10**12)
+    monkeypatch.setattr("chaplain.runtime.disk.writer.SLOW_NS", 10**12)
     storage = Storage(Disk(str(tmp_path)))
     assert storage.at_once([write(1), write(2)]) == [Persisted(1), Persisted(2)]
     assert storage.completed() == []
@@ -268,7 +268,7 @@ def test_what_is_done_at_once_is_told_at_once_and_never_overtakes(tmp_path, monk
 
 
 def test_a_slow_disk_gets_a_thread(tmp_path, monkeypatch):
-    monkeypatch.setattr("chaplain.runtime.storage.SLOW_NS", -1)  # whatever it takes is slow
+    monkeypatch.setattr("chaplain.runtime.disk.writer.SLOW_NS", -1)  # whatever it takes is slow
     submitters: list[int] = []
 
     class Watched(Disk):

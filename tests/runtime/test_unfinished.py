@@ -13,7 +13,7 @@ from tests.runtime.sockets_stage import PATIENCE_S, Side, until
 from tests.runtime.strangers import GREETING, address
 
 from chaplain.core import Arrived, Connected, Disconnected, Send
-from chaplain.link.unfinished import KEPT_BYTES_MAX, Unfinished
+from chaplain.link.zmq.stalled_messages import KEPT_BYTES_MAX, Unfinished
 
 SERVER, CALLER = b"s" * 16, b"c" * 16
 ANY = "tcp://127.0.0.1:*"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.unreadable import PAGE_BYTES, make_unreadable
 
-from chaplain.runtime.disk import Disk
-from chaplain.runtime.files import Files
+from chaplain.runtime.disk.operations import Files
+from chaplain.runtime.disk.syscalls import Disk
 from chaplain.segment import salvage
 from chaplain.segment.files import LogReader, list_segments, refuse_other_versions, scan_file, survey_folder
 from chaplain.segment.record import Flag, Kind, Record

@@ -192,7 +192,7 @@ def test_pandas_is_not_imported() -> None:
     """It takes longer than all the rest that a process of Spark's does for a few rows."""
     program = (
         "import sys, test_segment_arrow as t, pyarrow as pa\n"
-        "from chaplain.pipeline.rows import Span, fields, rows_of\n"
+        "from chaplain.pipeline.source.rows import Span, fields, rows_of\n"
         "from chaplain.segment.arrow import cell_of\n"
         "record = t.batch(1, [t.ORDERS, t.PLAIN])\n"
         "first = record.first_offset\n"

@@ -13,7 +13,7 @@ from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.events import Delivered, Publish, Published, Unpublished
-from chaplain.sequence.messages import Message, decode
+from chaplain.sequence.messages.peer import Message, decode
 from chaplain.sequence.settings import SequenceSettings
 from chaplain.wire import parcel
 

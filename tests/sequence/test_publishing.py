@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chaplain.sequence.entry import Ballot, EntryKind, make_entry
 from chaplain.sequence.events import Publish
-from chaplain.sequence.held import Held
-from chaplain.sequence.publishing import Publishing
+from chaplain.sequence.messages.entry import Ballot, EntryKind, make_entry
+from chaplain.sequence.publish_queue import Publishing
+from chaplain.sequence.window.entries import Held
 
 BALLOT = Ballot(1, 1)
 MUCH = 1 << 20

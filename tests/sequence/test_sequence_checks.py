@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 from sequence_stage import Stage
+from simulator.checkers.base import Violation
+from simulator.checkers.sequence import SequenceChecker
 
 from chaplain.core import Drained
 from chaplain.gossip.events import Told
-from chaplain.sequence.entry import EntryKind
 from chaplain.sequence.events import Published
-from chaplain.sequence.messages import Bearing, Beat, Events, State, encode
-from chaplain.sim.checkers import Violation
-from chaplain.sim.sequence_checks import SequenceChecker
+from chaplain.sequence.messages.entry import EntryKind
+from chaplain.sequence.messages.peer import Bearing, Beat, Events, State, encode
 from chaplain.wire.parcel import Layer, Parcel
 
 

@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from chaplain.client.sequence_requests import Reading, SequenceEvent, check_values
+from chaplain.client.api.sequence_calls import Reading, SequenceEvent, check_values
 from chaplain.core import Drained, Persist, Persisted, Report, Requested, Settled, Withdrawn, Woken
 from chaplain.errors import Missing
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap
-from chaplain.sequence import requests
 from chaplain.sequence.core import SequenceCore
-from chaplain.sequence.layer import LayerEffect, SequenceLayer
-from chaplain.sequence.requests import Numbered, Page, PublishRequest, ReadRequest
+from chaplain.sequence.messages import client
+from chaplain.sequence.messages.client import Numbered, Page, PublishRequest, ReadRequest
+from chaplain.sequence.service import LayerEffect, SequenceLayer
 from chaplain.sequence.settings import SequenceSettings
 
 SECOND = 10**9
@@ -40,9 +40,9 @@ class Alone:
         self.effects += got
         return got
 
-    def ask(self, request: requests.SequenceRequest | bytes, payload: bytes = b"") -> int:
+    def ask(self, request: client.SequenceRequest | bytes, payload: bytes = b"") -> int:
         self._call += 1
-        body = request if isinstance(request, bytes) else requests.encode(request)
+        body = request if isinstance(request, bytes) else client.encode(request)
         self.step(Requested(self._call, "ann", body, payload))
         self.step(Drained())
         return self._call
@@ -59,7 +59,7 @@ class Alone:
         settled = self.answer(self.ask(ReadRequest("s", start, wait_ns, history)))
         assert settled is not None
         assert not settled.kind, settled.reason
-        return requests.decode_page(settled.payload)
+        return client.decode_page(settled.payload)
 
     def read(self, reading: Reading, pages: int = 100) -> list[SequenceEvent]:
         """As a client does, page by page."""
@@ -71,7 +71,7 @@ class Alone:
             request = build(1, SECOND).request  # type: ignore[attr-defined]
             settled = self.answer(self.ask(request.body))
             assert settled is not None
-            found += reading.take(requests.decode_page(settled.payload))
+            found += reading.take(client.decode_page(settled.payload))
         return found
 
 
@@ -84,8 +84,8 @@ def reason(settled: Settled | None) -> str:
 def test_a_publish_is_answered_with_its_first_number() -> None:
     node = Alone()
     first, second = node.publish(b"a", b"b"), node.publish(b"c")
-    assert node.answer(first) == Settled(first, requests.encode(Numbered(1)))
-    assert node.answer(second) == Settled(second, requests.encode(Numbered(3)))
+    assert node.answer(first) == Settled(first, client.encode(Numbered(1)))
+    assert node.answer(second) == Settled(second, client.encode(Numbered(3)))
 
 
 def test_pages_hold_events_with_hashes_that_link_them() -> None:
@@ -134,12 +134,12 @@ def test_a_reader_waits_for_news_and_is_woken_by_it_or_by_time() -> None:
     node.publish(b"news")
     settled = node.answer(waiting)
     assert settled is not None
-    assert requests.decode_page(settled.payload).runs[0].values == [b"news"]
+    assert client.decode_page(settled.payload).runs[0].values == [b"news"]
     idle = node.ask(ReadRequest("s", 2, 5 * SECOND, 0))
     node.step(Woken(), after_s=6)
     settled = node.answer(idle)
     assert settled is not None
-    assert requests.decode_page(settled.payload).runs == []
+    assert client.decode_page(settled.payload).runs == []
 
 
 def test_a_withdrawn_call_is_not_answered() -> None:
@@ -178,7 +178,7 @@ def test_a_stream_that_left_the_window_as_a_whole_is_not_one_without_events() ->
     node.publish(b"d")
     settled = node.answer(waiting)
     assert settled is not None
-    assert requests.decode_page(settled.payload).runs[0].first == 4, "who follows goes on with what comes"
+    assert client.decode_page(settled.payload).runs[0].first == 4, "who follows goes on with what comes"
 
 
 def test_no_more_is_remembered_for_readers_than_others_can_learn() -> None:
@@ -200,14 +200,14 @@ def test_a_reader_of_another_history_is_told() -> None:
     ("body", "payload"),
     [
         (b"\x93", b""),
-        (requests.encode(PublishRequest("s", [2])), b"a"),
-        (requests.encode(PublishRequest("s", [])), b""),
-        (requests.encode(PublishRequest("s s", [1])), b"a"),
-        (requests.encode(PublishRequest("", [1])), b"a"),
-        (requests.encode(PublishRequest("s", [2, -1])), b"a"),
-        (requests.encode(ReadRequest("s", -1, 0, 0)), b""),
-        (requests.encode(ReadRequest("s", 0, -1, 0)), b""),
-        (requests.encode(ReadRequest("s", 0, 0, -1)), b""),
+        (client.encode(PublishRequest("s", [2])), b"a"),
+        (client.encode(PublishRequest("s", [])), b""),
+        (client.encode(PublishRequest("s s", [1])), b"a"),
+        (client.encode(PublishRequest("", [1])), b"a"),
+        (client.encode(PublishRequest("s", [2, -1])), b"a"),
+        (client.encode(ReadRequest("s", -1, 0, 0)), b""),
+        (client.encode(ReadRequest("s", 0, -1, 0)), b""),
+        (client.encode(ReadRequest("s", 0, 0, -1)), b""),
     ],
 )
 def test_bad_requests_are_refused(body: bytes, payload: bytes) -> None:
@@ -276,6 +276,6 @@ def test_the_client_refuses_what_no_node_would_take() -> None:
 
 def test_a_client_notices_a_gap_in_an_answer() -> None:
     reading = Reading("s", 1, None, True, None)
-    page = Page(1, 2, 2, [requests.PageRun(2, "ann", bytes(32), [b"b"])])
+    page = Page(1, 2, 2, [client.PageRun(2, "ann", bytes(32), [b"b"])])
     with pytest.raises(Missing, match="s 1 is not in"):
         list(reading.take(page))

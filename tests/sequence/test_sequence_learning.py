@@ -5,7 +5,7 @@ from __future__ import annotations
 from sequence_stage import Stage
 
 from chaplain.sequence.events import Delivered, Published
-from chaplain.sequence.messages import Beat, Events, Fill, SeqRes
+from chaplain.sequence.messages.peer import Beat, Events, Fill, SeqRes
 
 VALUES = {1: b"a", 2: b"b", 3: b"c"}
 

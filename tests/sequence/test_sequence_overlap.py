@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sequence_stage import Stage
 
-from chaplain.sequence.entry import EntryKind, Member, decode_entries
 from chaplain.sequence.events import Published
-from chaplain.sequence.messages import Events, Fill, Message
+from chaplain.sequence.messages.entry import EntryKind, Member, decode_entries
+from chaplain.sequence.messages.peer import Events, Fill, Message
 
 SEEDS = range(1, 8)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chaplain.errors import Malformed
-from chaplain.sequence import requests
-from chaplain.sequence.entry import (
+from chaplain.sequence.messages import client
+from chaplain.sequence.messages.entry import (
     NO_HASH,
     Ballot,
     Change,
@@ -27,7 +27,7 @@ from chaplain.sequence.entry import (
     make_entry,
     run_hash,
 )
-from chaplain.sequence.messages import BEARING_BYTES, Bearing, Beat, Place, Seq, State, decode, encode
+from chaplain.sequence.messages.peer import BEARING_BYTES, Bearing, Beat, Place, Seq, State, decode, encode
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol/sequence.md").read_text()
 BEARING = Bearing(
@@ -117,11 +117,11 @@ def test_bodies_that_are_wrong() -> None:
     with pytest.raises(Malformed):
         decode_change(b"\x02" + bytes(12))
     with pytest.raises(Malformed):
-        requests.decode_request(requests.encode(requests.ReadRequest("a b", 0, 0, 0)))
+        client.decode_request(client.encode(client.ReadRequest("a b", 0, 0, 0)))
     with pytest.raises(Malformed):
-        requests.split([1, 2], b"ab")
+        client.split([1, 2], b"ab")
     with pytest.raises(Malformed):
-        requests.decode_page(b"\x01")
+        client.decode_page(b"\x01")
 
 
 def test_an_entry_is_its_octets() -> None:

@@ -9,9 +9,9 @@ from sequence_stage import Stage
 
 from chaplain.core import Drained
 from chaplain.gossip.events import Told
-from chaplain.sequence.entry import Ballot, Change, Member
 from chaplain.sequence.events import Published
-from chaplain.sequence.messages import Beat, Events, Grant, Lock, Message, Refuse, Why, decode, encode
+from chaplain.sequence.messages.entry import Ballot, Change, Member
+from chaplain.sequence.messages.peer import Beat, Events, Grant, Lock, Message, Refuse, Why, decode, encode
 from chaplain.sequence.work_set import changed, enough_index, is_enough, is_lost, successor
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-
-from chaplain.sim.bugs.sequence import BUGS
-from chaplain.sim.planted import judge
-from chaplain.sim.runner import run_seed
+from simulator.mutate import judge
+from simulator.mutations.sequence import BUGS
+from simulator.runner import run_seed
 
 
 @pytest.mark.parametrize("mode", ["safety", "liveness"])

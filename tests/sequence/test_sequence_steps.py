@@ -5,19 +5,9 @@ from __future__ import annotations
 import pytest
 from sequence_stage import Stage
 
-from chaplain.sequence.entry import EntryKind
 from chaplain.sequence.events import Became, Published, Unpublished
-from chaplain.sequence.messages import (
-    Beat,
-    DscReq,
-    DscRes,
-    Events,
-    Grant,
-    Lock,
-    Seq,
-    SeqRes,
-    State,
-)
+from chaplain.sequence.messages.entry import EntryKind
+from chaplain.sequence.messages.peer import Beat, DscReq, DscRes, Events, Grant, Lock, Seq, SeqRes, State
 
 
 def said(stage: Stage, kind: type) -> list[tuple[int, int]]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from tests.cluster.harness import PATIENCE_S, Cluster, Node, founded, promised, until
 
 from chaplain import Client
-from chaplain.client.sequence_requests import SequenceEvent
+from chaplain.client.api.sequence_calls import SequenceEvent
 from chaplain.config import NODE_FILE
 from chaplain.errors import ChaplainError, Unknown
-from chaplain.runtime.inquire import get_status
+from chaplain.runtime.cluster.probe import get_status
 
 STREAM = "ticks"
 PUBLISHERS = (1, 2, 3)

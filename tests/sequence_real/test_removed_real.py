@@ -9,10 +9,10 @@ from tests.cluster.harness import PATIENCE_S, Cluster, until
 from tests.sequence_real.sequence_scenes import STREAM, sequence_of, wait_until_working, working
 
 from chaplain import Client
-from chaplain.cli.changing import Changes
+from chaplain.cli.support.member_changes import Changes
 from chaplain.config import load_cluster
-from chaplain.runtime.codes import REMOVED
-from chaplain.runtime.local import bring_up
+from chaplain.runtime.cluster.local import bring_up
+from chaplain.runtime.exit_codes import REMOVED
 
 pytestmark = pytest.mark.timeout(240)
 

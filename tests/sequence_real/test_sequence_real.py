@@ -26,8 +26,8 @@ from tests.sequence_real.sequence_scenes import (
 )
 
 from chaplain import AsyncClient, Client
-from chaplain.pipeline.index import Index
-from chaplain.runtime.local import pid_of
+from chaplain.pipeline.source.offset_index import Index
+from chaplain.runtime.cluster.local import pid_of
 
 pytestmark = pytest.mark.timeout(240)
 KILLS = 4

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from chaplain.sim.planted import Bug, install
+from simulator.mutate import Bug, install
 
 ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 600
@@ -25,7 +25,7 @@ def _bug(name: str, module: str, old: str, new: str, *expected: str) -> Bug:
 BUGS = [
     _bug(
         "accept malformed headers",
-        "journal.intake",
+        "journal.ingest.admission",
         "if event.raw[COLUMNS_AT] & HEADERS:",
         "if False:",
         "tests/journal/test_ingest.py",
@@ -41,7 +41,7 @@ BUGS = [
     ),
     _bug(
         "stop at malformed headers whatever was asked",
-        "pipeline.rows",
+        "pipeline.source.rows",
         "if fail_on_headers:",
         "if True:",
         "tests/pipeline/test_pipeline_tables.py",
@@ -57,7 +57,7 @@ BUGS = [
     ),
     _bug(
         "refuse payloads that others take",
-        "journal.serializer",
+        "journal.consensus.core",
         "settings.payload_bytes_max:",
         "settings.payload_bytes_bound:",
         "tests/journal/test_order_steps.py",
@@ -65,7 +65,7 @@ BUGS = [
     ),
     _bug(
         "take a first broadcast of an unknown author",
-        "graph.intake",
+        "graph.admission",
         "if first and event.author not in common.known:",
         "if False:",
         "tests/graph/test_graph_steps.py",
@@ -73,7 +73,7 @@ BUGS = [
     ),
     _bug(
         "take the child of a held event",
-        "graph.intake",
+        "graph.admission",
         "return max(own_ns, *(self.ahead.due_ns(link.id) for link in event.links), 0)",
         "return max(own_ns, 0)",
         "tests/graph/test_graph_steps.py",
@@ -81,7 +81,7 @@ BUGS = [
     ),
     _bug(
         "count a pack at the cut of two files as one always",
-        "pipeline.table_check",
+        "pipeline.verification.table_check",
         "cut = HASH_BYTES if last.digests[-HASH_BYTES:] == more.digests[:HASH_BYTES] else 0",
         "cut = HASH_BYTES",
         "tests/pipeline/test_pipeline_tables.py",
@@ -89,7 +89,7 @@ BUGS = [
     ),
     _bug(
         "name a damaged pack by its first offset alone",
-        "pipeline.batches",
+        "pipeline.verification.batches",
         "self._damaged(plan.stream, first, part, last)",
         "self._damaged(plan.stream, first, part)",
         "tests/pipeline/test_pipeline_pinpoint.py",
@@ -97,7 +97,7 @@ BUGS = [
     ),
     _bug(
         "do not look at another node's copy",
-        "pipeline.parts",
+        "pipeline.verification.record_reader",
         "if not self._folders or",
         "if True or",
         "tests/pipeline/test_pipeline_pinpoint.py",
@@ -105,7 +105,7 @@ BUGS = [
     ),
     _bug(
         "discard unread frames of a lost connection",
-        "link.lines",
+        "link.zmq.dealer",
         "dealer.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)",
         "dealer.setsockopt(zmq.RECONNECT_IVL, -1)",
         "tests/runtime/test_sockets.py",

@@ -6,10 +6,10 @@ from types import ModuleType
 
 import pytest
 from nacl.bindings import crypto_sign, crypto_sign_open
+from simulator.memo import recalling
 
-from chaplain.link import identity
-from chaplain.link.identity import Identity, verify
-from chaplain.sim.recall import recalling
+from chaplain.link.auth import identity
+from chaplain.link.auth.identity import Identity, verify
 
 
 def _module(name: str, asked: list[int]) -> ModuleType:

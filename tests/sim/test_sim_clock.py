@@ -2,8 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from chaplain.sim.clock import EPOCH_NS, Clock
+from simulator.world.clock import EPOCH_NS, Clock
 
 SECOND = 10**9
 

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulator.world.disk import LOST_WRITE, MISDIRECTED, SECTOR_BYTES, UNREADABLE, Disk, sectors
 
 from chaplain.core import Persist, Remove, Rename, Replace, WriteAt
-from chaplain.sim.disk import LOST_WRITE, MISDIRECTED, SECTOR_BYTES, UNREADABLE, Disk, sectors
 
 
 def synced(*operations, seed=1):

@@ -1,13 +1,12 @@
 """Nodes that greet under all faults, and the list of bugs planted in them."""
 
 import pytest
+from simulator import mutate
+from simulator.faults.plan import DISK
+from simulator.runner import MODES, run_seeds, total
+from simulator.workloads.greet import Greet
 
-from chaplain.sim import planted
-from chaplain.sim.faults import DISK
-from chaplain.sim.runner import MODES, run_seeds, total
-from chaplain.sim.workloads.greet import Greet
-
-PLANTED = [(layer, bug) for layer in planted.layers() for bug in planted.bugs(layer)]
+PLANTED = [(layer, bug) for layer in mutate.layers() for bug in mutate.bugs(layer)]
 
 
 def test_seeds_of_greet_hold_and_meet_every_fault():
@@ -22,10 +21,10 @@ def test_seeds_of_greet_hold_and_meet_every_fault():
 @pytest.mark.parametrize(("layer", "bug"), PLANTED, ids=[f"{layer}/{bug.name}" for layer, bug in PLANTED])
 def test_planted_bug_still_fits_the_code(layer, bug):
     """No other folder of tests looks at the texts: a mutation of one of them must be caught by what it does."""
-    planted.mutated(bug)
+    mutate.mutated(bug)
 
 
 def test_a_bug_planted_in_the_link_is_caught():
-    bug = planted.find("link/skip the replay check")
-    verdict = planted.judge("link", bug)
+    bug = mutate.find("link/skip the replay check")
+    verdict = mutate.judge("link", bug)
     assert verdict.ok, verdict.detail

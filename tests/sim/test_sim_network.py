@@ -1,6 +1,11 @@
 """Connections of the made-up network, as the runtime's sockets would give them."""
 
 import pytest
+from simulator.checkers.base import HostContract, Violation
+from simulator.trace import Trace
+from simulator.world.network import WINDOW_BYTES
+from simulator.world.network_conditions import Climate
+from simulator.world.world import SECOND, World
 
 from chaplain.core import (
     Admit,
@@ -16,11 +21,6 @@ from chaplain.core import (
     Refuse,
     Send,
 )
-from chaplain.sim.checkers import HostContract, Violation
-from chaplain.sim.network import WINDOW_BYTES
-from chaplain.sim.trace import Trace
-from chaplain.sim.weather import Climate
-from chaplain.sim.world import SECOND, World
 
 
 class Puppet:

@@ -1,9 +1,10 @@
 """When a made-up disk writes and syncs: one sync serves all that is queued, as in the runtime."""
 
+from simulator.trace import Trace
+from simulator.world.machine import SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, Armed
+from simulator.world.world import MILLISECOND, SECOND, World
+
 from chaplain.core import Persist, Persisted, PersistFailed, Replace
-from chaplain.sim.host import SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, Armed
-from chaplain.sim.trace import Trace
-from chaplain.sim.world import MILLISECOND, SECOND, World
 
 
 class Asking:

@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from simulator import mutate, workloads
+from simulator.__main__ import main
+from simulator.checkers.base import Watcher
+from simulator.faults.plan import ALL, Fault, cut
+from simulator.runner import MODES, run_seed, run_seeds, total
 from toy_counter import Toy
-
-from chaplain.sim import planted, workloads
-from chaplain.sim.__main__ import main
-from chaplain.sim.checkers import Watcher
-from chaplain.sim.faults import ALL, Fault, cut
-from chaplain.sim.runner import MODES, run_seed, run_seeds, total
 
 HERE = Path(__file__).parent
 QUICK = {"graph": 3, "indexonly": 3, "requests": 1, "retention": 0}
@@ -27,7 +26,7 @@ def beside() -> str:
 
 def simulate(*arguments, hash_seed="0"):
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": beside()}
-    command = [sys.executable, "-m", "chaplain.sim", *arguments]
+    command = [sys.executable, "-m", "simulator", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
 
 
@@ -60,7 +59,7 @@ def test_more_processes_give_the_same_outcomes():
 
 def test_planted_bugs_meet_their_fates(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", beside())
-    fates = {verdict.bug.name: verdict for verdict in planted.judge_all("toy_bugs:", jobs=2)}
+    fates = {verdict.bug.name: verdict for verdict in mutate.judge_all("toy_bugs:", jobs=2)}
     assert {name: verdict.status for name, verdict in fates.items()} == {
         "tell before it is on disk": "caught",
         "harmless": "survived",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from simulator.mutate import Bug, mutated
 from tests.sim.step_bugs import BUGS, judge
-
-from chaplain.sim.planted import Bug, mutated
 
 
 @pytest.mark.planted_texts

@@ -1,6 +1,6 @@
 """Bugs for the toy: one of each fate a planted bug can have."""
 
-from chaplain.sim.planted import Bug
+from simulator.mutate import Bug
 
 TOY = "toy_counter:Toy"
 

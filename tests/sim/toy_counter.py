@@ -12,6 +12,11 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
+from simulator.checkers.base import Checker, Watcher
+from simulator.faults.plan import ALL, ATTACK, CLOCK, NETWORK, PROCESS
+from simulator.workloads import Workload
+from simulator.world.machine import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, Host
+
 from chaplain.core import (
     Admit,
     Arrived,
@@ -28,10 +33,6 @@ from chaplain.core import (
     Woken,
     WriteAt,
 )
-from chaplain.sim.checkers import Checker, Watcher
-from chaplain.sim.faults import ALL, ATTACK, CLOCK, NETWORK, PROCESS
-from chaplain.sim.host import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, Host
-from chaplain.sim.workloads import Workload
 
 SECOND = 10**9
 SLOT = 512

@@ -18,8 +18,22 @@ from tests.journal.order_cluster import Cluster
 
 from chaplain.core import Drained
 from chaplain.errors import Malformed
-from chaplain.journal.cluster_message import ConfigEntry, decode_body
-from chaplain.journal.node_message import (
+from chaplain.journal.consensus.events import ConfigOffered, IngestDrained, Received
+from chaplain.journal.messages.cluster import ConfigEntry, decode_body
+from chaplain.journal.messages.consensus import (
+    Acknowledge,
+    AskVote,
+    Canvass,
+    Canvassed,
+    ElectionProof,
+    Handover,
+    Heard,
+    Mark,
+    Propose,
+    Vote,
+)
+from chaplain.journal.messages.consensus import decode as decode_order
+from chaplain.journal.messages.membership import (
     AddNode,
     EntryType,
     NewSet,
@@ -32,20 +46,6 @@ from chaplain.journal.node_message import (
     is_opening,
     type_of,
 )
-from chaplain.journal.order_events import ConfigOffered, IngestDrained, Received
-from chaplain.journal.order_message import (
-    Acknowledge,
-    AskVote,
-    Canvass,
-    Canvassed,
-    ElectionProof,
-    Handover,
-    Heard,
-    Mark,
-    Propose,
-    Vote,
-)
-from chaplain.journal.order_message import decode as decode_order
 from chaplain.wire.primitives import Cursor
 
 WISHES = {

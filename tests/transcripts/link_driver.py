@@ -30,10 +30,10 @@ from chaplain.core import (
     Send,
     Woken,
 )
+from chaplain.link.auth.identity import Identity, new_instance
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.core import LinkCore
 from chaplain.link.events import Dropped, Meet, Met, Missed, Parted, Said, Say
-from chaplain.link.identity import Identity, new_instance
-from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import LinkSettings
 
 SECOND = 10**9

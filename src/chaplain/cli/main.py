@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from chaplain import __version__
-from chaplain.cli.audience import discard_output
-from chaplain.cli.show import visible
+from chaplain.cli.support.broken_pipe import discard_output
+from chaplain.cli.support.output import visible
 from chaplain.errors import ASSERTIONS_OFF, ChaplainError
 
 NOUNS = {

@@ -11,23 +11,33 @@ from collections.abc import AsyncIterator, Generator, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
-from chaplain.client import arguments, journal_requests, node_requests, requests
-from chaplain.client.board import Board, ListeningSink, Sink
-from chaplain.client.ending import JOIN_S
-from chaplain.client.graph import AsyncGraph
-from chaplain.client.inbox import Inbox
-from chaplain.client.journal_aio import AsyncJournal
-from chaplain.client.journal_results import AssemblyRecord, ClientRecord, Receipt, StreamRecord
-from chaplain.client.journal_together import Together
-from chaplain.client.loop_board import LoopBoard
-from chaplain.client.loop_engine import LoopEngine
-from chaplain.client.opening import Opening, Secret, prepare
-from chaplain.client.proof import Proof
-from chaplain.client.requests import Ask
-from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, MemberNews, PoolMessage, Question
-from chaplain.client.sequence import AsyncSequenceStream
-from chaplain.client.sql_aio import AsyncSql
-from chaplain.client.unshared import Unshared
+from chaplain.client.api import admin_calls, calls, journal_calls
+from chaplain.client.api.calls import Ask
+from chaplain.client.api.graph import AsyncGraph
+from chaplain.client.api.journal_aio import AsyncJournal
+from chaplain.client.api.no_copy import Unshared
+from chaplain.client.api.sequence import AsyncSequenceStream
+from chaplain.client.api.sql_aio import AsyncSql
+from chaplain.client.connect.options import Opening, Secret, prepare
+from chaplain.client.io.asyncio_engine import LoopEngine
+from chaplain.client.io.asyncio_registry import LoopBoard
+from chaplain.client.io.call_registry import Board, ListeningSink, Sink
+from chaplain.client.io.item_buffer import Inbox
+from chaplain.client.io.lifecycle import JOIN_S
+from chaplain.client.io.write_coalescing import Together
+from chaplain.client.types import validation
+from chaplain.client.types.equivocation_proof import Proof
+from chaplain.client.types.journal import AssemblyRecord, ClientRecord, Receipt, StreamRecord
+from chaplain.client.types.results import (
+    Acknowledgement,
+    Answer,
+    Event,
+    Heard,
+    Member,
+    MemberNews,
+    PoolMessage,
+    Question,
+)
 from chaplain.errors import Closed, Misused
 
 T = TypeVar("T")
@@ -166,16 +176,16 @@ class AsyncPool:
 
     async def broadcast(self, value: bytes) -> None:
         """Send to everyone who has joined, this client included if it has."""
-        await self._line.run(requests.broadcast(self.name, value))
+        await self._line.run(calls.broadcast(self.name, value))
 
     def listen(self, timeout: float | None = None) -> AsyncListener[PoolMessage]:
         """Messages as they come, until `timeout` seconds pass with nothing new. Joins the pool if need be."""
-        wait_s = arguments.wait_s(timeout)
+        wait_s = validation.wait_s(timeout)
         return AsyncListener(self._listening(), wait_s, owner=False)
 
     def _listening(self) -> _Listening[PoolMessage]:
         if self._joined is None or self._joined.failed:
-            self._joined = _Listening(self._line, requests.join(self.name))
+            self._joined = _Listening(self._line, calls.join(self.name))
         return self._joined
 
 
@@ -217,19 +227,19 @@ class AsyncClient(Unshared):
 
     async def ping(self) -> float:
         """Seconds from a PING to its DECENACK, at the node that serves this client."""
-        return await self._line.run(requests.ping())
+        return await self._line.run(calls.ping())
 
     async def status(self) -> dict[str, Any]:
         """How the node that serves this client sees itself and the cluster."""
-        return await self._line.run(requests.status())
+        return await self._line.run(calls.status())
 
     async def members(self) -> list[Member]:
         """The membership list of the node that serves this client."""
-        return await self._line.run(requests.members())
+        return await self._line.run(calls.members())
 
     async def ask(self, question: str, timeout: float | None = None, content: bytes = b"") -> Answer:
         """Ask every member; decided as soon as half or more agree, or undecided after `timeout` seconds."""
-        return await self._line.run(requests.ask(question, timeout, content))
+        return await self._line.run(calls.ask(question, timeout, content))
 
     @overload
     async def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None: ...
@@ -270,8 +280,8 @@ class AsyncClient(Unshared):
         With `acknowledge`, wait until every node it is for has seen it, at most `timeout` seconds; gives which have.
         """
         if acknowledge:
-            return await self._line.run(requests.fire_and_wait(type, content, target, timeout))
-        await self._line.run(requests.fire(type, content, target))
+            return await self._line.run(calls.fire_and_wait(type, content, target, timeout))
+        await self._line.run(calls.fire(type, content, target))
         return None
 
     @overload
@@ -285,20 +295,20 @@ class AsyncClient(Unshared):
 
         With `members`, between them which nodes come and go and which pools they are in; each has its `kind`.
         """
-        wait_s = arguments.wait_s(timeout)
-        return AsyncListener(_Listening(self._line, requests.listen(members)), wait_s, owner=True)
+        wait_s = validation.wait_s(timeout)
+        return AsyncListener(_Listening(self._line, calls.listen(members)), wait_s, owner=True)
 
     def questions(self, question: str, timeout: float | None = None) -> AsyncListener[Question]:
         """Offer to answer this question, at the node that serves this client: it comes each time somebody asks."""
-        wait_s = arguments.wait_s(timeout)
-        return AsyncListener(_Listening(self._line, requests.answer(question)), wait_s, owner=True)
+        wait_s = validation.wait_s(timeout)
+        return AsyncListener(_Listening(self._line, calls.answer(question)), wait_s, owner=True)
 
     async def reply(self, question: Question, value: bytes) -> None:
         """Answer a question that came from `questions`."""
-        await self._line.run(requests.reply(question, value))
+        await self._line.run(calls.reply(question, value))
 
     def pool(self, name: str) -> AsyncPool:
-        arguments.name("a pool's name", name)
+        validation.name("a pool's name", name)
         return self._pools.get(name) or self._pools.setdefault(name, AsyncPool(self._line, name))
 
     def journal(self, stream: str) -> AsyncJournal:
@@ -311,7 +321,7 @@ class AsyncClient(Unshared):
 
     def sql(self, stream: str = "main") -> AsyncSql:
         """The database of a stream, whether or not anything was executed on it yet."""
-        arguments.journal_stream(stream)
+        validation.journal_stream(stream)
         return self._sqls.get(stream) or self._sqls.setdefault(stream, AsyncSql(self._line, stream))
 
     def graph(self, stream: str) -> AsyncGraph:
@@ -320,20 +330,20 @@ class AsyncClient(Unshared):
 
     async def resolve(self, id: Sequence[int] | None) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""
-        return await self._line.run(journal_requests.resolve(id))
+        return await self._line.run(journal_calls.resolve(id))
 
     async def streams(self) -> list[StreamRecord]:
         """The journal's streams that this client may read, and how long they are."""
         found: list[StreamRecord] = []
-        page = await self._line.run(journal_requests.streams())
+        page = await self._line.run(journal_calls.streams())
         while page.after:
             found += page.streams
-            page = await self._line.run(journal_requests.streams(page.after))
+            page = await self._line.run(journal_calls.streams(page.after))
         return found + page.streams
 
     async def clients(self) -> list[ClientRecord]:
         """Every client that the cluster knows or knew. For admins."""
-        return await self._line.run(journal_requests.clients())
+        return await self._line.run(journal_calls.clients())
 
     async def add_client(
         self,
@@ -349,48 +359,48 @@ class AsyncClient(Unshared):
 
         With a secret of 32 bytes it signs what it writes by HMAC with that.
         """
-        wrapped = await self._line.run(journal_requests.wrap_secret(key, secret)) if secret else b""
-        return await self._line.run(journal_requests.add_client(name, key, write, read, admin, wrapped=wrapped))
+        wrapped = await self._line.run(journal_calls.wrap_secret(key, secret)) if secret else b""
+        return await self._line.run(journal_calls.add_client(name, key, write, read, admin, wrapped=wrapped))
 
     async def remove_client(self, name: str) -> None:
         """End a client, its lanes and its sessions, for ever. For admins."""
-        acl = journal_requests.find_client(name, await self.clients())
-        await self._line.run(journal_requests.remove_client(acl))
+        acl = journal_calls.find_client(name, await self.clients())
+        await self._line.run(journal_calls.remove_client(acl))
 
     async def nodes(self) -> AssemblyRecord:
         """The nodes with their roles, the serializers, and the changes of them, as the configuration stream has it."""
-        return await self._line.run(node_requests.assembly())
+        return await self._line.run(admin_calls.assembly())
 
     async def add_node(self, node: int, role: str, uri: str = "", key: str | bytes = b"", disk: str = "") -> str:
         """Give a node the role `executor`, `ingest` or `config`; gives the change's id. For admins.
 
         A new node comes with its address, its key and its disk id; `chaplain member add` makes all of them.
         """
-        return await self._line.run(node_requests.add_node(node, role, uri, key, disk))
+        return await self._line.run(admin_calls.add_node(node, role, uri, key, disk))
 
     async def remove_node(self, node: int, role: str) -> str:
         """Take the role `executor`, or `ingest` with `config`, from a node; gives the change's id. For admins."""
-        return await self._line.run(node_requests.remove_node(node, role))
+        return await self._line.run(admin_calls.remove_node(node, role))
 
     async def new_serializers(self, nodes: Sequence[int]) -> str:
         """Have these nodes serialize, the first as master; gives the change's id. For admins."""
-        return await self._line.run(node_requests.new_serializers(nodes))
+        return await self._line.run(admin_calls.new_serializers(nodes))
 
     async def checkpoint(self, through: int = 0) -> int:
         """Have every node write its state down; gives the message behind which. For admins.
 
         Once a quorum has it, nodes drop the log up to message `through`, whatever their settings keep.
         """
-        return await self._line.run(node_requests.checkpoint(through))
+        return await self._line.run(admin_calls.checkpoint(through))
 
     async def proof(self, name: str) -> Proof:
         """The two requests by which a client was found to be compromised; anybody can check them. For admins."""
-        acl = journal_requests.find_compromised(name, await self.clients())
-        return await self._line.run(journal_requests.proof(acl))
+        acl = journal_calls.find_compromised(name, await self.clients())
+        return await self._line.run(journal_calls.proof(acl))
 
     async def rotate_keys(self) -> dict[str, Any]:
         """Give every member a new cluster key and retire the old one; after half a minute, say who holds it up."""
-        return await self._line.run(requests.rotate_keys())
+        return await self._line.run(calls.rotate_keys())
 
     async def close(self) -> None:
         """End the connection; what is under way fails with `Closed`."""
@@ -409,7 +419,7 @@ class AsyncClient(Unshared):
             raise Closed("an AsyncClient connects once: make another")
         self._opened = _Line(opening)
         try:
-            await self._opened.run(requests.connect(opening.timeout_s))
+            await self._opened.run(calls.connect(opening.timeout_s))
         except BaseException:
             await self.close()
             raise

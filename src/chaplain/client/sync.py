@@ -10,22 +10,32 @@ from threading import Condition, Lock, RLock
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
-from chaplain.client import arguments, journal_requests, node_requests, requests
-from chaplain.client.board import Board, ListeningSink, Sink
-from chaplain.client.engine import Engine
-from chaplain.client.graph import Graph
-from chaplain.client.inbox import Inbox
-from chaplain.client.journal_results import AssemblyRecord, ClientRecord, Receipt, StreamRecord
-from chaplain.client.journal_sync import Journal
-from chaplain.client.nap import nap
-from chaplain.client.opening import Opening, Secret, prepare
-from chaplain.client.proof import Proof
-from chaplain.client.requests import Ask
-from chaplain.client.results import Acknowledgement, Answer, Event, Heard, Member, MemberNews, PoolMessage, Question
-from chaplain.client.sequence import SequenceStream
-from chaplain.client.sql_sync import Sql
-from chaplain.client.unshared import Unshared
-from chaplain.client.waiter import Waiter
+from chaplain.client.api import admin_calls, calls, journal_calls
+from chaplain.client.api.calls import Ask
+from chaplain.client.api.graph import Graph
+from chaplain.client.api.journal_sync import Journal
+from chaplain.client.api.no_copy import Unshared
+from chaplain.client.api.sequence import SequenceStream
+from chaplain.client.api.sql_sync import Sql
+from chaplain.client.connect.options import Opening, Secret, prepare
+from chaplain.client.io.call_registry import Board, ListeningSink, Sink
+from chaplain.client.io.item_buffer import Inbox
+from chaplain.client.io.thread_engine import Engine
+from chaplain.client.io.timeouts import nap
+from chaplain.client.io.waiter import Waiter
+from chaplain.client.types import validation
+from chaplain.client.types.equivocation_proof import Proof
+from chaplain.client.types.journal import AssemblyRecord, ClientRecord, Receipt, StreamRecord
+from chaplain.client.types.results import (
+    Acknowledgement,
+    Answer,
+    Event,
+    Heard,
+    Member,
+    MemberNews,
+    PoolMessage,
+    Question,
+)
 from chaplain.errors import Misused, Unreachable
 
 T = TypeVar("T")
@@ -163,18 +173,18 @@ class Pool:
 
     def broadcast(self, value: bytes) -> None:
         """Send to everyone who has joined, this client included if it has."""
-        self._line.run(requests.broadcast(self.name, value))
+        self._line.run(calls.broadcast(self.name, value))
 
     def listen(self, timeout: float | None = None) -> Listener[PoolMessage]:
         """Messages as they come, until `timeout` seconds pass with nothing new. Joins the pool if need be."""
-        wait_s = arguments.wait_s(timeout)
+        wait_s = validation.wait_s(timeout)
         return Listener(self._listening(), wait_s, owner=False)
 
     def _listening(self) -> _Listening[PoolMessage]:
         self._line.board.check()
         with self._lock:
             if self._joined is None or self._joined.failed:
-                self._joined = _Listening(self._line, requests.join(self.name))
+                self._joined = _Listening(self._line, calls.join(self.name))
             return self._joined
 
 
@@ -189,7 +199,7 @@ class Client(Unshared):
         self._pools: dict[str, Pool] = {}
         self._sqls: dict[str, Sql] = {}
         try:
-            self._line.run(requests.connect(opening.timeout_s))
+            self._line.run(calls.connect(opening.timeout_s))
         except BaseException:
             self.close()
             raise
@@ -220,19 +230,19 @@ class Client(Unshared):
 
     def ping(self) -> float:
         """Seconds from a PING to its DECENACK, at the node that serves this client."""
-        return self._line.run(requests.ping())
+        return self._line.run(calls.ping())
 
     def status(self) -> dict[str, Any]:
         """How the node that serves this client sees itself and the cluster."""
-        return self._line.run(requests.status())
+        return self._line.run(calls.status())
 
     def members(self) -> list[Member]:
         """The membership list of the node that serves this client."""
-        return self._line.run(requests.members())
+        return self._line.run(calls.members())
 
     def ask(self, question: str, timeout: float | None = None, content: bytes = b"") -> Answer:
         """Ask every member; decided as soon as half or more agree, or undecided after `timeout` seconds."""
-        return self._line.run(requests.ask(question, timeout, content))
+        return self._line.run(calls.ask(question, timeout, content))
 
     @overload
     def fire(self, type: str, content: bytes = b"", target: int | None = None) -> None: ...
@@ -273,8 +283,8 @@ class Client(Unshared):
         With `acknowledge`, wait until every node it is for has seen it, at most `timeout` seconds; gives which have.
         """
         if acknowledge:
-            return self._line.run(requests.fire_and_wait(type, content, target, timeout))
-        self._line.run(requests.fire(type, content, target))
+            return self._line.run(calls.fire_and_wait(type, content, target, timeout))
+        self._line.run(calls.fire(type, content, target))
         return None
 
     @overload
@@ -288,20 +298,20 @@ class Client(Unshared):
 
         With `members`, between them which nodes come and go and which pools they are in; each has its `kind`.
         """
-        wait_s = arguments.wait_s(timeout)
-        return Listener(_Listening(self._line, requests.listen(members)), wait_s, owner=True)
+        wait_s = validation.wait_s(timeout)
+        return Listener(_Listening(self._line, calls.listen(members)), wait_s, owner=True)
 
     def questions(self, question: str, timeout: float | None = None) -> Listener[Question]:
         """Offer to answer this question, at the node that serves this client: it comes each time somebody asks."""
-        wait_s = arguments.wait_s(timeout)
-        return Listener(_Listening(self._line, requests.answer(question)), wait_s, owner=True)
+        wait_s = validation.wait_s(timeout)
+        return Listener(_Listening(self._line, calls.answer(question)), wait_s, owner=True)
 
     def reply(self, question: Question, value: bytes) -> None:
         """Answer a question that came from `questions`."""
-        self._line.run(requests.reply(question, value))
+        self._line.run(calls.reply(question, value))
 
     def pool(self, name: str) -> Pool:
-        arguments.name("a pool's name", name)
+        validation.name("a pool's name", name)
         return self._pools.get(name) or self._pools.setdefault(name, Pool(self._line, name))
 
     def journal(self, stream: str) -> Journal:
@@ -314,7 +324,7 @@ class Client(Unshared):
 
     def sql(self, stream: str = "main") -> Sql:
         """The database of a stream, whether or not anything was executed on it yet."""
-        arguments.journal_stream(stream)
+        validation.journal_stream(stream)
         return self._sqls.get(stream) or self._sqls.setdefault(stream, Sql(self._line, stream))
 
     def graph(self, stream: str) -> Graph:
@@ -323,20 +333,20 @@ class Client(Unshared):
 
     def resolve(self, id: Sequence[int] | None) -> Receipt | None:  # noqa: A002 the surface's name
         """What became of a write that raised `Unknown`: its receipt, or None if it is not written and never will be."""
-        return self._line.run(journal_requests.resolve(id))
+        return self._line.run(journal_calls.resolve(id))
 
     def streams(self) -> list[StreamRecord]:
         """The journal's streams that this client may read, and how long they are."""
         found: list[StreamRecord] = []
-        page = self._line.run(journal_requests.streams())
+        page = self._line.run(journal_calls.streams())
         while page.after:
             found += page.streams
-            page = self._line.run(journal_requests.streams(page.after))
+            page = self._line.run(journal_calls.streams(page.after))
         return found + page.streams
 
     def clients(self) -> list[ClientRecord]:
         """Every client that the cluster knows or knew. For admins."""
-        return self._line.run(journal_requests.clients())
+        return self._line.run(journal_calls.clients())
 
     def add_client(
         self,
@@ -352,48 +362,48 @@ class Client(Unshared):
 
         With a secret of 32 bytes it signs what it writes by HMAC with that.
         """
-        wrapped = self._line.run(journal_requests.wrap_secret(key, secret)) if secret else b""
-        return self._line.run(journal_requests.add_client(name, key, write, read, admin, wrapped=wrapped))
+        wrapped = self._line.run(journal_calls.wrap_secret(key, secret)) if secret else b""
+        return self._line.run(journal_calls.add_client(name, key, write, read, admin, wrapped=wrapped))
 
     def remove_client(self, name: str) -> None:
         """End a client, its lanes and its sessions, for ever. For admins."""
-        acl = journal_requests.find_client(name, self.clients())
-        self._line.run(journal_requests.remove_client(acl))
+        acl = journal_calls.find_client(name, self.clients())
+        self._line.run(journal_calls.remove_client(acl))
 
     def nodes(self) -> AssemblyRecord:
         """The nodes with their roles, the serializers, and the changes of them, as the configuration stream has it."""
-        return self._line.run(node_requests.assembly())
+        return self._line.run(admin_calls.assembly())
 
     def add_node(self, node: int, role: str, uri: str = "", key: str | bytes = b"", disk: str = "") -> str:
         """Give a node the role `executor`, `ingest` or `config`; gives the change's id. For admins.
 
         A new node comes with its address, its key and its disk id; `chaplain member add` makes all of them.
         """
-        return self._line.run(node_requests.add_node(node, role, uri, key, disk))
+        return self._line.run(admin_calls.add_node(node, role, uri, key, disk))
 
     def remove_node(self, node: int, role: str) -> str:
         """Take the role `executor`, or `ingest` with `config`, from a node; gives the change's id. For admins."""
-        return self._line.run(node_requests.remove_node(node, role))
+        return self._line.run(admin_calls.remove_node(node, role))
 
     def new_serializers(self, nodes: Sequence[int]) -> str:
         """Have these nodes serialize, the first as master; gives the change's id. For admins."""
-        return self._line.run(node_requests.new_serializers(nodes))
+        return self._line.run(admin_calls.new_serializers(nodes))
 
     def checkpoint(self, through: int = 0) -> int:
         """Have every node write its state down; gives the message behind which. For admins.
 
         Once a quorum has it, nodes drop the log up to message `through`, whatever their settings keep.
         """
-        return self._line.run(node_requests.checkpoint(through))
+        return self._line.run(admin_calls.checkpoint(through))
 
     def proof(self, name: str) -> Proof:
         """The two requests by which a client was found to be compromised; anybody can check them. For admins."""
-        acl = journal_requests.find_compromised(name, self.clients())
-        return self._line.run(journal_requests.proof(acl))
+        acl = journal_calls.find_compromised(name, self.clients())
+        return self._line.run(journal_calls.proof(acl))
 
     def rotate_keys(self) -> dict[str, Any]:
         """Give every member a new cluster key and retire the old one; after half a minute, say who holds it up."""
-        return self._line.run(requests.rotate_keys())
+        return self._line.run(calls.rotate_keys())
 
     def close(self) -> None:
         """End the connection; what is under way fails with `Closed`."""

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from chaplain.console.watch import Watcher
 from chaplain.errors import ConfigError
-from chaplain.runtime.callers import asks_by_address, is_loopback
+from chaplain.runtime.http.host_header import asks_by_address, is_loopback
 
 TOKEN_COOKIE = "chaplain-token"  # noqa: S105  the cookie's name, not its value
 VIEWERS_MAX = 64

@@ -18,9 +18,9 @@ import msgspec
 
 from chaplain.client.aio import AsyncClient
 from chaplain.config import ClusterFile, ClusterNode, choose_nodes, load_cluster
-from chaplain.console.happenings import changes
+from chaplain.console.events import changes
 from chaplain.errors import ChaplainError
-from chaplain.runtime.inquire import get_status
+from chaplain.runtime.cluster.probe import get_status
 
 LOOK_EVERY_S = 0.5
 CLIENTS_EVERY_S = 3.0

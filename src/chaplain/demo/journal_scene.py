@@ -12,8 +12,8 @@ from pathlib import Path
 from chaplain.client.sync import Client
 from chaplain.demo.findings import Findings
 from chaplain.demo.scenes import PATIENCE_S, Tell, wait
-from chaplain.runtime.local import bring_up, pid_of
-from chaplain.runtime.overview import describe
+from chaplain.runtime.cluster.local import bring_up, pid_of
+from chaplain.runtime.cluster.status import describe
 
 MESSAGES = 200_000
 STREAM = "demo"

@@ -14,7 +14,7 @@ from chaplain.demo.scenes import Tell
 from chaplain.demo.sql_scene import STREAM as ACCOUNTS
 from chaplain.demo.sql_scene import prints
 from chaplain.pipeline import find_breaks, fold, land, local_session, report, table, table_path
-from chaplain.pipeline.row_changes import fingerprint_at
+from chaplain.pipeline.landing.row_changes import fingerprint_at
 
 STREAMS = (STREAM, "probe")
 DOTS_MAX = 2000

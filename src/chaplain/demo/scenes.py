@@ -11,7 +11,7 @@ from pathlib import Path
 from chaplain.client.sync import Client
 from chaplain.demo.findings import Findings
 from chaplain.errors import ChaplainError
-from chaplain.runtime.local import bring_up, pid_of
+from chaplain.runtime.cluster.local import bring_up, pid_of
 
 Tell = Callable[[str], None]
 

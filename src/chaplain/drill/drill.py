@@ -16,16 +16,16 @@ from pathlib import Path
 
 from chaplain.config import choose_nodes
 from chaplain.core import Frozen
-from chaplain.drill import blows
-from chaplain.drill.access import Access
-from chaplain.drill.breaks import GRAPH, JOURNAL, KINDS, POOL, SEQUENCE, Break, Judged
+from chaplain.drill import faults as blows
+from chaplain.drill.cluster import Access
 from chaplain.drill.entry_loads import GraphLoad, SequenceLoad
 from chaplain.drill.journal_load import JournalLoad
 from chaplain.drill.load import Blow, Load
 from chaplain.drill.pool_load import PoolLoad
+from chaplain.drill.violations import GRAPH, JOURNAL, KINDS, POOL, SEQUENCE, Break, Judged
 from chaplain.errors import ChaplainError
-from chaplain.runtime.inquire import get_status
-from chaplain.runtime.overview import describe
+from chaplain.runtime.cluster.probe import get_status
+from chaplain.runtime.cluster.status import describe
 
 PROGRESS = {JOURNAL: 20, GRAPH: 5, SEQUENCE: 5, POOL: 5}
 """What begins after a blow and must be acknowledged before the next one."""

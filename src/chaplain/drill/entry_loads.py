@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from chaplain.client.sync import Client
-from chaplain.drill.access import PATIENCE_S, Access
-from chaplain.drill.breaks import GRAPH, SEQUENCE, Judged
-from chaplain.drill.entries import Clerks, Entry, counted
+from chaplain.drill.cluster import PATIENCE_S, Access
 from chaplain.drill.follower import Follower
 from chaplain.drill.graph_history import judge_graph
 from chaplain.drill.load import Blow
 from chaplain.drill.sequence_history import judge_sequence
-from chaplain.runtime.inquire import get_status
+from chaplain.drill.violations import GRAPH, SEQUENCE, Judged
+from chaplain.drill.workers import Clerks, Entry, counted
+from chaplain.runtime.cluster.probe import get_status
 
 POLL_S = 0.05
 Statuses = Sequence[Mapping[str, object]]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 
-from chaplain.client.sequence_requests import SequenceEvent
-from chaplain.drill.access import AGAIN_S, PATIENCE_S, Access
+from chaplain.client.api.sequence_calls import SequenceEvent
+from chaplain.drill.cluster import AGAIN_S, PATIENCE_S, Access
 from chaplain.errors import ChaplainError
 
 POLL_S = 0.05

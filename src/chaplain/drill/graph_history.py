@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from chaplain.client.graph import GraphEvent
-from chaplain.drill.breaks import GRAPH, Break, shown
-from chaplain.drill.entries import Entry
+from chaplain.client.api.graph import GraphEvent
+from chaplain.drill.violations import GRAPH, Break, shown
+from chaplain.drill.workers import Entry
 
 Readings = Mapping[int, Sequence[GraphEvent]]
 

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from chaplain.client.journal_results import Message
-from chaplain.drill.breaks import Break, shown
+from chaplain.client.types.journal import Message
+from chaplain.drill.violations import Break, shown
 
 
 @dataclass(slots=True)

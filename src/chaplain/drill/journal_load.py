@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from chaplain.drill.access import PATIENCE_S, Access
-from chaplain.drill.breaks import JOURNAL, Judged
+from chaplain.drill.cluster import PATIENCE_S, Access
 from chaplain.drill.history import judge
 from chaplain.drill.load import Blow
+from chaplain.drill.violations import JOURNAL, Judged
 from chaplain.drill.writers import Writer
-from chaplain.runtime.inquire import get_status
+from chaplain.runtime.cluster.probe import get_status
 
 WRITERS = 4
 PACE_S = 0.01

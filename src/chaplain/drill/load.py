@@ -8,8 +8,8 @@ from typing import Protocol
 
 from chaplain.client.sync import Client
 from chaplain.core import Frozen
-from chaplain.drill.access import AGAIN_S, PATIENCE_S, Access
-from chaplain.drill.breaks import Judged
+from chaplain.drill.cluster import AGAIN_S, PATIENCE_S, Access
+from chaplain.drill.violations import Judged
 from chaplain.errors import ChaplainError
 
 PACE_S = 0.02

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from chaplain.core import Frozen
-from chaplain.drill.breaks import POOL, Break
+from chaplain.drill.violations import POOL, Break
 
 
 class Heard(Frozen, frozen=True):

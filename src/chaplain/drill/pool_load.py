@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from chaplain.client.sync import Client
-from chaplain.drill.access import PATIENCE_S, Access
-from chaplain.drill.breaks import POOL, Break, Judged, shown
+from chaplain.drill.cluster import PATIENCE_S, Access
 from chaplain.drill.load import Blow, Worker
 from chaplain.drill.pool_history import Heard, judge_pool
+from chaplain.drill.violations import POOL, Break, Judged, shown
 
 LISTEN_S = 0.2
 POLL_S = 0.05

@@ -11,9 +11,9 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from chaplain.client.sequence_requests import SequenceEvent
-from chaplain.drill.breaks import SEQUENCE, Break, shown
-from chaplain.drill.entries import Entry
+from chaplain.client.api.sequence_calls import SequenceEvent
+from chaplain.drill.violations import SEQUENCE, Break, shown
+from chaplain.drill.workers import Entry
 
 Readings = Mapping[int, Sequence[SequenceEvent]]
 

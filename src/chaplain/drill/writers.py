@@ -6,9 +6,9 @@ import threading
 import time
 from pathlib import Path
 
-from chaplain.client.journal_results import Message
-from chaplain.client.opening import Secret
+from chaplain.client.connect.options import Secret
 from chaplain.client.sync import Client
+from chaplain.client.types.journal import Message
 from chaplain.config import endpoints_of, load_cluster
 from chaplain.drill.history import Attempt
 from chaplain.errors import ChaplainError, Unknown

@@ -24,7 +24,7 @@ import msgspec
 
 from chaplain.core import Persist, Replace, Report
 from chaplain.errors import StorageError
-from chaplain.executor.feed import Feed
+from chaplain.executor.apply_queue import Feed
 
 FILE = "executor.given-up"
 LOOK_NS = 1_000_000_000

@@ -28,10 +28,10 @@ from chaplain.core import (
 )
 from chaplain.errors import Malformed
 from chaplain.executor import claims, messages
-from chaplain.executor.checking import Checking
+from chaplain.executor.apply_queue import Feed, Phase, lanes_of
 from chaplain.executor.claims import Claims
-from chaplain.executor.comparison import Finding
-from chaplain.executor.copying import Copying
+from chaplain.executor.divergence import Finding
+from chaplain.executor.dry_runs import Rehearsals
 from chaplain.executor.events import (
     Applied,
     Apply,
@@ -50,18 +50,18 @@ from chaplain.executor.events import (
     Tried,
     Work,
 )
-from chaplain.executor.feed import Feed, Phase, lanes_of
+from chaplain.executor.integrity import Checking
 from chaplain.executor.messages import AskCopy, AskReach, CopyPiece, PeerMessage, Print, Reach, WereRead
-from chaplain.executor.questions import JournalView, Questions
-from chaplain.executor.rehearsals import Rehearsals
-from chaplain.executor.telling import fingerprints, of_feeds
+from chaplain.executor.queries import JournalView, Questions
+from chaplain.executor.snapshots import Copying
+from chaplain.executor.status import fingerprints, of_feeds
 from chaplain.gossip.events import MemberChanged, Told
-from chaplain.gossip.upper import UpperInput
-from chaplain.journal.decided import ConfigVerdict, Executed
-from chaplain.journal.facts import Moment
-from chaplain.journal.journal_events import Rehearse, Rehearsed
-from chaplain.journal.node_message import Stage
-from chaplain.journal.reading import whole_messages
+from chaplain.gossip.layer_api import UpperInput
+from chaplain.journal.clients.subscriptions import whole_messages
+from chaplain.journal.events import Rehearse, Rehearsed
+from chaplain.journal.messages.membership import Stage
+from chaplain.journal.model.records import Moment
+from chaplain.journal.model.results import ConfigVerdict, Executed
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.rights import NO_ROLE, NOT_EXECUTOR
 from chaplain.segment.record import Kind, Record

@@ -12,9 +12,9 @@ Invariants:
 from __future__ import annotations
 
 from chaplain.gossip.codec import Action, Message, Type
-from chaplain.gossip.contents import Response, put_response
+from chaplain.gossip.dissemination import Voice
 from chaplain.gossip.events import ALL, Acknowledged, EventId
-from chaplain.gossip.spread import Voice
+from chaplain.gossip.payloads import Response, put_response
 
 
 class _Waiting:

@@ -16,10 +16,10 @@ from typing import TypeAlias, assert_never
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.gossip import card as cards
-from chaplain.gossip.card import VERSION, Card, Signer, Verify
+from chaplain.gossip import member_record as cards
 from chaplain.gossip.events import EventId
-from chaplain.link.identity import SIGNATURE_BYTES, identifier_of
+from chaplain.gossip.member_record import VERSION, Card, Signer, Verify
+from chaplain.link.auth.identity import SIGNATURE_BYTES, identifier_of
 from chaplain.wire.primitives import Cursor, put_number
 
 _LEAVE, _MESSAGE, _ACKNOWLEDGE, _CARDS, _COMPARE, _HAVE, _WANT, _ACCUSE = range(1, 9)

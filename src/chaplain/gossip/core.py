@@ -15,9 +15,8 @@ from typing import assert_never
 from chaplain import __version__
 from chaplain.core import Stopping, Woken
 from chaplain.errors import Malformed
-from chaplain.gossip import codec, contents
+from chaplain.gossip import codec, payloads
 from chaplain.gossip.acknowledgements import Acknowledgements
-from chaplain.gossip.card import INCARNATION_MAX, VERSION, Signer, Verify
 from chaplain.gossip.codec import (
     Accuse,
     Acknowledge,
@@ -32,8 +31,8 @@ from chaplain.gossip.codec import (
     Type,
     Want,
 )
-from chaplain.gossip.company import Company
-from chaplain.gossip.contents import User
+from chaplain.gossip.connectivity import Company
+from chaplain.gossip.dissemination import Voice
 from chaplain.gossip.events import (
     ALL,
     BUILT_IN,
@@ -57,15 +56,16 @@ from chaplain.gossip.events import (
     Told,
     UnregisterQuestion,
 )
+from chaplain.gossip.failure_detector import Suspicion
+from chaplain.gossip.member_record import INCARNATION_MAX, VERSION, Signer, Verify
 from chaplain.gossip.members import Members
 from chaplain.gossip.membership import Membership
+from chaplain.gossip.payloads import User
 from chaplain.gossip.query import Questions
 from chaplain.gossip.rotation import Rotation
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
-from chaplain.gossip.spread import Voice
-from chaplain.gossip.suspicion import Suspicion
+from chaplain.link.auth.identity import verify
 from chaplain.link.events import Peer
-from chaplain.link.identity import verify
 from chaplain.mesh.events import Entered, Exited, Expel
 
 
@@ -304,7 +304,7 @@ class GossipCore:
             case Type.ANSWER:
                 self._on_answer(message)
             case Type.USER:
-                user = contents.take_user(message.content)
+                user = payloads.take_user(message.content)
                 self._see(message.id, user, message.target)
                 self._acknowledgements.give(message)
             case Type.KEY:
@@ -316,13 +316,13 @@ class GossipCore:
 
     def _on_answer(self, message: Message) -> None:
         """To a question, or to an event that asked for an acknowledgement: whichever has the id."""
-        response = contents.take_response(message.content)
+        response = payloads.take_response(message.content)
         self._acknowledgements.take(message.id.origin, response.query)
         self._questions.count(message.id.origin, response)
 
     def _fire(self, fire: Fire) -> None:
-        if not contents.is_name(fire.type):
-            raise ValueError(f"an event's type has 1 to {contents.NAME_BYTES_MAX} octets of UTF-8")
+        if not payloads.is_name(fire.type):
+            raise ValueError(f"an event's type has 1 to {payloads.NAME_BYTES_MAX} octets of UTF-8")
         if len(fire.content) > self._settings.content_bytes_max:
             raise ValueError(f"an event holds at most {self._settings.content_bytes_max} octets")
         if not 0 <= fire.target < 1 << 32:
@@ -332,7 +332,7 @@ class GossipCore:
             return
         user = User(fire.type, fire.content)
         action = Action.NONE if fire.call is None else Action.ACKNOWLEDGE
-        message = self._voice.fire(Type.USER, contents.put_user(user), action=action, target=fire.target, urgent=False)
+        message = self._voice.fire(Type.USER, payloads.put_user(user), action=action, target=fire.target, urgent=False)
         if fire.target in (ALL, self.identifier):
             self._see(message.id, user, fire.target)
         if fire.call is not None:

@@ -16,10 +16,10 @@ import hashlib
 from bisect import bisect_left, insort
 from enum import Enum
 
-from chaplain.gossip import card as cards
-from chaplain.gossip.card import Card, Verify
+from chaplain.gossip import member_record as cards
 from chaplain.gossip.codec import Entry, Leave, Standing
 from chaplain.gossip.events import State
+from chaplain.gossip.member_record import Card, Verify
 from chaplain.gossip.settings import GossipSettings
 
 _SPACE = 1 << 32

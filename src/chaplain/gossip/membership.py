@@ -9,16 +9,16 @@ Invariants:
 
 from __future__ import annotations
 
-from chaplain.gossip import card as cards
-from chaplain.gossip import codec, contents
-from chaplain.gossip.card import INCARNATION_MAX, Card
+from chaplain.gossip import codec, payloads
+from chaplain.gossip import member_record as cards
 from chaplain.gossip.codec import Accuse, Acknowledge, Action, Cards, Leave, Message, Type
-from chaplain.gossip.contents import Health, Status
+from chaplain.gossip.dissemination import Voice
 from chaplain.gossip.events import ALL, EventId, Member, MemberChanged, State
+from chaplain.gossip.failure_detector import Move, Suspicion
+from chaplain.gossip.member_record import INCARNATION_MAX, Card
 from chaplain.gossip.members import BELIEVED, Members, Record, Verdict
+from chaplain.gossip.payloads import Health, Status
 from chaplain.gossip.settings import MILLISECOND_NS
-from chaplain.gossip.spread import Voice
-from chaplain.gossip.suspicion import Move, Suspicion
 from chaplain.link.events import Peer
 
 CARDS_PER_BODY = 32
@@ -109,11 +109,11 @@ class Membership:
                 self._discover()
 
     def _discover(self) -> None:
-        self._voice.fire(Type.DISCOVERED, contents.put_card(self.card), action=Action.ACKNOWLEDGE)
+        self._voice.fire(Type.DISCOVERED, payloads.put_card(self.card), action=Action.ACKNOWLEDGE)
 
     def on_discovered(self, message: Message, sender: int) -> None:
         """Acknowledge straight to the newcomer; who it contacted itself also tells it who else is here."""
-        card = contents.take_card(message.content)
+        card = payloads.take_card(message.content)
         origin = message.id.origin
         if card.identifier != origin:
             self._voice.report("message_forged", sender, origin=origin)
@@ -136,7 +136,7 @@ class Membership:
             self._voice.report("joined", sender, members=len(self._members))
 
     def on_joined(self, message: Message, sender: int) -> None:
-        self.on_card(contents.take_card(message.content), sender)
+        self.on_card(payloads.take_card(message.content), sender)
 
     def _welcome(self, newcomer: int) -> None:
         others = [identifier for identifier in self._members.present if identifier != newcomer]
@@ -192,7 +192,7 @@ class Membership:
             record = self._members.get(identifier)
             assert record is not None
             self._suspicion.heard(identifier, self._voice.now_ns)
-            self._voice.fire(Type.JOINED, contents.put_card(record.card), action=Action.UPDATE)
+            self._voice.fire(Type.JOINED, payloads.put_card(record.card), action=Action.UPDATE)
 
     def _on_own_card(self, card: Card, sender: int) -> Verdict:
         if card.incarnation <= self.card.incarnation:
@@ -230,7 +230,7 @@ class Membership:
         self._defend(accuse.incarnation, sender)
 
     def on_refuted(self, message: Message, sender: int) -> None:
-        card = contents.take_card(message.content)
+        card = payloads.take_card(message.content)
         if card.identifier != message.id.origin:
             self._voice.report("message_forged", sender, origin=message.id.origin)
         elif self.on_card(card, sender) in (Verdict.NEW, Verdict.NEWER, Verdict.KNOWN):
@@ -238,7 +238,7 @@ class Membership:
 
     def on_health(self, message: Message) -> None:
         """Say when we heard the subject ourselves; the subject itself refutes, which overrides all of us."""
-        health = contents.take_health(message.content)
+        health = payloads.take_health(message.content)
         origin = message.id.origin
         if health.subject == self._voice.identifier:
             self._defend(health.incarnation, origin)
@@ -249,12 +249,12 @@ class Membership:
         age_ns = self._suspicion.direct_age_ns(health.subject, self._voice.now_ns)
         if age_ns is not None:
             status = Status(health.subject, record.card.incarnation, min(age_ns // MILLISECOND_NS, _AGE_MAX_MS))
-            self._voice.fire(Type.STATUS, contents.put_status(status), target=origin)
+            self._voice.fire(Type.STATUS, payloads.put_status(status), target=origin)
         elif health.incarnation == record.card.incarnation and not self._suspicion.is_watched(health.subject):
             self._accused(health.subject, lost=False)
 
     def on_status(self, message: Message) -> None:
-        status = contents.take_status(message.content)
+        status = payloads.take_status(message.content)
         record = self._members.get(status.subject)
         if record is None or not self._members.is_present(message.id.origin):
             return
@@ -287,7 +287,7 @@ class Membership:
         record = self._members.get(identifier)
         if record is not None and record.state is not State.LEFT:
             health = Health(identifier, record.card.incarnation)
-            self._voice.fire(Type.HEALTH, contents.put_health(health), action=Action.STATUS)
+            self._voice.fire(Type.HEALTH, payloads.put_health(health), action=Action.STATUS)
 
     def _clear(self, identifier: int) -> None:
         if self._members.clear(identifier):
@@ -299,7 +299,7 @@ class Membership:
             self._defend(incarnation, ALL)
         elif not self._voice.say(identifier, Accuse(incarnation)):
             health = Health(identifier, incarnation)
-            self._voice.fire(Type.HEALTH, contents.put_health(health), action=Action.STATUS, target=identifier)
+            self._voice.fire(Type.HEALTH, payloads.put_health(health), action=Action.STATUS, target=identifier)
             self._accused(identifier, lost=True)
 
     def _accused(self, identifier: int, *, lost: bool) -> None:
@@ -311,7 +311,7 @@ class Membership:
         if self.absent:
             return
         if incarnation < self.card.incarnation:
-            content = contents.put_card(self.card)
+            content = payloads.put_card(self.card)
             self._voice.fire(Type.REFUTED, content, action=Action.UPDATE, target=accuser)
         elif incarnation == self.card.incarnation:
             if self._voice.now_ns - self._refuted_ns >= REFUTE_PAUSE_NS:
@@ -328,7 +328,7 @@ class Membership:
         assert above >= self.card.incarnation
         self.card = cards.make(self._voice.signer, self._uri, above + 1)
         self._members.admit(self.card, contacted=True)
-        self._voice.fire(Type.REFUTED, contents.put_card(self.card), action=Action.UPDATE)
+        self._voice.fire(Type.REFUTED, payloads.put_card(self.card), action=Action.UPDATE)
 
     # Leaving.
 

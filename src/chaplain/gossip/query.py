@@ -23,11 +23,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from chaplain.gossip import contents
+from chaplain.gossip import payloads
 from chaplain.gossip.codec import Action, Message, Type
-from chaplain.gossip.contents import Query, Response
+from chaplain.gossip.dissemination import Voice
 from chaplain.gossip.events import Answer, Ask, Decided, EventId, GiveAnswer, Questioned
-from chaplain.gossip.spread import Voice
+from chaplain.gossip.payloads import Query, Response
 
 
 class Tally:
@@ -135,8 +135,8 @@ class Questions:
         self._revision = 0
 
     def register(self, question: str) -> None:
-        if not contents.is_name(question):
-            raise ValueError(f"a question has 1 to {contents.NAME_BYTES_MAX} octets of UTF-8")
+        if not payloads.is_name(question):
+            raise ValueError(f"a question has 1 to {payloads.NAME_BYTES_MAX} octets of UTF-8")
         if question in self._built_in:
             raise ValueError(f"{question!r} is a built-in question")
         if len(self._registered) >= self._voice.settings.questions_max and question not in self._registered:
@@ -154,12 +154,12 @@ class Questions:
     def ask(self, ask: Ask) -> None:
         settings = self._voice.settings
         too_big = len(ask.content) > settings.content_bytes_max
-        if len(self._open) >= settings.queries_max or too_big or not contents.is_name(ask.question):
+        if len(self._open) >= settings.queries_max or too_big or not payloads.is_name(ask.question):
             refused = Answer(ask.question, None, 0, len(self._voice.members), False, (), (), reason="refused")
             self._voice.out.append(Decided(ask.call, refused))
             return
         query = Query(ask.question, ask.content)
-        message = self._voice.fire(Type.QUERY, contents.put_query(query), action=Action.ANSWER, urgent=False)
+        message = self._voice.fire(Type.QUERY, payloads.put_query(query), action=Action.ANSWER, urgent=False)
         due_ns = self._voice.now_ns + min(ask.timeout_ns, settings.query_timeout_max_ns)
         self._open[message.id] = _Open(ask.call, Tally(ask.question), due_ns)
         self._pose(message.id, query)
@@ -174,7 +174,7 @@ class Questions:
         self._respond(Response(given.query, posed.answers, True, given.value))
 
     def on_query(self, message: Message) -> None:
-        self._pose(message.id, contents.take_query(message.content))
+        self._pose(message.id, payloads.take_query(message.content))
 
     def tend(self) -> None:
         """End questions whose time is up, and look again at the others if the membership changed."""
@@ -209,7 +209,7 @@ class Questions:
         if response.query.origin == self._voice.identifier:
             self.count(self._voice.identifier, response)
         else:
-            content = contents.put_response(response)
+            content = payloads.put_response(response)
             self._voice.fire(Type.ANSWER, content, target=response.query.origin, urgent=False)
 
     def count(self, responder: int, response: Response) -> None:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from chaplain.gossip import contents
+from chaplain.gossip import payloads
 from chaplain.gossip.codec import Action, Message, Type
-from chaplain.gossip.contents import Key
+from chaplain.gossip.dissemination import Voice
 from chaplain.gossip.events import KeyConfirmed, KeyStep, Rotated, RotateKey
+from chaplain.gossip.payloads import Key
 from chaplain.gossip.settings import SECOND_NS
-from chaplain.gossip.spread import Voice
+from chaplain.link.auth.keyring import key_id_of
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
-from chaplain.link.keyring import key_id_of
 
 RETRY_NS = SECOND_NS
 STEPS_REMEMBERED_MAX = 32
@@ -79,23 +79,23 @@ class Rotation:
             self._end(run, unfinished, self._missing(unfinished, run.order.required))
         elif unfinished != run.asked or now_ns >= run.again_ns:
             run.asked, run.again_ns = unfinished, now_ns + RETRY_NS
-            self._voice.fire(Type.KEY, contents.put_key(unfinished), action=Action.CONFIRM)
+            self._voice.fire(Type.KEY, payloads.put_key(unfinished), action=Action.CONFIRM)
             self._obey(unfinished)
 
     def on_key(self, message: Message) -> None:
         if self._voice.members.is_present(message.id.origin):
-            self._obey(contents.take_key(message.content))
+            self._obey(payloads.take_key(message.content))
 
     def on_confirmed(self, message: Message) -> None:
         """Somebody has taken a step."""
-        key = contents.take_key(message.content)
+        key = payloads.take_key(message.content)
         if self._voice.members.is_present(message.id.origin):
             self._note(key.step, key.key_id, message.id.origin)
 
     def confirm(self, confirmed: KeyConfirmed) -> None:
         """We have taken a step, and it is kept: tell everybody."""
         key = Key(confirmed.step, confirmed.key_id)
-        self._voice.fire(Type.KEY_CONFIRMED, contents.put_key(key))
+        self._voice.fire(Type.KEY_CONFIRMED, payloads.put_key(key))
         self._note(confirmed.step, confirmed.key_id, self._voice.identifier)
 
     def _obey(self, key: Key) -> None:

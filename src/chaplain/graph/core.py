@@ -33,31 +33,25 @@ from chaplain.core import (
 )
 from chaplain.errors import Malformed
 from chaplain.gossip.events import MemberChanged, Told
-from chaplain.graph import messages, requests
-from chaplain.graph.common import Common
-from chaplain.graph.event import PARENTS_MAX, Draft, Link, sign
-from chaplain.graph.graph_events import (
-    CheckSignatures,
-    EventsRead,
-    GraphEffect,
-    GraphInput,
-    ReadEvents,
-    SignaturesChecked,
-)
-from chaplain.graph.intake import FORGED, Intake
-from chaplain.graph.kept import Written
-from chaplain.graph.messages import Events, Fetch, Fetched, GetData, GraphMessage, Inv, SyncEvent
+from chaplain.graph.admission import FORGED, Intake
+from chaplain.graph.anti_entropy import Syncing
+from chaplain.graph.context import Common
+from chaplain.graph.dissemination import Spreading
+from chaplain.graph.events import CheckSignatures, EventsRead, GraphEffect, GraphInput, ReadEvents, SignaturesChecked
+from chaplain.graph.messages import client
+from chaplain.graph.messages import peer as messages
+from chaplain.graph.messages.client import Append, Appended, wanted
+from chaplain.graph.messages.event import PARENTS_MAX, Draft, Link, sign
+from chaplain.graph.messages.peer import Events, Fetch, Fetched, GetData, GraphMessage, Inv, SyncEvent
 from chaplain.graph.orphans import Orphan
-from chaplain.graph.pruning import allowed_floor, is_below, told_floor
 from chaplain.graph.reading import Reading
-from chaplain.graph.recovery import recover
-from chaplain.graph.requests import Append, Appended, wanted
 from chaplain.graph.settings import GraphSettings
-from chaplain.graph.spreading import Spreading
-from chaplain.graph.store import Store
+from chaplain.graph.storage.pruning import allowed_floor, is_below, told_floor
+from chaplain.graph.storage.recovery import recover
+from chaplain.graph.storage.store import Store
+from chaplain.graph.storage.stored import Written
 from chaplain.graph.stream import Stream
-from chaplain.graph.syncing import Syncing
-from chaplain.link.identity import Identity, identifier_of
+from chaplain.link.auth.identity import Identity, identifier_of
 from chaplain.mesh.events import Entered, Exited
 from chaplain.segment.layout import Bytes
 
@@ -265,7 +259,7 @@ class GraphCore:
 
     def _requested(self, now_ns: int, event: Requested) -> None:
         try:
-            request = requests.decode_request(event.body)
+            request = client.decode_request(event.body)
         except Malformed as wrong:
             self.common.out.append(Settled(event.call, kind="refused", reason=str(wrong)))
             return
@@ -351,7 +345,7 @@ class GraphCore:
             call = self._appends.pop((stream.name, number), None)
             if call is not None:
                 self.common.counts["appends"] += 1
-                self.common.out.append(Settled(call, requests.encode(Appended(stream.model.id_of(number)))))
+                self.common.out.append(Settled(call, client.encode(Appended(stream.model.id_of(number)))))
         if new:
             self.spreading.durable(now_ns, stream, new)
         read = [one for number in written.enough for one in stream.model.mark_read(number)]

@@ -16,8 +16,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 
-from chaplain.graph.event import Event, Link
-from chaplain.graph.ids import IdTable
+from chaplain.graph.messages.event import Event, Link
+from chaplain.graph.messages.ids import IdTable
 
 NONE = 0xFFFFFFFF
 LOCATOR_MAX = 128

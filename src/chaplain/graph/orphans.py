@@ -7,7 +7,7 @@ Whatever is dropped comes again with a sync. Invariant: each orphan waits for at
 from __future__ import annotations
 
 from chaplain.core import Frozen
-from chaplain.graph.event import Event
+from chaplain.graph.messages.event import Event
 
 
 class Orphan(Frozen, frozen=True):

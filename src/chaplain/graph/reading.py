@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from chaplain.core import Settled
-from chaplain.graph.common import Common
-from chaplain.graph.event import ID_BYTES, Link
-from chaplain.graph.requests import Page, ReadArrivals, ReadSnapshot, Row, encode
+from chaplain.graph.context import Common
+from chaplain.graph.messages.client import Page, ReadArrivals, ReadSnapshot, Row, encode
+from chaplain.graph.messages.event import ID_BYTES, Link
 from chaplain.graph.settings import SECOND
 from chaplain.graph.stream import Stream
-from chaplain.link.identity import identifier_of
+from chaplain.link.auth.identity import identifier_of
 
 WAIT_NS_MAX = 30 * SECOND
 OUTSIDE_CACHED = 4

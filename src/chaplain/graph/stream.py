@@ -9,9 +9,9 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-from chaplain.graph.event import Event
-from chaplain.graph.kept import Kept, Place
+from chaplain.graph.messages.event import Event
 from chaplain.graph.model import Model
+from chaplain.graph.storage.stored import Kept, Place
 from chaplain.graph.unread import UnreadMessages
 
 

@@ -16,14 +16,31 @@ from typing import assert_never
 
 from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken, soonest
 from chaplain.errors import Malformed
-from chaplain.journal import client_messages, peer_messages
-from chaplain.journal.clientele import ClienteleEffect, make_clientele
-from chaplain.journal.covering import Covering, base_of, found_checkpoint
-from chaplain.journal.decided import Executed
-from chaplain.journal.execution import JournalExecution
-from chaplain.journal.founding import Founding
-from chaplain.journal.ingest import IngestCore
-from chaplain.journal.journal_events import (
+from chaplain.journal.clients.sessions import ClienteleEffect, make_clientele
+from chaplain.journal.clients.subscriptions import StreamIndex
+from chaplain.journal.consensus.core import SerializerCore
+from chaplain.journal.consensus.events import (
+    Agreed,
+    ConfigOffered,
+    Damaged,
+    IngestDrained,
+    LogRead,
+    NeedPayload,
+    OrderEffect,
+    OrderInput,
+    PayloadArrived,
+    PeerDown,
+    PeerUp,
+    ReadLog,
+    Received,
+    Resumed,
+    Role,
+    RoleChanged,
+    SpaceTold,
+    Started,
+    Tell,
+)
+from chaplain.journal.events import (
     AckCame,
     Dropped,
     IngestEffect,
@@ -45,39 +62,23 @@ from chaplain.journal.journal_events import (
     Verified,
     Verify,
 )
-from chaplain.journal.journal_settings import JournalSettings
-from chaplain.journal.mail import Mail
-from chaplain.journal.milestones import Milestones
-from chaplain.journal.nodes import Nodes, whereabouts
-from chaplain.journal.order_events import (
-    Agreed,
-    ConfigOffered,
-    Damaged,
-    IngestDrained,
-    LogRead,
-    NeedPayload,
-    OrderEffect,
-    OrderInput,
-    PayloadArrived,
-    PeerDown,
-    PeerUp,
-    ReadLog,
-    Received,
-    Resumed,
-    Role,
-    RoleChanged,
-    SpaceTold,
-    Started,
-    Tell,
-)
-from chaplain.journal.reading import StreamIndex
-from chaplain.journal.roster import RosterKeeper, read_roster
-from chaplain.journal.seat import Seat
-from chaplain.journal.serializer import SerializerCore
-from chaplain.journal.signing import Wrapping, holds
-from chaplain.journal.slips import Slips
+from chaplain.journal.execution.local_roles import Seat
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.ingest.core import IngestCore
+from chaplain.journal.messages import client
+from chaplain.journal.messages import peer as peer_messages
+from chaplain.journal.messages.signing import Wrapping, holds
+from chaplain.journal.model.bootstrap import Founding
+from chaplain.journal.model.results import Executed
+from chaplain.journal.outbound import Mail
+from chaplain.journal.peers import Nodes, whereabouts
+from chaplain.journal.settings import JournalSettings
+from chaplain.journal.snapshots.fingerprints import Milestones
+from chaplain.journal.snapshots.service import Covering, base_of, found_checkpoint
+from chaplain.journal.storage.last_known_members import RosterKeeper, read_roster
+from chaplain.journal.ticket_numbers import Slips
+from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
-from chaplain.link.identity import Identity
 from chaplain.mesh.events import Entered, Exited, Expel
 from chaplain.segment.layout import Bytes
 from chaplain.wire.parcel import Parcel
@@ -441,7 +442,7 @@ class JournalCore:
     def _of_client(self, now_ns: int, peer: Peer, said: Parcel) -> None:
         if peer.instance not in self._clientele:
             return
-        message = client_messages.decode_client(said.body)
+        message = client.decode_client(said.body)
         for outcome in self._clientele.said(now_ns, peer, message, said.payload):
             if isinstance(outcome, PackWritten):
                 self._to_ingest(now_ns, outcome)

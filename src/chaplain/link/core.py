@@ -33,9 +33,11 @@ from chaplain.core import (
     Woken,
 )
 from chaplain.errors import Malformed
-from chaplain.link.book import Book
-from chaplain.link.call import Call, Line, State
-from chaplain.link.doubles import Double
+from chaplain.link.auth.connect_token import Doorkeeper
+from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE
+from chaplain.link.auth.identity import INSTANCE_BYTES, Identity, is_route_of, route_of
+from chaplain.link.auth.keyring import KeyRing
+from chaplain.link.errors import Refusal
 from chaplain.link.events import (
     Dismiss,
     Dropped,
@@ -53,14 +55,12 @@ from chaplain.link.events import (
     Say,
     UseKey,
 )
-from chaplain.link.greeting import GREETING_CLIENT, GREETING_NODE
-from chaplain.link.handshake import Handshake, describe
-from chaplain.link.identity import INSTANCE_BYTES, Identity, is_route_of, route_of
-from chaplain.link.judge import Judge
-from chaplain.link.keyring import KeyRing
-from chaplain.link.knock import Doorkeeper
-from chaplain.link.refusal import Refusal
-from chaplain.link.session import NOD, Session
+from chaplain.link.sessions.dialing import Call, Line, State
+from chaplain.link.sessions.duplicate_nodes import Double
+from chaplain.link.sessions.handshake import Handshake, describe
+from chaplain.link.sessions.hello_checks import Judge
+from chaplain.link.sessions.session import NOD, Session
+from chaplain.link.sessions.tables import Book
 from chaplain.link.settings import LinkSettings, split_endpoint
 from chaplain.wire.limits import FRAME_BYTES_MAX
 

@@ -21,7 +21,6 @@ from chaplain.core import Heard, Report, Stopping, Woken, soonest
 from chaplain.link.events import Dismiss, Dropped, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said
 from chaplain.mesh.beacon import BeaconKeys
 from chaplain.mesh.discovery import Discovery
-from chaplain.mesh.ear import Ear
 from chaplain.mesh.events import (
     Entered,
     Exited,
@@ -34,12 +33,13 @@ from chaplain.mesh.events import (
     Shout,
     Whisper,
 )
+from chaplain.mesh.inbound import Ear
+from chaplain.mesh.liveness import Vigil
+from chaplain.mesh.outbound import JOIN, LEAVE, Voice
 from chaplain.mesh.pools import Members, OwnPools, name_octets
-from chaplain.mesh.roster import PeerView, Roster
 from chaplain.mesh.session import Session
+from chaplain.mesh.sessions import PeerView, Roster
 from chaplain.mesh.settings import MeshSettings
-from chaplain.mesh.vigil import Vigil
-from chaplain.mesh.voice import JOIN, LEAVE, Voice
 
 
 class MeshCore:

@@ -19,6 +19,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from chaplain import core as host
+from chaplain.client_service.core import DeskCore
+from chaplain.client_service.events import ForLayer, RightsChanged, RotationWanted, Views
+from chaplain.client_service.limits import ITEM_BYTES, Limits
 from chaplain.core import (
     Halt,
     HostEffect,
@@ -30,37 +33,34 @@ from chaplain.core import (
     Report,
     Settled,
 )
-from chaplain.desk.core import DeskCore
-from chaplain.desk.events import ForLayer, RightsChanged, RotationWanted, Views
-from chaplain.desk.limits import ITEM_BYTES, Limits
 from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import HeardFrom, JoinThrough, KeyConfirmed, KeyStep, MemberChanged, Rotated, Told
-from chaplain.journal import journal_events
+from chaplain.journal import events
+from chaplain.journal.consensus.events import LogRead, ReadLog, Role, RoleChanged, SpaceTold, Started
 from chaplain.journal.core import JournalCore
-from chaplain.journal.journal_events import Admitted, Rehearse, Rehearsed, Verified, Verify
-from chaplain.journal.order_events import LogRead, ReadLog, Role, RoleChanged, SpaceTold, Started
+from chaplain.journal.events import Admitted, Rehearse, Rehearsed, Verified, Verify
 from chaplain.link import events as link
+from chaplain.link.auth.identity import Identity, route_of
+from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.core import LinkCore
 from chaplain.link.events import InstallKey, Peer, Register, RemoveKey, Said, UseKey
-from chaplain.link.identity import Identity, route_of
-from chaplain.link.keyring import KeyRing
 from chaplain.link.settings import HMAC
 from chaplain.mesh import events as mesh
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Entered, Exited, Expel, Gapped, Whispered
-from chaplain.node import notices, status
-from chaplain.node.clearance import Clearance
+from chaplain.node import log_lines, status
+from chaplain.node.authorization import Clearance
 from chaplain.node.fair_queue import FairQueue
-from chaplain.node.names import Names
-from chaplain.node.place import Place
-from chaplain.node.presence import Presence
+from chaplain.node.keyring_store import READABLE, RingKeeper, beacon_keys
+from chaplain.node.layer_api import UpperCore
+from chaplain.node.layer_slot import Place
+from chaplain.node.node_ids import Names
 from chaplain.node.recorder import Recorder
-from chaplain.node.rings import READABLE, RingKeeper, beacon_keys
+from chaplain.node.removed_nodes import Presence
 from chaplain.node.settings import NodeSettings
 from chaplain.node.snapshot import Snapshot
-from chaplain.node.upper import UpperCore
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer
 
@@ -416,7 +416,7 @@ class NodeCore:
         """Losses are never silent: they go into the next item of the listeners concerned, and a peer's into the log."""
         self._work.append((self._desk, event))
         if not event.peer.client:
-            self._out.append(notices.lost(event, self.node_id(event.peer.identifier)))
+            self._out.append(log_lines.lost(event, self.node_id(event.peer.identifier)))
 
     def _whispered(self, event: Whispered) -> None:
         peer = event.peer
@@ -426,7 +426,7 @@ class NodeCore:
             # The client sends more than it is served: it loses its session, and with it whatever it has asked for.
             self.client_counts["requests_dropped"] += 1 + self._requests.drop(peer.key, peer.instance)
             self.client_counts["sessions_overrun"] += 1
-            self._out.append(notices.overrun(peer.client))
+            self._out.append(log_lines.overrun(peer.client))
             self._work.append((self._link, link.Dismiss(peer.instance)))
 
     def _serve_client(self) -> None:
@@ -444,11 +444,11 @@ class NodeCore:
             opened = parcel.decode(event.content)
         except Malformed as error:
             name = self.node_id(event.peer.identifier)
-            self._out.append(notices.refused("parcel malformed", name, str(error)))
+            self._out.append(log_lines.refused("parcel malformed", name, str(error)))
             return
         of_journal = opened.layer == Layer.JOURNAL or self._presence.is_shut_out(event.peer, opened.layer)
         if of_journal and self._journal is not None:
-            self._work.append((self._journal, journal_events.Told(event.peer, opened)))
+            self._work.append((self._journal, events.Told(event.peer, opened)))
         elif event.peer.client:
             self._work.append((self._desk, event))
         elif opened.layer == Layer.GOSSIP:
@@ -457,12 +457,12 @@ class NodeCore:
             self._work.append((place, Told(event.peer, opened)))
         else:
             name = self.node_id(event.peer.identifier)
-            self._out.append(notices.refused("parcel refused", name, f"nobody here speaks layer {opened.layer}"))
+            self._out.append(log_lines.refused("parcel refused", name, f"nobody here speaks layer {opened.layer}"))
 
     def _member_changed(self, event: MemberChanged) -> None:
         self._tell_uppers(event)
         self._work.append((self._desk, event))
-        self._out.append(notices.member(event, self.node_id(event.member.identifier)))
+        self._out.append(log_lines.member(event, self.node_id(event.member.identifier)))
 
     # The key ring.
 
@@ -503,7 +503,7 @@ class NodeCore:
 
     def _role_changed(self, event: RoleChanged) -> None:
         self.role = event
-        self._out.append(notices.role(event))
+        self._out.append(log_lines.role(event))
 
 
 def _ignore(effect: object) -> None:

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TypeAlias, assert_never
 
+from chaplain.client_service import presenters
 from chaplain.core import Drained, Operation, Persist, Persisted, Report
-from chaplain.desk import shapes
 from chaplain.errors import Malformed
 from chaplain.gossip.events import EventSeen
 from chaplain.mesh.events import JoinPool, Shout, Shouted
@@ -84,7 +84,7 @@ class Recorder:
         if pool not in self._settings.pools:
             return
         try:
-            opened = parcel.decode(content) if speaker is None else shapes.broadcast(content, speaker)
+            opened = parcel.decode(content) if speaker is None else presenters.broadcast(content, speaker)
         except Malformed:
             self.counts["malformed"] += 1
             return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chaplain.client_service.events import DeskSettings
+from chaplain.client_service.messages import ROTATION_NS
 from chaplain.core import Frozen
-from chaplain.desk.events import DeskSettings
-from chaplain.desk.messages import ROTATION_NS
 from chaplain.gossip.settings import GossipSettings
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh.settings import MeshSettings

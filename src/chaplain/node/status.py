@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from chaplain import __version__
 from chaplain.core import STATUS_STREAMS_MAX
 from chaplain.gossip.events import State
-from chaplain.journal.census import of_change, roles_of
+from chaplain.journal.clients.describe import of_change, roles_of
+from chaplain.journal.consensus.events import Role
 from chaplain.journal.core import JournalCore
-from chaplain.journal.order_events import Role
 
 if TYPE_CHECKING:
     from chaplain.node.core import NodeCore

@@ -7,14 +7,14 @@ Proofs: `walk` (heads of files), `ledger` (messages), `plan`, `parts` and `check
 Pages: `report`, `report_page`, `plots`.
 """
 
-from chaplain.pipeline.compress import Broken, compress
-from chaplain.pipeline.fold import fold
-from chaplain.pipeline.land import land
-from chaplain.pipeline.report import report
+from chaplain.pipeline.data_source import register
+from chaplain.pipeline.landing.fold import fold
+from chaplain.pipeline.landing.land import land
+from chaplain.pipeline.reporting.report import report
 from chaplain.pipeline.session import local_session
-from chaplain.pipeline.source import register
 from chaplain.pipeline.tables import table, table_path
-from chaplain.pipeline.verify import find_breaks, prove, verify
+from chaplain.pipeline.verification.compress import Broken, compress
+from chaplain.pipeline.verification.verify import find_breaks, prove, verify
 
 __all__ = [
     "Broken",

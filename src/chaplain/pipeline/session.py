@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from chaplain.errors import ConfigError, Unreachable
-from chaplain.pipeline.source import register
+from chaplain.pipeline.data_source import register
 
 JAVA_MIN = 17
 CONNECT_PORT = 15002

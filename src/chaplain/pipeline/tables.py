@@ -30,7 +30,7 @@ from chaplain import durable
 from chaplain.core import Frozen
 from chaplain.errors import Missing, StorageError
 from chaplain.file_names import FILE_NAME_BYTES_MAX, bounded, is_shortened
-from chaplain.pipeline.rows import HEADERS_TYPE, fields, schema_text
+from chaplain.pipeline.source.rows import HEADERS_TYPE, fields, schema_text
 from chaplain.segment.arrow import SCHEMA
 
 Format = Literal["delta", "parquet"]

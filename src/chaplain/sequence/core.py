@@ -19,19 +19,16 @@ from chaplain.core import Drained, Report, Stopping, Woken
 from chaplain.errors import Malformed
 from chaplain.gossip.events import MemberChanged, Told
 from chaplain.mesh.events import Entered, Exited
-from chaplain.sequence.bench import Bench, history_name
-from chaplain.sequence.calm import Calm
-from chaplain.sequence.changes import awaited, lacking
-from chaplain.sequence.company import Fellow
-from chaplain.sequence.deciding import Deciding
+from chaplain.sequence.acceptor import Intake
+from chaplain.sequence.catch_up import Learning
+from chaplain.sequence.commit import Deciding
+from chaplain.sequence.context import Bench, history_name
 from chaplain.sequence.discovery import Discovery
-from chaplain.sequence.entry import Member
 from chaplain.sequence.events import Publish, SequenceEffect, SequenceInput, Unpublished
-from chaplain.sequence.held import Base
-from chaplain.sequence.intake import Intake
-from chaplain.sequence.learning import Learning
-from chaplain.sequence.locking import Locking
-from chaplain.sequence.messages import (
+from chaplain.sequence.idle_check import Calm
+from chaplain.sequence.lock import Locking
+from chaplain.sequence.messages.entry import Member
+from chaplain.sequence.messages.peer import (
     Bearing,
     Beat,
     DscReq,
@@ -48,9 +45,12 @@ from chaplain.sequence.messages import (
     Why,
     decode,
 )
+from chaplain.sequence.peers import Fellow
+from chaplain.sequence.proposer import Writing
+from chaplain.sequence.reconfiguration import awaited, lacking
 from chaplain.sequence.settings import SequenceSettings
+from chaplain.sequence.window.entries import Base
 from chaplain.sequence.work_set import WorkSet, is_lost
-from chaplain.sequence.writing import Writing
 
 _STEP_NS_MAX = 10**9
 """A step counts no more time than this: who was paused must not think that the others were."""

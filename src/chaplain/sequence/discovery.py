@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable
 from chaplain.gossip.events import MemberChanged
 from chaplain.gossip.events import State as Standing
 from chaplain.link.events import Meet
-from chaplain.sequence.bench import Bench
-from chaplain.sequence.company import Fellow
-from chaplain.sequence.entry import (
+from chaplain.sequence.context import Bench
+from chaplain.sequence.messages.entry import (
     MEMBERS_MAX,
     Ballot,
     Entry,
@@ -27,7 +26,8 @@ from chaplain.sequence.entry import (
     encode_members,
     make_entry,
 )
-from chaplain.sequence.messages import DscReq, SeqRes, State
+from chaplain.sequence.messages.peer import DscReq, SeqRes, State
+from chaplain.sequence.peers import Fellow
 
 _ASK_NS = 250 * 10**6
 _FRESH_NS = 2_500 * 10**6

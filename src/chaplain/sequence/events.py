@@ -8,8 +8,8 @@ from chaplain.core import Drained, Frozen, Report, Stopping, Woken
 from chaplain.gossip.events import MemberChanged, Told
 from chaplain.link.events import Meet
 from chaplain.mesh.events import Entered, Exited, Whisper
-from chaplain.sequence.entry import Run
-from chaplain.sequence.messages import State
+from chaplain.sequence.messages.entry import Run
+from chaplain.sequence.messages.peer import State
 
 # Inputs.
 

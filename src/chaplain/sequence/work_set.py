@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from chaplain.sequence.entry import Change, Member
+from chaplain.sequence.messages.entry import Change, Member
 
 WorkSet = tuple[Member, ...]
 """In ascending order of identifiers; each at most once."""

@@ -1,0 +1,67 @@
+"""A member that keeps no log and lies about checkpoints: it gets real ones, changes them, and passes them on.
+
+Whatever it says must do no harm: no node may take a state of it that is not what a quorum has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from random import Random
+
+from msgspec.structs import replace
+
+from chaplain.journal.messages.peer import AskState, Covered, PeerMessage, StatePiece
+
+_CHAIN_BYTES = 32
+
+
+class Forger:
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._known: Covered | None = None
+        self._forged: dict[int, bytes] = {}
+        self._first = 1
+        """The latest beginning of a log that anybody told of."""
+
+    def hear(self, message: Covered | AskState | StatePiece) -> Iterator[PeerMessage]:
+        match message:
+            case Covered():
+                yield from self._heard(message)
+            case AskState():
+                state = self._forged.get(message.index)
+                if state is not None:
+                    yield StatePiece(message.index, message.position, state[message.position :])
+            case StatePiece():
+                if self._known is not None and len(message.data) == self._known.size_bytes:
+                    self._forged[message.index] = self._forge(message.data)
+
+    def _heard(self, said: Covered) -> Iterator[PeerMessage]:
+        """Whatever others can do without, it can, too: else they would keep everything for it."""
+        self._known = said
+        self._first = max(self._first, said.first)
+        if said.agreed + 1 < self._first and self._forged:
+            yield from self._press(said)
+            return
+        if said.index and said.index not in self._forged:
+            yield AskState(said.index, 0)
+        forged = self._forged.get(said.index)
+        if forged is not None and self._rng.random() < 0.5:
+            yield replace(said, digest=sha256(forged).digest(), confirmed=True)
+        else:
+            yield replace(said, confirmed=True)
+
+    def _press(self, said: Covered) -> Iterator[PeerMessage]:
+        """Somebody lacks what is in no log: perhaps it takes this."""
+        latest = max(self._forged)
+        state = self._forged[latest]
+        yield Covered(latest, sha256(state).digest(), len(state), self._first, max(said.agreed, latest), confirmed=True)
+        yield StatePiece(latest, 0, state)
+
+    def _forge(self, state: bytes) -> bytes:
+        """Another chain of some stream, in the same form: only the digest can tell."""
+        place = state.find(bytes((0xC4, _CHAIN_BYTES)), len(state) // 4)
+        if place < 0:
+            return state[::-1]
+        at = place + 2 + self._rng.randrange(_CHAIN_BYTES)
+        return state[:at] + bytes((state[at] ^ 1,)) + state[at + 1 :]

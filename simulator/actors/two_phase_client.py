@@ -1,0 +1,81 @@
+"""A client of a simulated journal that writes batches in two phases, and is killed between any two steps of it.
+
+A batch has a version and rows. An attempt stages the rows, in an order of its own, and commits what it staged; it may
+be given up at any time, and the next attempt knows nothing of it but the version. Whatever happens, rows of a batch
+must be written once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from chaplain.journal.execution.two_phase import COMMIT, STAGED, TRANSACTIONS, Commit, Span, encode
+from chaplain.journal.messages.client import NotWritten
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
+from chaplain.segment.pack import Pack, encode_pack
+from simulator.actors.journal_clients import SimClient
+
+if TYPE_CHECKING:
+    from simulator.world.world import World
+
+_APP = "job"
+_ROWS = 5
+
+
+class SimSink(SimClient):
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.version = 0
+        self.committed: dict[int, int] = {}
+        """Versions whose commit was answered, and when the commit was sent."""
+        self._todo: list[bytes] = []
+        self._spans: list[Span] = []
+        self._commit_ns = 0
+        """When the commit of this attempt was sent; 0 before."""
+        self._begin()
+
+    def rows_of(self, version: int) -> list[bytes]:
+        return [b"%s %d row %d" % (self.name.encode(), version, number) for number in range(_ROWS)]
+
+    def _begin(self) -> None:
+        self._todo = self.rows_of(self.version)
+        self.rng.shuffle(self._todo)
+        self._spans = []
+        self._commit_ns = 0
+
+    def _write(self, world: World) -> None:
+        if self._commit_ns and not self.outbox:
+            self.committed[self.version] = self._commit_ns
+            self.version += 1
+            self._begin()
+        elif self.rng.random() < 0.1:
+            self._begin()  # killed: what was staged stays where it is
+        elif self._todo:
+            self._stage(world)
+        elif not self._commit_ns and (not self.outbox or self.rng.random() < 0.3):
+            self._commit_ns = world.now_ns
+            if self.rng.random() < 0.1:
+                self._spans.append(Span(self.lane, self._next_id + 9, self._next_id + 9))  # nothing is there
+            value = encode(Commit(_APP, self.version, tuple(self._spans)))
+            self.send(world, self._pack(TRANSACTIONS, (value,), COMMIT))
+
+    def _stage(self, world: World) -> None:
+        count = self.rng.randrange(1, 4)
+        values, self._todo = tuple(self._todo[:count]), self._todo[count:]
+        self._spans.append(Span(self.lane, self._next_id, self._next_id + len(values) - 1))
+        self.send(world, self._pack(self.rng.choice(self._streams), values, STAGED))
+
+    def _pack(self, stream: str, values: tuple[bytes, ...], message_type: int) -> IngestEntry:
+        slot = bytes(SLOT_BYTES[SignatureType.ED25519])
+        head = (self.lane, self._next_id, values, None, None, None, message_type)
+        raw = encode_pack(Pack(*head, SignatureType.ED25519, slot))
+        entry = IngestEntry(stream, sign_pack(raw, self._workload.founding.cluster, stream, self.identity))
+        self._workload.made.append(entry)
+        return entry
+
+    def _lane_over(self, message: NotWritten) -> None:
+        """What was staged under the old lane is given up; whether the commit was taken, the version will tell."""
+        if message.client_id == self.lane:
+            self._begin()
+        super()._lane_over(message)

@@ -1,0 +1,1 @@
+"""Cores of single layers as machines of the simulated world."""

@@ -1,0 +1,208 @@
+"""A serializer in the simplest possible coat, for the made-up world.
+
+It dials every peer, says its number in the first octet of each frame, and reads its log back from what it has written.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from chaplain.core import (
+    Arrived,
+    Persist,
+    Send,
+)
+from chaplain.errors import Malformed
+from chaplain.journal.consensus.core import SerializerCore
+from chaplain.journal.consensus.events import (
+    LogRead,
+    NeedPayload,
+    PeerDown,
+    PeerUp,
+    Preview,
+    ReadLog,
+    Received,
+    Role,
+    RoleChanged,
+    Settled,
+    Started,
+    Tell,
+)
+from chaplain.journal.messages.cluster import Body, ConfigEntry, Reference
+from chaplain.journal.messages.config import acl_id
+from chaplain.journal.messages.membership import decode_fields, decode_step, is_opening
+from chaplain.journal.model.cluster_config import Placed, founded, open_change, take_step
+from chaplain.journal.model.verdict_chain import NO_VERDICT, check, put_head, verdict_hash
+from chaplain.journal.storage.log import jot_name, records_between, standing_name
+from chaplain.link.auth.identity import Identity
+from chaplain.segment.record import Kind, Record
+from chaplain.wire.primitives import Cursor
+from simulator.adapters.core_adapter import Coat
+from simulator.adapters.dialer import Ways
+from simulator.world.disk import apply, segments_of
+from simulator.world.network_conditions import MILLISECOND
+
+if TYPE_CHECKING:
+    from simulator.workloads.order import Order
+
+_ECHOED = (2, 8)
+"""Purposes of acknowledgements and votes."""
+
+
+@cache
+def identity_of(node: int) -> Identity:
+    """The key that a node signs its votes with: the same in every run."""
+    return Identity(sha256(b"node %d" % node).digest())
+
+
+class Tape:
+    """An execution that counts payloads, and changes serializers if it is told to: as little as an execution can be."""
+
+    def __init__(self, nodes: Sequence[int], serializers: Sequence[int] = ()) -> None:
+        placed = founded(Placed(node, identity_of(node).key, f"node-{node}", b"") for node in nodes)
+        self.assembly = replace(placed, serializers=tuple(serializers) or placed.serializers)
+        self.settled = 0
+        self.count = 0
+        self.copies = 0
+        self.verdict_hash = NO_VERDICT
+
+    def held(self, reference: Reference, digest: bytes, /) -> bytes | None:
+        """Nobody needs it here: serializers hold everything."""
+        return None
+
+    def preview(self, body: Body, payloads: Sequence[bytes], _digest: bytes = b"", /) -> Preview:
+        assert body.index == self.settled + 1, "asked for a verdict out of order"
+        return Preview(put_head(self.verdict_hash) + b"%d" % self.count, self._parts(self.count, payloads))
+
+    def _parts(self, first_offset: int, payloads: Sequence[bytes]) -> tuple[Record, ...]:
+        return tuple(
+            Record(Kind.BATCH, payload, first_offset=first_offset + place, count=1, stream="tape")
+            for place, payload in enumerate(payloads)
+        )
+
+    def look_back(self, records: Sequence[Record], /) -> None:
+        """There are no checkpoints here."""
+
+    def settle(self, message: Settled, /) -> None:
+        assert message.body.index == self.settled + 1, "settled out of order"
+        self.settled += 1
+        self.verdict_hash = verdict_hash(put_head(self.verdict_hash) + b"%d" % self.count)
+        self.count += len(message.payloads)
+        for number, entry in enumerate(message.body.entries):
+            if isinstance(entry, ConfigEntry):
+                self._configure(acl_id(message.body.regime, self.settled, number), entry)
+
+    def _configure(self, change: bytes, entry: ConfigEntry) -> None:
+        """Nobody signs here: a request is its fields."""
+        try:
+            if is_opening(entry.entry_type, entry.stage):
+                wanted = decode_fields(Cursor(entry.data), entry.entry_type)
+                self.assembly, _ = open_change(self.assembly, wanted, change, change, self.settled)
+            else:
+                step = decode_step(entry.entry_type, entry.stage, entry.data)
+                self.assembly, _ = take_step(self.assembly, step, self.settled)
+        except Malformed:
+            pass
+
+    def refile(self, body: Body, payloads: Sequence[bytes], verdict: bytes, expected: bytes, /) -> Preview:
+        check(verdict, expected)
+        return Preview(verdict, self._parts(int(verdict[len(put_head(expected)) :]), payloads))
+
+    def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
+        return tuple(bytes(part.body) for part in parts)
+
+
+class OrderNode(Coat):
+    """A serializer that can be run by a host."""
+
+    def __init__(self, workload: Order, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
+        self._workload = workload
+        self._rng = rng
+        self.routing_id = b"\x01" + rng.randbytes(16)
+        self.number = workload.number(name)
+        self.settings = workload.settings(name)
+        self.execution = Tape(workload.members_at_first, workload.founders)
+        self._files = {file: bytearray(data) for file, data in disk.items()}
+        self.serializer = SerializerCore(
+            self.settings,
+            identity_of(self.number),
+            rng,
+            self.execution,
+            segments=segments_of(disk),
+            jot=disk.get(jot_name(self.settings)),
+            standing=disk.get(standing_name(self.settings)),
+        )
+        self._started = False
+        peers = (peer for peer in workload.numbers if peer != self.number)
+        super().__init__(self.serializer, Ways(peers, workload.endpoint_of, rng, now_ns))
+        self._echoes: deque[bytes] = deque(maxlen=64)
+        """Acknowledgements and votes heard before: a network may bring them once more, at the worst moment."""
+        self._echo_due = False
+        self._parcels: list[tuple[int, Reference]] = []
+        """Payloads that were asked for, and when they come."""
+
+    def step(self, now_ns: int, event: Any, /) -> list[Any]:
+        effects: list[Any] = []
+        if not self._started:
+            self._started = True
+            self._feed(now_ns, Started(), effects)
+        if self._echo_due:
+            self._echo_due = False
+            for frame in list(self._echoes):
+                self._feed(now_ns, Received(frame[0], frame[1:]), effects)
+        return effects + super().step(now_ns, event)
+
+    def _due(self) -> Iterable[int]:
+        return [when for when, _ in self._parcels[:1]]
+
+    def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
+        number = self._ways.arrived(event)
+        if event.frame[2] in _ECHOED:
+            self._echoes.append(event.frame)
+        self._feed(now_ns, Received(number, event.frame[1:]), effects)
+
+    def _up(self, now_ns: int, peer: int, effects: list[Any]) -> None:
+        self._feed(now_ns, PeerUp(peer), effects)
+
+    def _down(self, now_ns: int, peer: int, reason: str, effects: list[Any]) -> None:
+        self._feed(now_ns, PeerDown(peer), effects)
+
+    def _late(self, now_ns: int) -> Iterator[Any]:
+        while self._parcels and self._parcels[0][0] <= now_ns:
+            yield self._workload.arrival(self._parcels.pop(0)[1])
+
+    def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
+        """Step the serializer, and do for it what a host does not."""
+        for effect in self.serializer.step(now_ns, event):
+            match effect:
+                case Tell():
+                    if effect.node in self._ways.to:
+                        effects.append(Send(self._ways.to[effect.node], bytes((self.number,)) + effect.message))
+                    elif self._workload.liar is not None and effect.node == self._workload.liar.number:
+                        self._workload.liar.told(self.number, effect.message)
+                case ReadLog():
+                    files = [data for _, data in segments_of(self._files)]
+                    read = LogRead(effect.token, records_between(files, effect.start, effect.end))
+                    self._feed(now_ns, read, effects)
+                case NeedPayload():
+                    effects.append(effect)
+                    if effect.reference.index <= self._workload.sent and len(self._parcels) < 1024:
+                        parcel = (now_ns + self._rng.randrange(50 * MILLISECOND), effect.reference)
+                        insort(self._parcels, parcel, key=lambda parcel: parcel[0])
+                case RoleChanged():
+                    self._echo_due = self._workload.echoes and effect.role is not Role.FOLLOWER
+                    effects.append(effect)
+                case Persist():
+                    for operation in effect.operations:
+                        apply(self._files, operation)
+                    effects.append(effect)
+                case _:
+                    effects.append(effect)

@@ -1,0 +1,29 @@
+"""What a host's other threads answer to a core in the simplest possible coat: each answer comes a little later."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from simulator.world.network_conditions import MILLISECOND
+
+_WITHIN_NS = 5 * MILLISECOND
+
+
+class Later:
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._answers: list[tuple[int, Any]] = []
+
+    def due(self) -> list[int]:
+        """When answers come."""
+        return [when for when, _ in self._answers]
+
+    def add(self, now_ns: int, answer: Any) -> None:
+        self._answers.append((now_ns + self._rng.randrange(_WITHIN_NS), answer))
+
+    def take(self, now_ns: int) -> list[Any]:
+        """The answers that have come, in the order in which they were asked for."""
+        come = [answer for when, answer in self._answers if when <= now_ns]
+        self._answers = [later for later in self._answers if later[0] > now_ns]
+        return come

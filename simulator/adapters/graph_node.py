@@ -1,0 +1,117 @@
+"""A graph in the simplest possible coat, for the made-up world.
+
+It dials every peer, says its number in the first octet of each frame, reads its log back from what it has written, and
+has signatures checked a little later. Whoever was away for long is said to have left, in seeds that want that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from chaplain.core import (
+    Arrived,
+    Persist,
+    Send,
+)
+from chaplain.gossip.events import Member, MemberChanged, State, Told
+from chaplain.graph.core import GraphCore
+from chaplain.graph.events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked, holds
+from chaplain.graph.storage.store import events_at
+from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.wire import parcel
+from simulator.adapters.core_adapter import Coat
+from simulator.adapters.delayed_answers import Later
+from simulator.adapters.dialer import Ways
+from simulator.world.disk import apply, segments_of
+from simulator.world.network_conditions import SECOND
+
+if TYPE_CHECKING:
+    from simulator.workloads.graph import Graph
+
+_LEFT_NS = 6 * SECOND
+
+
+class GraphNode(Coat):
+    """A graph that can be run by a host."""
+
+    def __init__(self, workload: Graph, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
+        self._workload = workload
+        self._rng = rng
+        self.routing_id = b"\x01" + rng.randbytes(16)
+        self.number = workload.number(name)
+        self._files = {file: bytearray(data) for file, data in disk.items()}
+        self.graph = GraphCore(
+            workload.settings,
+            workload.identity(self.number),
+            rng,
+            now_ns=now_ns,
+            founders=workload.founders,
+            segments=segments_of(disk),
+        )
+        self._begun = False
+        peers = (peer for peer in workload.numbers if peer != self.number)
+        super().__init__(self.graph, Ways(peers, workload.endpoint_of, rng, now_ns))
+        self._left_ns: dict[int, int] = {}
+        self._later = Later(rng)
+
+    def step(self, now_ns: int, event: Any, /) -> list[Any]:
+        effects: list[Any] = []
+        if not self._begun:
+            self._begun = True
+            self._feed(now_ns, Entered(self._workload.rogue.peer, {}), effects)
+        return effects + super().step(now_ns, event)
+
+    def _due(self) -> Iterable[int]:
+        return (*self._left_ns.values(), *self._later.due())
+
+    def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
+        number = self._ways.arrived(event)
+        self._feed(now_ns, Told(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
+
+    def _up(self, now_ns: int, peer: int, effects: list[Any]) -> None:
+        self._left_ns.pop(peer, None)
+        if self._workload.leaving:
+            self._feed(now_ns, self._member(peer, State.ALIVE), effects)
+        self._feed(now_ns, Entered(self._workload.peer(peer), {}), effects)
+
+    def _member(self, number: int, state: State) -> MemberChanged:
+        peer = self._workload.peer(number)
+        return MemberChanged(Member(peer.identifier, peer.endpoint, peer.key, 1, state), None)
+
+    def _down(self, now_ns: int, peer: int, reason: str, effects: list[Any]) -> None:
+        if self._workload.leaving:
+            self._left_ns.setdefault(peer, now_ns + _LEFT_NS)
+        self._feed(now_ns, Exited(self._workload.peer(peer), reason), effects)
+
+    def _late(self, now_ns: int) -> Iterator[Any]:
+        for peer in [peer for peer, when in self._left_ns.items() if when <= now_ns]:
+            del self._left_ns[peer]
+            yield self._member(peer, State.LEFT)
+        yield from self._later.take(now_ns)
+
+    def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
+        """Step the graph, and do for it what a host does not."""
+        for effect in self.graph.step(now_ns, event):
+            match effect:
+                case Whisper():
+                    self._whisper(effect, effects)
+                case ReadEvents():
+                    raws = events_at([data for _, data in segments_of(self._files)], effect.places)
+                    self._later.add(now_ns, EventsRead(effect.token, raws))
+                case CheckSignatures():
+                    answer = SignaturesChecked(effect.ticket, tuple(map(holds, effect.checks)))
+                    self._later.add(now_ns, answer)
+                case Persist():
+                    for operation in effect.operations:
+                        apply(self._files, operation)
+                    effects.append(effect)
+                case _:
+                    effects.append(effect)
+
+    def _whisper(self, effect: Whisper, effects: list[Any]) -> None:
+        for peer, dial in self._ways.to.items():
+            if self._workload.peer(peer).instance == effect.instance:
+                effects.append(Send(dial, bytes((self.number,)) + effect.content))
+                return

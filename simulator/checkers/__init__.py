@@ -1,0 +1,1 @@
+"""Invariants, checked from outside after every step."""

@@ -1,0 +1,175 @@
+"""Who watches gossip: each believes no core about itself, and compares what one node saw with what another did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaplain.core import Send, Stopping
+from chaplain.gossip.events import (
+    Ask,
+    Decided,
+    Event,
+    EventId,
+    EventSeen,
+    Fire,
+    LeaveCluster,
+    MemberChanged,
+    State,
+)
+from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from simulator.adapters.gossip_node import Gossiper, Lie, Spoke
+from simulator.checkers.base import Watcher
+from simulator.world.machine import Host
+
+
+def _core(host: Host) -> Gossiper:
+    assert isinstance(host.core, Gossiper)
+    return host.core
+
+
+class EventWatch(Watcher):
+    """What is seen was fired by whom it names, with these very words, and is seen once in a life."""
+
+    name = "events"
+
+    def __init__(self) -> None:
+        self._fired: dict[EventId, Event] = {}
+        self._seen: dict[tuple[str, int, EventId], None] = {}
+
+    def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
+        seen = [effect.event for effect in effects if isinstance(effect, EventSeen)]
+        if isinstance(event, Fire):
+            self._fired.update((one.id, one) for one in seen if one.id.origin == _core(host).peer.identifier)
+        for one in seen:
+            if self._fired.get(one.id) != one:
+                self.complain(f"{host.name} saw {one}, which its origin never fired")
+            if (host.name, host.life, one.id) in self._seen:
+                self.complain(f"{host.name} saw {one.id} twice")
+            self._seen[host.name, host.life, one.id] = None
+
+
+class ListWatch(Watcher):
+    """Incarnations come from their owners, good-byes from those who said them, and nobody heard lately is lost."""
+
+    name = "members"
+
+    def __init__(self, settings: GossipSettings) -> None:
+        self._settings = settings
+        self._reached: dict[int, int] = {}
+        """The highest incarnation that each node has had."""
+        self._left: dict[int, int] = {}
+        """At which incarnation a node last said good-bye."""
+        self._spoke_ns: dict[tuple[str, int, int], int] = {}
+        self._shown: dict[tuple[str, int, int], int] = {}
+        self._lost: dict[tuple[int, int], None] = {}
+        """Members, at incarnations, that somebody has lost."""
+        self._lied = False
+
+    def born(self, time_ns: int, host: Host, /) -> None:
+        identifier, incarnation = self._who(host)
+        self._reached[identifier] = max(self._reached.get(identifier, 0), incarnation)
+
+    def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
+        own = self._own(host)
+        self._lied = self._lied or isinstance(event, Lie)
+        if isinstance(event, Stopping | LeaveCluster):
+            self._left[own] = _core(host).gossip.incarnation
+        for effect in effects:
+            if isinstance(effect, Spoke):
+                self._spoke_ns[host.name, host.life, effect.identifier] = time_ns
+            elif isinstance(effect, MemberChanged):
+                self._changed(time_ns, host, effect)
+
+    def _who(self, host: Host) -> tuple[int, int]:
+        return _core(host).peer.identifier, _core(host).gossip.incarnation
+
+    def _own(self, host: Host) -> int:
+        """A node goes one above the highest it ever had, however high others say it is."""
+        identifier, incarnation = self._who(host)
+        if incarnation > self._reached[identifier] + 1:
+            self.complain(f"{host.name} jumped from incarnation {self._reached[identifier]} to {incarnation}")
+        self._reached[identifier] = max(self._reached[identifier], incarnation)
+        return identifier
+
+    def _changed(self, time_ns: int, host: Host, effect: MemberChanged) -> None:
+        member = effect.member
+        who = f"{host.name} of {member.identifier:08x}"
+        if member.incarnation > self._reached.get(member.identifier, 0):
+            self.complain(f"{who}: incarnation {member.incarnation}, which its owner never had")
+        key = (host.name, host.life, member.identifier)
+        if member.incarnation < self._shown.get(key, 0):
+            self.complain(f"{who}: incarnation went back to {member.incarnation}")
+        self._shown[key] = member.incarnation
+        if member.state is not State.LEFT:
+            return
+        if member.graceful:
+            if self._left.get(member.identifier, -1) < member.incarnation:
+                self.complain(f"{who}: a good-bye that was never said")
+            return
+        # The first to lose a member goes by its own clock, which waits for 2T; others may follow its word after T.
+        first = not self._lied and (member.identifier, member.incarnation) not in self._lost
+        self._lost[member.identifier, member.incarnation] = None
+        if time_ns - self._spoke_ns.get(key, -(10**18)) < self._settings.silence_ns * (16 if first else 8) // 10:
+            self.complain(f"{who}: lost although it spoke {time_ns - self._spoke_ns[key]} ns ago")
+
+
+class QuestionWatch(Watcher):
+    """A question ends once, and a decision has half or more of the members behind it."""
+
+    name = "questions"
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, int, int], None] = {}
+
+    def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
+        if isinstance(event, Ask):
+            self._open[host.name, host.life, event.call] = None
+        for effect in effects:
+            if isinstance(effect, Decided):
+                self._decided(host, effect)
+
+    def _decided(self, host: Host, effect: Decided) -> None:
+        if self._open.pop((host.name, host.life, effect.call), 0) == 0:
+            self.complain(f"{host.name}: call {effect.call} ended twice, or was never asked")
+        answer = effect.answer
+        if answer.decided and 2 * answer.votes < answer.members:
+            self.complain(f"{host.name}: decided with {answer.votes} of {answer.members}")
+        if answer.decided != (sum(2 * votes >= answer.members for _, votes in answer.tally) == 1):
+            self.complain(f"{host.name}: {answer} contradicts its own tally")
+
+
+class BudgetWatch(Watcher):
+    """Bytes said stay within what is allowed."""
+
+    name = "budget"
+
+    def __init__(self, settings: GossipSettings) -> None:
+        self._limit = settings.bytes_per_second_max
+        self._said: dict[tuple[str, int], list[int]] = {}
+
+    def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
+        if isinstance(event, Lie):
+            return
+        window = self._said.setdefault((host.name, host.life), [time_ns, 0])
+        if time_ns - window[0] > 10 * SECOND_NS:
+            window[:] = [time_ns, 0]
+        window[1] += sum(
+            len(effect.frame) for effect in effects if isinstance(effect, Send) and len(effect.frame) > 100
+        )
+        if window[1] > 14 * self._limit:
+            self.complain(f"{host.name} said {window[1]} bytes in ten seconds")
+
+
+class ViewWatch(Watcher):
+    """Once healed, nodes hold each other for present."""
+
+    name = "views"
+
+    def finish(self, healed: Sequence[Host], /) -> None:
+        running = [host for host in healed if host.core is not None]
+        for host in running:
+            held = {member.identifier: member.state for member in _core(host).gossip.members()}
+            for other in running:
+                state = held.get(_core(other).peer.identifier)
+                if state not in (State.ALIVE, State.SUSPECT):
+                    self.complain(f"{host.name} holds {other.name} for {state}")

@@ -1,0 +1,280 @@
+"""Watches the sequence from outside: what was published, delivered and acknowledged, at whom, and in which history.
+
+It compares what one node delivered with what another did, and acknowledgements with both. The only thing it takes from
+a node's inside is who is in its work set and whether a memory still exists, to know what may be demanded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chaplain.sequence.core import SequenceCore
+from chaplain.sequence.events import Began, Delivered, Publish, Published, Unpublished
+from chaplain.sequence.messages.peer import State
+from chaplain.sequence.window.entries import Held
+from chaplain.sequence.window.log import set_behind
+from chaplain.sequence.work_set import WorkSet
+from simulator.checkers.base import Watcher
+from simulator.world.machine import Host
+from simulator.world.network_conditions import SECOND
+
+if TYPE_CHECKING:
+    from simulator.workloads.sequence import Sequence as Workload
+    from simulator.world.world import World
+
+_PROGRESS_NS = 10 * SECOND
+_LATELY_NS = 4 * SECOND
+_ENTRY_BYTES_MAX = 128
+"""What an entry without events takes up, at most."""
+
+
+class SequenceChecker(Watcher):
+    name = "sequence"
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self.world: World | None = None
+        self._sent: dict[int, tuple[str, int, Publish]] = {}
+        """By token: at which life of whom, and what."""
+        self._sent_at: dict[int, int] = {}
+        self._ended: set[int] = set()
+        self._order: dict[tuple[int, str, int], bytes] = {}
+        self._where: dict[bytes, tuple[int, str, int]] = {}
+        self._heads: dict[str, dict[str, int]] = {}
+        self._begun: dict[str, dict[str, int]] = {}
+        """The numbers behind which each node began to deliver: up to there its readers get nothing."""
+        self._sizes: dict[int, dict[int, int]] = {}
+        """Of each history's entries with events, by index."""
+        self._history: dict[str, int] = {}
+        """The history that each node delivered in last: it may leave it in the same step."""
+        self._index: dict[str, int] = {}
+        """The entry that each node delivered last: what it acknowledges then is in it."""
+        self._sets: dict[tuple[int, int], WorkSet] = {}
+        self._acked: dict[tuple[int, str], int] = {}
+        self._milestones: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        """When how much of a stream was acknowledged."""
+        self._acked_at: dict[str, int] = {}
+        """When each node last acknowledged something."""
+        self._active: list[int] = []
+        """Histories that hold events, in the order in which they began to."""
+
+    def born(self, time_ns: int, host: Host, /) -> None:
+        self._heads[host.name] = {}
+        self._begun[host.name] = {}
+
+    def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
+        if isinstance(event, Publish):
+            self._sent[event.token] = (host.name, host.life, event)
+            self._sent_at[event.token] = time_ns
+        for effect in effects:
+            match effect:
+                case Began():
+                    self._heads[host.name] = {stream: number for stream, (number, _) in effect.streams.items()}
+                    self._begun[host.name] = dict(self._heads[host.name])
+                case Delivered():
+                    self._delivered(host, effect)
+                case Published():
+                    self._acknowledged(time_ns, host, effect)
+                case Unpublished():
+                    self._end(effect.token)
+                    self._workload.counts(self.world)[f"unpublished: {effect.kind}"] += 1
+                case _:
+                    pass
+        self._see_set(host)
+
+    # One message per number, no gaps, the same order everywhere.
+
+    def _delivered(self, host: Host, delivered: Delivered) -> None:
+        stream = delivered.run.stream
+        self._history[host.name], self._index[host.name] = delivered.history, delivered.index
+        self._sizes.setdefault(delivered.history, {})[delivered.index] = len(delivered.run.data)
+        heads = self._heads[host.name]
+        if delivered.first != heads.get(stream, 0) + 1:
+            self.complain(f"{host.name} delivers {stream} {delivered.first} after {heads.get(stream, 0)}")
+        for number, value in enumerate(delivered.run.values(), delivered.first):
+            place = (delivered.history, stream, number)
+            if self._order.setdefault(place, value) != value:
+                self.complain(f"fork: {stream} {number} is two messages; the second at {host.name}")
+            if self._where.setdefault(value, place) != place:
+                self.complain(f"{host.name} delivers {value!r} as {place}; it is {self._where[value]} already")
+        heads[stream] = delivered.first + len(delivered.run.lengths) - 1
+        if delivered.history not in self._active:
+            self._second_history(host, delivered.history)
+
+    def _second_history(self, host: Host, history: int) -> None:
+        """Another one may hold events only when the first is over, or nobody who remembers it was asked."""
+        self._active.append(history)
+        for former in self._active[:-1]:
+            if self._is_alive(former) and not self._was_forgotten(former, history):
+                self.complain(f"fork: {host.name} delivers in history {history:x} while {former:x} lives")
+
+    def _latest(self, history: int) -> WorkSet:
+        return max(((index, members) for (of, index), members in self._sets.items() if of == history))[1]
+
+    def _cores(self) -> dict[int, SequenceCore]:
+        assert self.world is not None
+        hosts = [host for host in self.world.hosts.values() if host.core is not None]
+        return {host.core.number: host.core.sequence for host in hosts}  # type: ignore[union-attr]
+
+    def _holders(self, history: int) -> list[SequenceCore]:
+        """Those whose memories still count in this history."""
+        members = self._latest(history)
+        return [core for core in self._cores().values() if core.bench.history == history and core.bench.me in members]
+
+    def _is_alive(self, history: int) -> bool:
+        return 2 * len(self._holders(history)) > len(self._latest(history))
+
+    def _was_forgotten(self, former: int, history: int) -> bool:
+        """More than half of all nodes hold no memory of the former history: those may begin anew among themselves."""
+        return 2 * len(self._holders(former)) < len(self._workload.names)
+
+    # Acknowledgements.
+
+    def _acknowledged(self, time_ns: int, host: Host, published: Published) -> None:
+        name, life, sent = self._sent[published.token]
+        self._end(published.token)
+        if (name, life) != (host.name, host.life):
+            self.complain(f"{host.name}.{host.life} acknowledges what was published at {name}.{life}")
+        core = host.core.sequence  # type: ignore[union-attr]
+        history = self._history[host.name]
+        for number, value in enumerate(sent.values, published.first):
+            if self._order.get((history, sent.stream, number)) != value:
+                self.complain(f"{host.name} acknowledges {value!r} as {sent.stream} {number}, which it is not")
+        key = (history, sent.stream)
+        self._acked[key] = max(self._acked.get(key, 0), published.first + len(sent.values) - 1)
+        self._milestones.setdefault(key, []).append((time_ns, self._acked[key]))
+        self._acked_at[host.name] = time_ns
+        self._workload.counts(self.world)["acknowledged"] += len(sent.values)
+        if core.bench.history == history:
+            self._demand_copies(host, core)
+
+    def _demand_copies(self, host: Host, core: SequenceCore) -> None:
+        """What is acknowledged, and what was decided behind it in the same step, is where it has to be.
+
+        Each entry is asked of the work set that decided about it: the changes behind it may have removed a member that
+        did not hold it, or let one in that cannot hold it yet.
+        """
+        log, members = core.bench.log, core.bench.foot.members
+        for held in log.since(log.base.index):
+            if held.index > log.decided:
+                return
+            if held.index >= self._index[host.name]:
+                self._demand_copy(host, core, held, members)
+            members = set_behind(members, held.entry)
+
+    def _demand_copy(self, host: Host, core: SequenceCore, held: Held, members: WorkSet) -> None:
+        """It is in more than half of the memories that count; one that died since had it, maybe."""
+        cores = self._cores()
+        without = 0
+        for member in members:
+            other = cores.get(member.identifier)
+            if other is not None and other.bench.me == member and other.bench.history == core.bench.history:
+                log = other.bench.log
+                without += log.hash_at(held.index) != held.hash and log.decided < held.index
+        if 2 * without >= len(members):
+            self.complain(f"{host.name} acknowledges what {without} of {len(members)} memories do not hold")
+
+    def _end(self, token: int) -> None:
+        if token in self._ended:
+            self.complain(f"token {token} ended twice")
+        self._ended.add(token)
+
+    # Work sets.
+
+    def _see_set(self, host: Host) -> None:
+        if host.core is None:
+            return
+        bench = host.core.sequence.bench  # type: ignore[attr-defined]
+        if bench.history and bench.log.decided:
+            known = self._sets.setdefault((bench.history, bench.log.decided), bench.log.members)
+            if known != bench.log.members:
+                self.complain(f"fork: {host.name} has another work set behind {bench.log.decided} than others")
+
+    # The end.
+
+    def finish(self, healed: Sequence[Host], /) -> None:
+        assert self.world is not None
+        counts = self.world.counts
+        counts["histories with events"] += len(self._active)
+        counts["delivered"] += len(self._order)
+        for (history, stream), number in self._acked.items():
+            holders = self._holders(history)
+            if self._is_alive(history) and all(core.bench.streams.get(stream, (0,))[0] < number for core in holders):
+                tails = [core.bench.log.undecided for core in holders]
+                if not any(tails):
+                    self.complain(f"{stream} {number} was acknowledged, and nobody in {history:x} has it")
+        for host in self.world.hosts.values():
+            lost = self._forgotten(host)
+            if lost:
+                self.complain(f"{host.name} works and {lost}")
+        if healed:
+            self._demand_progress(healed)
+
+    def _forgotten(self, host: Host) -> str:
+        """What a member's readers cannot get although it is agreed and has not left the window."""
+        if host.core is None:
+            return ""
+        bench = host.core.sequence.bench  # type: ignore[attr-defined]
+        sizes = self._sizes.get(bench.history, {})
+        whole = sum(sizes.values()) + _ENTRY_BYTES_MAX * bench.log.head.index
+        if bench.state is not State.WRK or 2 * whole > bench.settings.window_bytes:
+            return ""  # of a history that outgrew the window it is not known here what has left it
+        lost = [f"{stream} 1 to {number}" for stream, number in self._begun[host.name].items() if number]
+        return f"does not remember {', '.join(lost)}" if lost else ""
+
+    def _demand_progress(self, healed: Sequence[Host]) -> None:
+        """A majority of the work set among the healed must work again, and take in the others that were healed."""
+        assert self.world is not None
+        history = self._able(healed)
+        if history is None:
+            self.world.counts["liveness not demanded"] += 1
+            return
+        self.world.counts["liveness demanded"] += 1
+        for host in healed:
+            wrong = self._wrong(host, history, self.world.now_ns - _PROGRESS_NS)
+            if wrong:
+                self.complain(f"{host.name} {wrong}, long after the heal")
+
+    def content(self, healed: Sequence[Host], /) -> bool:
+        """All work, have acknowledged something since the heal, and answered what they were given until lately."""
+        assert self.world is not None
+        history = self._able(healed)
+        heal_ns, listeners = self._workload.plan.heal_ns, self._workload.listeners
+        silent = [host for host in healed if self._acked_at.get(host.name, 0) <= heal_ns and host.name not in listeners]
+        if history is None or silent:
+            return False
+        return not any(self._wrong(host, history, self.world.now_ns - _LATELY_NS) for host in healed)
+
+    def _able(self, healed: Sequence[Host]) -> int | None:
+        """The history in which the healed must work; none, if what is left of none is a majority."""
+        cores = [host.core.sequence for host in healed if host.core is not None]  # type: ignore[attr-defined]
+        histories = {core.bench.history for core in cores if core.bench.history and core.bench.log.members}
+        return max((history for history in histories if self._can_go_on(history, cores)), default=None)
+
+    def _wrong(self, host: Host, history: int, since_ns: int) -> str:
+        """What this node failed to do since then."""
+        if host.core is None:
+            return "is down"
+        bench = host.core.sequence.bench  # type: ignore[attr-defined]
+        if bench.state is not State.WRK or bench.history != history:
+            return f"is in {bench.state.name}: {bench.reason}"
+        for token, (name, life, _) in self._sent.items():
+            late = self._sent_at[token] < since_ns
+            if late and (name, life) == (host.name, host.life) and token not in self._ended:
+                return f"never answered what was published as {token}"
+        for (where, stream), milestones in self._milestones.items():
+            passed = bisect_left(milestones, (since_ns, 0))
+            due = milestones[passed - 1][1] if passed and where == history else 0
+            if self._heads[host.name].get(stream, 0) < due:
+                return f"has {stream} to {self._heads[host.name].get(stream, 0)}, of {due} that were acknowledged"
+        listens = host.name in self._workload.listeners
+        return "" if listens or self._acked_at.get(host.name, 0) >= since_ns else "acknowledged nothing lately"
+
+    def _can_go_on(self, history: int, cores: Sequence[SequenceCore]) -> bool:
+        members = self._latest(history)
+        here = [core for core in cores if core.bench.history == history and core.bench.me in members]
+        sets = [members, *(one for core in here for one in core.bench.log.sets())]
+        present = {core.bench.me for core in here}
+        return all(2 * len(present.intersection(one)) > len(one) for one in sets)

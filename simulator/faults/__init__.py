@@ -1,0 +1,1 @@
+"""The faults of a run, drawn from its seed, and what carries them out."""

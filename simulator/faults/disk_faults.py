@@ -1,0 +1,44 @@
+"""What disks do to the workloads of the journal beside being slow, wiped or rotten.
+
+Lies and unreadable sectors may cost a node something that it acknowledged: a workload lets them hit a minority. A
+failed sync costs nothing that was acknowledged, and may hit everybody.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from simulator.world.disk import LOST_WRITE, MISDIRECTED
+from simulator.world.machine import Host
+from simulator.world.network_conditions import MILLISECOND, SECOND
+from simulator.world.world import World
+
+LIES = (LOST_WRITE, MISDIRECTED)
+UNREADABLE_SECTOR = "unreadable sector"
+SYNCS_FAIL = "everybody's sync"
+"""Every disk fails its syncs for a moment, as when storage that all of them share does."""
+BAD_DISKS = (*LIES, UNREADABLE_SECTOR)
+
+_SYNCS_FAIL_NS = 400 * MILLISECOND
+_DOWN_NS = SECOND
+
+
+def fail_syncs(world: World) -> None:
+    for host in world.hosts.values():
+        host.disk_error = "EIO"
+        world.after(_SYNCS_FAIL_NS, _sync_again, host)
+
+
+def _sync_again(host: Host) -> None:
+    host.disk_error = ""
+
+
+def damage(world: World, host: Host, kind: str, rng: Random) -> None:
+    """Carry out one of `BAD_DISKS`. A node is killed right after its disk lied (`storage.py`)."""
+    if kind in LIES:
+        host.disk.lie_next = kind
+        return
+    assert kind == UNREADABLE_SECTOR
+    world.crash(host, power=rng.random() < 0.3, reason=kind)
+    host.disk.lose_sector()
+    world.after(_DOWN_NS, world.restart, host)

@@ -1,0 +1,160 @@
+"""Which faults a seed brings, and when: drawn before the run, printable, and the same for the same seed.
+
+A plan is data. Each seed enables some kinds of fault and leaves others out, so that one kind cannot always hide
+another. In *safety* mode faults come throughout. In *liveness* mode they stop at `heal_ns`: a majority is mended, the
+rest stays broken, and the checkers demand progress by `end_ns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from chaplain.core import Frozen
+from simulator.faults import replay_attacker
+from simulator.trace import stamp
+from simulator.world.network_conditions import MILLISECOND, SECOND, Climate
+
+NETWORK = ("whole partition", "one-way partition", "bridge partition", "ring partition", "clog")
+PROCESS = ("kill", "power cut", "pause", "crash point")
+DISK = ("flipped bit", "misdirected write", "EIO", "ENOSPC", "slow disk", "wipe")
+CLOCK = ("clock jump", "clock back", "drift")
+ATTACK = tuple(f"attack: {kind}" for kind in replay_attacker.KINDS)
+ALL = NETWORK + PROCESS + DISK + CLOCK + ATTACK
+
+PROGRESS_NS = 30 * SECOND
+"""How long a healed majority may take."""
+
+_CHAOS_NS = (5 * SECOND, 25 * SECOND)
+_PAUSE_MAX_NS = 60 * SECOND
+_RARE = 0.12
+"""How likely a seed enables a rare kind of fault."""
+
+
+class Fault(Frozen, frozen=True):
+    at_ns: int
+    kind: str
+    nodes: tuple[str, ...]
+    """Whom it concerns; for partitions, all nodes in the order that says who is on which side."""
+    lasts_ns: int = 0
+    amount: int = 0
+
+    def __str__(self) -> str:
+        lasting = f" for {self.lasts_ns / SECOND:.3f} s" if self.lasts_ns else ""
+        return f"{stamp(self.at_ns)} {self.kind} {' '.join(self.nodes)}{lasting} ({self.amount})"
+
+
+class Plan(Frozen, frozen=True):
+    mode: str
+    climate: Climate
+    faults: tuple[Fault, ...]
+    heal_ns: int
+    """When faults end; equal to `end_ns` in safety mode."""
+    end_ns: int
+    healed: tuple[str, ...]
+    """Who is mended; empty in safety mode."""
+
+    def __str__(self) -> str:
+        climate = self.climate
+        head = (
+            f"mode {self.mode}; loss {climate.loss:.0%} {'raw' if climate.raw else 'resent'}, "
+            f"duplicates {climate.duplicates:.0%}, delay to {climate.delay_max_ns / SECOND:.3f} s, "
+            f"breaks {climate.breaks:.1%}, half-open {climate.half_open:.0%}, news of routes {climate.route_news}"
+        )
+        healed = f"{stamp(self.heal_ns)} heal {' '.join(self.healed)}" if self.healed else "never healed"
+        return "\n".join((head, *map(str, self.faults), healed, f"{stamp(self.end_ns)} end"))
+
+
+def draw(
+    rng: Random,
+    names: Sequence[str],
+    mode: str,
+    kinds: Sequence[str] = ALL,
+    *,
+    members: Sequence[str] = (),
+    heals_all: bool = False,
+    rare: Sequence[str] = (),
+    rare_rng: Random | None = None,
+) -> Plan:
+    """Draw a plan for these nodes from the kinds of fault that make sense; of the members, a majority is healed.
+
+    Kinds that are rare are drawn by themselves: the rest of a plan is the same with them and without.
+    """
+    enabled = [kind for kind in kinds if rng.random() < 0.35]
+    chaos_ns = rng.randrange(*_CHAOS_NS)
+    drawn = [_fault(rng, kind, names, chaos_ns) for kind in enabled for _ in range(rng.randint(1, 3))]
+    if rare_rng is not None:
+        struck = [kind for kind in rare if rare_rng.random() < _RARE]
+        drawn += [_fault(rare_rng, kind, names, chaos_ns) for kind in struck for _ in range(rare_rng.randint(1, 3))]
+    faults = sorted(drawn, key=lambda fault: fault.at_ns)
+    longest_ns = max((fault.at_ns + fault.lasts_ns for fault in faults if fault.kind == "pause"), default=0)
+    climate = _climate(rng)
+    if mode == "safety":
+        end_ns = max(chaos_ns, longest_ns) + 3 * SECOND
+        return Plan(mode, climate, tuple(faults), end_ns, end_ns, ())
+    members = list(members or names)
+    healed = sorted(rng.sample(members, len(members) if heals_all else len(members) // 2 + 1))
+    return Plan(mode, climate, tuple(faults), chaos_ns, chaos_ns + PROGRESS_NS, tuple(healed))
+
+
+def _climate(rng: Random) -> Climate:
+    """Each side of the network is bad in some seeds and fair in others."""
+
+    def sometimes(most: float) -> float:
+        return rng.random() * most if rng.random() < 0.4 else 0.0
+
+    return Climate(
+        loss=sometimes(0.3),
+        duplicates=sometimes(0.5),
+        delay_max_ns=rng.choice((MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)),
+        raw=rng.random() < 0.5,
+        breaks=sometimes(0.05),
+        half_open=sometimes(0.5),
+        route_news=rng.random() < 0.3,
+    )
+
+
+def _fault(rng: Random, kind: str, names: Sequence[str], chaos_ns: int) -> Fault:
+    at_ns = rng.randrange(chaos_ns)
+    shuffled = tuple(rng.sample(list(names), len(names)))
+    lasts_ns, amount = 0, 0
+    match kind:
+        case "whole partition" | "bridge partition":
+            lasts_ns, amount = rng.randrange(SECOND, 20 * SECOND), rng.randrange(1, max(2, len(names)))
+        case "one-way partition" | "ring partition":
+            lasts_ns = rng.randrange(SECOND, 20 * SECOND)
+        case "clog":
+            lasts_ns = rng.randrange(5 * SECOND)
+        case "pause":
+            lasts_ns = rng.randrange(_PAUSE_MAX_NS) if rng.random() < 0.1 else rng.randrange(8 * SECOND)
+        case "kill" | "power cut" | "wipe":
+            lasts_ns = rng.randrange(MILLISECOND, 10 * SECOND)
+        case "EIO" | "ENOSPC" | "slow disk":
+            lasts_ns = rng.randrange(SECOND, 5 * SECOND)
+        case "clock jump":
+            amount = rng.choice((rng.randrange(10 * SECOND), rng.randrange(3600 * SECOND)))
+        case "clock back":
+            amount = rng.randrange(10 * SECOND)
+        case "drift":
+            amount = rng.choice((-1, 1)) * rng.randrange(1, 200_000)
+        case _:
+            amount = rng.randrange(1 << 16)
+    return Fault(at_ns, kind, shuffled, lasts_ns, amount)
+
+
+def cut(fault: Fault) -> list[tuple[str, str]]:
+    """The directions in which a partition lets nothing pass. The order of `nodes` says who is where."""
+    nodes, size = fault.nodes, len(fault.nodes)
+    pairs = [(a, b) for a in nodes for b in nodes if a != b]
+    place = {name: position for position, name in enumerate(nodes)}
+    match fault.kind:
+        case "one-way partition":
+            return [(nodes[0], nodes[-1])]
+        case "ring partition":
+            return [(a, b) for a, b in pairs if (place[a] - place[b]) % size not in {1, size - 1}]
+        case "bridge partition":
+            # The first node reaches both sides, and they do not reach each other.
+            apart = [(a, b) for a, b in pairs if 0 not in {place[a], place[b]}]
+            return [(a, b) for a, b in apart if (place[a] <= fault.amount) != (place[b] <= fault.amount)]
+        case _:
+            return [(a, b) for a, b in pairs if (place[a] < fault.amount) != (place[b] < fault.amount)]

@@ -1,0 +1,133 @@
+"""One-line mutations of how serializer sets change; the `config` workload must catch each."""
+
+from __future__ import annotations
+
+from simulator.mutate import Bug
+
+_BY = ("config", "assert")
+
+
+def _bug(name: str, module: str, old: str, new: str, seeds: int = 200, *, mode: str = "safety") -> Bug:
+    return Bug(name, f"chaplain.journal.{module}", old, new, "config", _BY, seeds, mode)
+
+
+BUGS = [
+    _bug(
+        "a majority of either set is enough",
+        "model.quorum",
+        "            if found <= len(members) // 2:\n                return False\n        return True",
+        "            if found > len(members) // 2:\n                return True\n        return False",
+    ),
+    _bug(
+        "a majority of all together is enough",
+        "model.cluster_config",
+        "            return Quorum((self.serializers, change.nodes))",
+        "            return Quorum((tuple(sorted({*self.serializers, *change.nodes})),))",
+    ),
+    _bug(
+        "the new set counts alone from implement on",
+        "model.cluster_config",
+        "            return Quorum((self.serializers, change.nodes))",
+        "            return Quorum((change.nodes,))",
+    ),
+    _bug(
+        "the old set counts alone until confirm",
+        "model.cluster_config",
+        "            return Quorum((self.serializers, change.nodes))",
+        "            return Quorum((self.serializers,))",
+    ),
+    _bug(
+        "the old set counts after confirm",
+        "model.cluster_config",
+        "        return msgspec.structs.replace(assembly, serializers=step.nodes)",
+        "        return assembly",
+    ),
+    _bug(
+        "half of a set is enough",
+        "model.quorum",
+        "            if found <= len(members) // 2:",
+        "            if found < len(members) // 2:",
+    ),
+    _bug(
+        "elected by the old set alone",
+        "consensus.election",
+        "        self._votes = Tally(quorum)",
+        "        self._votes = Tally(Quorum(quorum.sets[:1]))",
+    ),
+    _bug(
+        "elected by the new set alone",
+        "consensus.election",
+        "        self._votes = Tally(quorum)",
+        "        self._votes = Tally(Quorum(quorum.sets[-1:]))",
+    ),
+    _bug(
+        "agreed by the new set alone",
+        "consensus.master",
+        "InFlight(self._regime, message.index, message.hash, bench.quorum)",
+        "InFlight(self._regime, message.index, message.hash, type(bench.quorum)(bench.quorum.sets[-1:]))",
+    ),
+    _bug(
+        "two changes at once",
+        "model.cluster_config",
+        "        return assembly.new_set is not None\n",
+        "        return False\n",
+    ),
+    _bug(
+        "stages before anything of the regime is agreed",
+        "consensus.master",
+        "        if bench.log.tail is not None:\n            self._propose_again()\n        else:\n",
+        "        if bench.log.tail is not None:\n            self._propose_again()\n"
+        "        elif (step := self.stages.due(now_ns)) is not None:\n"
+        "            self._advance(now_ns, step)\n        else:\n",
+    ),
+    _bug(
+        "confirm without implement",
+        "consensus.reconfiguration",
+        "        return _step(change, Stage.IMPLEMENT) if ready else None",
+        "        return _step(change, Stage.CONFIRM) if ready else None",
+    ),
+    _bug(
+        "the old master goes on after implement",
+        "consensus.master",
+        "        self._propose(now_ns, (entry,), final=passes or leaves)",
+        "        self._propose(now_ns, (entry,), final=leaves)",
+    ),
+    _bug(
+        "the same set is implemented",
+        "consensus.reconfiguration",
+        "        if sorted(change.nodes) == sorted(self._bench.log.assembly.serializers):",
+        "        if change.nodes == self._bench.log.assembly.serializers:",
+    ),
+    _bug(
+        "the old master stays when its work is done",
+        "consensus.master",
+        "            if self._closed or self._bench.settings.node not in self._bench.quorum.voters:",
+        "            if self._bench.settings.node not in self._bench.quorum.voters:",
+        mode="liveness",
+    ),
+    _bug(
+        "a silent node is waited for, for ever",
+        "consensus.reconfiguration",
+        "            if self._is_late(now_ns, change, node):",
+        "            if self._is_late(0, change, node):",
+        mode="liveness",
+    ),
+    _bug(
+        "a refused set goes on",
+        "model.cluster_config",
+        "_OPEN = (Stage.CATCHUP, Stage.BLOCK, Stage.NOMINATE)",
+        "_OPEN = (Stage.CATCHUP, Stage.BLOCK, Stage.NOMINATE, Stage.REFUSE)",
+    ),
+    _bug(
+        "a master hands over to itself",
+        "consensus.master",
+        "        passes = new_set and step.stage is Stage.IMPLEMENT and step.nodes[0] != node",
+        "        passes = new_set and step.stage is Stage.IMPLEMENT",
+    ),
+    _bug(
+        "whoever has no vote stands",
+        "consensus.election",
+        "        return able and bench.settings.node in bench.quorum.voters",
+        "        return able",
+    ),
+]

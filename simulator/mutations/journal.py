@@ -1,0 +1,204 @@
+"""One-line mutations of the journal's requests; the `requests` workload must catch each."""
+
+from __future__ import annotations
+
+from simulator.mutate import Bug
+
+_BY = ("requests", "assert")
+
+
+def _bug(name: str, module: str, old: str, new: str, *, by: tuple[str, ...] = _BY, mode: str = "safety") -> Bug:
+    return Bug(name, f"chaplain.journal.{module}", old, new, "requests", by, 200, mode)
+
+
+BUGS = [
+    _bug(
+        "what changed stays in the fingerprint",
+        "model.set_hash",
+        "                self.remove((key, before))",
+        "                pass",
+    ),
+    _bug(
+        "a lane that ends stays in the fingerprint",
+        "execution.state",
+        "        self._lanes_hash.note(client_id)\n",
+        "",
+    ),
+    _bug(
+        "a paid pack stays in the fingerprint",
+        "execution.staged_packs",
+        "        self._owed_hash.remove((self.paid, self.owed.popleft()))",
+        "        self.owed.popleft()",
+    ),
+    _bug("execute a gap", "execution.dedup", "return Ruling(Standing.GAP)", "return Ruling(Standing.NEXT)"),
+    _bug("write what is old again", "execution.dedup", "return Ruling(Standing.OLD)", "return Ruling(Standing.NEXT)"),
+    _bug(
+        "take any request for the one that was seen",
+        "execution.dedup",
+        "    if overlapped.digest == digest:",
+        "    if overlapped.first_id == heading.first_id:",
+    ),
+    _bug(
+        "remember one pack less", "execution.dedup", "[-policy.remembered_packs :]", "[-policy.remembered_packs + 1 :]"
+    ),
+    _bug("idle lanes live for ever", "execution.dedup", "if lane.active_ns >= horizon_ns:", "if lane.active_ns >= 0:"),
+    _bug(
+        "name a request by its signature",
+        "execution.state_machine",
+        "return self._apply(draft, lane, place, entry, heading)",
+        "globals()['request_digest'] = lambda *_: __import__('hashlib').sha256(entry.raw).digest()\n"
+        "        return self._apply(draft, lane, place, entry, heading)",
+    ),
+    _bug(
+        "a duplicate takes an offset",
+        "execution.state_machine",
+        "            case Standing.SEEN:\n",
+        "            case Standing.SEEN:\n                draft.write(stream, heading.messages, heading.digest)\n",
+    ),
+    _bug("believe every signature", "execution.state_machine", "        return valid\n", "        return True\n"),
+    _bug(
+        "write where one may not",
+        "execution.state_machine",
+        "if not _named_well(stream) or not may_write(client, stream):",
+        "if not _named_well(stream):",
+    ),
+    _bug(
+        "apply behind a fence",
+        "execution.state_machine",
+        "        if lane.fenced:\n",
+        "        if lane.fenced and lane.last_id == 0:\n",
+    ),
+    _bug(
+        "forgive the compromised",
+        "execution.state_machine",
+        "msgspec.structs.replace(client, status=Status.COMPROMISED)",
+        "msgspec.structs.replace(client, status=Status.ACTIVE)",
+    ),
+    _bug(
+        "settle what was looked at last",
+        "execution.state_machine",
+        "if plan is None or plan.body != body or plan.payloads != payloads:",
+        "if plan is None:",
+    ),
+    _bug(
+        "a look commits",
+        "execution.state_machine",
+        "        return self._plan_for(body, tuple(payloads), digest).preview\n",
+        "        plan = self._plan_for(body, tuple(payloads), digest)\n"
+        "        plan.draft.commit()\n        return plan.preview\n",
+    ),
+    _bug(
+        "forget that a lane was leased",
+        "execution.config",
+        "            lane = draft.leased(petition.signer, petition.nonce)\n",
+        "            lane = draft.lane(0)\n",
+    ),
+    _bug("give a client id twice", "execution.config", "draft.next_client += 1", "draft.next_client += 0"),
+    _bug(
+        "take an unsigned petition",
+        "execution.config",
+        "if not config_message.signature_holds(petition, self._cluster, signer.key):",
+        "if not petition.signature:",
+    ),
+    _bug(
+        "forget lanes in a snapshot",
+        "execution.state",
+        "tuple(self.lanes[client_id] for client_id in sorted(self.lanes)),",
+        "(),",
+    ),
+    _bug(
+        "forget the order of packs in a chain",
+        "execution.state",
+        "        writing.digests.append(digest)",
+        "        writing.digests.insert(0, digest)",
+    ),
+    _bug(
+        "offsets begin anew",
+        "execution.state",
+        "        base = writing.next_offset",
+        "        base = writing.first_offset",
+    ),
+    _bug(
+        "accept a digest mismatch",
+        "messages.write_request",
+        "if digest_of(view, head) != stated_digest(view):",
+        "if len(digest_of(view, head)) != len(stated_digest(view)):",
+    ),
+    _bug(
+        "believe what came from others",
+        "ingest.core",
+        "self._execution.learn(thing.digest, results, thing.opened)",
+        "self._execution.learn(thing.digest, [True] * len(results), thing.opened)",
+    ),
+    _bug(
+        "reuse a reference",
+        "ingest.core",
+        '    return int.from_bytes(stored, "big") % JOURNAL_MAX + 1',
+        '    return int.from_bytes(stored, "big")',
+    ),
+    _bug(
+        "lose void packs",
+        "storage.record_layout",
+        "skeleton.append(entry.raw)",
+        'skeleton.append(b"")',
+        by=("crash", *_BY),
+    ),
+    _bug(
+        "join runs across holes",
+        "clients.receipts",
+        "        and last.base_offset + last.messages == run.base_offset\n",
+        "",
+    ),
+    _bug(
+        "a receipt for a duplicate that says where it came again",
+        "clients.receipts",
+        "    if pack.original is not None:\n        return",
+        "    if pack.original is not None and pack.reason is not Reason.DUPLICATE:\n        return",
+    ),
+    _bug(
+        "commit a version twice",
+        "execution.two_phase",
+        "if known is not None and wanted.version <= known.version:",
+        "if known is not None and wanted.version < known.version:",
+    ),
+    _bug(
+        "write at once what is staged",
+        "execution.state_machine",
+        "            return reason, NO_OFFSET",
+        "            return reason, draft.write(entry.stream, heading.messages, heading.digest)",
+    ),
+    _bug("pay the same twice", "execution.state_machine", "            draft.holding.pay()\n", ""),
+    _bug(
+        "pay whatever is owed, in any order",
+        "execution.state_machine",
+        "        owed = draft.holding.next_owed()\n",
+        "        key = (heading.client_id, heading.first_id)\n"
+        "        owed = next((one for one in draft.state.holding.owed if one.key == key), None)\n",
+    ),
+    _bug(
+        "forget transactions in a snapshot",
+        "execution.staged_packs",
+        "            tuple(self.transactions.values()),",
+        "            (),",
+    ),
+    _bug(
+        "commit half of a span",
+        "execution.two_phase",
+        "staged.last_id > span.last_id:\n                return None\n",
+        "staged.last_id > span.last_id:\n                break\n",
+    ),
+    _bug(
+        "nobody brings what is owed",
+        "ingest.commit_replay",
+        "        self._master = event.master\n",
+        "        self._master = 0\n",
+        mode="liveness",
+    ),
+    _bug(
+        "never give credit back",
+        "ingest.flow_control",
+        "            account.owed += size_bytes",
+        "            account.owed += 0",
+        mode="liveness",
+    ),
+]

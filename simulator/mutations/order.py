@@ -1,0 +1,234 @@
+"""One-line mutations of the journal's order; each must be caught by a checker or by an assertion in the code."""
+
+from __future__ import annotations
+
+from simulator.mutate import Bug
+
+_BY = ("order", "assert", "host contract")
+
+
+def _bug(name: str, module: str, old: str, new: str, seeds: int = 300, *, mode: str = "safety") -> Bug:
+    return Bug(name, f"chaplain.journal.{module}", old, new, "order", _BY, seeds, mode)
+
+
+BUGS = [
+    _bug(
+        "acknowledge before sync",
+        "consensus.follower",
+        "self._bench.quill.promise(node, acknowledge)",
+        "self._bench.quill.tell(node, acknowledge)",
+    ),
+    _bug(
+        "vote before sync",
+        "consensus.election",
+        "bench.quill.promise(node, Vote(message.regime, True, now.regime, now.life, now.lives, signature))",
+        "bench.quill.tell(node, Vote(message.regime, True, now.regime, now.life, now.lives, signature))",
+    ),
+    _bug(
+        "forget the vote",
+        "consensus.hard_state",
+        "        self._quill.write((Replace(self._file, encode_standing(self.now)),), *proofs)",
+        "        kept = msgspec.structs.replace(self.now, regime=0, vote=0)\n"
+        "        self._quill.write((Replace(self._file, encode_standing(kept)),), *proofs)",
+    ),
+    _bug(
+        "vote twice in a regime",
+        "consensus.election",
+        "            return now.vote == node",
+        "            return True",
+    ),
+    _bug(
+        "count one's own vote before it is on disk",
+        "consensus.election",
+        "        self._bench.quill.write((), Stood(self._asked))",
+        "        self.stood(Stood(self._asked))",
+    ),
+    _bug(
+        "count one's own copy before it is on disk",
+        "consensus.master",
+        "        bench.quill.write((), Held(self._regime, message.index, message.hash), bench.written())",
+        "        self._flight.tally.add(bench.settings.node, bench.keeper.now.life, {})",
+    ),
+    _bug(
+        "count an acknowledgement of an old regime",
+        "consensus.acks",
+        "        if (message.regime, message.index, message.hash) == (self.regime, self.index, self.hash):",
+        "        if (message.index, message.hash) == (self.index, self.hash):",
+        600,
+    ),
+    _bug(
+        "count an acknowledgement of another body",
+        "consensus.acks",
+        "        if (message.regime, message.index, message.hash) == (self.regime, self.index, self.hash):",
+        "        if message.index == self.index:",
+        600,
+    ),
+    _bug(
+        "count half as a quorum",
+        "model.quorum",
+        "            if found <= len(members) // 2:",
+        "            if found < len(members) // 2:",
+    ),
+    _bug(
+        "cut a record in doubt",
+        "storage.recovery",
+        "    if cut is None or cut.verdict is Verdict.TORN:",
+        "    if cut is not None or cut is None:",
+        600,
+    ),
+    _bug(
+        "accept a stale regime",
+        "consensus.core",
+        "        if regime < bench.keeper.regime:\n            bench.quill",
+        "        if regime < 0:\n            bench.quill",
+    ),
+    _bug(
+        "skip the proposal of an inherited tail",
+        "consensus.master",
+        "        if bench.log.tail is not None:\n            self._propose_again()",
+        "        bench.log.tail = None\n        if bench.log.tail is not None:\n            self._propose_again()",
+    ),
+    _bug(
+        "propose an inherited tail with a new body",
+        "consensus.master",
+        "        if bench.log.tail is not None:\n            self._propose_again()",
+        "        if bench.log.tail is not None:\n"
+        "            bench.log.tail = None\n"
+        "            self._propose(now_ns + 1, ())",
+    ),
+    _bug(
+        "propose the next before the last is agreed",
+        "consensus.master",
+        "        if self._flight is not None or self._spreading is not None or self.over",
+        "        if self._spreading is not None or self.over",
+    ),
+    _bug(
+        "take over an inherited tail as agreed",
+        "consensus.master",
+        "        if bench.log.tail is not None:\n            self._propose_again()",
+        "        if bench.log.tail is not None:\n"
+        "            bench.settle_tail(now_ns)\n"
+        "            self._propose(now_ns, ())",
+    ),
+    _bug(
+        "vote without comparing logs",
+        "consensus.election",
+        "        if not self._bench.keeper.sound or (message.index, message.ballot) < self._bench.log.last():",
+        "        if not self._bench.keeper.sound:",
+    ),
+    _bug(
+        "compare logs by ballot first",
+        "consensus.election",
+        "(message.index, message.ballot) < self._bench.log.last():",
+        "(message.ballot, message.index) < self._bench.log.last()[::-1]:",
+        600,
+    ),
+    _bug(
+        "a wiped disk votes at once",
+        "consensus.hard_state",
+        "    wiped = Standing(disk, State.WIPED)",
+        "    wiped = Standing(disk, State.SOUND)",
+    ),
+    _bug(
+        "regain standing from a minority",
+        "consensus.catch_up",
+        "        if self._quorum.reached(sound):",
+        "        if sound:",
+        600,
+    ),
+    _bug(
+        "regain standing without fetching",
+        "consensus.catch_up",
+        "        if log.last() < self._target or not log.whole:",
+        "        if not log.whole:",
+        600,
+    ),
+    _bug(
+        "mark before agreement",
+        "consensus.master",
+        "        return Mark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)",
+        "        return (\n"
+        "            Mark(self._regime, tail.index, tail.hash)\n"
+        "            if (tail := self._bench.log.tail)\n"
+        "            else Mark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)\n"
+        "        )",
+    ),
+    _bug(
+        "hold a message without its predecessor",
+        "consensus.follower",
+        "        if body.index > log.agreed + 1:\n            return False",
+        "        if body.index > log.agreed + 2:\n            return False",
+    ),
+    _bug(
+        "settle a tail of another hash",
+        "consensus.follower",
+        "tail.index == index == log.agreed + 1 and tail.hash == digest:",
+        "tail.index == index == log.agreed + 1:",
+        seeds=600,  # it takes one that kept an old tail, missed the new proposal, and hears the mark
+    ),
+    _bug(
+        "go on after the disk failed",
+        "consensus.core",
+        '                self._die(f"the disk failed: {event.reason}")',
+        "                bench.quill.persisted(event.ticket)",
+    ),
+    _bug(
+        "call the last record on disk agreed",
+        "storage.recovery",
+        "            if not linked and not marked:",
+        "            if not linked and not marked and index + 2 in self.groups:",
+    ),
+    _bug(
+        "never fetch what is missing",
+        "consensus.core",
+        "                self._fetcher.want(now_ns, election.master)",
+        "                pass",
+        100,
+        mode="liveness",
+    ),
+    _bug(
+        "follow a master whose election is not proven",
+        "consensus.core",
+        "        if (regime, node) != self._election.proven and not self._election.is_proven(node, regime):",
+        "        if regime < 0:",
+        40,
+    ),
+    _bug(
+        "do not check the signatures of a proof",
+        "consensus.election_proof",
+        "    return all(is_vote_valid(key_of(voter), candidacy, votes[voter]) for voter in voters)",
+        "    return True",
+        200,
+    ),
+    _bug(
+        "accept votes for another candidate",
+        "consensus.election_proof",
+        "        return self.genesis + put_number(self.regime, 4) + put_number(self.candidate, 1)",
+        "        return self.genesis + put_number(self.regime, 4)",
+        200,
+    ),
+    Bug(
+        "let a mark confirm messages behind it",
+        "chaplain.journal.consensus.unconfirmed",
+        "marked = index <= self._marked[0] and self._hash_at",
+        "marked = self._hash_at",
+        "config",
+        (*_BY, "config"),
+        20,
+    ),
+    _bug(
+        "take a supply as agreed on one node's word",
+        "consensus.unconfirmed",
+        "        return first if named or marked or self.confirms(nodes) else None",
+        "        return first",
+        100,
+    ),
+    _bug(
+        "vote for a member that is no serializer",
+        "consensus.election",
+        "        if not self._bench.may_be_master(node) or message.regime - now.regime > LEAP_MAX:",
+        "        if message.regime - now.regime > LEAP_MAX:",
+        100,
+        mode="liveness",
+    ),
+]

@@ -1,0 +1,108 @@
+"""One-line mutations of checkpoints and of what is dropped for them; the `retention` workload must catch each.
+
+That a wiped disk does not vote at once is judged where votes are: `order`.
+"""
+
+from __future__ import annotations
+
+from simulator.mutate import Bug
+
+_BY = ("retention", "requests", "assert")
+
+
+def _bug(name: str, module: str, old: str, new: str, *, mode: str = "safety", seeds: int = 60) -> Bug:
+    return Bug(name, f"chaplain.journal.{module}", old, new, "retention", _BY, seeds, mode)
+
+
+BUGS = [
+    _bug(
+        "drop behind the checkpoint",
+        "snapshots.checkpointer",
+        "limit = min(self.covered(), self.first_needed() - 1)",
+        "limit = min(log.agreed, self.first_needed() - 1)",
+    ),
+    _bug(
+        "drop what no quorum has",
+        "snapshots.checkpointer",
+        "        return self._execution.assembly.quorum.reached([*alike, self._settings.node])",
+        "        return True",
+    ),
+    _bug(
+        "drop before the checkpoint is on disk",
+        "snapshots.checkpointer",
+        "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))",
+        "        self.effects.append(Persist(self._ticket, (Replace(file, data),)))\n"
+        "        self.durable = made.index\n        self.tell_all()",
+    ),
+    _bug("drop what is to be kept", "snapshots.retention", "    if segment.last <= released:", "    if segment.last:"),
+    _bug(
+        "believe a state whatever its digest",
+        "snapshots.install",
+        "            if sha256(state).digest() != wanted[1]:",
+        "            if not state:",
+        mode="liveness",
+    ),
+    _bug(
+        "believe one node about a checkpoint",
+        "snapshots.install",
+        "            if quorum.reached(alike):",
+        "            if alike:",
+    ),
+    _bug(
+        "start again before the checkpoint is on disk",
+        "snapshots.install",
+        "        self.effects.append(Persist(1, (file,)))",
+        "        self.effects.append(Persist(1, (file,)))\n        self.written()",
+    ),
+    _bug(
+        "take down a state that is not whole",
+        "snapshots.checkpointer",
+        "made = checkpoint.make(executed.moment.index, self._execution.state.export())",
+        "self._execution.state.proofs.clear()\n"
+        "        made = checkpoint.make(executed.moment.index, self._execution.state.export())",
+    ),
+    _bug(
+        "drop one message more",
+        "storage.segment_index",
+        "            if segment.last > limit:",
+        "            if segment.last > limit + 1:",
+    ),
+    _bug(
+        "a message is only where it ends",
+        "storage.segment_index",
+        "            if segment.base < end:",
+        "            if segment.base < end <= segment.end:",
+    ),
+    _bug(
+        "drop what is staged",
+        "snapshots.retention",
+        "    return min(owed, staged.index if staged is not None else NOBODY, *others)",
+        "    return min(NOBODY, *others)",
+        mode="liveness",
+        seeds=110,  # it takes a batch that is committed just when everybody has covered what was staged
+    ),
+    _bug(
+        "do not wait for who comes back",
+        "snapshots.checkpointer",
+        ", *self._returning.checkpoints()])",
+        "])",
+        mode="liveness",
+    ),
+    _bug(
+        "ask those who have dropped it",
+        "snapshots.install",
+        "            return bool(further)\n",
+        "            return False\n",
+        mode="liveness",
+    ),
+    Bug(
+        "leave what others keep to them",
+        "chaplain.journal.consensus.backfill",
+        "        if not log.before or self._enough or log.index_only:",
+        "        if log.before or self._enough or log.index_only:",
+        "disks",
+        _BY,
+        30,
+        "liveness",
+    ),
+]

@@ -1,0 +1,63 @@
+"""The journal whole, as in `retention`, while the disks of all nodes are replaced, one after the other.
+
+A disk is replaced when everybody else has a vote and lacks nothing that is kept: as an operator does it who looks at
+what nodes say of themselves. An admin releases the first part of the log, and no rule lets anything go.
+
+What must hold is what `retention` demands: whatever was not released is there at the end, at every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import ClassVar
+
+from chaplain.journal.snapshots.retention import Rules
+from simulator.checkers.requests import has_a_vote
+from simulator.checkers.retention import first_of
+from simulator.workloads.requests import Requests
+from simulator.workloads.retention import Retention
+from simulator.world.network_conditions import SECOND
+from simulator.world.world import World
+
+_LOOK_NS = SECOND
+_REPLACED_MAX = 4
+
+
+class Disks(Retention):
+    kinds: ClassVar[Sequence[str]] = (*Requests.kinds, "long absence")
+
+    padding_bytes: ClassVar[int] = 600
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self.rules = Rules()
+        self.heals_all = self.asks = True
+        self._left = rng.randrange(1, _REPLACED_MAX)
+
+    def begin(self, world: World) -> None:
+        super().begin(world)
+        world.after(3 * SECOND, self._replace, world)
+
+    def _replace(self, world: World) -> None:
+        """Replace a disk, if nobody else lacks anything, and nobody has the log's beginning any more."""
+        if not self._left or self.damaged or world.now_ns >= self.plan.heal_ns + 5 * SECOND:
+            return
+        world.after(_LOOK_NS, self._replace, world)
+        host = world.hosts[self.rng.choice(self.names)]
+        others = [world.hosts[name] for name in self.names if name != host.name]
+        if all(has_a_vote(other) and 1 < first_of(other) <= self.released + 1 for other in others):
+            self._left -= 1
+            world.counts["disks replaced"] += 1
+            self.wiped = (*self.wiped, host.name)
+            self.wipe(world, host)
+
+    def releases_most(self, reached: int) -> int:
+        return reached // 3 + 1
+
+    def may_damage(self, name: str) -> bool:
+        """Only in a run in which no disk is replaced: two nodes without a memory at once are too many."""
+        return (not self.wiped or bool(self.damaged)) and super().may_damage(name)
+
+
+WORKLOAD = Disks

@@ -1,0 +1,1 @@
+"""The commands of `chaplain`, one module for each noun."""

@@ -1,0 +1,274 @@
+"""`chaplain cluster`: a cluster on this machine, in one directory."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chaplain.cli.support.connection_options import talks
+from chaplain.cli.support.output import cluster_option, output_option, progress, put_json, put_table, visible
+from chaplain.clock import FIFTH
+
+CHANGES_SHOWN = 5
+CLOCK_OFF_S = 5.0
+"""So far a node may be behind a clock that was set before people are told; at a minute others refuse it."""
+DATABASES = ["sqlite", "postgres", "none"]
+SEALS = ["aes-256-gcm", "hmac-sha256"]
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+def _split_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Which of the nodes that are founded hold data."""
+    first = "The first N nodes serialize, and hold no data.  [default: all serialize, and hold data]"
+    held = "Nodes that hold a payload before it is ordered, with --index-only.  [default: 2]"
+    command = click.option("--copies", type=click.IntRange(0, 254), default=0, help=held, metavar="N")(command)
+    return click.option("--index-only", type=click.IntRange(0, 254), default=0, help=first, metavar="N")(command)
+
+
+def _seal_option(command: Callable[..., None]) -> Callable[..., None]:
+    told = "How frames are sealed; with the second they can be read on the way, not changed.  [default: aes-256-gcm]"
+    return click.option("--seal", type=click.Choice(SEALS), help=told)(command)
+
+
+@click.group(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
+def cluster() -> None:
+    """Start, look at and stop a cluster on this machine."""
+
+
+@cluster.command(epilog="Example: chaplain cluster up --nodes 3 --dir demo")
+@click.option("--nodes", type=click.IntRange(1, 254), help="How many nodes to make.  [default: 3]")
+@click.option(
+    "--dir",
+    "--cluster",
+    "place",
+    metavar="DIR|FILE",
+    required=True,
+    type=click.Path(path_type=Path),
+    envvar="CHAPLAIN_CLUSTER",
+    show_envvar=True,
+    help="Its directory, made if need be, or its cluster.toml.",
+)
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Start node I, and no other.")
+@click.option("--database", type=click.Choice(DATABASES), help="What executes journals.  [default: sqlite]")
+@click.option("--base-port", type=click.IntRange(1, 65535), help="First of 2N ports to use.  [default: free ones]")
+@_split_options
+@_seal_option
+@output_option
+def up(
+    nodes: int | None,
+    place: Path,
+    node: int | None,
+    database: str | None,
+    base_port: int | None,
+    index_only: int,
+    copies: int,
+    seal: str | None,
+    output: str,
+) -> None:
+    """Start N nodes in the background and wait until they serve.
+
+    In a directory that has a cluster already, starts the nodes of it that are down. If one of them does not come up,
+    this says why and fails; the others serve.
+    """
+    from chaplain.config import CLUSTER_FILE, load_cluster  # noqa: PLC0415
+    from chaplain.errors import ConfigError  # noqa: PLC0415
+    from chaplain.runtime.cluster.create import Split, make_cluster  # noqa: PLC0415
+    from chaplain.runtime.cluster.local import base_port_of, bring_up, database_of  # noqa: PLC0415
+
+    directory = place.parent if place.name == CLUSTER_FILE and place.is_file() else place
+    if directory.is_file():
+        raise click.BadParameter(f"{directory} is a file and no {CLUSTER_FILE}", param_hint="--dir")
+    founding = not (directory / CLUSTER_FILE).exists()
+    if founding:
+        split = Split(index_only, copies)
+        make_cluster(directory, nodes or 3, database or "sqlite", base_port, split, seal=seal or SEALS[0])
+    elif nodes is not None and nodes != (there := len(load_cluster(directory).nodes)):
+        raise ConfigError(f"{directory} holds a cluster of {there} nodes, not {nodes}; choose another directory")
+    elif base_port is not None and base_port != (first := base_port_of(directory)):
+        raise ConfigError(f"{directory} holds a cluster whose ports begin with {first}, not {base_port}: they stay")
+    elif index_only or copies:
+        raise ConfigError(f"{directory} holds a cluster: who holds data in it was decided when it was founded")
+    elif database is not None and (founded := database_of(directory)) not in (None, database):
+        raise ConfigError(f"{directory} holds a cluster with --database {founded}, not {database}: that stays as it is")
+    elif seal is not None and seal != (chosen := load_cluster(directory).seal):
+        raise ConfigError(f"{directory} holds a cluster that seals with {chosen}: this was decided when it was founded")
+    started = bring_up(directory.resolve(), progress, only=node, founding=founding)
+    if output == "json":
+        put_json({"started": started, **_status(directory)})
+    else:
+        serving = len(load_cluster(directory).nodes) if node is None else 1
+        click.echo(f"{serving} node{'s' * (serving != 1)} serve{'s' * (serving == 1)}, {len(started)} started now.")
+        for line in _troubles(_status(directory)["nodes"]):
+            click.echo(line)
+        click.echo(f"Next: chaplain cluster status --cluster {shlex.quote(str(directory))}")
+
+
+@cluster.command(epilog="Example: chaplain cluster found --dir ours --at tcp://10.0.0.1:7400 --at tcp://10.0.0.2:7400")
+@click.option("--dir", "directory", required=True, type=_FOLDER, help="The cluster's directory; made if need be.")
+@click.option("--at", "endpoints", required=True, multiple=True, metavar="ENDPOINT", help="Where node 1, 2, … listens.")
+@click.option(
+    "--database", type=click.Choice(DATABASES), default="sqlite", show_default=True, help="What executes journals."
+)
+@click.option("--http", default="127.0.0.1:7480", show_default=True, help="Where each node serves monitoring.")
+@_split_options
+@_seal_option
+@output_option
+def found(
+    directory: Path,
+    endpoints: tuple[str, ...],
+    database: str,
+    http: str,
+    index_only: int,
+    copies: int,
+    seal: str | None,
+    output: str,
+) -> None:
+    """Write the keys and settings of a cluster on several machines, and start nothing.
+
+    Take DIR/node-I to machine I and run `chaplain node run` there; give cluster.toml and client.identity to clients.
+    """
+    from chaplain.runtime.cluster.create import Split, found_cluster  # noqa: PLC0415
+
+    found_cluster(directory, endpoints, database, http, Split(index_only, copies), seal=seal or SEALS[0])
+    folders = [str(directory / f"node-{number}") for number in range(1, len(endpoints) + 1)]
+    if output == "json":
+        put_json({"cluster": str(directory), "nodes": folders})
+        return
+    for folder, endpoint in zip(folders, endpoints, strict=True):
+        click.echo(f"{folder} is for the machine of {endpoint}: chaplain node run --config node.toml")
+    click.echo(f"{directory}/cluster.toml and {directory}/client.identity are for clients. Keep what is here secret.")
+
+
+@cluster.command(epilog="Example: chaplain cluster status --cluster demo --output json")
+@talks
+def status(cluster: str, node: int | None, output: str) -> None:
+    """Show the nodes, their roles and what they hold: streams of every kind, and changes of who does what.
+
+    Where nodes differ, a stream is shown as the node has it that has most of it; with --node I, as node I has it.
+    """
+    found = _status(Path(cluster), node)
+    if output == "json":
+        put_json(found)
+        return
+    nodes = found["nodes"]
+    columns = ["id", "endpoint", "pid", "state", "roles", "master", "members", "standing"]
+    told = ("disk_full", "reserved", "index_only")
+    columns += [name for name in told if any(node[name] for node in nodes)]  # windows are narrow
+    held = f", serializers are index-only: {found['copies']} copies of all that is ordered" if found["copies"] else ""
+    put_table(columns, nodes, f"regime {found['regime'] or '-'}{held}")
+    for line in _how_to_start(Path(cluster), {node["id"]: node["pid"] for node in nodes if node["state"] == "down"}):
+        click.echo(line)
+    for line in _troubles(nodes):
+        click.echo(visible(line))
+    if changes := found["changes"]:
+        put_table(["change", "nodes", "stage", "open", "why"], changes[-CHANGES_SHOWN:], "changes of nodes")
+    if rows := list(_streams(found)):
+        put_table(["kind", "stream", "head", "state"], rows, _order(found["sequence"]))
+
+
+@cluster.command(epilog="Example: chaplain cluster down --cluster demo")
+@cluster_option
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Stop node I, and no other.")
+@output_option
+def down(cluster: str, node: int | None, output: str) -> None:
+    """Stop the cluster's nodes. What they have on disk stays in the directory."""
+    from chaplain.config import find_cluster  # noqa: PLC0415
+    from chaplain.runtime.cluster.local import bring_down  # noqa: PLC0415
+
+    stopped = bring_down(find_cluster(cluster).parent.resolve(), node)
+    if output == "json":
+        put_json({"stopped": stopped})
+    else:
+        click.echo(f"{len(stopped)} node{'s' * (len(stopped) != 1)} stopped.")
+
+
+def _troubles(nodes: list[dict[str, Any]]) -> Iterator[str]:
+    """A journal that cannot be written, nodes that run twice, full disks, databases that stand still, and why."""
+    here = [node for node in nodes if node["state"] != "down"]
+    if here and not any(node["master"] for node in here):
+        yield f"no node is master: nothing is written until a majority serializes; {len(here)} of {len(nodes)} are up."
+    for node in here:
+        standing = node.get("standing") or "sound"
+        if standing != "sound":
+            voteless = "" if standing.startswith("sound") else " has no vote until it has caught up"
+            yield f"node {node['id']}{voteless}: {standing}"
+    doubles = {double["id"]: double["endpoints"] for node in here for double in node.get("used_twice", ())}
+    for twice, endpoints in sorted(doubles.items()):
+        yield f"node {twice} runs twice, at {' and '.join(endpoints)}: stop the one whose directory is a copy."
+    for node in here:
+        if abs(off_s := node.get("clock_error_seconds", 0)) >= CLOCK_OFF_S:
+            follows = f"it has followed in {FIFTH * abs(off_s):.0f} s, or at once if it is started again"
+            yield f"the clock of node {node['id']} was set, and is {off_s:+.0f} s from the node's own: {follows}."
+    if full := [str(node["id"]) for node in nodes if node["disk_full"]]:
+        yield f"no room on the disk of node {', '.join(full)}: nothing is written there until there is more."
+    for node in nodes:
+        for stream, database in node.get("databases", {}).items():
+            if "trouble" in database or "needs_copy" in database:
+                trouble = database.get("trouble") or "it waits for another node's copy"
+                gone = ", and the log it needs was dropped: started again, it takes another node's copy"
+                more = gone if "needs_copy" in database else ""
+                yield f"node {node['id']}, database of {stream}: {database['state']}, {trouble}{more}"
+            elif "damage" in database:
+                yield f"node {node['id']}, database of {stream}: was damaged and is made anew, {database['damage']}"
+
+
+def _streams(found: Mapping[str, Any]) -> Iterator[dict[str, object]]:
+    """One a row, of every kind. The head is a journal's next offset, and elsewhere how many events there are."""
+    for name, one in found["streams"].items():
+        state = f"kept from offset {one['first']} on" if one.get("first") else ""
+        yield {"kind": "journal", "stream": name, "head": one["head"], "state": state}
+    if (unlisted := found["streams_count"] - len(found["streams"])) > 0:
+        yield {"kind": "journal", "stream": "", "state": f"{unlisted} more, which `Client.streams()` lists"}
+    for name, one in found["graph"].items():
+        state = f"{one['read']} read, {one['leaves']} leaves"
+        if len(found["nodes"]) > 1:
+            state += ", the same on every node" if one["same"] else f", by node {_counts(one['nodes'])}"
+        if one.get("held_by"):
+            state += f", old ones kept for node {', '.join(map(str, one['held_by']))}"
+        yield {"kind": "graph", "stream": name, "head": one["events"], "state": state}
+    for name, one in (found["sequence"] or {"streams": {}})["streams"].items():
+        yield {"kind": "sequence", "stream": name, "head": one["head"], "state": found["sequence"]["state"]}
+    for name, one in found["pools"].items():
+        yield {"kind": "pool", "stream": name, "state": f"heard at node {', '.join(map(str, one['nodes']))}"}
+
+
+def _counts(by_node: Mapping[str, int]) -> str:
+    return ", ".join(f"{node}: {count}" for node, count in by_node.items())
+
+
+def _order(sequence: Mapping[str, Any] | None) -> str:
+    """What all streams of the sequence have in common, for there is one order of all of them."""
+    if not sequence or not sequence["history"]:
+        return ""
+    members = ", ".join(map(str, sequence["work_set"])) or "nobody"
+    return (
+        f"sequence {sequence['state']}: history {sequence['history']}, work set {members}, number {sequence['number']}"
+    )
+
+
+def _how_to_start(cluster: Path, down: Mapping[int, int | None]) -> Iterator[str]:
+    """What to do about nodes that do not answer, given the processes of those that have one."""
+    from chaplain.config import find_cluster, load_cluster  # noqa: PLC0415
+
+    directory = find_cluster(cluster).parent
+    here = {node.id for node in load_cluster(cluster).nodes if node.http}
+    for node, pid in down.items():
+        if pid is not None:
+            yield f"node {node} runs as process {pid} but does not answer; its log is {directory}/node-{node}/log."
+        elif node not in here:
+            yield f"node {node} does not answer: on its machine, `chaplain node run --config node.toml` starts it."
+    if stopped := [str(node) for node, pid in down.items() if pid is None and node in here]:
+        start = f"`chaplain cluster up --dir {shlex.quote(str(directory))}`"
+        are = "node {} is" if len(stopped) == 1 else "nodes {} are"
+        yield f"{are.format(', '.join(stopped))} down: {start} starts what is down."
+
+
+def _status(where: Path, node: int | None = None) -> dict[str, Any]:
+    from chaplain.config import find_cluster  # noqa: PLC0415
+    from chaplain.runtime.cluster.status import describe  # noqa: PLC0415
+
+    return describe(find_cluster(where).parent.resolve(), node)

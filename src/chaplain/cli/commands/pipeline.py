@@ -1,0 +1,346 @@
+"""`chaplain pipeline`: streams into Spark, tables, proofs and reports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chaplain.cli.commands.journal import timestamp
+from chaplain.cli.support.output import (
+    BROKEN,
+    F,
+    cluster_option,
+    output_option,
+    progress,
+    put_json,
+    put_table,
+    shown_value,
+    visible,
+)
+from chaplain.errors import ConfigError, Missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Jobs(click.Group):
+    """Commands for which errors of Spark's are told as ours are: in one sentence."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as wrong:
+            spark = sys.modules.get("pyspark.errors")  # what was not imported has raised nothing
+            if spark is None or not isinstance(wrong, spark.PySparkException):
+                raise
+            from chaplain.pipeline.source.spark_errors import sentence  # noqa: PLC0415 Spark is heavy
+
+            raise sentence(wrong) from wrong
+
+
+@click.group(cls=Jobs, epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once")
+def pipeline() -> None:
+    """Land streams in tables, prove, fold and report them, with Spark."""
+
+
+def _spark(command: F) -> F:
+    """Where Spark runs."""
+    master = click.option("--master", default="", metavar="M", help="Spark master; without it, this machine.")
+    remote = click.option("--remote", default="", metavar="R", help="Spark Connect server, such as sc://host:15002.")
+    return master(remote(command))
+
+
+def _source(command: F) -> F:
+    """Where a log is read from."""
+    cluster = click.option("--cluster", "--dir", default="", metavar="DIR|FILE", help="A cluster's folder or file.",
+                           envvar="CHAPLAIN_CLUSTER", show_envvar=True)  # fmt: skip
+    path = click.option("--path", default="", metavar="SEGMENTS", help="Folder of a node's segments.")
+    node = click.option("--node", type=click.IntRange(1), metavar="I", help="Read node I's files, and no other's.")
+    return cluster(path(node(output_option(command))))
+
+
+def _always_once(command: F) -> F:
+    """For those that say `--once` to every job alike."""
+    return click.option("--once", is_flag=True, expose_value=False, hidden=True)(command)
+
+
+def _tables(required: bool) -> Callable[[F], F]:
+    words: dict[str, Any] = {"required": True} if required else {"default": ""}
+    return click.option("--tables", metavar="DIR", help="Folder of landed tables.", **words)
+
+
+@pipeline.command(epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once")
+@_source
+@click.option("--stream", required=True, metavar="S", help="The stream to land.")
+@_tables(required=True)
+@click.option("--once", is_flag=True, help="End when everything there is has landed.")
+@click.option("--format", "kind", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True,
+              help="What tables are.")  # fmt: skip
+@click.option("--storage-option", "storage", multiple=True, metavar="K=V", help="Passed on to where tables are kept.")
+@click.option("--keep-malformed-headers", "lenient", is_flag=True,
+              help="Land headers that cannot be read under an empty name, instead of stopping at them.")  # fmt: skip
+@_spark
+def land(cluster: str, path: str, node: int | None, output: str, stream: str, tables: str, once: bool, kind: Any,
+         storage: tuple[str, ...], lenient: bool, master: str, remote: str) -> None:  # fmt: skip
+    """Write a stream to a table, each message exactly once; go on until interrupted."""
+    cluster, path = _one_source(cluster, path, node)
+    wrong = [pair for pair in storage if "=" not in pair]
+    if wrong:
+        raise click.UsageError(f"--storage-option {wrong[0]}: write it as K=V")
+    _check_room(tables)
+    spark = _session(master, remote, cluster, path)
+    from chaplain.pipeline import land as run  # noqa: PLC0415 Spark is heavy
+    from chaplain.pipeline.tables import first_landed  # noqa: PLC0415
+
+    options = dict(pair.split("=", 1) for pair in storage)
+    count = run(
+        spark, stream=stream, tables=tables, cluster=cluster, path=path, once=once, format=kind,
+        storage_options=options, tell=lambda rows: progress(f"{rows:,} messages landed"),
+        fail_on_malformed_headers=not lenient,
+    )  # fmt: skip
+    if first := first_landed(tables, stream, options):
+        _tell(f"the table begins with offset {first}: what was before it had been dropped")
+    if output == "json":
+        put_json({"stream": stream, "landed": count})
+    else:
+        click.echo(f"{count} messages landed")
+
+
+@pipeline.command(epilog="Example: chaplain pipeline verify --cluster demo --stream orders --signatures")
+@_source
+@_tables(required=False)
+@click.option("--stream", default="", metavar="S", help="Leave out the breaks of other streams.")
+@click.option("--manifest", metavar="FILE", help="Go on from what this says is proven, and write it anew.")
+@click.option("--identity", default="", metavar="FILE", help="Who signs the manifest.")
+@click.option("--signatures", is_flag=True, help="Check who signed every request, too.")
+@click.option("--founding", default="", metavar="FILE", help="A node.toml, where none lies beside the segments.")
+@_spark
+@_always_once
+def verify(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, manifest: str | None,
+           identity: str, signatures: bool, founding: str, master: str, remote: str) -> None:  # fmt: skip
+    """Prove a log, a table, or both: print nothing, or every break as a line of JSON, and exit with 3.
+
+    What was proven is said on stderr. Of a cluster that is the log of the node that got furthest, in full; the others'
+    logs are compared with it by the heads of their records: prove them with --node.
+    """
+    if cluster or path or not tables:
+        cluster, path = _one_source(cluster, path, node)
+    elif signatures or founding:
+        raise click.UsageError("signatures are in the log: give --cluster or --path")
+    spark = _session(master, remote, cluster, path, landed=tables)
+    from chaplain.pipeline import find_breaks  # noqa: PLC0415 Spark is heavy
+    from chaplain.pipeline.verification.verify import signing  # noqa: PLC0415
+    from chaplain.pipeline.verification.violations import shown  # noqa: PLC0415
+
+    progress("proving")
+    breaks = []
+    if manifest:
+        identity = signing(identity, cluster)  # one for both halves
+    noted: dict[str, Any] = {"stream": stream, "manifest": manifest, "identity": identity, "tell": _tell}
+    if cluster or path:
+        breaks += find_breaks(spark, cluster=cluster, path=path, signatures=signatures, founding=founding, **noted)
+    if tables:
+        # A log with breaks writes no manifest: then the table is held against what was proven before, if anything was.
+        known = manifest if manifest and (not breaks or Path(manifest).exists()) else None
+        breaks += find_breaks(spark, tables=tables, **{**noted, "manifest": known})
+    for one in breaks:
+        put_json(shown(one))
+    if breaks:
+        raise click.exceptions.Exit(BROKEN)
+
+
+def _tell(text: str) -> None:
+    """Also where nobody watches: who is told of no breaks must know where none were looked for."""
+    click.echo(visible(text), err=True)
+
+
+@pipeline.command(epilog="Example: chaplain pipeline fold --tables tables --stream orders")
+@_source
+@_tables(required=False)
+@click.option("--stream", required=True, metavar="S", help="The stream to fold.")
+@click.option("--keep-keyless", is_flag=True, help="Keep all rows that have no key; they are left out otherwise.")
+@click.option("--out", default="", metavar="DIR", help="Write the rows as Parquet there, instead of printing them.")
+@click.option("--fingerprint", "summed", is_flag=True,
+              help="Of a database's row changes, in --path, print the fingerprint they add up to.")  # fmt: skip
+@_spark
+@_always_once
+def fold(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, keep_keyless: bool, out: str,
+         summed: bool, master: str, remote: str) -> None:  # fmt: skip
+    """Print the latest row of each key, one a line, by key."""
+    if summed:
+        _fold_row_changes(path, stream, master, remote)
+        return
+    if out and Path(out).exists():
+        raise ConfigError(f"{out} is there already: choose another folder for the rows")
+    if tables and not path:
+        cluster = ""
+    else:
+        cluster, path = _one_source(cluster, path, node)
+    spark = _session(master, remote, cluster, path, landed=tables)
+    from chaplain.pipeline import fold as run  # noqa: PLC0415 Spark is heavy
+    from chaplain.pipeline import table, table_path  # noqa: PLC0415
+    from chaplain.pipeline.source.spark_errors import each  # noqa: PLC0415
+
+    rows = table(spark, table_path(tables, stream)) if tables else _read(spark, cluster, path, stream)
+    folded = run(rows, keep_keyless=keep_keyless).orderBy("key", "offset")
+    if out:
+        folded.write.parquet(out)
+        return
+    columns = ["topic", "offset", "key", "value", "client_id", "client_message_id"]
+    for row in each(folded.selectExpr(*columns, "unix_micros(timestamp) as time_us")):
+        put_json(
+            {
+                "stream": row.topic,
+                "offset": row.offset,
+                "key": None if row.key is None else shown_value(bytes(row.key)),
+                "value": shown_value(bytes(row.value)),
+                "timestamp": timestamp(row.time_us * 1000),
+                "client_id": row.client_id,
+                "client_message_id": row.client_message_id,
+            }
+        )
+
+
+def _fold_row_changes(path: str, stream: str, master: str, remote: str) -> None:
+    if not path:
+        raise click.UsageError("--fingerprint: give --path, such as demo/node-1/databases/rows/main")
+    spark = _session(master, remote, path=path)
+    from chaplain.pipeline.landing.row_changes import fingerprint_at  # noqa: PLC0415 Spark is heavy
+
+    click.echo(fingerprint_at(spark, path, stream).hex())
+
+
+@pipeline.command(epilog="Example: chaplain pipeline compress --cluster demo --stream orders --through 99999")
+@cluster_option
+@click.option("--stream", required=True, metavar="S", help="The stream whose offsets say how far.")
+@click.option("--through", type=click.IntRange(0), metavar="OFFSET", help="The last one that goes; else all there are.")
+@click.option("--node", type=click.IntRange(1), metavar="I", help="Prove node I's log, and ask it for the checkpoint.")
+@output_option
+@_spark
+@_always_once
+def compress(cluster: str, stream: str, through: int | None, node: int | None, output: str, master: str,
+             remote: str) -> None:  # fmt: skip
+    """Make the log smaller: prove it, then have nodes drop what a checkpoint covers, of all streams.
+
+    A log with a break is left as it is: the breaks are printed as `verify` does, and the exit code is 3.
+    """
+    spark = _session(master, remote)
+    from chaplain.pipeline import Broken  # noqa: PLC0415 Spark is heavy
+    from chaplain.pipeline import compress as run  # noqa: PLC0415
+    from chaplain.pipeline.verification.violations import shown  # noqa: PLC0415
+
+    try:
+        freed = run(spark, cluster=cluster, stream=stream, through=through, node=node, tell=progress)
+    except Broken as broken:
+        for one in broken.breaks:
+            put_json(shown(one))
+        click.echo(visible(str(broken)), err=True)
+        raise click.exceptions.Exit(BROKEN) from None
+    columns = ("node", "segments", "bytes", "first", "done")
+    rows = [{name: getattr(one, name) for name in columns} for one in freed]
+    if output == "json":
+        put_json(rows)
+    else:
+        put_table(columns, rows, "Segments and octets that went, and the message that each log begins with now.")
+
+
+def _read(spark: SparkSession, cluster: str, path: str, stream: str) -> DataFrame:
+    place = ("cluster", cluster) if cluster else ("path", path)
+    return spark.read.format("chaplain").option(*place).option("subscribe", stream).load()
+
+
+@pipeline.command(epilog="Example: chaplain pipeline report --tables tables --out report.html")
+@_source
+@_tables(required=True)
+@click.option("--stream", default="", metavar="S", help="Only this stream.")
+@click.option("--out", default="report.html", show_default=True, metavar="FILE", help="The page to write.")
+@_spark
+@_always_once
+def report(cluster: str, path: str, node: int | None, output: str, tables: str, stream: str, out: str, master: str,
+           remote: str) -> None:  # fmt: skip
+    """Write one HTML file about landed streams: rates, regimes, failovers, who wrote what, gaps.
+
+    With a log, its breaks are shown, too.
+    """
+    if cluster or path:
+        cluster, path = _one_source(cluster, path, node)
+    spark = _session(master, remote, cluster, path, landed=tables)
+    from chaplain.pipeline import report as run  # noqa: PLC0415 Spark is heavy
+
+    run(spark, tables=tables, out=out, stream=stream, cluster=cluster, path=path)
+    if output == "json":
+        put_json({"report": out})
+    else:
+        click.echo(f"{out} is written")
+
+
+def _one_source(cluster: str, path: str, node: int | None) -> tuple[str, str]:
+    """A path that was given stands before a cluster that the environment names."""
+    if path and cluster and click.get_current_context().get_parameter_source("cluster") != _ENVIRONMENT:
+        raise click.UsageError("give either --cluster or --path")
+    if not path and not cluster:
+        raise click.UsageError("give either --cluster or --path")
+    if node is None:
+        return ("", path) if path else (cluster, "")
+    if path:
+        raise click.UsageError("--node is for --cluster: a path is one node's already")
+    return "", str(_folder(cluster) / f"node-{node}" / "segments")
+
+
+def _folder(cluster: str) -> Path:
+    return Path(cluster).parent if Path(cluster).is_file() else Path(cluster)
+
+
+_ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
+
+
+def _session(master: str, remote: str, cluster: str = "", path: str = "", landed: str = "") -> SparkSession:
+    """Spark takes seconds to start: what is not there is said before."""
+    if master and remote:
+        raise click.UsageError("give either --master or --remote")
+    if not remote:
+        _look_for(cluster, path, landed)
+    try:
+        from chaplain.pipeline import local_session  # noqa: PLC0415 Spark is heavy
+    except ImportError as absent:
+        raise ConfigError(f"{absent.name} is not installed: pip install 'chaplain[spark]'") from None
+    progress("starting Spark")
+    return local_session(master or "local[*]", remote=remote)
+
+
+def _check_room(tables: str) -> None:
+    """Whether tables can be kept there. Nothing is made: the stream may not be there."""
+    if "://" in tables:
+        return
+    there = next(folder for folder in (Path(tables).absolute(), *Path(tables).absolute().parents) if folder.exists())
+    if not there.is_dir():
+        raise ConfigError(f"tables cannot be kept in {tables}: {there} is no folder")
+    try:
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as wrong:
+        raise ConfigError(
+            f"tables cannot be kept in {tables}: nothing can be written there ({wrong.strerror})"
+        ) from None
+
+
+def _look_for(cluster: str, path: str, landed: str) -> None:
+    """Of a cluster its nodes' files alone will do, as they come out of a backup."""
+    from chaplain.segment.files import refuse_other_versions  # noqa: PLC0415
+
+    folders = list(_folder(cluster).glob("node-*/segments")) if cluster else [Path(path)] if path else []
+    for folder in folders:
+        refuse_other_versions(folder)
+    if cluster and not folders:
+        from chaplain.config import load_cluster  # noqa: PLC0415
+
+        load_cluster(cluster)
+    if path and not Path(path).is_dir():
+        raise Missing(f"there are no segments in {path}: give a node's segments as path")
+    if landed and "://" not in landed and not Path(landed).is_dir():
+        raise Missing(f"there are no tables in {landed}: land a stream first, with `chaplain pipeline land`")

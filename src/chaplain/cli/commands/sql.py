@@ -1,0 +1,154 @@
+"""`chaplain sql`: statements on a stream's database, queries, and results."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from chaplain.cli.commands.journal import timestamp
+from chaplain.cli.support.connection_options import reach, talks
+from chaplain.cli.support.output import BROKEN, F, progress, put_json, put_table, shown_value
+from chaplain.errors import Missing
+
+if TYPE_CHECKING:
+    from chaplain.client.types.sql import Result, Row
+
+_RESULT = ["offset", "client_id", "client_message_id", "ok", "changes", "rows", "error"]
+
+
+def _stream(command: F) -> F:
+    return click.option("--stream", default="main", show_default=True, metavar="S", help="Whose database.")(command)
+
+
+def _parameters(command: F) -> F:
+    told = "For the next ? of the statement: a number, null, or text; JSON strings are text whatever they look like."
+    return click.option("--param", "parameters", multiple=True, metavar="V", help=told)(command)
+
+
+@click.group(epilog="Example: chaplain sql query 'select 1' --cluster demo")
+def sql() -> None:
+    """Execute statements in one agreed order on every node's database, and query it."""
+
+
+@sql.command(
+    "exec", epilog='Example: chaplain sql exec "insert into t values (?, ?)" --param 1 --param one --cluster demo'
+)
+@click.argument("statement")
+@_stream
+@_parameters
+@talks
+def execute(
+    statement: str, stream: str, parameters: tuple[str, ...], cluster: str, node: int | None, output: str
+) -> None:
+    """Execute STATEMENT as one transaction and show what it gave; exit code 1 if it failed."""
+    with reach(cluster, node) as client:
+        result = client.sql(stream).execute(statement, [*map(_value, parameters)])
+    if output == "json":
+        put_json(result_json(result))
+    elif result.rows:
+        _put_rows(result.rows)
+    else:
+        click.echo(f"Done: {result.changes} rows changed, at offset {result.offset} of {stream}.")
+
+
+@sql.command(epilog='Example: chaplain sql query "select * from t" --cluster demo --output json')
+@click.argument("statement")
+@_stream
+@_parameters
+@click.option("--local", is_flag=True, help="As the node has it now, without asking how far the others are.")
+@talks
+def query(
+    statement: str,
+    stream: str,
+    parameters: tuple[str, ...],
+    local: bool,
+    cluster: str,
+    node: int | None,
+    output: str,
+) -> None:
+    """Show the rows of a SELECT, after everything that was agreed when it began."""
+    with reach(cluster, node) as client:
+        rows = client.sql(stream).query(statement, [*map(_value, parameters)], local)
+    if output == "json":
+        put_json([row_json(row) for row in rows])
+    else:
+        _put_rows(rows)
+
+
+@sql.command(epilog="Example: chaplain sql results --cluster demo")
+@_stream
+@click.option(
+    "--through",
+    nargs=2,
+    type=click.IntRange(min=1),
+    metavar="LANE ID",
+    help="Only of the requests of this lane (client_id) up to this one (client_message_id).",
+)
+@talks
+def results(stream: str, through: tuple[int, int] | None, cluster: str, node: int | None, output: str) -> None:
+    """Show what became of statements, also of those that `sql exec` showed; then delete it."""
+    with reach(cluster, node) as client:
+        found = client.sql(stream).results(through)
+    if output == "json":
+        put_json([result_json(result) for result in found])
+    else:
+        shown = [{**dict(one), "rows": len(one.rows), "error": (one.error or {}).get("message")} for one in found]
+        put_table(_RESULT, shown)
+
+
+@sql.command(epilog="Example: chaplain sql check --cluster demo --node 2")
+@click.option("--stream", default="", metavar="S", help="Only this one's database.")
+@talks
+def check(stream: str, cluster: str, node: int | None, output: str) -> None:
+    """Read all rows of the SQLite databases on this machine again, and of their copies; exit code 3 if one is damaged.
+
+    Nodes may be up or down. Nothing is changed: a node that is up mends a damaged database by itself once it finds it,
+    and at the latest after it was killed and started.
+    """
+    from chaplain.config import choose_nodes, find_cluster, load_cluster  # noqa: PLC0415
+    from chaplain.runtime.databases.sqlite.integrity import files_in, look  # noqa: PLC0415
+
+    directory = find_cluster(cluster).parent
+    folders = [
+        (one.id, directory / f"node-{one.id}" / "databases") for one in choose_nodes(load_cluster(cluster).nodes, node)
+    ]
+    files = [(of, name, file) for of, folder in folders for name, file in files_in(folder) if stream in ("", name)]
+    if not files:
+        raise Missing("there is no SQLite database of these nodes on this machine")
+    rows: list[dict[str, object]] = []
+    for number, (of, name, file) in enumerate(files, 1):
+        progress(f"reading {file}, {number} of {len(files)}")
+        rows.append({"node": of, "stream": name, "file": file.name, **look(file, name)})
+    if output == "json":
+        put_json(rows)
+    else:
+        put_table(["node", "stream", "file", "position", "rows", "damage"], rows)
+    if any(row["damage"] for row in rows):
+        raise click.exceptions.Exit(BROKEN)
+
+
+def _value(text: str) -> Any:
+    """Numbers and null as such, all else as text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return text if isinstance(value, bool | list | dict) else value
+
+
+def row_json(row: Row) -> dict[str, object]:
+    return {name: shown_value(value) if isinstance(value, bytes) else value for name, value in row.items()}
+
+
+def result_json(result: Result) -> dict[str, object]:
+    shown = {"timestamp": timestamp(result.timestamp), "rows": [row_json(row) for row in result.rows]}
+    return {**dict(result), **shown}
+
+
+def _put_rows(rows: list[Row]) -> None:
+    if rows:
+        put_table(list(rows[0]), [row_json(row) for row in rows])
+    else:
+        click.echo("No rows.")

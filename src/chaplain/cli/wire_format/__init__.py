@@ -1,0 +1,1 @@
+"""How `chaplain wire` shows and builds messages of each layer."""

@@ -1,0 +1,188 @@
+"""Each method of a client as data: what to ask, how long to wait, and how to read the answer.
+
+Both faces are made of these, so that they cannot differ. What a caller got wrong is raised here, before anything is
+sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from chaplain.client.protocol.events import Call, ClientInput, Connect, Measure
+from chaplain.client.types import validation
+from chaplain.client.types.results import Acknowledgement, Answer, Member, Question
+from chaplain.client_service.limits import IDENTIFIER_END
+from chaplain.client_service.messages import (
+    ROTATION_NS,
+    AnswerQuestions,
+    AskQuestion,
+    ClientRequest,
+    FireAndWait,
+    FireEvent,
+    GetMembers,
+    GetStatus,
+    GiveAnAnswer,
+    JoinAPool,
+    ListenEvents,
+    ListenNews,
+    RotateKeys,
+    ShoutToPool,
+)
+from chaplain.errors import Malformed, Misused
+from chaplain.gossip.events import BUILT_IN
+from chaplain.gossip.settings import CONTENT_BYTES_MAX
+from chaplain.wire.limits import FRAME_BYTES_MAX
+from chaplain.wire.packed import UNREADABLE
+
+T = TypeVar("T")
+
+PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 4096
+"""What a user may send in one piece: a frame, less its seal, command, parcel and names."""
+ANSWER_TIMEOUT_S = 5.0
+GRACE_S = 5.0
+"""How much longer than its question a client waits for the answer to travel."""
+_NS = 1_000_000_000
+
+
+class Ask(Generic[T]):
+    """A call to be made. `build` puts in the call's number and the time to wait."""
+
+    __slots__ = ("build", "read", "timeout_s")
+
+    def __init__(
+        self, build: Callable[[int, int], ClientInput], read: Callable[[Any], T], timeout_s: float | None = None
+    ) -> None:
+        self.build = build
+        self.read = read
+        self.timeout_s = timeout_s
+
+
+def connect(timeout_s: float) -> Ask[str]:
+    return Ask(Connect, bytes.decode, timeout_s)
+
+
+def ping() -> Ask[float]:
+    return Ask(Measure, lambda payload: int.from_bytes(payload, "big") / _NS)
+
+
+def status() -> Ask[dict[str, Any]]:
+    return _request(GetStatus, _plain)
+
+
+def members() -> Ask[list[Member]]:
+    return _request(GetMembers, _members)
+
+
+def ask(question: str, timeout_s: float | None, content: bytes) -> Ask[Answer]:
+    validation.name("a question", question)
+    wait_s = ANSWER_TIMEOUT_S if timeout_s is None else validation.timeout_s(timeout_s)
+    sent = check_content("a question", content)
+    return _request(lambda call: AskQuestion(call, question, int(wait_s * _NS)), _answer, sent, wait_s + GRACE_S)
+
+
+def fire(event: str, content: bytes, target: int | None) -> Ask[None]:
+    sent, target = _check_event(event, content, target)
+    return _request(lambda call: FireEvent(call, event, target), _nothing, sent)
+
+
+def fire_and_wait(event: str, content: bytes, target: int | None, timeout_s: float | None) -> Ask[Acknowledgement]:
+    sent, target = _check_event(event, content, target)
+    wait_s = ANSWER_TIMEOUT_S if timeout_s is None else validation.timeout_s(timeout_s)
+    return _request(
+        lambda call: FireAndWait(call, event, int(wait_s * _NS), target),
+        _acknowledgement,
+        sent,
+        wait_s + GRACE_S,
+    )
+
+
+def _check_event(event: str, content: bytes, target: int | None) -> tuple[bytes, int | None]:
+    validation.name("an event's type", event)
+    return check_content("an event", content), check_target(target)
+
+
+def broadcast(pool: str, value: bytes) -> Ask[None]:
+    return _request(lambda call: ShoutToPool(call, pool), _nothing, check_payload(value))
+
+
+def rotate_keys() -> Ask[dict[str, Any]]:
+    """Waits longer than the node does, or nobody would hear who holds it up."""
+    return _request(RotateKeys, _plain, timeout_s=ROTATION_NS / _NS + GRACE_S)
+
+
+def listen(members: bool = False) -> Ask[None]:
+    return _request(ListenNews if members else ListenEvents, _nothing)
+
+
+def join(pool: str) -> Ask[None]:
+    return _request(lambda call: JoinAPool(call, pool), _nothing)
+
+
+def answer(question: str) -> Ask[None]:
+    validation.name("a question", question)
+    if question in BUILT_IN:
+        raise Misused(f"every node answers {question!r} by itself: choose another name")
+    return _request(lambda call: AnswerQuestions(call, question), _nothing)
+
+
+def reply(question: Question, value: bytes) -> Ask[None]:
+    if not isinstance(question, Question):
+        raise Misused(f"a question that came from `questions` is wanted, not {question!r}")
+    return _request(lambda call: GiveAnAnswer(call, question.id), _nothing, check_content("an answer", value))
+
+
+def check_payload(payload: bytes) -> bytes:
+    taken = validation.octets(payload)
+    if len(taken) > PAYLOAD_BYTES_MAX:
+        raise Misused(f"at most {PAYLOAD_BYTES_MAX} bytes go in one message, not {len(taken)}: send it in parts")
+    return taken
+
+
+def check_content(what: str, content: bytes) -> bytes:
+    """What gossip carries is small: every node passes it on."""
+    taken = check_payload(content)
+    if len(taken) > CONTENT_BYTES_MAX:
+        raise Misused(f"{what} holds at most {CONTENT_BYTES_MAX} bytes, not {len(taken)}: write it to a stream")
+    return taken
+
+
+def check_target(target: int | None) -> int | None:
+    said = "is a node's id or its 32-bit identifier"
+    return None if target is None else validation.number("a target", target, 0, IDENTIFIER_END - 1, said)
+
+
+def _request(
+    make: Callable[[int], ClientRequest],
+    read: Callable[[bytes], T],
+    payload: bytes = b"",
+    timeout_s: float | None = None,
+) -> Ask[T]:
+    return Ask(lambda call, timeout_ns: Call(make(call), payload, timeout_ns), read, timeout_s)
+
+
+def reader(kind: type[T]) -> Callable[[bytes], T]:
+    """To be made when its module is imported: msgspec looks at a class when it is first asked to decode one, and the
+    process dies if two threads come to that at once.
+    """
+    decoder = msgspec.json.Decoder(kind)
+
+    def read(payload: bytes) -> T:
+        try:
+            return decoder.decode(payload)
+        except UNREADABLE as error:
+            raise Malformed(f"the node's answer: {error}; are client and node of the same version?") from None
+
+    return read
+
+
+def _nothing(payload: bytes) -> None:
+    return None
+
+
+_plain = reader(dict[str, Any])
+_members = reader(list[Member])
+_answer = reader(Answer)
+_acknowledgement = reader(Acknowledgement)

@@ -1,0 +1,380 @@
+"""The journal for threads: `Journal`, its `Writer` and its `Reader`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from threading import Condition, Lock, RLock
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from chaplain.client.api import journal_calls
+from chaplain.client.api.calls import Ask
+from chaplain.client.api.journal_calls import (
+    EARLIEST,
+    TABLE_ROWS_MAX,
+    WRITER_BYTES_MAX,
+    Gathering,
+    Headers,
+    Item,
+    Start,
+)
+from chaplain.client.api.no_copy import Unshared
+from chaplain.client.api.offset_file import Cursor
+from chaplain.client.io.call_registry import Board
+from chaplain.client.io.journal_futures import ChunkSink, PortionSink
+from chaplain.client.io.thread_engine import Engine
+from chaplain.client.io.timeouts import NAP_S, nap
+from chaplain.client.protocol.journal.events import Batch, Place, Portion, TakenWish, WriteWish
+from chaplain.client.protocol.journal.unpacking import messages_of
+from chaplain.client.types import validation
+from chaplain.client.types.journal import Message, Receipt
+from chaplain.client.types.receipts import Receipts, last_receipt
+from chaplain.errors import ChaplainError, Closed, Misused, Unreachable
+
+T = TypeVar("T")
+
+_OVERTIME_S = 5.0
+"""The engine ends every call in time; this much later we stop believing in the engine."""
+
+
+class Line(Protocol):
+    """What a client's methods are made with."""
+
+    timeout_s: float
+    cluster: str
+    engine: Engine
+    board: Board
+
+    def run(self, ask: Ask[T]) -> T: ...
+
+
+class Journal:
+    """A stream of the journal: one agreed order, on disk at a quorum before the receipt."""
+
+    def __init__(self, line: Line, stream: str) -> None:
+        self.stream = validation.journal_stream(stream)
+        self._line = line
+
+    def __repr__(self) -> str:
+        return f"Journal({self.stream!r})"
+
+    def write(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        id: Sequence[int] | None = None,  # noqa: A002 the surface's name
+    ) -> Receipt:
+        """Append one message.
+
+        With the `id` of an `Unknown`: only if neither that one nor another retry of it is written; else gives that
+        one's receipt.
+        """
+        batch = journal_calls.single(self.stream, value, key, headers)
+        return self._line.run(journal_calls.write_one(batch, id))
+
+    def write_many(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Receipts:  # noqa: A002 likewise
+        """Append messages as one request: all of them, one after the other, or none.
+
+        With the `id` of an `Unknown`: as `write` does.
+        """
+        return self._line.run(journal_calls.write(journal_calls.many(self.stream, items), id))
+
+    def writer(self, receipts: bool = False) -> Writer:
+        """The fast way for many: packs and pipelines; use it in a `with` statement.
+
+        With `receipts`, every receipt is kept until `take_receipts` is called.
+        """
+        return Writer(self._line, self.stream, receipts)
+
+    def read(
+        self,
+        start: Start = EARLIEST,
+        stop: int | None = None,
+        follow: bool = False,
+        timeout: float | None = None,
+    ) -> Reader:
+        """Messages from offset `start` up to, not with, `stop`, or the head at the time; with `follow`, whatever comes.
+
+        Without `start`, from the first one that is kept; `start=None` begins at the head. An offset that was dropped
+        is an error that names the first one kept. With `timeout`, following ends when nothing came for so many seconds.
+        """
+        ask = journal_calls.read(self.stream, start, stop, follow)
+        return Reader(self._line, self.stream, ask, validation.wait_s(timeout))
+
+    def cursor(self, file: str | Path) -> Cursor:
+        """Where a consumer of this stream has got to, kept in a file."""
+        return Cursor(file, self._line.cluster, self.stream)
+
+    def to_arrow(
+        self,
+        start: Start = EARLIEST,
+        stop: int | None = None,
+        limit: int = TABLE_ROWS_MAX,
+        columns: Sequence[str] | None = None,
+    ) -> Any:
+        """A `pyarrow.Table` of the messages from offset `start` up to, not with, `stop`, or the head at the time.
+
+        More than `limit` of them are an error. DuckDB takes the table as it is.
+        """
+        from chaplain.client.api.arrow import TableReader  # noqa: PLC0415  pyarrow takes a while, and few need it
+
+        reading = TableReader(self.stream, columns, limit)
+        with self.read(start, stop) as reader:
+            for portion in reader.portions():
+                reading.take(portion)
+        return reading.table()
+
+    def to_pandas(self, *args: Any, **kwargs: Any) -> Any:
+        """The same as a pandas frame."""
+        return self.to_arrow(*args, **kwargs).to_pandas()
+
+    def to_polars(self, *args: Any, **kwargs: Any) -> Any:
+        """The same as a polars frame."""
+        from chaplain.client.api.arrow import to_polars  # noqa: PLC0415  likewise
+
+        return to_polars(self.to_arrow(*args, **kwargs))
+
+
+class Writer(Unshared):
+    """Writes many messages, each its own request, in order. The first failure is raised by whatever is called next."""
+
+    def __init__(self, line: Line, stream: str, receipts: bool, message_type: int = 0) -> None:
+        self.stream = stream
+        self._message_type = message_type
+        self.count = 0
+        """Messages with a receipt."""
+        self.last: Receipt | None = None
+        """Of the last message that has one."""
+        self._line = line
+        self._group = line.board.new_group()
+        # No condition: what a signal raises on the way through one leaves its lock taken, or released twice.
+        self._lock = RLock()
+        self._bells: list[Lock] = []
+        """Of threads that wait: each held by its own until there is news."""
+        self._gathering = Gathering()
+        self._unanswered_bytes = 0
+        self._unanswered = 0
+        self._error: BaseException | None = None
+        self._closed = False
+        self._places: list[Place] | None = [] if receipts else None
+
+    def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
+        """Hand over one message; waits only while too many have no receipt."""
+        with self._lock:
+            if self._error is not None or self._closed:
+                self._complain()
+            self._gathering.add(value, key, headers)
+            if self._unanswered and not self._gathering.full:
+                return
+            with self._line.engine.shielded:
+                self._ship()
+            if self._error is not None:
+                self._complain()
+        if self._unanswered_bytes > WRITER_BYTES_MAX:
+            self._wait(lambda: self._unanswered_bytes <= WRITER_BYTES_MAX)
+
+    def flush(self) -> None:
+        """Wait until everything so far has its receipt."""
+        self._line.board.check()
+        with self._lock:
+            self._complain()
+            with self._line.engine.shielded:
+                self._ship()
+        self._wait(lambda: not self._unanswered)
+
+    def close(self) -> None:
+        """Flush, and take no more."""
+        if not self._closed:
+            try:
+                self.flush()
+            finally:
+                self._closed = True
+
+    def take_receipts(self) -> list[Receipt]:
+        """The receipts that came since this was called last; only of a writer that keeps them."""
+        if self._places is None:
+            raise Misused("this writer keeps no receipts: make it with receipts=True")
+        with self._lock:
+            places, self._places = self._places, []
+        return [receipt for place in places for receipt in Receipts(place)]
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        with self._lock:
+            self._closed = True
+            self._gathering = Gathering()  # nor may it leave later, when what was handed over is answered
+
+    def _complain(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise Closed("this writer is closed: make another")
+
+    def _ship(self) -> None:
+        if not len(self._gathering):
+            return
+        gathering, self._gathering = self._gathering, Gathering()
+        for batch in gathering.batches(self.stream, self._message_type):
+            self._hand_over(batch)
+
+    def _hand_over(self, batch: Batch) -> None:
+        sink = ChunkSink(batch.size_bytes, self._written, self._failed)
+        timeout_ns = int(self._line.timeout_s * 1e9)
+        self._unanswered += 1
+        self._unanswered_bytes += batch.size_bytes
+        try:
+            self._line.board.open(lambda call: WriteWish(call, batch, timeout_ns, self._group), sink)
+        except ChaplainError as error:
+            self._error = self._error or error
+
+    def _wait(self, holds: Callable[[], bool]) -> None:
+        """The engine answers or fails every chunk in time, so that long without news means that there is none."""
+        while (bell := self._bell_until(holds)) is not None:
+            with self._line.engine.attended:
+                told = bell.acquire(timeout=self._line.timeout_s + _OVERTIME_S)
+            if not told:
+                raise Unreachable("this client's own thread does not answer; close the client and connect again")
+        self._complain()
+
+    def _bell_until(self, holds: Callable[[], bool]) -> Lock | None:
+        """What to wait for, unless there is nothing to wait for any more."""
+        with self._lock:
+            if holds() or self._error is not None:
+                return None
+            bell = Lock()
+            bell.acquire()
+            self._bells.append(bell)
+            return bell
+
+    def _ring(self) -> None:
+        bells, self._bells = self._bells, []
+        for bell in bells:
+            bell.release()
+
+    # From whoever drives.
+
+    def _written(self, size_bytes: int, place: Place) -> None:
+        with self._lock:
+            self._unanswered -= 1
+            self._unanswered_bytes -= size_bytes
+            self.count += place.messages
+            self.last = last_receipt(place)
+            if self._places is not None:
+                self._places.append(place)
+            if not self._unanswered and self._error is None:
+                self._ship()
+            self._ring()
+
+    def _failed(self, error: BaseException) -> None:
+        with self._lock:
+            self._error = self._error or error
+            self._ring()
+
+
+class Reader(Unshared):
+    """Iterates over messages. Close it, or use it in a `with` statement, to stop before the end.
+
+    Threads may share it: each message is given to one of them.
+    """
+
+    def __init__(self, line: Line, stream: str, ask: Ask[object], timeout_s: float | None) -> None:
+        self.stream = stream
+        self._line = line
+        self._timeout_s = timeout_s
+        self._lock = RLock()  # as a writer's
+        self._changed = Condition(self._lock)
+        self._fetching = RLock()
+        """Held by whoever takes the next portion: what another has begun to give away must not be put aside by it."""
+        self._sink = PortionSink(self._knock)
+        self._messages: Iterator[Message] = iter(())
+        self._size_bytes = 0
+        self._call = line.board.open(lambda number: ask.build(number, int(line.timeout_s * 1e9)), self._sink)
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        for message in self._messages:
+            return message
+        end_s = self._end_s()
+        while not self._fetching.acquire(timeout=NAP_S):
+            pass
+        try:
+            while True:
+                for message in self._messages:  # of a portion that was taken since, or just now
+                    return message
+                if not self._fetch(end_s):
+                    raise StopIteration
+        finally:
+            self._fetching.release()
+
+    def portions(self) -> Iterator[Portion]:
+        """What comes as it came: packs for whoever takes them apart by column. Not to be mixed with iteration."""
+        while (portion := self._take(self._end_s())) is not None:
+            yield portion
+
+    def _end_s(self) -> float | None:
+        """When nothing came for too long, if nothing comes from now on."""
+        return None if self._timeout_s is None else time.monotonic() + self._timeout_s
+
+    def _fetch(self, end_s: float | None) -> bool:
+        """Take the next portion apart; False at the end."""
+        portion = self._take(end_s)
+        if portion is not None:
+            self._messages = iter(messages_of(self.stream, portion))
+        return portion is not None
+
+    def _take(self, end_s: float | None) -> Portion | None:
+        """The next portion; None at the end."""
+        self._line.board.check()
+        self._release()
+        with self._lock:
+            while not self._sink.portions:
+                if self._sink.error is not None:
+                    raise self._sink.error
+                left_s = None if end_s is None else end_s - time.monotonic()
+                if self._sink.ended or (left_s is not None and left_s <= 0):
+                    return None
+                with self._line.engine.attended:
+                    self._changed.wait(nap(left_s))
+            portion = self._sink.portions.popleft()
+        self._size_bytes = len(portion.packs)
+        return portion
+
+    def _release(self) -> None:
+        """What was taken may be sent again."""
+        size_bytes, self._size_bytes = self._size_bytes, 0
+        if size_bytes and not self._sink.ended and self._sink.error is None:
+            self._line.board.submit(TakenWish(self._call, size_bytes))
+
+    def close(self) -> None:
+        self._line.board.cancel(self._call)
+        self._sink.error = self._sink.error or Closed("this reader is closed: read again")
+        self._messages = iter(())
+        self._sink.portions.clear()
+        self._knock()  # whoever waits for more need not
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_call"):
+            self._line.board.cancel(self._call)
+
+    def _knock(self) -> None:
+        with self._lock:
+            self._changed.notify()

@@ -1,0 +1,115 @@
+"""The sequence's calls as data, for both faces: publishing, pages of events, and what a reader does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from chaplain.client.api.calls import Ask
+from chaplain.client.protocol.events import Call
+from chaplain.client.types import validation
+from chaplain.client.types.results import Record
+from chaplain.client_service.messages import Instruct, LookUp
+from chaplain.errors import Missing, Misused
+from chaplain.sequence.messages import client
+from chaplain.sequence.messages.client import Page, PublishRequest, ReadRequest
+from chaplain.sequence.messages.entry import event_hashes
+from chaplain.wire.parcel import Layer
+
+PUBLISH_BYTES_MAX = 2 << 20
+WAIT_S = 10.0
+"""How long a node keeps a reader that has read everything; then the reader asks again."""
+_GRACE_S = 10.0
+_NS = 1_000_000_000
+
+
+class SequenceEvent(Record, frozen=True):
+    """One event under its number."""
+
+    stream: str
+    number: int
+    value: bytes
+    publisher: str
+    hash: bytes
+    """Links it to the one before it."""
+
+
+def check_stream(stream: str) -> str:
+    return validation.name("a stream's name", stream)
+
+
+def check_values(values: Iterable[bytes]) -> list[bytes]:
+    taken = [validation.octets(value) for value in validation.several("events", values)]
+    size = sum(len(value) + 4 for value in taken)
+    if not taken or size > PUBLISH_BYTES_MAX:
+        raise Misused(f"one call publishes 1 event or more, {PUBLISH_BYTES_MAX} bytes at most: publish in parts")
+    return taken
+
+
+def publish(stream: str, values: list[bytes]) -> Ask[int]:
+    body = client.encode(PublishRequest(stream, [len(value) for value in values]))
+    payload = b"".join(values)
+
+    def build(call: int, timeout_ns: int) -> Call:
+        return Call(Instruct(call, Layer.SEQUENCE, body), payload, timeout_ns)
+
+    return Ask(build, lambda answer: client.decode_numbered(answer).first)
+
+
+def look(stream: str, start: int, wait_s: float, history: int) -> Ask[Page]:
+    body = client.encode(ReadRequest(stream, start, max(0, int(wait_s * _NS)), history))
+
+    def build(call: int, timeout_ns: int) -> Call:
+        return Call(LookUp(call, Layer.SEQUENCE, body), b"", timeout_ns)
+
+    return Ask(build, client.decode_page, wait_s + _GRACE_S)
+
+
+class Reading:
+    """Where a reader is: what to ask next, and what of a page it gives."""
+
+    def __init__(self, stream: str, start: int | None, stop: int | None, follow: bool, timeout_s: float | None) -> None:
+        start = None if start is None else validation.number("numbers", start, 1, said="begin at 1")
+        stop = None if stop is None else validation.number("numbers", stop, said="begin at 1")
+        timeout_s = validation.wait_s(timeout_s)
+        self._stream = check_stream(stream)
+        self._next = start or 0
+        self._stop = stop
+        self._follow = follow
+        self._wait_s = WAIT_S if timeout_s is None else timeout_s
+        self._ends_idle = timeout_s is not None
+        self._history = 0
+        self._last: int | None = None
+        """Without follow: the head at the time of the first page."""
+        self.ended = stop is not None and start is not None and stop <= start
+
+    def ask(self) -> Ask[Page]:
+        return look(self._stream, self._next, self._wait_s if self._follow else 0.0, self._history)
+
+    def take(self, page: Page) -> Iterator[SequenceEvent]:
+        self._history = page.history
+        if self._last is None:
+            self._last = page.head
+        for run in page.runs:
+            hashes = event_hashes(run.before, run.first, run.values)
+            for number, (value, hash_) in enumerate(zip(run.values, hashes, strict=True), run.first):
+                if self._is_past(number):
+                    self.ended = True
+                    return
+                if self._next and number != self._next:
+                    raise Missing(f"{self._stream} {self._next} is not in the node's answer: read anew")
+                self._next = number + 1
+                yield SequenceEvent(self._stream, number, value, run.publisher, hash_)
+        if not page.runs:
+            self.ended = not self._follow or self._ends_idle
+        elif self._is_past(self._next):
+            self.ended = True
+
+    def _is_past(self, number: int) -> bool:
+        if self._stop is not None and number >= self._stop:
+            return True
+        return not self._follow and number > (self._last or 0)
+
+
+def shape(event: SequenceEvent, value: Any) -> dict[str, Any]:
+    return {"number": event.number, "value": value, "publisher": event.publisher, "hash": event.hash.hex()}

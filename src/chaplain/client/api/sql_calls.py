@@ -1,0 +1,179 @@
+"""SQL as data: what to ask of a stream's database and how to read the answer. Both faces are made of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from msgspec.structs import replace
+
+from chaplain.client.api.calls import Ask
+from chaplain.client.api.journal_calls import Gathering
+from chaplain.client.protocol.events import TRY_AGAIN, Call
+from chaplain.client.protocol.journal.events import Batch
+from chaplain.client.types import validation
+from chaplain.client.types.journal import Receipt
+from chaplain.client.types.sql import Result, Row, results_of, rows_of
+from chaplain.client_service.messages import LookUp
+from chaplain.errors import Missing, Misused, NotExecutor, Unknown
+from chaplain.executor.messages import AskResults, ClientMessage, Query, ReadThrough, decode_runs, encode
+from chaplain.executor.statement import (
+    SQL_TYPE,
+    STATEMENT_BYTES_MAX,
+    Statement,
+    Value,
+    decode_rows,
+    decode_run,
+    encode_statement,
+)
+from chaplain.wire.parcel import Layer
+
+Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
+Item: TypeAlias = str | tuple[str, Parameters]
+"""A statement, or one with its parameters."""
+ITEM_PARTS_MAX = 2
+_NO_QUORUM = (
+    "a query that shall see all that is agreed asks a majority of the serializers: `chaplain cluster status` shows who"
+    " is down; start them, or read what this node has with local=True (--local)"
+)
+
+
+def statement(sql: str, parameters: Parameters | None) -> bytes:
+    """A statement as it travels; whatever SQL has no word for is refused here."""
+    if not isinstance(sql, str):
+        raise Misused(f"a statement is a str, not {type(sql).__name__}")
+    taken: Any = ()
+    if isinstance(parameters, Mapping):
+        taken = {str(name): _value(value) for name, value in parameters.items()}
+    elif parameters is not None and (isinstance(parameters, str | bytes) or not isinstance(parameters, Iterable)):
+        raise Misused("parameters are a list or a mapping: write [value] for a single one")
+    elif parameters is not None:
+        taken = tuple(map(_value, parameters))
+    try:
+        encoded = encode_statement(Statement(sql, taken))
+    except UnicodeEncodeError as wrong:
+        raise Misused(f"a statement is text that UTF-8 has octets for: {wrong}") from None
+    if len(encoded) > STATEMENT_BYTES_MAX:
+        raise Misused(f"a statement with its parameters has at most {STATEMENT_BYTES_MAX} bytes, not {len(encoded)}")
+    return encoded
+
+
+def _value(value: Any) -> Value:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if value is None or isinstance(value, float | str | bytes):
+        return value
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise Misused(f"a whole number in SQL has 64 bits: {value} does not fit")
+        return value
+    raise Misused(f"SQL knows None, int, float, str and bytes, not {type(value).__name__}")
+
+
+def transaction(stream: str, items: Iterable[Item]) -> Batch:
+    """One request of as many statements."""
+    gathering = Gathering()
+    for item in validation.several("statements", items):
+        gathering.add(_statement_of(item))
+    if not len(gathering):
+        raise Misused("a transaction has at least one statement")
+    return replace(gathering.batch(stream, transaction=True, message_type=SQL_TYPE), check=True)
+
+
+def _statement_of(item: Item) -> bytes:
+    if isinstance(item, str):
+        return statement(item, None)
+    if not isinstance(item, tuple | list) or not 1 <= len(item) <= ITEM_PARTS_MAX:
+        raise Misused(f"an item is a statement, or one with its parameters, not {item!r:.40}")
+    return statement(*item, *[None] * (ITEM_PARTS_MAX - len(item)))
+
+
+def _look(message: ClientMessage, read: Any, payload: bytes = b"", advice: str = TRY_AGAIN) -> Ask[Any]:
+    body = encode(message)
+    return Ask(lambda call, timeout_ns: Call(LookUp(call, Layer.EXECUTOR, body), payload, timeout_ns, advice), read)
+
+
+def results_of_lane(stream: str, receipts: Sequence[Receipt]) -> Ask[dict[int, Result]]:
+    """What became of requests of one lane that have their receipts, by id; of many, perhaps only of the first ones."""
+    lane = receipts[0].client_id
+    assert all(receipt.client_id == lane for receipt in receipts)
+    ids = [receipt.client_message_id for receipt in receipts]
+
+    def read(payload: bytes) -> dict[int, Result]:
+        found = [one for raw in decode_runs(payload) for one in results_of(stream, decode_run(raw))]
+        return {one.client_message_id: one for one in found}
+
+    index = max(receipt.index for receipt in receipts)
+    return _look(AskResults(stream, lane, min(ids), max(ids), index), read)
+
+
+def lost() -> Missing:
+    return Missing("the result was read before, or is not kept any more; the request itself is written")
+
+
+def untold(receipt: Receipt, why: NotExecutor) -> Unknown:
+    """Nobody who may be asked tells the result of what is written; to write it again would be to execute it twice."""
+    said = f"{why}; request {tuple(receipt.id)} is written: execute it with this id at another node for its result"
+    return Unknown(said, receipt.id)
+
+
+def result(stream: str, receipt: Receipt) -> Ask[Result]:
+    """What became of a request that has its receipt."""
+    ask = results_of_lane(stream, [receipt])
+
+    def read(payload: bytes) -> Result:
+        found = ask.read(payload).get(receipt.client_message_id)
+        if found is None:
+            raise lost()
+        return found
+
+    return Ask(ask.build, read)
+
+
+def span(through: Sequence[int] | None, part: Iterable[Result] = ()) -> tuple[int, int, int] | None:
+    """The lane and the ids of it whose results are asked for next, behind those that came; all lanes without `through`.
+
+    None if that was all. What came is not asked for again, for its clearing may be slower than we are.
+    """
+    if through is None:
+        return 0, 0, 0
+    lane, last_id = validation.request_id(through)
+    first_id = 1 + max((one.client_message_id for one in part), default=0)
+    return (lane, first_id, last_id) if first_id <= last_id else None
+
+
+def unread(stream: str, index: int, wanted: tuple[int, int, int]) -> Ask[list[Result]]:
+    """Results of this identity's requests that were not read, the oldest first."""
+
+    def read(payload: bytes) -> list[Result]:
+        return [one for raw in decode_runs(payload) for one in results_of(stream, decode_run(raw))]
+
+    return _look(AskResults(stream, *wanted, index), read)
+
+
+def read_through(stream: str, results: Iterable[Result]) -> Ask[None]:
+    """These need not be kept."""
+    through: dict[int, int] = {}
+    for one in results:
+        through[one.client_id] = max(one.client_message_id, through.get(one.client_id, 0))
+    body = encode(ReadThrough(stream, tuple(through.items())))
+
+    def build(call: int, timeout_ns: int) -> Call:
+        return Call(LookUp(call, Layer.EXECUTOR, body), b"", timeout_ns)
+
+    return Ask(build, lambda payload: None)
+
+
+def check_executed(stream: str) -> Ask[None]:
+    """Fails if nobody would execute a statement: asked before one is written."""
+    return read_through(stream, ())
+
+
+def query(stream: str, sql: str, parameters: Parameters | None, index: int, local: bool) -> Ask[list[Row]]:
+    def read(payload: bytes) -> list[Row]:
+        rows = decode_rows(payload)
+        return rows_of(rows.columns, rows.rows)
+
+    return _look(Query(stream, index, not local), read, statement(sql, parameters), TRY_AGAIN if local else _NO_QUORUM)

@@ -1,0 +1,1 @@
+"""How a client finds its cluster and its identity."""

@@ -1,0 +1,1 @@
+"""Threads, event loops and sockets around the client's cores."""

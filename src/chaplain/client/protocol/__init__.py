@@ -1,0 +1,1 @@
+"""The client's state machines, without input or output."""

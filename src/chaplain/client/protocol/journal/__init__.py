@@ -1,0 +1,1 @@
+"""The client's side of the journal: writing, reading, retrying and resolving."""

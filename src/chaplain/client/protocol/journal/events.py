@@ -1,0 +1,195 @@
+"""What passes between the program and the client's journal, and between that and the sessions.
+
+Each wish has the number of a call; it ends in exactly one of `Written`, `Returned`, `Raised`, or is cancelled. A read
+also gives any number of `Portion`s before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from chaplain.client.protocol.call_events import Cancelled, Raised, Returned
+from chaplain.core import Drained, Frozen, Report, Stopping, Woken
+from chaplain.journal.messages.client import (
+    AskPaid,
+    AskProof,
+    ClientMessage,
+    ListClients,
+    ListNodes,
+    ListStreams,
+    NodeMessage,
+    WrapSecret,
+)
+from chaplain.journal.messages.config import ConfigMessage
+
+
+class Batch(Frozen, frozen=True):
+    """Requests of one caller for one stream, in order."""
+
+    stream: str
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[bytes | None] | None = None
+    transaction: bool = False
+    """All messages are one request; else each is its own."""
+    size_bytes: int = 0
+    """Of values, keys and headers together."""
+    message_type: int = 0
+    """What the values are: data, unless an executor says otherwise."""
+    check: bool = False
+    """One request, whose caller would rather hear at once that it fails than have it ordered."""
+
+    @property
+    def requests(self) -> int:
+        return 1 if self.transaction else len(self.values)
+
+
+# Wishes.
+
+
+class WriteWish(Frozen, frozen=True):
+    call: int
+    batch: Batch
+    timeout_ns: int
+    group: int = 0
+    """Wishes of one group, other than 0, are written in order up to the first that is refused, and none after it."""
+
+
+class ReadWish(Frozen, frozen=True):
+    call: int
+    stream: str
+    start: int
+    stop: int | None
+    follow: bool
+    timeout_ns: int
+    """How long nothing may come while there is something to come."""
+
+
+class TakenWish(Frozen, frozen=True):
+    """So many octets of a read were used up."""
+
+    call: int
+    size_bytes: int
+
+
+class ResolveWish(Frozen, frozen=True):
+    """What became of this request? `Returned` if it never was and never will be written, else `Written`."""
+
+    call: int
+    client_id: int
+    request: int
+    timeout_ns: int
+
+
+class RetryWish(Frozen, frozen=True):
+    """Write this request unless that one is written, or was written since in another one's place: then its place."""
+
+    call: int
+    batch: Batch
+    client_id: int
+    request: int
+    timeout_ns: int
+
+
+class AskWish(Frozen, frozen=True):
+    call: int
+    question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret | AskPaid
+    """Its number is given when it is asked."""
+    timeout_ns: int
+    payload: bytes = b""
+
+
+class PetitionWish(Frozen, frozen=True):
+    call: int
+    message: ConfigMessage
+    timeout_ns: int
+
+
+Wish: TypeAlias = WriteWish | RetryWish | ReadWish | ResolveWish | AskWish | PetitionWish
+
+
+# Sessions.
+
+
+class SessionUp(Frozen, frozen=True):
+    instance: bytes
+
+
+class SessionDown(Frozen, frozen=True):
+    instance: bytes
+    reason: str
+
+
+class SessionHurt(Frozen, frozen=True):
+    """Something that was sent on this session, or for us, was lost."""
+
+    instance: bytes
+
+
+class Barred(Frozen, frozen=True):
+    """No node lets us in, and none will."""
+
+    reason: str
+
+
+class Spoke(Frozen, frozen=True):
+    """A node said something about the journal."""
+
+    instance: bytes
+    message: NodeMessage
+    payload: bytes
+
+
+JournalInput: TypeAlias = (
+    Wish | TakenWish | Cancelled | SessionUp | SessionDown | SessionHurt | Barred | Spoke | Woken | Drained | Stopping
+)
+
+
+# Effects.
+
+
+class Utter(Frozen, frozen=True):
+    """Say this to the journal at the other end of the session."""
+
+    instance: bytes
+    message: ClientMessage
+    payload: bytes = b""
+
+
+class Place(Frozen, frozen=True):
+    """Requests of one caller that lie one after the other."""
+
+    client_id: int
+    first_id: int
+    requests: int
+    stream: str
+    base_offset: int
+    messages: int
+    index: int = 0
+    regime: int = 0
+    timestamp_ns: int = 0
+    hash: bytes = b""
+
+
+class Written(Frozen, frozen=True):
+    call: int
+    place: Place
+
+
+class Portion(Frozen, frozen=True):
+    """Packs of a stream; only offsets from `start` up to, not with, `stop` are to be given."""
+
+    call: int
+    start: int
+    stop: int
+    first_offset: int
+    index: int
+    regime: int
+    timestamp_ns: int
+    ingest_node: int
+    packs: bytes
+
+
+JournalOutcome: TypeAlias = Written | Portion
+JournalEffect: TypeAlias = Utter | Written | Portion | Returned | Raised | Report

@@ -1,0 +1,29 @@
+"""Who signs what a program writes."""
+
+from __future__ import annotations
+
+from chaplain.core import Frozen
+from chaplain.journal.messages.signing import SignatureType, seal_pack, sign_pack
+from chaplain.link.auth.identity import Identity
+
+
+class Signer(Frozen, frozen=True):
+    """Who signs, for which cluster, and how. `repr` shows no secret."""
+
+    identity: Identity
+    cluster: str
+    secret: bytes = b""
+    """Of an HMAC; without one, packs are signed with Ed25519."""
+
+    def __repr__(self) -> str:
+        return f"Signer({self.identity!r}, {self.cluster!r})"
+
+    @property
+    def type(self) -> SignatureType:
+        return SignatureType.HMAC_SHA256 if self.secret else SignatureType.ED25519
+
+    def sign(self, raw: bytes, stream: str) -> bytes:
+        """The pack with its slot filled."""
+        if self.secret:
+            return seal_pack(raw, self.cluster, stream, self.secret)
+        return sign_pack(raw, self.cluster, stream, self.identity)

@@ -1,0 +1,86 @@
+"""The receipts of what was written together: one a message, made when somebody looks at it, for most are never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import overload
+
+from chaplain.client.protocol.journal.events import Place
+from chaplain.client.types.journal import PLACE_UNKNOWN, Receipt
+
+
+class Receipts(Sequence[Receipt]):
+    """Like a list of them, and equal to one, but never changed: what is added to it makes a list."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def __len__(self) -> int:
+        return self._place.messages
+
+    def __iter__(self) -> Iterator[Receipt]:
+        return iter(self._some(range(len(self))))
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if isinstance(index, slice):
+            return self._some(range(len(self))[index])
+        return _one(self._place, range(len(self))[index])
+
+    def _some(self, numbers: range) -> list[Receipt]:
+        """The receipts of these messages, counted from 0; what they share is looked up once."""
+        place, count = self._place, len(numbers)
+        unknown, together = place.base_offset == PLACE_UNKNOWN, place.requests == 1
+        offsets = repeat(PLACE_UNKNOWN, count) if unknown else _shifted(numbers, place.base_offset)
+        ids = repeat(place.first_id, count) if together else _shifted(numbers, place.first_id)
+        stream, regime, index, timestamp_ns = place.stream, place.regime, place.index, place.timestamp_ns
+        hash_, client_id = place.hash, place.client_id
+        return [
+            Receipt(stream, offset, regime, index, timestamp_ns, hash_, client_id, message_id)
+            for offset, message_id in zip(offsets, ids, strict=True)
+        ]
+
+    def __add__(self, other: Iterable[Receipt]) -> list[Receipt]:
+        return [*self, *other]
+
+    def __radd__(self, other: Iterable[Receipt]) -> list[Receipt]:
+        return [*other, *self]
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Receipts):
+            return self._place == other._place
+        return [*self] == other
+
+    __hash__ = None  # type: ignore[assignment]  # like a list
+
+    def __repr__(self) -> str:
+        return repr([*self])
+
+
+def last_receipt(place: Place) -> Receipt:
+    """Of the last message there; a single one needs no more."""
+    return _one(place, place.messages - 1)
+
+
+def _one(place: Place, number: int) -> Receipt:
+    """What `_some` gives for this message alone, without the ranges."""
+    return Receipt(
+        place.stream,
+        PLACE_UNKNOWN if place.base_offset == PLACE_UNKNOWN else place.base_offset + number,
+        place.regime,
+        place.index,
+        place.timestamp_ns,
+        place.hash,
+        place.client_id,
+        place.first_id if place.requests == 1 else place.first_id + number,
+    )
+
+
+def _shifted(numbers: range, by: int) -> range:
+    return range(numbers.start + by, numbers.stop + by, numbers.step)

@@ -1,0 +1,57 @@
+"""The journal as an executor sees it: who there is, how far the order is, and where the log has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chaplain.journal.core import JournalCore
+from chaplain.journal.model.cluster_config import Assembly
+from chaplain.journal.model.records import Client
+from chaplain.journal.snapshots.checkpoint import Base
+
+
+class NodesJournal:
+    """The `JournalView` of a node that has both."""
+
+    def __init__(self, journal: JournalCore) -> None:
+        self._journal = journal
+
+    @property
+    def clients(self) -> Mapping[bytes, Client]:
+        return self._journal.execution.state.clients
+
+    @property
+    def assembly(self) -> Assembly:
+        return self._journal.execution.assembly
+
+    @property
+    def lanes(self) -> Mapping[int, object]:
+        return self._journal.execution.state.lanes
+
+    @property
+    def reach(self) -> int | None:
+        return self._journal.serializer.reach
+
+    def fingerprints(self) -> Mapping[int, bytes]:
+        return self._journal.milestones.at(self._journal.execution.settled)
+
+    @property
+    def first(self) -> int:
+        return self._journal.serializer.bench.log.places.first
+
+    def first_offset(self, stream: str, /) -> int:
+        return self._journal.first_offset(stream)
+
+    @property
+    def keep_through(self) -> int:
+        return self._journal.covering.archive.drops_through
+
+    def held_bytes(self, now_ns: int, index: int, /) -> int:
+        return self._journal.covering.archive.held_bytes(now_ns, index)
+
+    @property
+    def base(self) -> Base:
+        return self._journal.base
+
+    def locate(self, index: int, bytes_max: int, /) -> tuple[int, int] | None:
+        return self._journal.serializer.span(index, bytes_max)

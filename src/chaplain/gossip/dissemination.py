@@ -1,0 +1,206 @@
+"""How messages travel: to whom, how often, and which came before.
+
+`Voice` holds the sessions and turns bodies into whispers. With few members a message goes to all sessions (flooding,
+as gossip.txt has it); with more than `flood_max` to `fanout` of them chosen by chance, and whoever it missed
+finds out from somebody's HAVE and pulls it. A message for one node goes straight to it if there is a session; to the
+two sessions nearest to it on the ring if it is a member; to all otherwise.
+
+Refuses to know what messages mean. Everything said in one step is collected in `out`, in order.
+
+Invariants:
+- a message is passed on at most once, at most `hops_max` times from its origin, and only with its origin's signature;
+- bytes said per second stay within the budget, with one second's worth of reserve for membership.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from chaplain.core import Report
+from chaplain.gossip import codec
+from chaplain.gossip.codec import Action, Body, Have, Leave, Message, Type, Want
+from chaplain.gossip.events import ALL, EventId, GossipEffect
+from chaplain.gossip.member_record import Signer, Verify
+from chaplain.gossip.members import Members
+from chaplain.gossip.seen import Recent, Seen
+from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.mesh.events import Whisper
+from chaplain.wire import parcel as parcels
+from chaplain.wire.parcel import Layer, Parcel
+
+OFFER_MAX = 128
+_RING = 1 << 32
+
+
+class Voice:
+    def __init__(
+        self, signer: Signer, check: Verify, settings: GossipSettings, rng: random.Random, members: Members
+    ) -> None:
+        self.signer = signer
+        self.check = check
+        self.settings = settings
+        self.rng = rng
+        self.members = members
+        self.epoch = 1
+        """Names this run in message ids: above that of every run before."""
+        self.sessions: dict[int, bytes] = {}
+        """Identifier to instance, of every node that we can talk to."""
+        self.out: list[GossipEffect] = []
+        self.counts: Counter[str] = Counter()
+        self.now_ns = 0
+        self.seen = Seen(settings, members.is_present)
+        self._recent = Recent(settings)
+        self._counter = 0
+        self._allowance_bytes = settings.bytes_per_second_max
+        self._allowed_ns = 0
+
+    @property
+    def identifier(self) -> int:
+        return self.signer.identifier
+
+    def report(self, event: str, identifier: int = 0, **detail: str | int) -> None:
+        self.counts[event] += 1
+        self.out.append(Report(event, f"{identifier:08x}" if identifier else "", detail))
+
+    def say(self, identifier: int, body: Body, *, urgent: bool = True) -> bool:
+        """Tell one node; false if there is no session or no allowance."""
+        return self._whisper((identifier,), codec.encode(body), urgent=urgent) == 1
+
+    def fire(
+        self,
+        message_type: Type,
+        content: bytes,
+        *,
+        action: Action = Action.NONE,
+        target: int = ALL,
+        urgent: bool = True,
+    ) -> Message:
+        """Sign a message of our own and send it on its way."""
+        message = codec.sign_message(self.signer, self._next_id(), message_type, content, action=action, target=target)
+        self._launch(message, target, urgent=urgent)
+        return message
+
+    def fire_leave(self, subject: int, incarnation: int) -> Leave:
+        leave = codec.sign_leave(self.signer, self._next_id(), subject, incarnation)
+        self._launch(leave, ALL, urgent=True)
+        return leave
+
+    def accept(self, body: Message | Leave, sender: int) -> bool:
+        """Is this message new, genuine, and within its hops? Then it is remembered and true."""
+        if body.id.origin == self.identifier or not self.seen.is_fresh(body.id):
+            self.counts["duplicates"] += 1
+            return False
+        if body.key in self.members.expelled:
+            self.counts["expelled_refused"] += 1
+            return False
+        if body.hops > self.settings.hops_max:
+            self.counts["hops_exceeded"] += 1
+            return False
+        record = self.members.get(body.id.origin)
+        if record is not None and record.card.key != body.key:
+            self.report("key_conflict", sender, origin=body.id.origin)
+            return False
+        if not codec.is_genuine(body, self.check):
+            self.report("message_forged", sender, origin=body.id.origin)
+            return False
+        self.seen.note(body.id, len(self.members))
+        return True
+
+    def pass_on(self, body: Message | Leave, sender: int) -> None:
+        """Forward somebody's message, one hop older."""
+        target = body.target if isinstance(body, Message) else ALL
+        if target == self.identifier:
+            return
+        aged = _one_hop_older(body)
+        encoded = codec.encode(aged)
+        if _is_kept(body):
+            self._recent.add(body.id, encoded, self.now_ns)
+        urgent = isinstance(body, Leave) or body.type not in (Type.USER, Type.QUERY, Type.ANSWER)
+        self._whisper(self._towards(target, (sender, body.id.origin)), encoded, urgent=urgent)
+
+    def offer(self) -> None:
+        """Tell one peer by chance what we have seen lately."""
+        ids = self._recent.newest(OFFER_MAX, self.now_ns)
+        if ids and self.sessions:
+            self.say(self.rng.choice(list(self.sessions)), Have(ids), urgent=False)
+
+    def on_have(self, sender: int, have: Have) -> None:
+        lacking = tuple(
+            event_id for event_id in have.ids if event_id.origin != self.identifier and self.seen.is_fresh(event_id)
+        )
+        if lacking:
+            self.say(sender, Want(lacking), urgent=False)
+
+    def on_want(self, sender: int, want: Want) -> None:
+        for event_id in want.ids:
+            body = self._recent.get(event_id)
+            if body is not None:
+                self.counts["repaired"] += self._whisper((sender,), body, urgent=False)
+
+    def _next_id(self) -> EventId:
+        self._counter += 1
+        return EventId(self.identifier, self.epoch, self._counter)
+
+    def _launch(self, body: Message | Leave, target: int, *, urgent: bool) -> None:
+        encoded = codec.encode(body)
+        self.counts["fired"] += 1
+        if _is_kept(body):
+            self._recent.add(body.id, encoded, self.now_ns)
+        if target != self.identifier:
+            self._whisper(self._towards(target, ()), encoded, urgent=urgent)
+
+    def _towards(self, target: int, exclude: tuple[int, ...]) -> list[int]:
+        if target != ALL and target in self.sessions:
+            return [target]
+        others = [identifier for identifier in self.sessions if identifier not in exclude]
+        if target != ALL and self.members.is_present(target):
+            return sorted(others, key=lambda identifier: _ring_distance(identifier, target))[:2]
+        if len(self.members) <= self.settings.flood_max or len(others) <= self.settings.fanout:
+            return others
+        return self.rng.sample(others, self.settings.fanout)
+
+    def _whisper(self, identifiers: tuple[int, ...] | list[int], body: bytes, *, urgent: bool) -> int:
+        content = parcels.encode(Parcel(self.identifier, Layer.GOSSIP, body))
+        told = 0
+        for identifier in identifiers:
+            instance = self.sessions.get(identifier)
+            if instance is None or not self._allow(len(content), urgent=urgent):
+                continue
+            self.out.append(Whisper(instance, content, urgent))
+            told += 1
+        self.counts["whispers"] += told
+        self.counts["bytes"] += told * len(content)
+        return told
+
+    def _allow(self, size_bytes: int, *, urgent: bool) -> bool:
+        rate = self.settings.bytes_per_second_max
+        earned = (self.now_ns - self._allowed_ns) * rate // SECOND_NS
+        if earned > 0:
+            self._allowance_bytes = min(rate, self._allowance_bytes + earned)
+            self._allowed_ns = self.now_ns
+        if self._allowance_bytes - size_bytes < (-rate if urgent else 0):
+            self.counts["over_budget"] += 1
+            return False
+        self._allowance_bytes -= size_bytes
+        return True
+
+
+def _is_kept(body: Message | Leave) -> bool:
+    """Whether others may be brought this later. A rotation asks again by itself, and a node that restarts after it
+    must not be told to install a key that was retired meanwhile.
+    """
+    return isinstance(body, Leave) or (body.target == ALL and body.type != Type.KEY)
+
+
+def _one_hop_older(body: Message | Leave) -> Message | Leave:
+    hops = min(255, body.hops + 1)
+    if isinstance(body, Leave):
+        return Leave(hops, body.id, body.key, body.subject, body.incarnation, body.signature)
+    return Message(
+        hops, body.id, body.key, body.target, body.type, body.action, body.content, body.signed, body.signature
+    )
+
+
+def _ring_distance(one: int, other: int) -> int:
+    return min((one - other) % _RING, (other - one) % _RING)

@@ -1,0 +1,90 @@
+"""A member's card: what its owner says of itself, signed by the owner, carried by anybody.
+
+    identifier 4 | key 32 | incarnation 8 | major 1 | minor 1 | uri string | signature 64
+
+The identifier is the first four octets of SHA-256 of the key, so a card proves its own name. What a card cannot prove
+is that it is the newest; that is what the incarnation is for, and only the owner can raise it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from chaplain.core import Frozen
+from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES, identifier_of
+from chaplain.wire.primitives import Cursor, put_number, put_string
+
+INCARNATION_MAX = (1 << 64) - 1
+VERSION = (1, 0)
+"""Major and minor of the gossip protocol. Nodes of one major talk; see docs/protocol/gossip.md."""
+
+_LABEL = b"gossip card"
+
+Verify: TypeAlias = Callable[[bytes, bytes, bytes, bytes], bool]
+"""Whether (key, label, message, signature) belong together: `link.identity.verify`, or a cheap one in simulations."""
+
+
+class Signer(Protocol):
+    """Who this node is: all that gossip needs of an identity."""
+
+    @property
+    def identifier(self) -> int: ...
+
+    @property
+    def key(self) -> bytes: ...
+
+    def sign(self, label: bytes, message: bytes, /) -> bytes: ...
+
+
+class Card(Frozen, frozen=True):
+    identifier: int
+    key: bytes
+    incarnation: int
+    version: tuple[int, int]
+    uri: str
+    signature: bytes
+
+
+def make(signer: Signer, uri: str, incarnation: int) -> Card:
+    assert 0 < incarnation <= INCARNATION_MAX
+    unsigned = Card(signer.identifier, signer.key, incarnation, VERSION, uri, b"")
+    signature = signer.sign(_LABEL, _fields(unsigned))
+    return Card(signer.identifier, signer.key, incarnation, VERSION, uri, signature)
+
+
+def is_genuine(card: Card, check: Verify) -> bool:
+    """Does the key own both the identifier and the signature?"""
+    return (
+        card.identifier != 0
+        and card.identifier == identifier_of(card.key)
+        and check(card.key, _LABEL, _fields(card), card.signature)
+    )
+
+
+def encode(card: Card) -> bytes:
+    return _fields(card) + card.signature
+
+
+def take(cursor: Cursor) -> Card:
+    """Read one card off the cursor; `Malformed` if it is none. Says nothing of whether it is genuine."""
+    return Card(
+        identifier=cursor.number(4, "card identifier"),
+        key=cursor.take(KEY_BYTES, "card key"),
+        incarnation=cursor.number(8, "card incarnation"),
+        version=(cursor.number(1, "card major"), cursor.number(1, "card minor")),
+        uri=cursor.string("card uri"),
+        signature=cursor.take(SIGNATURE_BYTES, "card signature"),
+    )
+
+
+def _fields(card: Card) -> bytes:
+    return b"".join(
+        (
+            put_number(card.identifier, 4),
+            card.key,
+            put_number(card.incarnation, 8),
+            bytes(card.version),
+            put_string(card.uri),
+        )
+    )

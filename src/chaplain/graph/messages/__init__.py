@@ -1,0 +1,1 @@
+"""The graph's messages, between nodes and with clients."""

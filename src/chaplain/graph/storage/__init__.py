@@ -1,0 +1,1 @@
+"""The graph on disk: its log, its recovery, and what is pruned."""

@@ -1,0 +1,54 @@
+"""The assembly as plain data for people and programs: nodes, roles, serializers, and the changes with their stages."""
+
+from __future__ import annotations
+
+from chaplain.journal.messages.membership import EntryType, Refusal, Stage
+from chaplain.journal.model.cluster_config import Assembly, Change, Placed
+
+
+def of_assembly(assembly: Assembly) -> dict[str, object]:
+    return {
+        "nodes": [_node(assembly, placed) for placed in assembly.nodes],
+        "serializers": list(assembly.serializers),
+        "changes": [of_change(change) for change in assembly.changes],
+    }
+
+
+def _node(assembly: Assembly, placed: Placed) -> dict[str, object]:
+    return {
+        "id": placed.node,
+        "uri": placed.uri,
+        "key": placed.key.hex(),
+        "roles": roles_of(assembly, placed.node),
+        "member": assembly.has(placed),
+    }
+
+
+def roles_of(assembly: Assembly, node: int) -> list[str]:
+    placed = assembly.node(node)
+    if placed is None:
+        return []
+    serializes = ["serializer"] if node in assembly.serializers else []
+    return sorted([*placed.roles, *serializes], key=("ingest", "serializer", "executor", "config").index)
+
+
+def of_change(change: Change) -> dict[str, object]:
+    return {
+        "id": change.id.hex(),
+        "change": EntryType(change.entry_type).name.lower(),
+        "nodes": list(change.nodes),
+        "stage": Stage(change.stage).name.lower(),
+        "open": change.open,
+        "index": change.since,
+        "why": _why(change),
+    }
+
+
+def _why(change: Change) -> str:
+    match change.reason:
+        case Refusal.SAME_SET:
+            return "the new set is the same as the old one"
+        case Refusal.TIMED_OUT:
+            return f"node {change.about} did not answer, or did not catch up, in time"
+        case _:
+            return ""

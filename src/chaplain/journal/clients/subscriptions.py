@@ -1,0 +1,345 @@
+"""Serves streams to clients: agreed messages only, by offset, as fast as the client grants credit.
+
+What is old comes from the log, in spans of positions that the host reads; what has just been executed goes out from
+memory to those who are at the end. Decides what is sent to whom and when. Refuses to know who may read: it is told.
+
+Invariants: what a client gets of a stream is contiguous, in order, and agreed; a read has one span on its way at most;
+more than its credit is overrun by one chunk at most. A message costs only those who read a stream that it wrote to.
+
+The spans on their way are bounded for each identity, so that one with many reads takes no more of the node's time than
+one with few.
+
+Bounds: the reads of a session, of an identity and of all clients; at each, one more is refused as busy. A read has at
+most its window of credit, whatever its client grants: the windows of an identity, and those of all clients, share a
+budget.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+import msgspec
+
+from chaplain.errors import Malformed
+from chaplain.journal.consensus.events import Damaged, ReadLog
+from chaplain.journal.events import ToClient
+from chaplain.journal.messages.client import EARLIEST, LATEST, Chunk, Ended, Failed, Grant, Read
+from chaplain.journal.messages.cluster import Body
+from chaplain.journal.model.records import Moment
+from chaplain.journal.model.results import Executed
+from chaplain.journal.settings import JournalSettings
+from chaplain.journal.snapshots.retention import NOBODY
+from chaplain.journal.storage.records import Grouper, body_of, is_message
+from chaplain.segment.record import Kind, Record
+
+DROPPED = "dropped"
+READ_WINDOW_BYTES_MIN = 64 * 1024
+"""The window of a read if there are very many."""
+ReadingEffect: TypeAlias = ReadLog | ToClient | Damaged
+Locate: TypeAlias = Callable[[int, int], tuple[int, int] | None]
+"""Positions of the log that hold messages from an index on, in about so many octets; None if they are not on disk."""
+
+
+class StreamIndex:
+    """Which cluster messages wrote to each stream, and from which offset on."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[str, array[int]] = {}
+        self._indexes: dict[str, array[int]] = {}
+        self._nexts: dict[str, int] = {}
+        self.names: list[str] = []
+        """Of all streams, sorted: a list of them can be given page by page."""
+        self.messages = 0
+        """In all streams together."""
+
+    def begin(self, nexts: Mapping[str, int]) -> None:
+        """What a checkpoint covers: streams go on from there, if the log has nothing older of them."""
+        self._nexts = dict(nexts)
+        self.names = sorted(nexts)
+        self.messages = sum(nexts.values())
+
+    def forget(self, first: int) -> None:
+        """Messages before this one were dropped."""
+        for stream, indexes in self._indexes.items():
+            gone = bisect_left(indexes, first)
+            del indexes[:gone], self._firsts[stream][:gone]
+
+    def put_back(self, earlier: Sequence[Executed]) -> None:
+        """These, in their order, are before everything else that is here."""
+        before = StreamIndex()
+        for executed in earlier:
+            before.add(executed)
+        for stream, firsts in before._firsts.items():
+            self._firsts[stream] = firsts + self._firsts.get(stream, array("Q"))
+            self._indexes[stream] = before._indexes[stream] + self._indexes.get(stream, array("Q"))
+
+    def first_offset(self, stream: str) -> int:
+        """The first that can be read; the next one, if there is none."""
+        firsts = self._firsts.get(stream)
+        return firsts[0] if firsts else self.next_offset(stream)
+
+    def add(self, executed: Executed) -> None:
+        for written in executed.verdict.streams:
+            self._firsts.setdefault(written.stream, array("Q")).append(written.first_offset)
+            self._indexes.setdefault(written.stream, array("Q")).append(executed.moment.index)
+            self._advance(written.stream, written.first_offset + written.count)
+
+    def _advance(self, stream: str, next_offset: int) -> None:
+        before = self._nexts.get(stream)
+        if before is None:
+            insort(self.names, stream)
+        elif next_offset <= before:
+            return
+        self._nexts[stream] = next_offset
+        self.messages += next_offset - (before or 0)
+
+    def next_offset(self, stream: str) -> int:
+        return self._nexts.get(stream, 0)
+
+    def find(self, stream: str, offset: int) -> int:
+        """The cluster message that wrote this offset, which must have been written and not dropped."""
+        assert self.first_offset(stream) <= offset < self.next_offset(stream)
+        return self._indexes[stream][bisect_right(self._firsts[stream], offset) - 1]
+
+
+class _Reader(msgspec.Struct):
+    instance: bytes
+    owner: bytes
+    """The identity whose session it is."""
+    call: int
+    stream: str
+    next_offset: int
+    end_offset: int | None
+    follow: bool
+    credit_bytes: int
+    reading: bool = False
+    """A span of the log is on its way."""
+
+    @property
+    def done(self) -> bool:
+        return self.end_offset is not None and self.next_offset >= self.end_offset
+
+
+_Key = tuple[bytes, int]
+
+
+class Reading:
+    def __init__(self, settings: JournalSettings, index: StreamIndex, locate: Locate) -> None:
+        self._settings = settings
+        self._index = index
+        self._locate = locate
+        self._readers: dict[_Key, _Reader] = {}
+        self._by_stream: dict[str, dict[_Key, _Reader]] = {}
+        self._by_instance: dict[bytes, dict[_Key, _Reader]] = {}
+        self._by_owner: Counter[bytes] = Counter()
+        """How many reads each identity has."""
+        self._unwritten: dict[_Key, _Reader] = {}
+        """Those whose next message is agreed and not yet on this disk."""
+        self._reads: dict[int, tuple[_Key, int, bytes]] = {}
+        """Spans on their way: who wants them, from which index, and the identity."""
+        self._spans: Counter[bytes] = Counter()
+        """How many spans are on their way for each identity."""
+        self._queued: dict[bytes, dict[_Key, _Reader]] = {}
+        """Of each identity that has as many spans on their way as it may: those of its reads that want one, too."""
+        self._token = 0
+        self.lacks: Callable[[], bool] = lambda: False
+        """Whether what is before the first offset here is on its way from others."""
+        self.effects: list[ReadingEffect] = []
+
+    def begin(self, instance: bytes, owner: bytes, read: Read) -> None:
+        """Serve this read of a session of the identity `owner`."""
+        if (instance, read.call) in self._readers or self._is_full(instance, owner):
+            failed = Failed(read.call, "busy", "this call is in use, or too many reads are open: end one first")
+            self.effects.append(ToClient(instance, failed))
+            return
+        offset = self._place(read)
+        reader = _Reader(instance, owner, read.call, read.stream, offset, read.end_offset, read.follow, 0)
+        self._add(reader)
+        self._give_credit(reader, read.credit_bytes)
+        self._pump(reader)
+
+    def _is_full(self, instance: bytes, owner: bytes) -> bool:
+        settings = self._settings
+        return (
+            len(self._by_instance.get(instance, ())) >= settings.reads_per_client_max
+            or self._by_owner[owner] >= settings.reads_per_identity_max
+            or len(self._readers) >= settings.reads_max
+        )
+
+    def _add(self, reader: _Reader) -> None:
+        key = (reader.instance, reader.call)
+        self._readers[key] = reader
+        self._by_stream.setdefault(reader.stream, {})[key] = reader
+        self._by_instance.setdefault(reader.instance, {})[key] = reader
+        self._by_owner[reader.owner] += 1
+
+    def _remove(self, key: _Key) -> None:
+        reader = self._readers.pop(key, None)
+        if reader is None:
+            return
+        self._unwritten.pop(key, None)
+        self._queued.get(reader.owner, {}).pop(key, None)
+        del self._by_stream[reader.stream][key]
+        if not self._by_stream[reader.stream]:
+            del self._by_stream[reader.stream]
+        del self._by_instance[reader.instance][key]
+        if not self._by_instance[reader.instance]:
+            del self._by_instance[reader.instance]
+        self._by_owner[reader.owner] -= 1
+        if not self._by_owner[reader.owner]:
+            del self._by_owner[reader.owner]
+
+    def _give_credit(self, reader: _Reader, size_bytes: int) -> None:
+        """No more than the reader's window: what is sent and not taken waits in this node's memory."""
+        settings, mine = self._settings, self._by_owner[reader.owner]
+        shares = settings.read_identity_bytes_max // mine, settings.read_bytes_in_all_max // len(self._readers)
+        window_bytes = max(READ_WINDOW_BYTES_MIN, min(settings.read_window_bytes, *shares))
+        reader.credit_bytes = min(reader.credit_bytes + max(0, size_bytes), window_bytes)
+
+    def _place(self, read: Read) -> int:
+        if read.offset == EARLIEST:
+            return self._index.first_offset(read.stream)
+        return self._index.next_offset(read.stream) if read.offset == LATEST else read.offset
+
+    def first_needed(self) -> int:
+        """The first message that a reader has still to get."""
+        index, first = self._index, NOBODY
+        for reader in self._readers.values():
+            offset = max(reader.next_offset, index.first_offset(reader.stream))
+            if offset < index.next_offset(reader.stream):
+                first = min(first, index.find(reader.stream, offset))
+        return first
+
+    def grant(self, instance: bytes, grant: Grant) -> None:
+        reader = self._readers.get((instance, grant.call))
+        if reader is not None:
+            self._give_credit(reader, grant.credit_bytes)
+            self._pump(reader)
+
+    def stop(self, instance: bytes, call: int) -> None:
+        self._remove((instance, call))
+
+    def left(self, instance: bytes) -> None:
+        for key in list(self._by_instance.get(instance, ())):
+            self._remove(key)
+
+    def forbid(self, allowed: Callable[[bytes, str], bool]) -> None:
+        """Rights have changed: end what is not allowed any more."""
+        for reader in list(self._readers.values()):
+            if not allowed(reader.instance, reader.stream):
+                self._end(reader, "no_right", "this client may no longer read this stream")
+
+    def executed(self, executed: Executed) -> None:
+        """Those who wait at the end of a stream get what is new from memory."""
+        for written in executed.verdict.streams:
+            readers = [one for one in self._by_stream.get(written.stream, {}).values() if not one.reading]
+            if readers:
+                batches = [record for record in executed.batches if record.stream == written.stream]
+                for reader in readers:
+                    self._give(reader, executed.moment, batches)
+
+    def resume(self) -> None:
+        """More of the log may be on disk now."""
+        unwritten, self._unwritten = self._unwritten, {}
+        for reader in unwritten.values():
+            self._pump(reader)
+
+    def read(self, token: int, records: Sequence[Record]) -> bool:
+        """The host has read a span; False if it was not for us."""
+        key, index, owner = self._reads.pop(token, ((b"", 0), 0, b""))
+        if index:
+            self._end_span(owner)
+        reader = self._readers.get(key)
+        if reader is None:
+            return index > 0
+        reader.reading = False
+        before = reader.next_offset
+        for body, message in whole_messages(records, index):
+            self._give(reader, Moment(body.index, body.regime, body.timestamp_ns, message[0].chain_hash), message)
+        if reader.next_offset == before and key in self._readers and reader.credit_bytes > 0:
+            self.effects.append(Damaged(index))
+            self._end(reader, "damaged", "this node's log is damaged here, and being mended: read from another node")
+            return True
+        self._pump(reader)
+        return True
+
+    # One reader.
+
+    def _pump(self, reader: _Reader) -> None:
+        """Ask for the next span of the log, if there is something to send and credit for it."""
+        if reader.reading or (reader.instance, reader.call) not in self._readers:
+            return
+        if reader.done or (not reader.follow and reader.next_offset >= self._index.next_offset(reader.stream)):
+            self._end(reader, "end", "")
+            return
+        if reader.credit_bytes <= 0 or reader.next_offset >= self._index.next_offset(reader.stream):
+            return
+        first = self._index.first_offset(reader.stream)
+        if reader.next_offset < first and self.lacks():
+            self._end(reader, "damaged", "this node is fetching what is here from others: read from another node")
+            return
+        if reader.next_offset < first:
+            why = f"offset {reader.next_offset} was dropped: the first one kept is {first}"
+            reader.next_offset = first
+            self._end(reader, DROPPED, why)
+            return
+        index = self._index.find(reader.stream, reader.next_offset)
+        span = self._locate(index, min(self._settings.read_bytes_max, reader.credit_bytes))
+        if span is None:
+            self._unwritten[reader.instance, reader.call] = reader  # `resume` follows
+            return
+        if self._spans[reader.owner] >= self._settings.spans_per_identity_max:
+            self._queued.setdefault(reader.owner, {})[reader.instance, reader.call] = reader
+            return
+        self._spans[reader.owner] += 1
+        self._token += 1
+        self._reads[self._token] = ((reader.instance, reader.call), index, reader.owner)
+        reader.reading = True
+        self.effects.append(ReadLog(self._token, *span))
+
+    def _end_span(self, owner: bytes) -> None:
+        """A span of this identity came: another of its reads may have one."""
+        self._spans[owner] -= 1
+        if not self._spans[owner]:
+            del self._spans[owner]
+        while (queued := self._queued.get(owner)) and self._spans[owner] < self._settings.spans_per_identity_max:
+            self._pump(queued.pop(next(iter(queued))))
+        if not queued:
+            self._queued.pop(owner, None)
+
+    def _give(self, reader: _Reader, moment: Moment, records: Iterable[Record]) -> None:
+        """Send what a message wrote to the stream, as far as it goes on from where the reader is."""
+        for record in records:
+            if record.kind != Kind.BATCH or record.stream != reader.stream or reader.done:
+                continue
+            goes_on = record.first_offset <= reader.next_offset < record.first_offset + record.count
+            if not goes_on or reader.credit_bytes <= 0:
+                continue
+            body = bytes(record.body)
+            when = (moment.index, moment.regime, moment.timestamp_ns)
+            chunk = Chunk(reader.call, record.first_offset, record.count, *when, record.origin_node)
+            self.effects.append(ToClient(reader.instance, chunk, body))
+            reader.credit_bytes -= len(body)
+            reader.next_offset = record.first_offset + record.count
+        if reader.done:
+            self._end(reader, "end", "")
+
+    def _end(self, reader: _Reader, kind: str, reason: str) -> None:
+        self._remove((reader.instance, reader.call))
+        self.effects.append(ToClient(reader.instance, Ended(reader.call, kind, reason, reader.next_offset)))
+
+
+def whole_messages(records: Iterable[Record], index: int) -> list[tuple[Body, tuple[Record, ...]]]:
+    """Whole messages from this index on, in order. Of two copies the later holds, as at recovery."""
+    grouper = Grouper()
+    found: dict[int, tuple[Body, tuple[Record, ...]]] = {}
+    for record in records:
+        if is_message(record) and (group := grouper.feed(0, 0, record)) is not None:
+            with suppress(Malformed):
+                found[record.index] = (body_of(group.first)[0], group.records)
+    return [found[at] for at in sorted(found) if at >= index]

@@ -1,0 +1,1 @@
+"""One agreed order of cluster messages: elections, proposals, acknowledgements, catch-up, repair, reconfiguration."""

@@ -1,0 +1,54 @@
+"""Signed votes, and the check that a quorum of serializers elected a master.
+
+A voter signs (cluster, regime, candidate) with its node key. A master shows the votes that elected it, and a node
+follows a master only if a majority of the serializers that the node knows signed for it. Without such a check any
+member could name a higher regime and have its messages held and called agreed (decision 0200).
+
+Decides whether a vote's signature is valid and whether a proof convinces. Refuses to know how votes are collected
+(`election`) and what follows from a proof (`serializer`).
+
+Invariants: a vote counts for one cluster, one regime and one candidate; each voter counts once, and only if it is in
+the set; a proof in which a checked signature is invalid proves nothing, so a forged proof costs one verification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chaplain.core import Frozen
+from chaplain.journal.messages.consensus import SignedVotes
+from chaplain.journal.model.quorum import Quorum
+from chaplain.link.auth.identity import Identity, verify
+from chaplain.wire.primitives import put_number
+
+VOTE_LABEL = b"chaplain vote 1"
+
+
+class Candidacy(Frozen, frozen=True):
+    """The cluster, regime and candidate that a vote is for."""
+
+    genesis: bytes
+    """Names the cluster."""
+    regime: int
+    candidate: int
+
+    @property
+    def signed_octets(self) -> bytes:
+        return self.genesis + put_number(self.regime, 4) + put_number(self.candidate, 1)
+
+
+def sign_vote(identity: Identity, candidacy: Candidacy) -> bytes:
+    return identity.sign(VOTE_LABEL, candidacy.signed_octets)
+
+
+def is_vote_valid(key: bytes, candidacy: Candidacy, signature: bytes) -> bool:
+    """Whether the holder of the key voted for this."""
+    return verify(key, VOTE_LABEL, candidacy.signed_octets, signature)
+
+
+def proves_election(quorum: Quorum, candidacy: Candidacy, votes: SignedVotes, key_of: Callable[[int], bytes]) -> bool:
+    """Whether a quorum voted for this. The count comes first: it costs nothing, and each signature costs 54 us."""
+    voters = [voter for voter in quorum.voters if voter in votes]
+    if not quorum.reached(voters):
+        return False
+    return all(is_vote_valid(key_of(voter), candidacy, votes[voter]) for voter in voters)

@@ -1,0 +1,1 @@
+"""The replicated state machine: agreed messages become offsets, refusals, lanes and configuration."""

@@ -1,0 +1,262 @@
+"""Executes the configuration stream: identities, their rights, lane leases, fences, and who asked for other nodes.
+
+Decides whether a petition is granted and what it changes, from the state and the petition alone. Refuses to know who
+asked over which connection: a signature by an identity of the state is all that counts. What a change of nodes does is
+decided in `assembly`; its later stages bear no signature, for only a master can order them.
+
+A request is accepted in the epoch in which it was signed and in those right behind it (`epochs`). A request that was
+decided is remembered for as long, so a copy of it changes nothing, whoever brings it and however late.
+
+| petition | who may | a copy of it, or the same request signed again |
+|---|---|---|
+| Add Client, new identity | an admin | same nonce, same signer: the same ACL id, even when it has been removed since |
+| Add Client, lane | the identity | the same lane; UNKNOWN_LANE once that lane is over |
+| Remove Client, identity | an admin, or the identity; never the last admin | nothing more happens |
+| Remove Client, lane, for good or remembered; Fence | an admin, or its identity | nothing more happens |
+| Checkpoint | an admin | the same checkpoint |
+| everything about nodes | an admin | the same change |
+| anything that was refused | | a copy: the same refusal; signed in a later epoch: decided anew |
+| a lane that was refused | | decided anew |
+
+Invariants: an ACL id and a client id are given once; a name and a key have at most one active identity; asking never
+leaves a cluster without an admin.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import assert_never
+
+import msgspec
+
+from chaplain.errors import Malformed
+from chaplain.journal.execution.dedup import make_room, retired
+from chaplain.journal.execution.state import Draft
+from chaplain.journal.messages import config
+from chaplain.journal.messages.cluster import ConfigEntry
+from chaplain.journal.messages.config import (
+    AddIdentity,
+    FenceLane,
+    LeaseLane,
+    MakeCheckpoint,
+    Petition,
+    ReleaseLane,
+    RemoveIdentity,
+    RetireLane,
+    acl_id,
+)
+from chaplain.journal.messages.membership import AddNode, NewSet, NodeMessage, RemoveNode, Step, decode_step, is_opening
+from chaplain.journal.messages.signing import SignatureType, Wrapping
+from chaplain.journal.model.cluster_config import open_change, take_step
+from chaplain.journal.model.epochs import Decision, Epoch
+from chaplain.journal.model.records import Client, Lane, Status
+from chaplain.journal.model.results import ConfigVerdict
+from chaplain.journal.storage.verdict import Reason
+from chaplain.link.auth.identity import KEY_BYTES
+
+
+class Configuration:
+    def __init__(self, cluster: str, wrapping: Wrapping | None) -> None:
+        self._cluster = cluster
+        self._wrapping = wrapping
+
+    def execute(self, draft: Draft, number: int, entry: ConfigEntry) -> ConfigVerdict:
+        """Carry out the entry of this number, or say why not."""
+        verdict = self._decide(draft, number, entry)
+        return msgspec.structs.replace(verdict, entry_type=entry.entry_type, petition=sha256(entry.data).digest())
+
+    def _decide(self, draft: Draft, number: int, entry: ConfigEntry) -> ConfigVerdict:
+        try:
+            if not is_opening(entry.entry_type, entry.stage):
+                return _step(draft, decode_step(entry.entry_type, entry.stage, entry.data))
+            petition = config.decode(entry.entry_type, entry.stage, entry.data)
+        except Malformed:
+            return _refused(Reason.UNKNOWN_TYPE)
+        signer = draft.client(petition.signer)
+        if signer is None or signer.status != Status.ACTIVE:
+            return _refused(Reason.UNKNOWN_SIGNER)
+        if not config.signature_holds(petition, self._cluster, signer.key):
+            return _refused(Reason.SIGNATURE)
+        epoch = draft.epochs.find(petition.epoch)
+        if epoch is None:
+            return _refused(Reason.EXPIRED)
+        name = config.request_name(petition)
+        known = draft.epochs.decision(name)
+        if known is not None and (repeated := _repeated(draft, petition, known, epoch)) is not None:
+            return repeated
+        verdict = self._grant(draft, number, petition, signer)
+        if verdict.reason is Reason.APPLIED or not isinstance(petition.message, LeaseLane):
+            draft.epochs.remember(Decision(name, epoch.index, verdict.reason, verdict.acl))
+        return verdict
+
+    def _grant(self, draft: Draft, number: int, petition: Petition, signer: Client) -> ConfigVerdict:
+        message = petition.message
+        match message:
+            case AddIdentity():
+                return self._add(draft, number, petition, message, signer)
+            case LeaseLane():
+                return _lease(draft, petition, message, signer)
+            case RemoveIdentity():
+                return _remove(draft, message, signer)
+            case ReleaseLane():
+                return _release(draft, message, signer)
+            case RetireLane():
+                return _retire(draft, message, signer)
+            case FenceLane():
+                return _fence(draft, message, signer)
+            case MakeCheckpoint():
+                return _checkpoint(draft, number, message, signer)
+            case AddNode() | RemoveNode() | NewSet():
+                return _change(draft, number, petition, message, signer)
+            case _:
+                assert_never(message)
+
+    def _add(
+        self, draft: Draft, number: int, petition: Petition, message: AddIdentity, signer: Client
+    ) -> ConfigVerdict:
+        if not signer.admin:
+            return _refused(Reason.NOT_ALLOWED)
+        nonce = sha256(petition.signer + petition.nonce).digest()
+        clients = draft.clients()
+        for client in clients:
+            if client.nonce == nonce:
+                return ConfigVerdict(0, Reason.APPLIED, acl=client.acl)
+        reason = self._why_not(clients, message, draft.state.founding.policy.identities_max)
+        if reason is not Reason.APPLIED:
+            return _refused(reason)
+        acl = acl_id(draft.moment.regime, draft.moment.index, number)
+        key, secret = message.key[:KEY_BYTES], message.key[KEY_BYTES:]
+        rights = (message.writes, message.reads, message.admin)
+        draft.put_client(Client(acl, message.name, key, message.signature_type, secret, *rights, nonce=nonce))
+        return ConfigVerdict(0, Reason.APPLIED, acl=acl)
+
+    def _why_not(self, clients: list[Client], message: AddIdentity, identities_max: int) -> Reason:
+        active = [client for client in clients if client.status == Status.ACTIVE]
+        if any(client.name == message.name for client in active):
+            return Reason.NAME_TAKEN
+        if any(client.key == message.key[:KEY_BYTES] for client in active):
+            return Reason.KEY_TAKEN
+        if len(clients) >= identities_max:
+            return Reason.IDENTITIES_FULL
+        return Reason.APPLIED if self._key_fits(message) else Reason.BAD_SECRET
+
+    def _key_fits(self, message: AddIdentity) -> bool:
+        key, secret = message.key[:KEY_BYTES], message.key[KEY_BYTES:]
+        if message.signature_type == SignatureType.ED25519:
+            return not secret
+        if message.signature_type != SignatureType.HMAC_SHA256 or self._wrapping is None:
+            return False
+        return self._wrapping.unwrap(secret, key) is not None
+
+
+def _refused(reason: Reason) -> ConfigVerdict:
+    return ConfigVerdict(0, reason)
+
+
+def _repeated(draft: Draft, petition: Petition, known: Decision, epoch: Epoch) -> ConfigVerdict | None:
+    """The answer to a request that was decided before; None if deciding it again does no harm."""
+    if known.reason != Reason.APPLIED:
+        return _refused(Reason(known.reason)) if epoch.index <= known.epoch else None
+    match petition.message:
+        case LeaseLane():
+            lane = draft.leased(petition.signer, petition.nonce)
+            if lane is None:
+                return _refused(Reason.UNKNOWN_LANE)
+            return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
+        case AddNode() | RemoveNode() | NewSet() | MakeCheckpoint():
+            return ConfigVerdict(0, Reason.APPLIED, acl=known.acl)
+        case AddIdentity() | RemoveIdentity() | ReleaseLane() | RetireLane() | FenceLane():
+            return None  # decided by ids that are never given twice: nothing more happens
+        case _:
+            assert_never(petition.message)
+
+
+def _change(draft: Draft, number: int, petition: Petition, message: NodeMessage, signer: Client) -> ConfigVerdict:
+    if not signer.admin:
+        return _refused(Reason.NOT_ALLOWED)
+    asked = sha256(petition.signer + petition.nonce).digest()
+    known = draft.assembly.opened(asked)
+    if known is not None:
+        return ConfigVerdict(0, Reason.APPLIED, acl=known.id)
+    change = acl_id(draft.moment.regime, draft.moment.index, number)
+    copies = draft.state.founding.copies
+    draft.assembly, reason = open_change(draft.assembly, message, change, asked, draft.moment.index, copies=copies)
+    return ConfigVerdict(0, Reason.APPLIED, acl=change) if reason is Reason.APPLIED else _refused(reason)
+
+
+def _checkpoint(draft: Draft, number: int, message: MakeCheckpoint, signer: Client) -> ConfigVerdict:
+    """Who asked finds its position in the full id of the entry."""
+    if not signer.admin:
+        return _refused(Reason.NOT_ALLOWED)
+    draft.checkpoint = True
+    draft.released = max(draft.released, min(message.through, draft.moment.index))
+    return ConfigVerdict(0, Reason.APPLIED, acl=acl_id(draft.moment.regime, draft.moment.index, number))
+
+
+def _step(draft: Draft, step: Step) -> ConfigVerdict:
+    draft.assembly, reason = take_step(draft.assembly, step, draft.moment.index)
+    return ConfigVerdict(0, reason, acl=step.change)
+
+
+def _lease(draft: Draft, petition: Petition, message: LeaseLane, signer: Client) -> ConfigVerdict:
+    if message.acl != signer.acl:
+        return _refused(Reason.NOT_ALLOWED)
+    lane = draft.leased(signer.acl, petition.nonce)
+    if lane is None:
+        if not make_room(draft, signer.acl):
+            return _refused(Reason.LANES_FULL)
+        lane = Lane(draft.next_client, signer.acl, petition.nonce, draft.moment.timestamp_ns)
+        draft.next_client += 1
+        draft.put_lane(lane)
+    return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
+
+
+def _remove(draft: Draft, message: RemoveIdentity, signer: Client) -> ConfigVerdict:
+    if not signer.admin and message.acl != signer.acl:
+        return _refused(Reason.NOT_ALLOWED)
+    client = draft.client(message.acl)
+    if client is None:
+        return _refused(Reason.UNKNOWN_CLIENT)
+    if client.status == Status.ACTIVE:
+        if client.admin and not any(_is_admin(other) for other in draft.clients() if other.acl != client.acl):
+            return _refused(Reason.LAST_ADMIN)
+        draft.put_client(msgspec.structs.replace(client, status=Status.REMOVED))
+    return ConfigVerdict(0, Reason.APPLIED, acl=client.acl)
+
+
+def _is_admin(client: Client) -> bool:
+    return client.admin and client.status == Status.ACTIVE
+
+
+def _own_lane(draft: Draft, client_id: int, signer: Client) -> Lane | Reason:
+    lane = draft.lane(client_id)
+    if lane is None:
+        return Reason.UNKNOWN_LANE
+    return lane if signer.admin or lane.acl == signer.acl else Reason.NOT_ALLOWED
+
+
+def _release(draft: Draft, message: ReleaseLane, signer: Client) -> ConfigVerdict:
+    lane = _own_lane(draft, message.client_id, signer)
+    if isinstance(lane, Reason):
+        return _refused(lane)
+    draft.drop_lane(lane.client_id)
+    return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
+
+
+def _retire(draft: Draft, message: RetireLane, signer: Client) -> ConfigVerdict:
+    lane = _own_lane(draft, message.client_id, signer)
+    if isinstance(lane, Reason):
+        return _refused(lane)
+    if lane.acl != message.acl:
+        return _refused(Reason.NOT_ALLOWED)
+    draft.amend_lane(retired(lane))
+    return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
+
+
+def _fence(draft: Draft, message: FenceLane, signer: Client) -> ConfigVerdict:
+    lane = _own_lane(draft, message.client_id, signer)
+    if isinstance(lane, Reason):
+        return _refused(lane)
+    if not lane.fenced:
+        draft.put_lane(msgspec.structs.replace(lane, fenced=True, active_ns=draft.moment.timestamp_ns))
+    return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)

@@ -1,0 +1,110 @@
+"""One node's own seat in the assembly: what its roles let it do for clients.
+
+Decides from the executed state alone, and looks again only when the assembly changed. A node that is not in the
+assembly yet has no role; one that was in it and lost everything has left, and stops: at once if it knew when it was
+started, else after a while in which others can take what it had elsewhere, as its seat in the sequence.
+"""
+
+from __future__ import annotations
+
+from chaplain.core import Halt
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.membership import Stage
+from chaplain.journal.model.cluster_config import Assembly
+from chaplain.journal.settings import JournalSettings
+
+SAY_AGAIN_NS = 200_000_000
+"""A blocked ingest node says so often that nothing of it waits, until it is dropped."""
+
+PARTING_NS = 5_000_000_000
+"""How long a node goes on after it was removed; the sequence takes a second or two to let it go."""
+REMOVED = "the cluster removed this node, for ever: do not start it again; `chaplain member add` makes a new one"
+"""What to do with a node that left."""
+NOBODY = ""
+"""A name that no client has."""
+
+
+class Seat:
+    def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
+        self._node = settings.node
+        self.reserved = settings.reserved
+        self._execution = execution
+        self._seen: Assembly | None = None
+        self._ingest = self._executor = self._config = Stage.NONE
+        self._known = self._belongs = False
+        self._said_ns = 0
+        self.due_ns: int | None = None
+        """When a node that has left is to stop."""
+
+    @property
+    def takes_writes(self) -> bool:
+        if self._execution.state.assembly is not self._seen:
+            self._look()
+        return self._ingest is Stage.LIVE
+
+    @property
+    def takes_from(self) -> tuple[str, ...]:
+        """Names of those whose packs are taken here; empty: everybody's. Who holds no data takes nobody's."""
+        assembly = self._execution.assembly
+        bare = self._execution.copies and not assembly.holds_data(self._node)
+        return (NOBODY,) if bare else self.reserved
+
+    def serves(self, acl: bytes) -> bool:
+        """Whether what this identity writes is taken here. A name that nobody has yet may be given later."""
+        client = self._execution.state.clients.get(acl) if self.reserved else None
+        return not self.reserved or (client is not None and client.name in self.reserved)
+
+    @property
+    def blocked(self) -> bool:
+        if self._execution.state.assembly is not self._seen:
+            self._look()
+        return Stage.BLOCK in (self._ingest, self._config)
+
+    @property
+    def may_ship(self) -> bool:
+        """What was taken before a block may still be ordered."""
+        return self.takes_writes or self.blocked
+
+    @property
+    def answers_reads(self) -> bool:
+        self._look()
+        return self._executor is Stage.LIVE
+
+    @property
+    def takes_config(self) -> bool:
+        self._look()
+        return self._config is Stage.LIVE
+
+    @property
+    def left(self) -> bool:
+        """We were a member, and are none any more."""
+        self._look()
+        return self._known and not self._belongs
+
+    def leave(self, now_ns: int, after_ns: int = PARTING_NS) -> None:
+        self.due_ns = now_ns + after_ns
+
+    def woken(self, now_ns: int) -> list[Halt]:
+        if self.due_ns is None or now_ns < self.due_ns:
+            return []
+        self.due_ns = None
+        return [Halt(REMOVED, removed=True)]
+
+    def tells_drained(self, now_ns: int, master: int, idle: bool) -> int:
+        """The master, if it is to be told that nothing of ours waits; 0 if not, or not again yet."""
+        if not self.blocked or not idle or now_ns - self._said_ns < SAY_AGAIN_NS:
+            return 0
+        self._said_ns = now_ns
+        return master
+
+    def _look(self) -> None:
+        assembly = self._execution.state.assembly
+        if assembly is self._seen:
+            return
+        self._seen = assembly
+        placed = assembly.node(self._node)
+        self._known = placed is not None
+        if placed is not None:
+            self._belongs = assembly.has(placed)
+            self._ingest, self._executor = Stage(placed.ingest), Stage(placed.executor)
+            self._config = Stage(placed.config)

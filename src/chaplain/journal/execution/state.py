@@ -1,0 +1,355 @@
+"""The state that the agreed prefix adds up to, as values; a draft of what one message would change; and its octets.
+
+    identities  who there is, by ACL id       streams  the next offset and the chain of each
+    lanes       by client id                  proofs   of those who signed two things for one id
+    assembly    the nodes, and who serializes
+    holding     what is staged and committed, see there
+    epochs      which configuration requests are accepted, and what was decided about them
+    past        what the log may do without, and which databases it has filled
+
+Decides nothing: rules are in `lanes`, `configuration` and `execution`. A `Draft` lies over the state, so that a
+message can be tried without being agreed; `commit` lays it down. Whatever is in `export` is compared between nodes;
+whatever can be derived from it (who has which name, which nonce got which lane) is not.
+
+`fingerprint` names the same state in time that does not grow with the number of streams and lanes.
+
+Invariants: client ids rise and are never given twice; `export` has one form for one state, and `load` gives that state
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+import msgspec
+
+from chaplain.errors import Malformed
+from chaplain.journal.execution.staged_packs import Holding, HoldingDraft
+from chaplain.journal.messages.config import acl_id
+from chaplain.journal.model.bootstrap import Founding
+from chaplain.journal.model.epochs import Epochs, EpochsDraft, Exported
+from chaplain.journal.model.records import Client, Export, Held, Lane, Moment, Past, Proof, Tail
+from chaplain.journal.model.set_hash import MappingHash, SetHash
+from chaplain.journal.model.verdict_chain import NO_VERDICT
+from chaplain.wire.packed import unpack
+
+_STREAM_CHAIN = b"chaplain stream chain\0"
+STATE_VERSION = 4
+_exports = msgspec.msgpack.Decoder(Export)
+
+
+def stream_genesis(cluster: str, stream: str) -> bytes:
+    return sha256(b"%bgenesis\0%b\0%b" % (_STREAM_CHAIN, cluster.encode(), stream.encode())).digest()
+
+
+def stream_hash(previous: bytes, first_offset: int, count: int, digests: list[bytes]) -> bytes:
+    """The stream's chain after one cluster message that wrote to it."""
+    place = first_offset.to_bytes(8, "big") + count.to_bytes(8, "big")
+    return sha256(b"".join((_STREAM_CHAIN, previous, place, *digests))).digest()
+
+
+class State:
+    """The whole of it. Changed by `Draft.commit` alone."""
+
+    def __init__(self, founding: Founding, genesis: bytes) -> None:
+        self.founding = founding
+        self._founding_digest = founding.digest()
+        self.moment = Moment(0, 0, 0, genesis)
+        self.next_client = 1
+        self.clients: dict[bytes, Client] = {}
+        self.lanes: dict[int, Lane] = {}
+        """In the order of their last use."""
+        self.streams: dict[str, Tail] = {}
+        self.proofs: dict[bytes, Proof] = {}
+        self.journals: dict[int, tuple[int, int]] = {}
+        """The journal and index of each ingest node's message that was ordered last."""
+        self.assembly = founding.assembly()
+        self.holding = Holding()
+        self.weight_bytes = 0
+        self.released = 0
+        self.databases: dict[str, int] = {}
+        self.verdict = NO_VERDICT
+        """Hash of the verdict on the last message."""
+        self.epochs = Epochs(founding.policy.epochs, genesis)
+        self.leases: dict[tuple[bytes, bytes], int] = {}
+        self.lane_counts: dict[bytes, int] = {}
+        self._clients_hash = MappingHash(lambda: self.clients)
+        self._lanes_hash = MappingHash(lambda: self.lanes)
+        self._streams_hash = MappingHash(lambda: self.streams)
+        for number, seed in enumerate(founding.clients):
+            acl = acl_id(0, 0, number + 1)
+            rights = (seed.writes, seed.reads, seed.admin)
+            client = Client(acl, seed.name, seed.key, seed.signature_type, b"", *rights, nonce=b"")
+            self.put_clients({acl: client})
+
+    def put_clients(self, clients: Mapping[bytes, Client]) -> None:
+        for acl, client in clients.items():
+            self._clients_hash.note(acl)
+            self.clients[acl] = client
+
+    def put_lane(self, lane: Lane) -> None:
+        before = self.lanes.get(lane.client_id)
+        self._lanes_hash.note(lane.client_id)
+        if before is not None and before.active_ns != lane.active_ns:
+            del self.lanes[lane.client_id]  # it was used, and goes to the end
+        self.lanes[lane.client_id] = lane
+        if before is None and lane.nonce:
+            self.leases[lane.acl, lane.nonce] = lane.client_id
+            self.lane_counts[lane.acl] = self.lane_counts.get(lane.acl, 0) + 1
+        elif before is not None and before.nonce != lane.nonce:
+            self._end_lease(before)
+
+    def drop_lane(self, client_id: int) -> None:
+        self._lanes_hash.note(client_id)
+        self._end_lease(self.lanes.pop(client_id))
+
+    def put_streams(self, tails: Mapping[str, Tail]) -> None:
+        for name, tail in tails.items():
+            self._streams_hash.note(name)
+            self.streams[name] = tail
+
+    def _end_lease(self, lane: Lane) -> None:
+        if not lane.nonce:
+            return  # it was given back before
+        if self.leases[lane.acl, lane.nonce] == lane.client_id:
+            del self.leases[lane.acl, lane.nonce]
+        self.lane_counts[lane.acl] -= 1
+        if not self.lane_counts[lane.acl]:
+            del self.lane_counts[lane.acl]
+
+    def export(self) -> bytes:
+        """The one form of this state."""
+        return msgspec.msgpack.encode(
+            self._export(
+                tuple(self.clients[acl] for acl in sorted(self.clients)),
+                tuple(self.lanes[client_id] for client_id in sorted(self.lanes)),
+                tuple((name, self.streams[name]) for name in sorted(self.streams)),
+                self.holding.export(),
+                self.epochs.export(),
+            )
+        )
+
+    def fingerprint(self) -> bytes:
+        """Names this state, as `export` does, without writing all of it down: what there may be many thousands of is
+        hashed only if it changed since the last fingerprint.
+        """
+        rest = msgspec.msgpack.encode(self._export((), (), (), Held(paid=self.holding.paid), self.epochs.bare()))
+        parts = (self._clients_hash, self._lanes_hash, self._streams_hash, self.epochs.decisions_hash)
+        sets: tuple[SetHash, ...] = (*parts, *self.holding.hashes)
+        return sha256(b"".join((rest, *(one.digest() for one in sets)))).digest()
+
+    def _export(
+        self,
+        clients: tuple[Client, ...],
+        lanes: tuple[Lane, ...],
+        streams: tuple[tuple[str, Tail], ...],
+        holding: Held,
+        epochs: Exported,
+    ) -> Export:
+        return Export(
+            STATE_VERSION,
+            self._founding_digest,
+            self.moment,
+            self.next_client,
+            clients,
+            lanes,
+            streams,
+            tuple(self.proofs[acl] for acl in sorted(self.proofs)),
+            tuple((node, *self.journals[node]) for node in sorted(self.journals)),
+            self.assembly,
+            holding,
+            Past(self.weight_bytes, self.released, tuple(self.databases.items()), self.verdict),
+            epochs,
+        )
+
+
+def _decode(data: bytes) -> Export:
+    return unpack(_exports, data, "state")
+
+
+def read_export(
+    data: bytes,
+) -> tuple[Moment, tuple[tuple[str, Tail], ...], tuple[Lane, ...], tuple[Client, ...]]:
+    """Of a state's octets what a proof of the log needs: where it is, its streams, lanes and identities."""
+    exported = _decode(data)
+    return exported.moment, exported.streams, exported.lanes, exported.clients
+
+
+def load(founding: Founding, data: bytes) -> State:
+    """The state again. Only what `export` wrote, for the same founding, is taken."""
+    exported = _decode(data)
+    if exported.version != STATE_VERSION or exported.founding != founding.digest():
+        raise Malformed("state: of another version, or of a cluster founded otherwise")
+    state = State(founding, exported.moment.hash)
+    state.moment, state.next_client = exported.moment, exported.next_client
+    state.put_clients({client.acl: client for client in exported.clients})
+    for lane in sorted(exported.lanes, key=lambda lane: lane.active_ns):
+        state.put_lane(lane)
+    state.put_streams(dict(exported.streams))
+    state.proofs = {proof.acl: proof for proof in exported.proofs}
+    state.journals = {node: (journal, index) for node, journal, index in exported.journals}
+    state.assembly = exported.assembly
+    state.holding = Holding(exported.holding)
+    state.weight_bytes, state.released = exported.past.weight_bytes, exported.past.released
+    state.databases, state.verdict = dict(exported.past.databases), exported.past.verdict
+    state.epochs.load(exported.epochs)
+    if state.export() != data:
+        raise Malformed("state: not in its one form")
+    return state
+
+
+class Writing:
+    """What one message writes to one stream, so far."""
+
+    __slots__ = ("chain", "digests", "first_offset", "next_offset")
+
+    def __init__(self, tail: Tail) -> None:
+        self.first_offset = self.next_offset = tail.next_offset
+        self.chain = tail.chain
+        self.digests: list[bytes] = []
+
+    @property
+    def count(self) -> int:
+        return self.next_offset - self.first_offset
+
+    def tail(self) -> Tail:
+        return Tail(self.next_offset, stream_hash(self.chain, self.first_offset, self.count, self.digests))
+
+
+class Draft:
+    """The changes that one message would make."""
+
+    def __init__(self, state: State, moment: Moment) -> None:
+        self.state = state
+        self.moment = moment
+        self.next_client = state.next_client
+        self.assembly = state.assembly
+        self._clients: dict[bytes, Client] = {}
+        self._lanes: dict[int, Lane | None] = {}
+        self._leases: dict[tuple[bytes, bytes], int] = {}
+        self._proofs: dict[bytes, Proof] = {}
+        self._journals: dict[int, tuple[int, int]] = {}
+        self.writings: dict[str, Writing] = {}
+        self._tails: dict[str, Tail] | None = None
+        self.holding = HoldingDraft(state.holding)
+        self.epochs = EpochsDraft(state.epochs)
+        self.weight_bytes = state.weight_bytes
+        self.released = state.released
+        self.checkpoint = False
+        """Whether the state is to be written down behind this message."""
+        self._databases: dict[str, int] = {}
+        self.verdict = b""
+        """Hash of the verdict on this message, once everything in it is decided."""
+
+    def lane(self, client_id: int) -> Lane | None:
+        if client_id in self._lanes:
+            return self._lanes[client_id]
+        return self.state.lanes.get(client_id)
+
+    def put_lane(self, lane: Lane) -> None:
+        assert lane.active_ns == self.moment.timestamp_ns, "a lane that is touched is used: their order is that of use"
+        self._lanes.pop(lane.client_id, None)
+        self._lanes[lane.client_id] = lane
+        self._leases[lane.acl, lane.nonce] = lane.client_id
+
+    def amend_lane(self, lane: Lane) -> None:
+        """Change a lane without its being used."""
+        before = self.lane(lane.client_id)
+        assert before is not None, "a lane that is over is changed"
+        assert before.active_ns == lane.active_ns, "to change when a lane was used is to use it"
+        self._lanes[lane.client_id] = lane
+
+    def drop_lane(self, client_id: int) -> None:
+        self._lanes[client_id] = None
+
+    def leased(self, acl: bytes, nonce: bytes) -> Lane | None:
+        """The lane that this wish was granted before."""
+        client_id = self._leases.get((acl, nonce)) or self.state.leases.get((acl, nonce))
+        lane = self.lane(client_id) if client_id else None
+        return lane if lane is not None and lane.nonce == nonce else None
+
+    def lanes_by_use(self) -> list[Lane]:
+        """All lanes, the longest unused first."""
+        old = [lane for client_id, lane in self.state.lanes.items() if client_id not in self._lanes]
+        return old + [lane for lane in self._lanes.values() if lane is not None]
+
+    def client(self, acl: bytes) -> Client | None:
+        return self._clients.get(acl) or self.state.clients.get(acl)
+
+    def clients(self) -> list[Client]:
+        return [*({**self.state.clients, **self._clients}).values()]
+
+    def put_client(self, client: Client) -> None:
+        self._clients[client.acl] = client
+
+    def put_proof(self, proof: Proof) -> None:
+        self._proofs.setdefault(proof.acl, proof)
+
+    def put_journal(self, node: int, journal: int, index: int) -> None:
+        self._journals[node] = (journal, index)
+
+    def put_statements(self, stream: str) -> None:
+        """Statements for the stream's database, if there is one for it."""
+        known = self.state.databases
+        new = [one for one in self._databases if one not in known]
+        if stream in known or stream in new or len(known) + len(new) < self.state.founding.policy.databases_max:
+            self._databases[stream] = self.moment.index
+
+    def weigh(self, size_bytes: int) -> None:
+        self.weight_bytes += size_bytes
+
+    def knows(self, stream: str) -> bool:
+        return stream in self.writings or stream in self.state.streams
+
+    def streams_count(self) -> int:
+        return len(self.state.streams) + sum(stream not in self.state.streams for stream in self.writings)
+
+    def write(self, stream: str, count: int, digest: bytes) -> int:
+        """Append so many messages; gives the offset of the first."""
+        writing = self.writings.get(stream)
+        if writing is None:
+            tail = self.state.streams.get(stream)
+            writing = Writing(tail or Tail(0, stream_genesis(self.state.founding.cluster, stream)))
+            self.writings[stream] = writing
+        base = writing.next_offset
+        writing.next_offset += count
+        writing.digests.append(digest)
+        self._tails = None
+        return base
+
+    def tails(self) -> dict[str, Tail]:
+        """Where the streams that were written to go on."""
+        if self._tails is None:
+            self._tails = {stream: writing.tail() for stream, writing in self.writings.items()}
+        return self._tails
+
+    @property
+    def clients_changed(self) -> bool:
+        return bool(self._clients)
+
+    @property
+    def nodes_changed(self) -> bool:
+        return self.assembly is not self.state.assembly
+
+    def commit(self) -> None:
+        state = self.state
+        assert self.moment.index == state.moment.index + 1, "a message was applied out of order"
+        assert self.verdict, "a message was applied without its verdict"
+        for client_id, lane in self._lanes.items():
+            if lane is not None:
+                state.put_lane(lane)
+            elif client_id in state.lanes:
+                state.drop_lane(client_id)
+        state.put_clients(self._clients)
+        state.put_streams(self.tails())
+        if self._proofs:
+            state.proofs = {**self._proofs, **state.proofs}
+        state.journals.update(self._journals)
+        self.holding.commit()
+        self.epochs.commit(self.moment.index, self.moment.hash)
+        state.weight_bytes = 0 if self.checkpoint else self.weight_bytes
+        state.released = self.released
+        state.databases.update(self._databases)
+        state.verdict = self.verdict
+        state.moment, state.next_client, state.assembly = self.moment, self.next_client, self.assembly

@@ -1,0 +1,417 @@
+"""Execution: what the agreed prefix means. The truth about every request is decided here and nowhere else.
+
+A pure function of the founding configuration and the agreed messages: two executors that were given the same prefix
+have the same state, whatever else happened to them. What an ingest node checked before is a courtesy and counts for
+nothing.
+
+For each pack, in order: is the lane there, its identity active, the pack whole and signed by it, may it write the
+stream? These answers never change for the same octets, so a request that was refused may be replaced. Only then its
+ids are looked at (`lanes`), and only a pack that is its lane's next takes offsets.
+
+Whether signatures hold is remembered per ingest message: an ingest node has checked its own before, and a host may
+check those of others in threads while they wait to be ordered (`learn`). What is not known is checked here.
+
+Invariants: `preview` changes nothing; messages are settled in order, each once; offsets of a stream are dense; a
+request is applied once; what is stored can be put together again to the very octets that were ordered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from chaplain.errors import Malformed
+from chaplain.journal.consensus.events import Preview, Settled
+from chaplain.journal.execution import dedup, two_phase
+from chaplain.journal.execution.config import Configuration
+from chaplain.journal.execution.dedup import Standing
+from chaplain.journal.execution.state import Draft, State, load
+from chaplain.journal.messages import ingest
+from chaplain.journal.messages.cluster import Body, DataEntry, Reference, chain_hash, encode_body, genesis
+from chaplain.journal.messages.ingest import IngestEntry, Opened
+from chaplain.journal.messages.signing import Check, SignatureType, Wrapping, holds
+from chaplain.journal.messages.write_request import STATEMENTS, Heading, check_stream, read_heading, request_digest
+from chaplain.journal.model import verdict_chain
+from chaplain.journal.model.bootstrap import Founding
+from chaplain.journal.model.cluster_config import Assembly
+from chaplain.journal.model.records import Client, Lane, Moment, Place, Proof, Remembered, Staged, Status
+from chaplain.journal.model.results import DataVerdict, EntryVerdict, Executed, Filed, PackVerdict, Verdict
+from chaplain.journal.model.verdict_chain import verdict_hash
+from chaplain.journal.storage import verdict
+from chaplain.journal.storage.record_layout import file, refiled, unfile
+from chaplain.journal.storage.verdict import FALSE, UNCHECKED, Reason, read_executed, streams_of, taken, void
+from chaplain.rights import may_write
+from chaplain.segment.layout import NO_OFFSET
+from chaplain.segment.record import Kind, Record
+
+_TAKEN = (Reason.APPLIED, Reason.STAGED, Reason.COMMITTED)
+CHECKED_MAX = 4096
+"""Ingest messages whose checks are remembered; the oldest are forgotten first."""
+OPENED_MAX = 16
+"""Ingest messages that are kept as they were read, until they are settled: they are held in memory by that."""
+
+
+class _Plan:
+    """A message that was carried out on a draft, and waits to be agreed."""
+
+    def __init__(
+        self, body: Body, payloads: tuple[bytes, ...], draft: Draft, executed: Executed, preview: Preview
+    ) -> None:
+        self.body = body
+        self.payloads = payloads
+        self.draft = draft
+        self.executed = executed
+        self.preview = preview
+
+
+class JournalExecution:
+    """The `Execution` that the serializer asks, and what the rest of the journal looks things up in."""
+
+    def __init__(
+        self,
+        founding: Founding,
+        *,
+        wrapping: Wrapping | None = None,
+        snapshot: bytes | None = None,
+        watch: Callable[[Executed], None] | None = None,
+    ) -> None:
+        assert (wrapping.id if wrapping else b"") == founding.wrapping_id, "founded with another wrapping key"
+        self.state = load(founding, snapshot) if snapshot else State(founding, genesis(founding.cluster))
+        self.cluster = founding.cluster
+        self._policy = founding.policy
+        self._wrapping = wrapping
+        self._configuration = Configuration(founding.cluster, wrapping)
+        self._secrets: dict[bytes, bytes] = {}
+        self._checked: dict[bytes, tuple[bool | None, ...]] = {}
+        self._opened: dict[bytes, Opened] = {}
+        self._plan: _Plan | None = None
+        self._held: dict[tuple[Reference, bytes], bytes] = {}
+        """Payloads of every message that was looked at or read back behind the agreed prefix, and of its last."""
+        self._watch = watch
+        self._keys = self._by_key()
+
+    # What the serializer asks.
+
+    @property
+    def settled(self) -> int:
+        return self.state.moment.index
+
+    @property
+    def assembly(self) -> Assembly:
+        return self.state.assembly
+
+    @property
+    def copies(self) -> int:
+        return self.state.founding.copies
+
+    def preview(self, body: Body, payloads: Sequence[bytes], digest: bytes = b"", /) -> Preview:
+        return self._plan_for(body, tuple(payloads), digest).preview
+
+    def settle(self, message: Settled, /) -> None:
+        plan = self._plan_for(message.body, message.payloads, message.hash)
+        assert plan.executed.moment.hash == message.hash, "settled under another hash than it has"
+        self._plan = None
+        plan.draft.commit()
+        self._held.clear()
+        self._hold(message.body, message.payloads)
+        if plan.executed.clients_changed:
+            self._keys = self._by_key()
+        for entry in message.body.data_entries:
+            self._checked.pop(entry.digest, None)
+            self._opened.pop(entry.digest, None)
+        if self._watch is not None:
+            self._watch(plan.executed)
+
+    def look_back(self, records: Sequence[Record], /) -> None:
+        """A message below what the snapshot covers is in the log: whoever looks things up there must know of it."""
+        if self._watch is not None:
+            self._watch(read_executed(records))
+
+    @property
+    def verdict_hash(self) -> bytes:
+        return self.state.verdict
+
+    def refile(self, body: Body, payloads: Sequence[bytes], given: bytes, expected: bytes, /) -> Preview:
+        verdict_chain.check(given, expected)
+        decided = [one for one in verdict.decode(given).entries if isinstance(one, DataVerdict)]
+        return Preview(given, file(refiled(body.data_entries, payloads, decided)))
+
+    def payloads(self, body: Body, parts: Sequence[Record], /) -> tuple[bytes, ...]:
+        unfiled = unfile(parts)
+        entries = body.data_entries
+        if len(unfiled) != len(entries):
+            raise Malformed("filed: not as many ingest messages as the message refers to")
+        for entry, one in zip(entries, unfiled, strict=True):
+            # What we found before we wrote it need not be found again.
+            self.learn(entry.digest, map(_known, one.reasons))
+        payloads = tuple(one.payload for one in unfiled)
+        if body.index > self.settled:
+            self._hold(body, payloads)
+        return payloads
+
+    # What others ask.
+
+    def fingerprint(self) -> bytes:
+        return self.state.fingerprint()
+
+    def held(self, reference: Reference, digest: bytes, /) -> bytes | None:
+        """An ingest message of a cluster message that waits to be agreed: whoever proposes it again must have it."""
+        return self._held.get((reference, digest))
+
+    def _hold(self, body: Body, payloads: Sequence[bytes]) -> None:
+        for entry, payload in zip(body.data_entries, payloads, strict=True):
+            self._held[entry.reference, entry.digest] = payload
+
+    def client_of_key(self, key: bytes) -> Client | None:
+        """The active identity that has this key; else one that had it."""
+        return self._keys.get(key)
+
+    def _by_key(self) -> dict[bytes, Client]:
+        return {client.key: client for client in sorted(self.state.clients.values(), key=lambda one: -one.status)}
+
+    def courtesy(self, lane: Lane, stream: str, heading: Heading) -> Reason:
+        """What execution would refuse by, without its ids and unless the signature is wrong, if it came to it now."""
+        client = self.state.clients[lane.acl]
+        if client.status != Status.ACTIVE:
+            return _ended(client)
+        return self._no_right(client, stream, heading)
+
+    def check_of(self, stream: str, raw: bytes | memoryview, heading: Heading) -> Check | None:
+        """What to check so that execution need not; None if it will be refused unchecked."""
+        lane = self.state.lanes.get(heading.client_id)
+        client = self.state.clients.get(lane.acl) if lane is not None else None
+        return None if client is None else self._check(client, stream, raw)
+
+    def learn(self, digest: bytes, results: Iterable[bool | None], opened: Opened | None = None) -> None:
+        """The packs of the ingest message with this digest were checked against their lanes' identities. Whoever has
+        read it gives it, so that it is not read again.
+        """
+        self._checked[digest] = tuple(results)
+        if len(self._checked) > CHECKED_MAX:
+            del self._checked[next(iter(self._checked))]
+        if opened is not None:
+            self._opened[digest] = opened
+            if len(self._opened) > OPENED_MAX:
+                del self._opened[next(iter(self._opened))]
+
+    # Carrying out.
+
+    def _plan_for(self, body: Body, payloads: tuple[bytes, ...], digest: bytes) -> _Plan:
+        plan = self._plan
+        if plan is None or plan.body != body or plan.payloads != payloads:
+            plan = self._plan = self._make_plan(body, payloads, digest or chain_hash(body.previous, encode_body(body)))
+            self._hold(body, payloads)
+        return plan
+
+    def _make_plan(self, body: Body, payloads: tuple[bytes, ...], digest: bytes) -> _Plan:
+        before = self.state.moment
+        assert body.index == before.index + 1, "a message was looked at before its predecessor was settled"
+        assert body.previous == before.hash, "a message does not continue the chain"
+        assert body.timestamp_ns > before.timestamp_ns, "cluster time stood still"
+        draft = Draft(self.state, Moment(body.index, body.regime, body.timestamp_ns, digest))
+        dedup.reclaim(draft)
+        two_phase.expire(draft.holding, body.timestamp_ns)
+        entries: list[EntryVerdict] = []
+        filed: list[Filed] = []
+        arrived = iter(payloads)
+        for number, entry in enumerate(body.entries):
+            if isinstance(entry, DataEntry):
+                filed.append(self._execute_data(draft, number, entry, next(arrived)))
+                entries.append(filed[-1].verdict)
+            else:
+                entries.append(self._configuration.execute(draft, number, entry))
+        assert next(arrived, None) is None, "more payloads than references"
+        draft.checkpoint = draft.checkpoint or draft.weight_bytes >= self._policy.checkpoint_bytes
+        parts = file(filed)
+        batches = tuple([part for part in parts if part.kind == Kind.BATCH])
+        decided = Verdict(tuple(entries), tuple(streams_of(draft)), self.state.verdict)
+        encoded = verdict.encode(decided)
+        draft.verdict = verdict_hash(encoded)
+        executed = Executed(
+            draft.moment, decided, batches, draft.clients_changed, draft.nodes_changed, draft.checkpoint
+        )
+        return _Plan(body, payloads, draft, executed, Preview(encoded, parts))
+
+    def _execute_data(self, draft: Draft, number: int, entry: DataEntry, payload: bytes) -> Filed:
+        reference = entry.reference
+        draft.weigh(len(payload))
+        draft.put_journal(reference.node, reference.journal, reference.index)
+        opened = self._opened.get(entry.digest)
+        try:
+            message = ingest.decode(payload) if opened is None else opened.message
+        except Malformed:
+            return Filed(reference, payload, None, DataVerdict((), malformed=True))
+        if message.reference != reference or not draft.assembly.takes_writes(reference.node):
+            return Filed(reference, payload, None, DataVerdict((), malformed=True))
+        headings = () if opened is None else opened.headings
+        packs = self._execute_packs(draft, number, message.entries, self._checked.get(entry.digest, ()), headings)
+        return Filed(reference, payload, message, DataVerdict(tuple(packs)))
+
+    def _execute_packs(
+        self,
+        draft: Draft,
+        number: int,
+        entries: tuple[IngestEntry, ...],
+        known: tuple[bool | None, ...],
+        headings: tuple[Heading, ...],
+    ) -> list[PackVerdict]:
+        """With what is known of them: whether their signatures hold, and what their first octets say."""
+        packs: list[PackVerdict] = []
+        for place, entry in enumerate(entries):
+            valid = known[place] if len(known) == len(entries) else None
+            try:
+                heading = headings[place] if headings else read_heading(entry.raw)
+            except Malformed:
+                packs.append(PackVerdict(0, 0, 0, 0, entry.stream, Reason.MALFORMED))
+                continue
+            packs.append(self._execute_pack(draft, (number, place), entry, heading, valid))
+        return packs
+
+    def _execute_pack(
+        self, draft: Draft, place: tuple[int, int], entry: IngestEntry, heading: Heading, valid: bool | None
+    ) -> PackVerdict:
+        if heading.message_type == two_phase.STAGED and self._owed(draft, entry, heading, valid):
+            draft.holding.pay()
+            base = draft.write(entry.stream, heading.messages, heading.digest)
+            return taken(heading, entry.stream, Reason.APPLIED, base)
+        lane = draft.lane(heading.client_id)
+        client = draft.client(lane.acl) if lane is not None else None
+        if lane is None or client is None:
+            return void(heading, entry.stream, Reason.UNKNOWN_LANE)
+        reason = self._why_not(draft, client, entry, heading, valid)
+        if reason is not Reason.APPLIED:
+            return void(heading, entry.stream, reason, lane)
+        return self._apply(draft, lane, place, entry, heading)
+
+    def _owed(self, draft: Draft, entry: IngestEntry, heading: Heading, valid: bool | None) -> bool:
+        """Whether this is the pack that gets its offsets next. Who may write what was decided when it was staged."""
+        owed = draft.holding.next_owed()
+        if owed is None or (owed.client_id, owed.first_id) != (heading.client_id, heading.first_id):
+            return False
+        client = draft.client(owed.acl)
+        same = (owed.stream, owed.digest) == (entry.stream, heading.digest)
+        return client is not None and same and self._signed(client, entry, valid)
+
+    def _why_not(
+        self, draft: Draft, client: Client, entry: IngestEntry, heading: Heading, valid: bool | None
+    ) -> Reason:
+        """What refuses a pack whatever its ids. In this order: each answer holds for ever."""
+        if client.status != Status.ACTIVE:
+            return _ended(client)
+        if not self._signed(client, entry, valid):
+            return Reason.SIGNATURE
+        reason = self._no_right(client, entry.stream, heading)
+        if reason is Reason.APPLIED and heading.message_type != two_phase.COMMIT and not draft.knows(entry.stream):
+            full = draft.streams_count() >= self._policy.streams_max
+            reason = Reason.STREAMS_FULL if full else Reason.APPLIED
+        return reason
+
+    def _signed(self, client: Client, entry: IngestEntry, valid: bool | None) -> bool:
+        if valid is None:
+            check = self._check(client, entry.stream, entry.raw)
+            valid = check is not None and holds(check)
+        return valid
+
+    def _no_right(self, client: Client, stream: str, heading: Heading) -> Reason:
+        if heading.size_bytes > self._policy.pack_bytes_max:
+            return Reason.TOO_LARGE
+        if heading.message_type == two_phase.COMMIT:
+            return Reason.APPLIED if stream == two_phase.TRANSACTIONS else Reason.NO_RIGHT
+        if not _named_well(stream) or not may_write(client, stream):
+            return Reason.NO_RIGHT
+        return Reason.APPLIED
+
+    def _apply(
+        self, draft: Draft, lane: Lane, place: tuple[int, int], entry: IngestEntry, heading: Heading
+    ) -> PackVerdict:
+        """Decide by its ids what becomes of a pack that may be written."""
+        stream = entry.stream
+        digest = request_digest(self.cluster, stream, heading.digest)
+        ruling = dedup.rule(lane, heading, digest)
+        match ruling.standing:
+            case Standing.SEEN:
+                return void(heading, stream, Reason.DUPLICATE, lane, ruling.remembered)
+            case Standing.OLD:
+                return void(heading, stream, Reason.OLD, lane)
+            case Standing.CONFLICT:
+                assert ruling.remembered is not None
+                second = Place(draft.moment.index, *place, stream, digest)
+                _compromise(draft, lane, ruling.remembered, second)
+                return void(heading, stream, Reason.COMPROMISED, lane)
+        if lane.fenced:
+            return void(heading, stream, Reason.FENCED, lane)
+        if ruling.standing is Standing.GAP:
+            return void(heading, stream, Reason.GAP, lane)
+        reason, base = _take(draft, lane, place, entry, heading)
+        if reason not in _TAKEN:
+            return void(heading, stream, reason, lane)
+        remembered = Remembered(
+            heading.first_id, heading.requests, digest, stream, base, heading.messages, draft.moment, *place
+        )
+        after = dedup.applied(lane, remembered, self._policy)
+        draft.put_lane(after)
+        return taken(heading, stream, reason, base, after.last_id + 1)
+
+    # Signatures.
+
+    def _check(self, client: Client, stream: str, raw: bytes | memoryview) -> Check | None:
+        key = self._secret(client) if client.signature_type == SignatureType.HMAC_SHA256 else client.key
+        return None if key is None else Check(client.signature_type, key, self.cluster, stream, raw)
+
+    def _secret(self, client: Client) -> bytes | None:
+        secret = self._secrets.get(client.acl)
+        if secret is None and self._wrapping is not None:
+            secret = self._wrapping.unwrap(client.secret, client.key)
+            if secret is not None:
+                self._secrets[client.acl] = secret
+        return secret
+
+
+def _take(draft: Draft, lane: Lane, place: tuple[int, int], entry: IngestEntry, heading: Heading) -> tuple[Reason, int]:
+    """Carry out a pack whose turn it is, by its type; gives its offset, or ticket, or none."""
+    match heading.message_type:
+        case two_phase.STAGED:
+            reason = two_phase.why_not_stage(draft.holding)
+            if reason is Reason.STAGED:
+                size = (heading.client_id, heading.first_id, heading.requests, heading.messages)
+                when = (draft.moment.timestamp_ns, draft.moment.index)
+                draft.holding.put_staged(Staged(*size, entry.stream, heading.digest, lane.acl, *when, *place))
+            return reason, NO_OFFSET
+        case two_phase.COMMIT:
+            try:
+                wanted = two_phase.commit_of(entry.raw)
+            except Malformed:
+                return Reason.NOT_STAGED, 0
+            return two_phase.commit(draft.holding, lane.acl, wanted, draft.moment.timestamp_ns)
+        case _:
+            if heading.message_type == STATEMENTS:
+                draft.put_statements(entry.stream)
+            return Reason.APPLIED, draft.write(entry.stream, heading.messages, heading.digest)
+
+
+def _known(reason: Reason) -> bool | None:
+    if reason in UNCHECKED:
+        return None
+    return reason not in FALSE
+
+
+def _ended(client: Client) -> Reason:
+    return Reason.REMOVED if client.status == Status.REMOVED else Reason.COMPROMISED
+
+
+def _named_well(stream: str) -> bool:
+    try:
+        check_stream(stream)
+    except Malformed:
+        return False
+    return True
+
+
+def _compromise(draft: Draft, lane: Lane, first: Remembered, second: Place) -> None:
+    """Somebody else has the key, or its owner lies: the identity is over, and both requests are proof of it."""
+    client = draft.client(lane.acl)
+    assert client is not None
+    draft.put_client(msgspec.structs.replace(client, status=Status.COMPROMISED))
+    place = Place(first.moment.index, first.entry, first.pack, first.stream, first.digest)
+    draft.put_proof(Proof(lane.client_id, lane.acl, place, second))

@@ -1,0 +1,140 @@
+"""Writing in two phases: many writers stage packs, one commits what they staged, all of it or nothing, once.
+
+    STAGED pack    lies in the log under its lane's ids; has no offsets
+    COMMIT pack    names ranges of ids of lanes: from here on all of that will be in its streams, in this order
+    STAGED again   a node orders the committed packs a second time: now they get their offsets
+
+Decides which octets are a commit, and whether one is granted. A commit carries the name of a writer of batches and a
+version that rises: a version that is not above the last one was committed before and changes nothing. Refuses to know
+who orders the second copies (`promotion`). Byte table: docs/protocol/journal-requests.md.
+
+Invariants: a pack is committed once; versions of an app never fall while it is remembered.
+"""
+
+from __future__ import annotations
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal.execution.staged_packs import HoldingDraft
+from chaplain.journal.model.bootstrap import SECOND
+from chaplain.journal.model.records import Key, Staged, Transaction
+from chaplain.journal.storage.verdict import Reason
+from chaplain.segment.layout import Bytes
+from chaplain.segment.pack import decode_pack
+from chaplain.wire.primitives import Cursor, put_number, put_string
+
+STAGED = 0xF0
+COMMIT = 0xF1
+"""Message types of packs; smaller ones belong to whoever executes what the packs hold."""
+TRANSACTIONS = "_transactions"
+"""What a commit is addressed to. No such stream is ever written: the log itself keeps commits."""
+PROTOCOL = 1
+RANGES_MAX = 65_536
+VERSION_MAX = (1 << 63) - 1
+
+STAGED_MAX = 65_536
+STAGED_NS = 3600 * SECOND
+"""What was staged longer ago, by cluster time, is forgotten."""
+TRANSACTIONS_MAX = 4096
+TRANSACTION_SPARE_NS = 30 * 24 * 3600 * SECOND
+"""With all places taken, an app that has committed nothing for so long makes room; no other does."""
+
+
+class Span(Frozen, frozen=True):
+    """Requests of one lane, both ends included."""
+
+    client_id: int
+    first_id: int
+    last_id: int
+
+
+class Commit(Frozen, frozen=True):
+    app: str
+    """Who writes batches; empty: nobody who would ever commit the same again."""
+    version: int
+    spans: tuple[Span, ...]
+
+
+def encode(commit: Commit) -> bytes:
+    """The value of a COMMIT pack's only message."""
+    if not commit.spans or len(commit.spans) > RANGES_MAX or not 0 <= commit.version <= VERSION_MAX:
+        raise ValueError(f"a commit has 1 to {RANGES_MAX} spans and a version from 0 on")
+    pieces = [put_number(PROTOCOL, 1), put_string(commit.app), put_number(commit.version, 8)]
+    pieces.append(put_number(len(commit.spans), 4))
+    for span in commit.spans:
+        pieces += [put_number(number, 4) for number in (span.client_id, span.first_id, span.last_id)]
+    return b"".join(pieces)
+
+
+def decode(data: bytes) -> Commit:
+    cursor = Cursor(data)
+    if cursor.number(1, "protocol") != PROTOCOL:
+        raise Malformed(f"commit: this program speaks protocol {PROTOCOL}")
+    app, version, count = cursor.string("app"), cursor.number(8, "version"), cursor.number(4, "spans")
+    if version > VERSION_MAX or not 1 <= count <= RANGES_MAX:
+        raise Malformed(f"commit: version {version}, {count} spans")
+    spans = tuple(_span(cursor) for _ in range(count))
+    cursor.end("commit")
+    return Commit(app, version, spans)
+
+
+def _span(cursor: Cursor) -> Span:
+    span = Span(cursor.number(4, "client id"), cursor.number(4, "first id"), cursor.number(4, "last id"))
+    if not span.client_id or not 1 <= span.first_id <= span.last_id:
+        raise Malformed(f"commit: {span}")
+    return span
+
+
+def commit_of(raw: Bytes) -> Commit:
+    """What a COMMIT pack says."""
+    values = decode_pack(raw).values
+    if len(values) != 1:
+        raise Malformed(f"commit: one message, not {len(values)}")
+    return decode(values[0])
+
+
+# Rules.
+
+
+def expire(draft: HoldingDraft, now_ns: int) -> None:
+    draft.expire(now_ns - STAGED_NS)
+
+
+def why_not_stage(draft: HoldingDraft) -> Reason:
+    return Reason.STAGED_FULL if draft.staged_count >= STAGED_MAX else Reason.STAGED
+
+
+def commit(draft: HoldingDraft, acl: bytes, wanted: Commit, now_ns: int) -> tuple[Reason, int]:
+    """Grant a commit, or say why not; with it the ticket by which its end is known."""
+    known = draft.transaction(acl, wanted.app) if wanted.app else None
+    if known is not None and wanted.version <= known.version:
+        return Reason.COMMITTED, known.ticket
+    found = _find(draft, acl, wanted.spans)
+    if found is None:
+        return Reason.NOT_STAGED, 0
+    if wanted.app and known is None and not _room(draft, now_ns):
+        return Reason.TRANSACTIONS_FULL, 0
+    draft.owe(found)
+    if wanted.app:
+        draft.put_transaction(Transaction(acl, wanted.app, wanted.version, draft.pledged, now_ns))
+    return Reason.COMMITTED, draft.pledged
+
+
+def _find(draft: HoldingDraft, acl: bytes, spans: tuple[Span, ...]) -> list[Staged] | None:
+    """Everything that the spans name, in their order; None unless all of it is staged, by this identity, and once."""
+    found: dict[Key, Staged] = {}
+    for span in spans:
+        next_id = span.first_id
+        while next_id <= span.last_id:
+            staged = draft.staged((span.client_id, next_id))
+            if staged is None or staged.acl != acl or staged.last_id > span.last_id:
+                return None
+            if staged.key in found:
+                return None  # at once: whoever names everything a thousand times is not to be followed so far
+            found[staged.key] = staged
+            next_id = staged.last_id + 1
+    return list(found.values())
+
+
+def _room(draft: HoldingDraft, now_ns: int) -> bool:
+    return draft.transactions_count < TRANSACTIONS_MAX or draft.forget_transaction(now_ns - TRANSACTION_SPARE_NS)

@@ -1,0 +1,265 @@
+"""Config requests of journal.txt, signed: those about clients, checkpoints, and the first stages of those about nodes.
+
+    data = fields of the type | signer 15 | nonce 16 | epoch 16 | signature size 2 | signature
+
+Decides which octets are a configuration request and what its signature covers. Refuses to know whether it is granted.
+A signature covers cluster, entry type, stage and all data before the signature's size. Configuration is always signed
+with the Ed25519 key of an identity, in an epoch of the agreed order, and expires with that epoch (`epochs`). Byte
+tables and hex examples: docs/protocol/journal-requests.md for clients, docs/protocol/configuration.md for nodes,
+docs/protocol/checkpoints.md for checkpoints.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TypeAlias, assert_never
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal.messages import membership
+from chaplain.journal.messages.membership import (
+    OPENING,
+    AddNode,
+    EntryType,
+    NewSet,
+    NodeMessage,
+    RemoveNode,
+    is_opening,
+)
+from chaplain.journal.messages.signing import CONFIG_LABEL, WRAPPED_BYTES, ConfigCheck, holds
+from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES, Identity
+from chaplain.wire.primitives import Cursor, put_number, put_string, put_strings
+
+ACL_BYTES = 15
+NO_ACL = bytes(ACL_BYTES)
+NONCE_BYTES = 16
+EPOCH_BYTES = 16
+NAME_BYTES = 16
+_ADMIN = 1
+_RETRY = b"retry of"
+_NAME_LABEL = b"chaplain configuration request\0"
+
+
+class AddIdentity(Frozen, frozen=True):
+    """Add Client without an ACL id: a new identity, whose ACL id is the full id of this entry."""
+
+    name: str
+    signature_type: int
+    key: bytes
+    """Public key; for HMAC the wrapped secret follows it."""
+    writes: tuple[str, ...]
+    """Patterns of streams it may write; `*` stands for anything."""
+    reads: tuple[str, ...]
+    admin: bool = False
+
+
+class LeaseLane(Frozen, frozen=True):
+    """Add Client under an ACL id: a lane of that identity. Its client id is set at execution."""
+
+    acl: bytes
+
+
+class RemoveIdentity(Frozen, frozen=True):
+    """Remove Client by ACL id: the identity and all its lanes are over."""
+
+    acl: bytes
+
+
+class ReleaseLane(Frozen, frozen=True):
+    """Remove Client by client id: the lane is over."""
+
+    client_id: int
+
+
+class RetireLane(Frozen, frozen=True):
+    """Remove Client by both: the lane of this identity is over, and how far it came is remembered for a while."""
+
+    client_id: int
+    acl: bytes
+
+
+class FenceLane(Frozen, frozen=True):
+    """Nothing is applied on this lane from here on: what has not been by now never will be."""
+
+    client_id: int
+
+
+class MakeCheckpoint(Frozen, frozen=True):
+    """Every node writes its state down, as it is behind the message that has this."""
+
+    through: int
+    """Up to this message nobody needs the log any more, whatever nodes are told to keep; 0: that is not said."""
+
+
+ConfigMessage: TypeAlias = (
+    AddIdentity | LeaseLane | RemoveIdentity | ReleaseLane | RetireLane | FenceLane | MakeCheckpoint | NodeMessage
+)
+
+
+class Petition(Frozen, frozen=True):
+    """A configuration request, signed."""
+
+    message: ConfigMessage
+    signer: bytes
+    """ACL id of who asks."""
+    nonce: bytes
+    """Drawn once for each wish; asking again with the same one gives the same answer."""
+    epoch: bytes
+    """Token of the epoch in which it was signed."""
+    signature: bytes
+    covered: bytes
+    """The data that the signature covers."""
+
+
+def retry_nonce(client_id: int, request: int) -> bytes:
+    """What leases the lane on which this request is written once it is known not to be: the same for whoever asks."""
+    return _RETRY + put_number(client_id, 4) + put_number(request, 4)
+
+
+def is_of_retry(nonce: bytes) -> bool:
+    return nonce.startswith(_RETRY)
+
+
+def acl_id(regime: int, index: int, entry: int) -> bytes:
+    """The full id of a cluster journal entry."""
+    return put_number(regime, 4) + put_number(index, 8) + put_number(entry, 3)
+
+
+def entry_type_of(message: ConfigMessage) -> EntryType:
+    match message:
+        case AddIdentity() | LeaseLane():
+            return EntryType.ADD_CLIENT
+        case RemoveIdentity() | ReleaseLane() | RetireLane():
+            return EntryType.REMOVE_CLIENT
+        case FenceLane():
+            return EntryType.FENCE_CLIENT
+        case MakeCheckpoint():
+            return EntryType.CHECKPOINT
+        case AddNode() | RemoveNode() | NewSet():
+            return membership.type_of(message)
+        case _:
+            assert_never(message)
+
+
+def stage_of(message: ConfigMessage) -> int:
+    """The stage in which it is asked for; messages about clients have one only, 0."""
+    return OPENING.get(entry_type_of(message), 0)
+
+
+def encode_fields(message: ConfigMessage) -> bytes:
+    match message:
+        case AddIdentity():
+            pieces = (
+                _client(0, NO_ACL),
+                put_number(message.signature_type, 1),
+                put_number(len(message.key), 2) + message.key,
+                put_string(message.name),
+                put_strings(message.writes),
+                put_strings(message.reads),
+                put_number(_ADMIN if message.admin else 0, 1),
+            )
+            return b"".join(pieces)
+        case LeaseLane():
+            return _client(0, message.acl) + bytes(7)
+        case RemoveIdentity():
+            return _client(0, message.acl)
+        case ReleaseLane():
+            return _client(message.client_id, NO_ACL)
+        case RetireLane():
+            return _client(message.client_id, message.acl)
+        case FenceLane():
+            return put_number(message.client_id, 4)
+        case MakeCheckpoint():
+            return put_number(message.through, 8)
+        case AddNode() | RemoveNode() | NewSet():
+            return membership.encode_fields(message)
+        case _:
+            assert_never(message)
+
+
+def _client(client_id: int, acl: bytes) -> bytes:
+    if len(acl) != ACL_BYTES:
+        raise ValueError(f"an ACL id has {ACL_BYTES} octets, not {len(acl)}")
+    return put_number(client_id, 4) + acl
+
+
+def sign(
+    message: ConfigMessage, cluster: str, signer: bytes, nonce: bytes, identity: Identity, *, epoch: bytes
+) -> bytes:
+    """The data of a config entry, signed in the epoch with this token."""
+    if (len(signer), len(nonce), len(epoch)) != (ACL_BYTES, NONCE_BYTES, EPOCH_BYTES):
+        raise ValueError(f"a signer has {ACL_BYTES} octets, a nonce {NONCE_BYTES}, an epoch {EPOCH_BYTES}")
+    covered = encode_fields(message) + signer + nonce + epoch
+    signature = identity.sign(CONFIG_LABEL, _signed(cluster, message, covered))
+    return covered + put_number(len(signature), 2) + signature
+
+
+def request_name(petition: Petition) -> bytes:
+    """Names a request, whichever epoch it was signed in: all but epoch and signature is in it."""
+    asked = bytes((entry_type_of(petition.message),)) + petition.covered[:-EPOCH_BYTES]
+    return sha256(_NAME_LABEL + asked).digest()[:NAME_BYTES]
+
+
+def check_of(petition: Petition, cluster: str, key: bytes) -> ConfigCheck:
+    """What `signing.holds` has to look at."""
+    return ConfigCheck(key, _signed(cluster, petition.message, petition.covered), petition.signature)
+
+
+def signature_holds(petition: Petition, cluster: str, key: bytes) -> bool:
+    return holds(check_of(petition, cluster, key))
+
+
+def _signed(cluster: str, message: ConfigMessage, covered: bytes) -> bytes:
+    return b"%b%c%c%b" % (put_string(cluster), entry_type_of(message), stage_of(message), covered)
+
+
+def decode(entry_type: int, stage: int, data: bytes) -> Petition:
+    if not is_opening(entry_type, stage):
+        raise Malformed(f"configuration: nobody may ask for entry type {entry_type} in stage {stage}")
+    cursor = Cursor(data)
+    message = _fields(cursor, entry_type)
+    signer, nonce = cursor.take(ACL_BYTES, "signer"), cursor.take(NONCE_BYTES, "nonce")
+    epoch = cursor.take(EPOCH_BYTES, "epoch")
+    covered = data[: cursor.position]
+    signature = cursor.take(cursor.number(2, "signature size"), "signature")
+    cursor.end("configuration")
+    if len(signature) != SIGNATURE_BYTES:
+        raise Malformed(f"configuration: a signature has {SIGNATURE_BYTES} octets, not {len(signature)}")
+    return Petition(message, signer, nonce, epoch, signature, covered)
+
+
+def _fields(cursor: Cursor, entry_type: int) -> ConfigMessage:
+    match entry_type:
+        case EntryType.ADD_CLIENT:
+            return _add_client(cursor)
+        case EntryType.REMOVE_CLIENT:
+            client_id, acl = cursor.number(4, "client id"), cursor.take(ACL_BYTES, "ACL id")
+            if not client_id and acl == NO_ACL:
+                raise Malformed("Remove Client: a client id, an ACL id, or both")
+            if client_id and acl != NO_ACL:
+                return RetireLane(client_id, acl)
+            return ReleaseLane(client_id) if client_id else RemoveIdentity(acl)
+        case EntryType.FENCE_CLIENT:
+            return FenceLane(cursor.number(4, "client id"))
+        case EntryType.CHECKPOINT:
+            return MakeCheckpoint(cursor.number(8, "through"))
+        case _:
+            return membership.decode_fields(cursor, entry_type)
+
+
+def _add_client(cursor: Cursor) -> AddIdentity | LeaseLane:
+    if cursor.number(4, "client id"):
+        raise Malformed("Add Client: the client id is set at execution")
+    acl = cursor.take(ACL_BYTES, "ACL id")
+    signature_type = cursor.number(1, "signature type")
+    key = cursor.take(cursor.number(2, "key size"), "key")
+    name = cursor.string("name")
+    writes, reads = cursor.strings("writes"), cursor.strings("reads")
+    flags = cursor.number(1, "flags")
+    if acl != NO_ACL:
+        if signature_type or key or name or writes or reads or flags:
+            raise Malformed("Add Client: a lane has nothing of its own but its ACL id")
+        return LeaseLane(acl)
+    if flags > _ADMIN or not name or len(key) not in (KEY_BYTES, KEY_BYTES + WRAPPED_BYTES):
+        raise Malformed("Add Client: a name, a key, and no unknown flags")
+    return AddIdentity(name, signature_type, key, writes, reads, flags == _ADMIN)

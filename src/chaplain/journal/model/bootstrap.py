@@ -1,0 +1,84 @@
+"""What a cluster is founded with: its name, its nodes, its first clients, and the bounds of its state.
+
+Every node is given the same; it is part of the state that executors compare, because whoever was founded otherwise
+would decide otherwise. Refuses to know how it is stored or handed out.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from chaplain.core import Frozen
+from chaplain.journal.messages.signing import SignatureType
+from chaplain.journal.model.cluster_config import Assembly, Placed, founded, without_data
+from chaplain.journal.model.epochs import EpochBounds
+
+SECOND = 10**9
+ALL_STREAMS = ("*",)
+
+
+class Policy(Frozen, frozen=True, array_like=True):
+    """Bounds that execution decides by: the same everywhere, or executors would part."""
+
+    remembered_packs: int = 64
+    """Packs of a lane whose receipts can be given again."""
+    lane_idle_ns: int = 24 * 3600 * SECOND
+    """A lane unused for so long, by cluster time, is over."""
+    lane_spare_ns: int = 600 * SECOND
+    """At a bound, a lane unused for so long makes room for a new one of its identity."""
+    lanes_per_identity_max: int = 1024
+    lanes_max: int = 8192
+    identities_max: int = 4096
+    """Removed ones count: their ids are never given again."""
+    streams_max: int = 65536
+    pack_bytes_max: int = 4 << 20
+    checkpoint_bytes: int = 256 << 20
+    """Behind so many octets of ingest messages there is a checkpoint, without anybody asking."""
+    databases_max: int = 64
+    """Streams with statements that are executed; the first ones that there were."""
+    epochs: EpochBounds = EpochBounds()
+    """For how long a signed configuration request is accepted."""
+
+
+class Member(Frozen, frozen=True, array_like=True):
+    """A founding node. It has all roles, unless serializers are index-only: then those only take configuration."""
+
+    node: int
+    key: bytes
+    uri: str
+    disk: bytes
+
+
+class FoundingClient(Frozen, frozen=True, array_like=True):
+    name: str
+    key: bytes
+    writes: tuple[str, ...] = ALL_STREAMS
+    reads: tuple[str, ...] = ALL_STREAMS
+    admin: bool = True
+    signature_type: int = SignatureType.ED25519
+
+
+class Founding(Frozen, frozen=True, array_like=True):
+    cluster: str
+    members: tuple[Member, ...]
+    clients: tuple[FoundingClient, ...]
+    policy: Policy = Policy()
+    wrapping_id: bytes = b""
+    """Names the key that HMAC secrets are wrapped with; empty: there are none."""
+    serializers: tuple[int, ...] = ()
+    """Those of the members that serialize; empty: all."""
+    copies: int = 0
+    """Serializers are index-only, and so many nodes hold a payload before it is ordered; 0: serializers hold all."""
+
+    def assembly(self) -> Assembly:
+        nodes = founded(Placed(one.node, one.key, one.uri, one.disk) for one in self.members)
+        nodes = msgspec.structs.replace(nodes, serializers=self.serializers or nodes.serializers)
+        return without_data(nodes) if self.copies else nodes
+
+    def digest(self) -> bytes:
+        fields = msgspec.structs.astuple(self)
+        # A cluster that was founded before there were copies has the digest that it always had.
+        said = fields if self.copies else fields[:-1]
+        return sha256(b"chaplain founding\0" + msgspec.msgpack.encode(said)).digest()

@@ -1,0 +1,344 @@
+"""The nodes of a cluster as the configuration stream has them: who there is, in which roles, and who serializes.
+
+Decides what each configuration message about nodes changes, from the assembly and the message alone. Refuses to know
+who asked (`configuration` checks signatures) and when a stage is due (`stages` does, at the master).
+
+| message | stages, and what they change |
+|---|---|
+| Add Executor, Ingest or Config Node | Catchup: it is told everything; Live: it has the role |
+| Remove Executor Node | Implement: it has lost the role |
+| Remove Ingest Node | Block: it takes nothing more; Drop: it is neither ingest nor config node |
+| New Serializer Set | Nominate: they are watched; Refuse: over; Implement: both sets count; Confirm: the new one |
+
+Where serializers are index-only (`copies` is not 0), a member holds data or it does not, for as long as it is a member:
+ingest nodes and executors do, and never serialize; so many of them as there must be copies stay.
+
+Invariants: one new serializer set at a time, one change at a time for any other node and role; node ids and keys are
+never given again; both sets count from an agreed Implement to an agreed Confirm, and these are never in one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from chaplain.core import Frozen
+from chaplain.journal.messages.membership import (
+    ADDS,
+    AddNode,
+    EntryType,
+    NewSet,
+    NodeMessage,
+    Refusal,
+    RemoveNode,
+    Stage,
+    Step,
+    nodes_of,
+    type_of,
+)
+from chaplain.journal.model.quorum import Quorum
+from chaplain.journal.model.reason import Reason
+from chaplain.link.settings import is_endpoint
+
+CHANGES_KEPT = 32
+"""Changes that are over and still known, so that whoever asks again is answered alike."""
+_ROLES = {
+    EntryType.ADD_EXECUTOR_NODE: "executor",
+    EntryType.REMOVE_EXECUTOR_NODE: "executor",
+    EntryType.ADD_INGEST_NODE: "ingest",
+    EntryType.REMOVE_INGEST_NODE: "ingest",
+    EntryType.ADD_CONFIG_NODE: "config",
+}
+_OPEN = (Stage.CATCHUP, Stage.BLOCK, Stage.NOMINATE)
+
+
+class Placed(Frozen, frozen=True, array_like=True):
+    """A node, and the stage of each of its roles: none, catching up, live, or blocked."""
+
+    node: int
+    key: bytes
+    uri: str
+    disk: bytes
+    executor: int = Stage.NONE
+    ingest: int = Stage.NONE
+    config: int = Stage.NONE
+
+    @property
+    def roles(self) -> list[str]:
+        return [role for role in ("ingest", "executor", "config") if getattr(self, role) == Stage.LIVE]
+
+
+class Change(Frozen, frozen=True, array_like=True):
+    """What became of one request so far."""
+
+    id: bytes
+    asked: bytes
+    """Names the request: asking for it again gives the same change."""
+    entry_type: int
+    nodes: tuple[int, ...]
+    stage: int
+    since: int
+    """Index of the message that brought it to this stage."""
+    reason: int = Refusal.NONE
+    about: int = 0
+
+    @property
+    def open(self) -> bool:
+        joint = self.entry_type == EntryType.NEW_SERIALIZER_SET and self.stage == Stage.IMPLEMENT
+        return joint or self.stage in _OPEN
+
+
+class Assembly(Frozen, frozen=True, array_like=True):
+    nodes: tuple[Placed, ...]
+    """By id. Those without a role that do not serialize are gone, and stay here so that nobody gets their id."""
+    serializers: tuple[int, ...]
+    changes: tuple[Change, ...] = ()
+    """In the order in which they were opened."""
+
+    def node(self, node: int) -> Placed | None:
+        for placed in self.nodes:
+            if placed.node == node:
+                return placed
+        return None
+
+    @property
+    def new_set(self) -> Change | None:
+        """The serializer set that is on its way."""
+        kind = EntryType.NEW_SERIALIZER_SET
+        return next((change for change in self.changes if change.open and change.entry_type == kind), None)
+
+    @property
+    def quorum(self) -> Quorum:
+        """Who has to agree to the message behind the one that made this assembly."""
+        change = self.new_set
+        if change is not None and change.stage == Stage.IMPLEMENT:
+            return Quorum((self.serializers, change.nodes))
+        return Quorum((self.serializers,))
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Everybody who is told what is ordered."""
+        return tuple(placed.node for placed in self.nodes if self.has(placed))
+
+    def has(self, placed: Placed) -> bool:
+        return bool(placed.executor or placed.ingest or placed.config) or placed.node in self.quorum.voters
+
+    def holds_data(self, node: int) -> bool:
+        """Whether the payloads are this node's to keep, where serializers are index-only."""
+        placed = self.node(node)
+        return placed is None or bool(placed.executor or placed.ingest)
+
+    def takes_writes(self, node: int) -> bool:
+        """Whether ingest messages of this node count: from Live until Drop."""
+        placed = self.node(node)
+        return placed is not None and placed.ingest in (Stage.LIVE, Stage.BLOCK)
+
+    def opened(self, asked: bytes) -> Change | None:
+        return next((change for change in self.changes if change.asked == asked), None)
+
+
+def founded(nodes: Iterable[Placed]) -> Assembly:
+    """All have all roles, and all serialize."""
+    live = {"executor": Stage.LIVE, "ingest": Stage.LIVE, "config": Stage.LIVE}
+    placed = tuple(msgspec.structs.replace(node, **live) for node in sorted(nodes, key=lambda one: one.node))
+    return Assembly(placed, tuple(node.node for node in placed))
+
+
+def without_data(assembly: Assembly) -> Assembly:
+    """The same with serializers that are index-only: they have no role for which one needs payloads."""
+    bare = {"executor": Stage.NONE, "ingest": Stage.NONE}
+    nodes = (
+        msgspec.structs.replace(node, **bare) if node.node in assembly.serializers else node for node in assembly.nodes
+    )
+    return msgspec.structs.replace(assembly, nodes=tuple(nodes))
+
+
+# The stage that a client asks for.
+
+
+def open_change(
+    assembly: Assembly, message: NodeMessage, change: bytes, asked: bytes, index: int, *, copies: int = 0
+) -> tuple[Assembly, Reason]:
+    reason = _why_not(assembly, message)
+    if reason is Reason.APPLIED and copies:
+        reason = _parts_data(assembly, message, copies)
+    if reason is not Reason.APPLIED:
+        return assembly, reason
+    match message:
+        case AddNode():
+            return _add(assembly, message, change, asked, index), reason
+        case RemoveNode():
+            return _remove(assembly, message, change, asked, index), reason
+        case NewSet():
+            nominated = Change(change, asked, type_of(message), message.nodes, Stage.NOMINATE, index)
+            return _note(assembly, nominated), reason
+
+
+def _why_not(assembly: Assembly, message: NodeMessage) -> Reason:
+    if _busy(assembly, message):
+        return Reason.CHANGE_UNDER_WAY
+    match message:
+        case AddNode():
+            return _why_not_add(assembly, message)
+        case RemoveNode():
+            return _why_not_remove(assembly, message)
+        case NewSet():
+            members = assembly.members
+            return Reason.APPLIED if all(node in members for node in message.nodes) else Reason.UNKNOWN_NODE
+
+
+def _busy(assembly: Assembly, message: NodeMessage) -> bool:
+    """One change at a time; but a node that never catches up can be removed again."""
+    if isinstance(message, NewSet):
+        return assembly.new_set is not None
+    for change in assembly.changes:
+        cancels = isinstance(message, RemoveNode) and change.entry_type in ADDS
+        if change.open and message.node in change.nodes and not cancels:
+            return True
+    return False
+
+
+def _why_not_add(assembly: Assembly, message: AddNode) -> Reason:
+    placed = assembly.node(message.node)
+    if placed is None:
+        if not message.uri:
+            return Reason.UNKNOWN_NODE
+        if not is_endpoint(message.uri):
+            return Reason.BAD_ADDRESS  # every member would dial it, for ever
+        return Reason.KEY_TAKEN if any(one.key == message.key for one in assembly.nodes) else Reason.APPLIED
+    if not assembly.has(placed):
+        return Reason.NODE_TAKEN  # it was removed: that id, and that key, are spent
+    if message.uri and (message.key, message.disk) != (placed.key, placed.disk):
+        return Reason.NODE_TAKEN
+    return Reason.ROLE_HELD if getattr(placed, _ROLES[message.entry_type]) else Reason.APPLIED
+
+
+def _why_not_remove(assembly: Assembly, message: RemoveNode) -> Reason:
+    placed, role = assembly.node(message.node), _ROLES[message.entry_type]
+    if placed is None or not assembly.has(placed):
+        return Reason.UNKNOWN_NODE
+    if not getattr(placed, role) and not (role == "ingest" and placed.config):
+        return Reason.ROLE_MISSING
+    left = [one for one in assembly.nodes if getattr(one, role) == Stage.LIVE and one.node != message.node]
+    return Reason.APPLIED if left else Reason.NEEDED
+
+
+def _parts_data(assembly: Assembly, message: NodeMessage, copies: int) -> Reason:
+    """Where serializers are index-only: nobody begins to hold data who did not, or stops, and enough are left."""
+    if isinstance(message, NewSet):
+        return Reason.INDEX_ONLY if any(map(assembly.holds_data, message.nodes)) else Reason.APPLIED
+    placed = assembly.node(message.node)
+    if placed is None:
+        return Reason.APPLIED
+    if isinstance(message, AddNode):
+        needs = message.entry_type != EntryType.ADD_CONFIG_NODE
+        return Reason.INDEX_ONLY if needs and not assembly.holds_data(message.node) else Reason.APPLIED
+    if not assembly.holds_data(message.node):
+        return Reason.APPLIED
+    after = _lose(placed, _ROLES[message.entry_type], Stage.DROP)
+    if after.executor or after.ingest:
+        return Reason.APPLIED
+    left = [node for node in assembly.members if node != message.node and assembly.holds_data(node)]
+    return Reason.INDEX_ONLY if after.config else Reason.APPLIED if len(left) >= copies else Reason.NEEDED
+
+
+def _add(assembly: Assembly, message: AddNode, change: bytes, asked: bytes, index: int) -> Assembly:
+    placed = assembly.node(message.node) or Placed(message.node, message.key, message.uri, message.disk)
+    placed = msgspec.structs.replace(placed, **{_ROLES[message.entry_type]: Stage.CATCHUP})
+    opened = Change(change, asked, message.entry_type, nodes_of(message), Stage.CATCHUP, index)
+    return _note(_place(assembly, placed), opened)
+
+
+def _remove(assembly: Assembly, message: RemoveNode, change: bytes, asked: bytes, index: int) -> Assembly:
+    placed = assembly.node(message.node)
+    assert placed is not None
+    role = _ROLES[message.entry_type]
+    live = role == "ingest" and Stage.LIVE in (placed.ingest, placed.config)
+    stage = Stage.BLOCK if live else Stage.IMPLEMENT if role == "executor" else Stage.DROP
+    cancelled = tuple(_cancel(one, message, index) for one in assembly.changes)
+    assembly = msgspec.structs.replace(assembly, changes=cancelled)
+    opened = Change(change, asked, message.entry_type, nodes_of(message), stage, index)
+    return _note(_place(assembly, _lose(placed, role, stage)), opened)
+
+
+def _lose(placed: Placed, role: str, stage: Stage) -> Placed:
+    if role == "executor":
+        return msgspec.structs.replace(placed, executor=Stage.NONE)
+    after = Stage.BLOCK if stage is Stage.BLOCK else Stage.NONE
+    blocked = {name: after for name in ("ingest", "config") if getattr(placed, name)}
+    return msgspec.structs.replace(placed, **blocked)
+
+
+def _cancel(change: Change, message: RemoveNode, index: int) -> Change:
+    """A node that is removed while it catches up was never live."""
+    same = message.node in change.nodes and change.entry_type in ADDS
+    if not change.open or not same or _role_family(change.entry_type) != _role_family(message.entry_type):
+        return change
+    return msgspec.structs.replace(change, stage=Stage.DROP, since=index)
+
+
+def _role_family(entry_type: int) -> bool:
+    return _ROLES[EntryType(entry_type)] == "executor"
+
+
+# The stages that a master adds.
+
+
+def take_step(assembly: Assembly, step: Step, index: int) -> tuple[Assembly, Reason]:
+    change = next((one for one in assembly.changes if one.id == step.change and one.open), None)
+    if change is None or not _due(assembly, change, step, index):
+        return assembly, Reason.NOT_DUE
+    after = msgspec.structs.replace(change, stage=step.stage, since=index, reason=step.reason, about=step.about)
+    changes = tuple(after if one.id == change.id else one for one in assembly.changes)
+    assembly = msgspec.structs.replace(assembly, changes=changes)
+    return _effect(assembly, step), Reason.APPLIED
+
+
+def _due(assembly: Assembly, change: Change, step: Step, index: int) -> bool:
+    """Never two stages in one message: between them lies what is agreed under the first."""
+    if (change.entry_type, change.nodes) != (step.entry_type, step.nodes) or index <= change.since:
+        return False
+    match step.stage:
+        case Stage.LIVE:
+            return change.stage == Stage.CATCHUP
+        case Stage.DROP:
+            return change.stage == Stage.BLOCK
+        case Stage.REFUSE:
+            return change.stage == Stage.NOMINATE
+        case Stage.IMPLEMENT:
+            members = assembly.members
+            return change.stage == Stage.NOMINATE and all(node in members for node in change.nodes)
+        case Stage.CONFIRM:
+            return change.stage == Stage.IMPLEMENT
+        case _:
+            return False
+
+
+def _effect(assembly: Assembly, step: Step) -> Assembly:
+    if step.stage is Stage.CONFIRM:
+        return msgspec.structs.replace(assembly, serializers=step.nodes)
+    if step.stage not in (Stage.LIVE, Stage.DROP):
+        return assembly
+    placed = assembly.node(step.nodes[0])
+    assert placed is not None
+    if step.stage is Stage.DROP:
+        return _place(assembly, _lose(placed, "ingest", Stage.DROP))
+    return _place(assembly, msgspec.structs.replace(placed, **{_ROLES[step.entry_type]: Stage.LIVE}))
+
+
+# Keeping it.
+
+
+def _place(assembly: Assembly, placed: Placed) -> Assembly:
+    others = [node for node in assembly.nodes if node.node != placed.node]
+    nodes = tuple(sorted([*others, placed], key=lambda one: one.node))
+    return msgspec.structs.replace(assembly, nodes=nodes)
+
+
+def _note(assembly: Assembly, change: Change) -> Assembly:
+    """Remember the change; forget the oldest that is over, if there are too many."""
+    over = [one.id for one in assembly.changes if not one.open]
+    spare = set(over[: max(0, len(over) + 1 - CHANGES_KEPT)])
+    kept = tuple(one for one in assembly.changes if one.id not in spare)
+    return msgspec.structs.replace(assembly, changes=(*kept, change))

@@ -1,0 +1,80 @@
+"""A checkpoint: the state behind one agreed message, written down, so that the log before it can be done without.
+
+    file     magic 8 | first 8 | state size 8 | SHA-256 of the state 32 | checksum 4 | the state's one form
+
+Decides which octets are a checkpoint. Refuses to know when one is made (`configuration`, `execution`) and what may be
+dropped for it (`retention`). Byte table and hex example: docs/protocol/checkpoints.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import sha256
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.model.records import Moment
+from chaplain.segment.layout import checksum
+
+_HEAD = struct.Struct("<8sQQ32s")
+_CHECK = struct.Struct("<I")
+_MAGIC = b"CHAPLCKP"
+HEAD_BYTES = _HEAD.size + _CHECK.size
+STATE_BYTES_MAX = 1 << 30
+
+
+class Checkpoint(Frozen, frozen=True):
+    index: int
+    """The message behind which the state was so."""
+    digest: bytes
+    """SHA-256 of the state."""
+    state: bytes
+    first: int = 1
+    """This node's log begins with this message, or with a later one."""
+
+
+class Base(Frozen, frozen=True):
+    """What a checkpoint said, when this node started from it, that others than execution need."""
+
+    moment: Moment
+    databases: dict[str, int]
+    """The last message with statements for each."""
+    owners: dict[int, bytes]
+    """The identities of lanes."""
+
+
+def make(index: int, state: bytes, first: int = 1) -> Checkpoint:
+    return Checkpoint(index, sha256(state).digest(), state, first)
+
+
+def checkpoint_name(settings: OrderSettings) -> str:
+    return f"{settings.folder}{settings.log}.checkpoint"
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    head = _HEAD.pack(_MAGIC, checkpoint.first, len(checkpoint.state), checkpoint.digest)
+    return head + _CHECK.pack(checksum(head)) + checkpoint.state
+
+
+def decode(data: bytes) -> tuple[int, bytes]:
+    """First message of the log and state, if not an octet is wrong."""
+    first, size_bytes, digest = _decode_head(data)
+    state = data[HEAD_BYTES:]
+    if len(state) != size_bytes or sha256(state).digest() != digest:
+        raise Malformed("checkpoint: its state is not the one it names")
+    return first, state
+
+
+def first_of(data: bytes) -> int:
+    """First message of the log, from the head alone."""
+    return _decode_head(data)[0]
+
+
+def _decode_head(data: bytes) -> tuple[int, int, bytes]:
+    if len(data) < HEAD_BYTES or data[_HEAD.size : HEAD_BYTES] != _CHECK.pack(checksum(data[: _HEAD.size])):
+        raise Malformed("checkpoint: its head does not hold")
+    magic, first, size_bytes, digest = _HEAD.unpack_from(data)
+    if magic != _MAGIC:
+        raise Malformed("checkpoint: its head is of something else")
+    return first, size_bytes, digest

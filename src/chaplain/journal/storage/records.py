@@ -1,0 +1,152 @@
+"""How one cluster message lies in the log, as records of `segment/`.
+
+    part 0        META   body size 4 | body | verdict (none where serializers are index-only: they write part 0 alone)
+    parts 1 …     what execution made of the payloads (BATCH, one stream each)
+    stamp         kind 16: the message of this index and hash is now held under this regime
+    mark          MARK: everything up to this index is agreed
+    jot           a file of its own, rewritten with every append: how far the log was written, and in which boot
+
+Every record of a message carries its index and hashes. `regime` is the ballot under which it was stored in part 0, and
+the regime of the body in all others: what readers are shown of a message is the same on every node.
+Byte tables: docs/protocol/journal-order.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal.consensus.events import Message, Preview
+from chaplain.journal.messages.cluster import DIGEST_BYTES, Body, chain_hash, decode_body
+from chaplain.segment.layout import checksum
+from chaplain.segment.record import Kind, Record
+
+STAMP_KIND = 16
+BOOT_BYTES = 16
+_SIZE = struct.Struct("<I")
+_JOT = struct.Struct("<8s16sQQ")
+_JOT_MAGIC = b"CHAPLJOT"
+
+
+def message_records(message: Message, preview: Preview) -> list[Record]:
+    first = Record(Kind.META, b"".join((_SIZE.pack(len(message.raw)), message.raw, preview.verdict)))
+    parts = [first, *preview.parts]
+    return [
+        msgspec.structs.replace(
+            record,
+            index=message.index,
+            timestamp_ns=message.body.timestamp_ns,
+            regime=message.body.regime if part else message.ballot,
+            part=part,
+            parts=len(parts),
+            previous_hash=message.body.previous,
+            chain_hash=message.hash,
+        )
+        for part, record in enumerate(parts)
+    ]
+
+
+def stamp_record(message: Message) -> Record:
+    return Record(STAMP_KIND, message.hash, index=message.index, regime=message.ballot)
+
+
+def mark_record(index: int, digest: bytes, regime: int) -> Record:
+    return Record(Kind.MARK, index=index, regime=regime, chain_hash=digest)
+
+
+def body_of(record: Record) -> tuple[Body, bytes]:
+    """The body in a message's first record, decoded and raw. The chain hash in the record's head must be its own."""
+    data = bytes(record.body)
+    if len(data) < _SIZE.size or len(data) < _SIZE.size + _SIZE.unpack_from(data)[0]:
+        raise Malformed("log: the first record of a message is too short")
+    raw = data[_SIZE.size : _SIZE.size + _SIZE.unpack_from(data)[0]]
+    body = decode_body(raw)
+    if body.index != record.index or chain_hash(body.previous, raw) != record.chain_hash:
+        raise Malformed(f"log: message {record.index} is not what its head says")
+    return body, raw
+
+
+def verdict_of(record: Record) -> bytes:
+    """What stands behind the body in a message's first record."""
+    data = bytes(record.body)
+    return data[_SIZE.size + _SIZE.unpack_from(data)[0] :]
+
+
+class Group(Frozen, frozen=True):
+    """All records of one message as found on disk."""
+
+    position: int
+    end: int
+    records: tuple[Record, ...]
+    ballot: int
+
+    @property
+    def first(self) -> Record:
+        return self.records[0]
+
+
+def message_of(group: Group, payloads: Callable[[Body, Sequence[Record]], tuple[bytes, ...]]) -> Message:
+    """The message again. One that was written by an index-only serializer is bare: it has no payloads."""
+    body, raw = body_of(group.first)
+    found = payloads(body, group.records[1:]) if len(group.records) > 1 or not body.data_entries else ()
+    return Message(body, raw, group.first.chain_hash, group.ballot, found)
+
+
+class Grouper:
+    """Puts records back together. A message counts only if all its parts follow one another."""
+
+    def __init__(self) -> None:
+        self._position = 0
+        self._open: list[Record] = []
+
+    def feed(self, position: int, end: int, record: Record) -> Group | None:
+        if record.part == 0:
+            self._position, self._open = position, []
+        elif not self._continues(record):
+            self._open = []
+            return None
+        self._open.append(record)
+        if len(self._open) < record.parts:
+            return None
+        records, self._open = tuple(self._open), []
+        return Group(self._position, end, records, records[0].regime)
+
+    def _continues(self, record: Record) -> bool:
+        if not self._open or record.part != len(self._open):
+            return False
+        first = self._open[0]
+        same = (first.index, first.parts, first.chain_hash)
+        return same == (record.index, record.parts, record.chain_hash)
+
+
+def is_message(record: Record) -> bool:
+    return record.kind in (Kind.META, Kind.BATCH) and len(record.chain_hash) == DIGEST_BYTES and record.index > 0
+
+
+class Jot(Frozen, frozen=True):
+    """Written after each append, with it."""
+
+    boot: bytes
+    position: int
+    """In this boot the operating system was given everything before."""
+    index: int
+    """Messages up to here were known to be on disk."""
+
+
+def encode_jot(jot: Jot) -> bytes:
+    assert len(jot.boot) == 16, "another length would never compare as the same boot"
+    fields = _JOT.pack(_JOT_MAGIC, jot.boot, jot.position, jot.index)
+    return fields + _SIZE.pack(checksum(fields))
+
+
+def decode_jot(data: bytes) -> Jot:
+    if len(data) != _JOT.size + _SIZE.size or data[_JOT.size :] != _SIZE.pack(checksum(data[: _JOT.size])):
+        raise Malformed("jot: checksum does not match")
+    magic, boot, position, index = _JOT.unpack_from(data)
+    if magic != _JOT_MAGIC:
+        raise Malformed("jot: not a jot")
+    return Jot(boot, position, index)

@@ -1,0 +1,1 @@
+"""Handshakes, sealed sessions and dial attempts, as state machines."""

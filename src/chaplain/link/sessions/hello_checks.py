@@ -1,0 +1,147 @@
+"""Who is welcome: the checks between a greeting's bytes and a peer that the layers above may believe.
+
+Decides whether a greeting is genuine and fits us; what follows from it is the handshake's. Changes nothing but its own
+memory of bindings.
+
+Invariants:
+- the proof that needs no decoding is checked before HELLO is decoded;
+- nothing that a greeting says has any effect before its signature was checked;
+- an identifier belongs to the first key that proved it, for as long as that binding is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chaplain.core import Channel, Frozen
+from chaplain.errors import Malformed
+from chaplain.link.auth import hello as codec
+from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE, Claim, Envelope
+from chaplain.link.auth.identity import identifier_of, is_route_of
+from chaplain.link.errors import Refusal
+from chaplain.link.events import Peer
+from chaplain.link.sessions.tables import Book
+from chaplain.link.settings import is_endpoint
+from chaplain.wire.command import Hello
+
+
+class Greeting(Frozen, frozen=True):
+    """A genuine one."""
+
+    peer: Peer
+    claim: Claim
+    hello: Hello
+    cluster_key: bytes
+
+
+class Bindings:
+    """Whose an identifier is, among nodes. Pinned ones and those in session stay; of the others the oldest goes."""
+
+    __slots__ = ("_count_max", "_known", "_live", "_pinned")
+
+    def __init__(self, pinned: Iterable[bytes], count_max: int) -> None:
+        self.pin(pinned)
+        self._live: dict[int, bytes] = {}
+        self._known: dict[int, bytes] = {}
+        self._count_max = count_max
+
+    def pin(self, keys: Iterable[bytes]) -> None:
+        self._pinned = {identifier_of(key): key for key in keys}
+
+    def owner(self, identifier: int) -> bytes | None:
+        return self._pinned.get(identifier) or self._live.get(identifier) or self._known.get(identifier)
+
+    def bind(self, peer: Peer) -> None:
+        assert self.owner(peer.identifier) in (None, peer.key)
+        self._known.pop(peer.identifier, None)
+        self._live[peer.identifier] = peer.key
+
+    def release(self, peer: Peer) -> None:
+        """Its session ended."""
+        self._known[peer.identifier] = self._live.pop(peer.identifier)
+        if len(self._known) > self._count_max:
+            del self._known[next(iter(self._known))]
+
+
+class Judge:
+    def __init__(self, book: Book, pinned: frozenset[bytes]) -> None:
+        self._book = book
+        self._pinned = pinned
+        self.bindings = Bindings(self._bound(), book.settings.bindings_max)
+
+    def pin(self, keys: frozenset[bytes], gone: frozenset[bytes]) -> None:
+        """Believe these from now on, and the ones that are gone no more."""
+        self._pinned = (self._pinned | keys) - gone
+        self.bindings.pin(self._bound())
+
+    def _bound(self) -> list[bytes]:
+        return [*sorted(self._pinned), self._book.identity.key]
+
+    def judge(self, channel: Channel, frame: bytes) -> Greeting:
+        """Raises `Malformed` or `Refusal`."""
+        envelope = codec.open_envelope(frame)
+        cluster_key = self._check_prover(channel, envelope)
+        claim, hello = codec.open_hello(envelope.hello)
+        self._check_claim(channel, envelope, claim)
+        if envelope.octet == GREETING_NODE and not codec.signature_holds(envelope, claim.key):
+            raise Refusal("wrong signature")
+        self._check_self(claim)
+        return Greeting(self._peer(claim, hello), claim, hello, cluster_key)
+
+    def _check_prover(self, channel: Channel, envelope: Envelope) -> bytes:
+        """Whatever can be proven with HELLO still closed. Gives the cluster key, if one was used."""
+        ring = self._book.ring
+        if ring is not None and envelope.octet == GREETING_NODE and isinstance(channel, bytes):
+            key = ring.get(envelope.prover)
+            if key is None:
+                raise Refusal("unknown cluster key", key=envelope.prover.hex())
+            if not codec.mac_holds(envelope, key):
+                raise Refusal("wrong MAC")
+            return key
+        if envelope.octet != GREETING_CLIENT or isinstance(channel, bytes) is not (ring is not None):
+            raise Refusal("not a greeting for this channel")
+        welcome = self._pinned if ring is None else self._book.clients
+        if envelope.prover not in welcome:
+            raise Refusal("key not pinned" if ring is None else "unknown client", key=envelope.prover.hex())
+        if not codec.signature_holds(envelope, envelope.prover):
+            raise Refusal("wrong signature")
+        return b""
+
+    def _check_claim(self, channel: Channel, envelope: Envelope, claim: Claim) -> None:
+        settings = self._book.settings
+        if claim.version[0] != settings.version[0]:
+            ours, theirs = (".".join(map(str, version)) for version in (settings.version, claim.version))
+            raise Refusal("other version", ours=ours, theirs=theirs)
+        if claim.cluster != settings.cluster:
+            raise Refusal("other cluster", ours=settings.cluster, theirs=claim.cluster)
+        if claim.seal != settings.seal:
+            raise Refusal("other seal", ours=settings.seal, theirs=claim.seal)
+        if isinstance(channel, bytes) and not is_route_of(channel, claim.instance):
+            raise Refusal("instance is not the route's", claimed=claim.instance.hex())
+        if claim.identifier != identifier_of(claim.key):
+            raise Refusal("identifier is not the key's", claimed=f"{claim.identifier:08x}")
+        if envelope.octet == GREETING_CLIENT and claim.key != envelope.prover:
+            raise Refusal("key is not the envelope's")
+        by_client = envelope.octet == GREETING_CLIENT and self._book.ring is not None
+        if claim.role != ("client" if by_client else "node"):
+            raise Refusal("other role", theirs=claim.role)
+
+    def _check_self(self, claim: Claim) -> None:
+        if claim.instance == self._book.instance:
+            raise Refusal("ourselves")
+        if claim.key == self._book.identity.key and claim.role == "node":
+            raise Refusal("our key in another instance", instance=claim.instance.hex())
+        owner = self.bindings.owner(claim.identifier)
+        if owner not in (None, claim.key):
+            raise Refusal("identifier belongs to another key", identifier=f"{claim.identifier:08x}")
+        session = self._book.sessions.get(claim.instance)
+        if session is not None and session.peer.key != claim.key:
+            raise Refusal("instance belongs to another key", instance=claim.instance.hex())
+
+    def _peer(self, claim: Claim, hello: Hello) -> Peer:
+        if claim.role == "client":
+            return Peer(claim.instance, claim.identifier, claim.key, client=self._book.clients[claim.key])
+        endpoint = f"tcp://{hello.ipaddress}:{hello.port}"
+        if not is_endpoint(endpoint):
+            raise Malformed("greeting: a node gives an address and a port")
+        return Peer(claim.instance, claim.identifier, claim.key, endpoint)

@@ -1,0 +1,1 @@
+"""ZeroMQ sockets: sending, receiving, fragments, and limits on strangers."""

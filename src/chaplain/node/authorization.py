@@ -1,0 +1,38 @@
+"""Tells a node's desk which right a request takes, and who has it: the layers know the one, the journal the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from chaplain import rights
+from chaplain.journal.core import JournalCore
+from chaplain.journal.model.records import Status
+from chaplain.node.layer_api import UpperCore
+from chaplain.rights import Want
+from chaplain.wire.parcel import Layer
+
+
+class Clearance:
+    def __init__(self, journal: JournalCore | None, uppers: Mapping[Layer, UpperCore]) -> None:
+        self._journal = journal
+        self._wants: dict[int, Callable[[bytes], Want | None]] = {
+            layer: core.wants for layer, core in uppers.items() if hasattr(core, "wants")
+        }
+
+    def wants(self, layer: int, body: bytes) -> Want | None:
+        wanted = self._wants.get(layer)
+        return None if wanted is None else wanted(body)
+
+    def may(self, key: bytes, want: Want) -> bool:
+        """As the configuration stream has it. Where there is none, whoever was let in may do everything."""
+        if self._journal is None:
+            return True
+        client = self._journal.execution.client_of_key(key)
+        return client is not None and client.status == Status.ACTIVE and rights.may(client, want)
+
+    def is_admin(self, key: bytes) -> bool:
+        """Likewise."""
+        if self._journal is None:
+            return True
+        client = self._journal.execution.client_of_key(key)
+        return client is not None and client.status == Status.ACTIVE and client.admin

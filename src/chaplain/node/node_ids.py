@@ -1,0 +1,55 @@
+"""The numbers people know nodes by: those of the configuration file, and those that the configuration stream added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chaplain.journal.core import JournalCore
+from chaplain.journal.model.cluster_config import Assembly
+from chaplain.link.auth.identity import identifier_of
+
+
+class Names:
+    def __init__(self, configured: Mapping[int, int], journal: JournalCore | None) -> None:
+        self._configured = configured
+        self._journal = journal
+        self._seen: Assembly | None = None
+        self._ids: dict[int, int] = dict(configured)
+        self._members: tuple[int, ...] = tuple(sorted(configured))
+        self._keys: tuple[bytes, ...] = ()
+        self._removed: frozenset[int] = frozenset()
+
+    def id(self, identifier: int) -> int:
+        """The node's id; its identifier, if it has none."""
+        self._look()
+        return self._ids.get(identifier, identifier)
+
+    def identifier(self, node_id: int) -> int:
+        self._look()
+        return next((identifier for identifier, known in self._ids.items() if known == node_id), node_id)
+
+    def members(self) -> tuple[int, ...]:
+        """Identifiers of the nodes that belong to the cluster, whether or not they are there."""
+        self._look()
+        return self._members
+
+    def keys(self) -> tuple[bytes, ...]:
+        """Public keys of the same nodes, where the configuration stream says who they are; else none."""
+        self._look()
+        return self._keys
+
+    def removed(self) -> frozenset[int]:
+        """Identifiers of the nodes that belonged to it and never will again: their ids and keys are spent."""
+        self._look()
+        return self._removed
+
+    def _look(self) -> None:
+        assembly = None if self._journal is None else self._journal.execution.assembly
+        if assembly is None or assembly is self._seen:
+            return
+        self._seen = assembly
+        known = {identifier_of(placed.key): placed for placed in assembly.nodes}
+        self._ids = {**self._configured, **{identifier: placed.node for identifier, placed in known.items()}}
+        self._members = tuple(sorted(identifier for identifier, placed in known.items() if assembly.has(placed)))
+        self._keys = tuple(placed.key for placed in assembly.nodes if assembly.has(placed))
+        self._removed = frozenset(known.keys() - {*self._members})

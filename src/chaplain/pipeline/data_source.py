@@ -1,0 +1,268 @@
+"""`format("chaplain")` for Spark: streams of a journal as a table, once or continuously, and back.
+
+Decides how a query's options become ranges of offsets, and nothing about what lies in them. A batch query sees what
+was agreed when it was planned. Filters are not pushed down: Spark would reuse a filtered reader for the whole table.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from chaplain.errors import ConfigError, Missing
+from chaplain.pipeline.sink.sink import StreamWriter, Writer, parse_sink
+from chaplain.pipeline.source.backends import Origin, open_origin, read_span, stretch
+from chaplain.pipeline.source.options import (
+    LATEST,
+    PARTITION,
+    Bound,
+    Options,
+    check,
+    check_named,
+    kept_from,
+    parse,
+    resolve,
+    resolve_end,
+)
+from chaplain.pipeline.source.rows import Range, Span, fields, schema_text
+
+__all__ = ["ChaplainSource", "limited", "register", "stretch"]
+
+_PARTITIONS = 2
+_ROWS_A_TASK = 1_000_000
+Offsets = dict[str, dict[str, int]]
+
+
+class _Part(InputPartition):
+    def __init__(self, wanted: Span) -> None:
+        self.wanted = wanted
+
+
+class ChaplainSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "chaplain"
+
+    def schema(self) -> str:
+        check(self.options)  # so that `load` says what is wrong, not only the first action
+        return schema_text(self.options.get("includeHeaders", "false").lower() == "true")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(parse(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 Spark's name
+        return _StreamReader(parse(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return Writer(parse_sink(self.options, streaming=False), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 Spark's name
+        return StreamWriter(parse_sink(self.options, streaming=True), schema, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("chaplain")` known to this session, and let its workers on this machine find it."""
+    _use_this_python(spark)
+    spark.dataSource.register(ChaplainSource)
+
+
+def _use_this_python(spark: SparkSession) -> None:
+    """Workers take the `python3` of the path, unless somebody says otherwise: that one need not know chaplain."""
+    try:
+        context = spark.sparkContext
+    except PySparkException:  # over Connect, workers are the server's affair
+        return
+    said = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
+    if not said and (context.master or "").startswith("local"):
+        context.pythonExec = sys.executable
+
+
+def _columns(schema: StructType, options: Options) -> tuple[str, ...]:
+    known = dict(field.split(" ", 1) for field in fields(options.headers))
+    unknown = [name for name in schema.fieldNames() if name not in known]
+    if unknown:
+        raise ConfigError(f"there are no columns {', '.join(unknown)}: choose from {', '.join(known)}")
+    for field in schema.fields:  # Spark would take ours for what was asked for, and fail in the tasks
+        asked, meant = field.dataType.simpleString(), known[field.name]
+        if asked != meant or not field.nullable:
+            asked += "" if field.nullable else " not null"
+            raise ConfigError(f"column {field.name} is {meant}, not {asked}: cast it once it is read")
+    return tuple(schema.fieldNames())
+
+
+def _cut(origin: Origin, stream: str, start: int, end: int, least: int) -> Sequence[Span]:
+    parts = max(least or _PARTITIONS, -(-(end - start) // _ROWS_A_TASK))
+    return origin.cut(stream, start, end, parts)
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._columns = _columns(schema, options)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self._options
+        origin = open_origin(options.target)
+        wanted: list[Span] = []
+        chosen = _chosen(options, origin)
+        check_named(options, chosen)
+        for stream in chosen:
+            known = origin.stretch(stream)
+            start = resolve(options.starting, stream, known, options.fail_on_loss)
+            end = resolve_end(options.ending, stream, known, options.fail_on_loss)
+            wanted += _cut(origin, stream, start, end, options.min_partitions)
+        return [_Part(one) for one in wanted] or [_Part(Range("", 0, 0, ()))]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        options = self._options
+        return read_span(cast("_Part", partition).wanted, self._columns, options.fail_on_loss, options.fail_on_headers)
+
+
+def _chosen(options: Options, origin: Origin) -> list[str]:
+    there = origin.streams
+    if options.pattern:
+        return [stream for stream in there if options.wants(stream)]
+    absent = [stream for stream in options.names if stream not in there]
+    if absent and options.fail_on_loss:
+        folder = options.target.folder
+        if folder and not there:
+            raise Missing(f"there are no streams in {folder}: give a node's segments{_such_as(Path(folder))}")
+        origin.check_right(absent[0])
+        raise Missing(f"there is no stream {absent[0]!r}: streams here are {', '.join(there) or 'none'}")
+    return [stream for stream in options.names if stream in there]
+
+
+def _such_as(folder: Path) -> str:
+    """The segments that are nearest, if there are any."""
+    near = [one for one in (folder / "segments", *sorted(folder.glob("node-*/segments"))) if one.is_dir()]
+    return f", such as {near[0]}" if near else ""
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._columns = _columns(schema, options)
+        self._origin: Origin | None = None
+        self._goal: Offsets | None = None
+        self._triggered_s: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks read with nothing but their range: what was planned with stays where it was planned."""
+        return {**self.__dict__, "_origin": None}
+
+    def _fresh(self, at_once: bool = False) -> Origin:
+        if self._origin is None:
+            self._origin = open_origin(self._options.target)
+        self._origin.refresh(at_once)
+        return self._origin
+
+    def _ends(self, bound: Bound, at_once: bool = False) -> Offsets:
+        origin = self._fresh(at_once)
+        named = self._options.names or tuple(filter(self._options.wants, origin.streams))
+        loss = self._options.fail_on_loss
+        return {name: {PARTITION: resolve(bound, name, origin.stretch(name), loss)} for name in named}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's name
+        begun = self._ends(self._options.starting)
+        for stream in sorted(set(begun) - set(self._fresh().streams)):
+            self._fresh().check_right(stream)
+        check_named(self._options, list(begun))
+        return begun
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 Spark's name
+        most = self._options.max_offsets
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 Spark's name
+        latest = self._goal if self._goal is not None else self._ends(Bound(LATEST))
+        begun = {**start, **{name: {PARTITION: self._begin(name, start)} for name in latest}}
+        if self._goal is None and self._too_early(begun, latest):
+            return start
+        if not isinstance(limit, ReadMaxRows):
+            return {**begun, **_at_least(latest, begun)}
+        return limited(begun, latest, limit.max_rows)
+
+    def _begin(self, stream: str, start: Offsets) -> int:
+        """Where reading goes on: what was dropped takes none of the rows that a batch may have."""
+        first = self._fresh().stretch(stream).first
+        return max(start[stream][PARTITION], first) if stream in start else first
+
+    def _too_early(self, start: Offsets, latest: Offsets) -> bool:
+        """Whether a batch is smaller than was asked for, and need not be made for its age."""
+        now_s = time.monotonic()
+        young = self._triggered_s is not None and now_s - self._triggered_s < self._options.max_delay_s
+        rows = sum(max(0, count) for count in _new(start, latest).values())
+        if young and rows < self._options.min_offsets:
+            return True
+        self._triggered_s = now_s
+        return False
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 Spark's name
+        """How far the streams are, whatever a batch may take of them."""
+        return self._ends(Bound(LATEST))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 Spark's name
+        self._goal = self._ends(Bound(LATEST), at_once=True)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        origin = self._fresh()
+        if any(origin.stretch(name).next < place[PARTITION] for name, place in end.items()):
+            origin.refresh()
+        wanted: list[Span] = []
+        for name, place in end.items():
+            known = origin.stretch(name)
+            first = start.get(name, {PARTITION: known.first})[PARTITION]
+            if first < place[PARTITION]:
+                first = kept_from(name, first, known, self._options.fail_on_loss)
+            wanted += _cut(origin, name, first, place[PARTITION], self._options.min_partitions)
+        return [_Part(one) for one in wanted]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        options = self._options
+        return read_span(cast("_Part", partition).wanted, self._columns, options.fail_on_loss, options.fail_on_headers)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the log keeps what it has."""
+
+
+def _at_least(latest: Offsets, start: Offsets) -> Offsets:
+    """Never behind what was read before, even if another node's log is shorter."""
+    return {
+        name: {PARTITION: max(place[PARTITION], start.get(name, place)[PARTITION])} for name, place in latest.items()
+    }
+
+
+def _new(start: Offsets, latest: Offsets) -> dict[str, int]:
+    return {name: place[PARTITION] - start.get(name, {PARTITION: 0})[PARTITION] for name, place in latest.items()}
+
+
+def limited(start: Offsets, latest: Offsets, most: int) -> Offsets:
+    """No more than `most` rows in all, shared among streams by how much each has."""
+    new = _new(start, latest)
+    total = sum(max(0, count) for count in new.values())
+    if total <= most:
+        return {**start, **_at_least(latest, start)}
+    ends = dict(start)
+    left = most
+    for name in sorted(new, key=lambda name: new[name]):
+        share = min(max(0, new[name]), left, max(1, most * max(0, new[name]) // total))
+        left -= share
+        ends[name] = {PARTITION: start.get(name, {PARTITION: 0})[PARTITION] + share}
+    return ends

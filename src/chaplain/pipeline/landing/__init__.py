@@ -1,0 +1,1 @@
+"""Streams become Delta or Parquet tables, and state folded from them."""

@@ -1,0 +1,281 @@
+"""`land`: a stream becomes a table that other tools read, each message exactly once.
+
+Executors read ranges of the log and write them as Parquet files; then one commit makes a batch visible. What was landed
+is known from the table alone; a batch that was written but not committed is written again under other names. One
+`land` for each table at a time.
+
+The log is looked through where this runs, once, and then only where it grew. Many small files become one as they
+follow one another, so that a table that is filled continuously stays quick to read.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import time
+import uuid
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pyarrow.parquet as pq
+from pyarrow import fs
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from chaplain.core import Frozen
+from chaplain.errors import ConfigError, Missing
+from chaplain.pipeline.landing.compact import compact
+from chaplain.pipeline.source.backends import read_span
+from chaplain.pipeline.source.live import Live, LiveSpan
+from chaplain.pipeline.source.offset_index import Index, Place, node_folders
+from chaplain.pipeline.source.options import Target
+from chaplain.pipeline.source.rows import Range, ranges
+from chaplain.pipeline.source.spark_errors import collect
+from chaplain.pipeline.tables import (
+    STAGING,
+    Format,
+    Storage,
+    Written,
+    arrow_schema,
+    commit,
+    kind_of,
+    landed_offset,
+    move_in,
+    table_path,
+)
+
+BATCH_ROWS = 5_000_000
+ROWS_A_FILE = 1_000_000
+FILES_MIN = 2
+SMALL_ROWS = 20_000
+"""A batch of fewer rows is one file: two would only be smaller."""
+IDLE_S = 0.1
+COMPACT_FILES = 24
+"""Small files behind one another before they are made one."""
+_written = msgspec.msgpack.Decoder(Written)
+
+
+class LandTask(Frozen, frozen=True):
+    folder: str
+    name: str
+    """Of the file, without what makes it unique."""
+    held: Range | None = None
+    """What to read, from segments or from nodes: one of the two."""
+    live: LiveSpan | None = None
+    fail_on_headers: bool = True
+
+
+def task_of(wanted: Range | LiveSpan, folder: str, name: str, fail_on_headers: bool = True) -> LandTask:
+    if isinstance(wanted, Range):
+        return LandTask(folder, name, held=wanted, fail_on_headers=fail_on_headers)
+    return LandTask(folder, name, live=wanted, fail_on_headers=fail_on_headers)
+
+
+class _Part(InputPartition):
+    def __init__(self, task: LandTask) -> None:
+        self.task = task
+
+
+class LandSource(DataSource):
+    """One row for each file that a task wrote."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "chaplain-land"
+
+    def schema(self) -> str:
+        return "data binary"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(msgspec.msgpack.decode(base64.b64decode(self.options["tasks"]), type=list[LandTask]))
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, tasks: list[LandTask]) -> None:
+        self._tasks = tasks
+
+    def partitions(self) -> list[InputPartition]:
+        return [_Part(task) for task in self._tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        yield (msgspec.msgpack.encode(write_file(cast("_Part", partition).task)),)
+
+
+def write_file(task: LandTask) -> Written:
+    """Write one range. A task that is run again writes under another name: what it left is never committed."""
+    schema = arrow_schema()
+    wanted = task.held or task.live
+    assert wanted is not None, "something is to be read"
+    remote = "://" in task.folder
+    system, folder = fs.FileSystem.from_uri(task.folder) if remote else (fs.LocalFileSystem(), task.folder)
+    name = f"{task.name}-{uuid.uuid4().hex}.parquet"
+    system.create_dir(str(Path(folder, name).parent), recursive=True)
+    path = f"{folder}/{name}"
+    with pq.ParquetWriter(path, schema, filesystem=system, compression="zstd") as writer:
+        for batch in read_span(wanted, schema.names, True, task.fail_on_headers):
+            writer.write_batch(batch.cast(schema))
+    return Written(name, wanted.start, wanted.end, int(system.get_file_info(path).size))
+
+
+class Logs:
+    """Segments that can be read here, each log looked through once and then only where it grew."""
+
+    def __init__(self, folders: list[Path]) -> None:
+        self._indexes = [Index(folder) for folder in folders]
+
+    def end(self, stream: str) -> int:
+        for index in self._indexes:
+            index.refresh()
+        return _end(self._places(stream))
+
+    def first(self, stream: str) -> int:
+        return _first(self._places(stream))
+
+    def _places(self, stream: str) -> list[Place]:
+        """Of the log that has got furthest, and of those the longest: agreed messages are the same in all."""
+        logs = [index.streams.get(stream, []) for index in self._indexes]
+        return max(logs, key=lambda places: (_end(places), -_first(places)))
+
+    def batch_end(self, stream: str, start: int, rows: int) -> int:
+        """Where a batch from `start` ends: behind a record, so that no table ends within a pack."""
+        places = self._places(stream)
+        if _end(places) - start <= rows:
+            return _end(places)
+        at = bisect_right(places, start + rows, key=lambda place: place.first_offset) - 1
+        whole = places[at].first_offset
+        return whole if whole > start else whole + places[at].count
+
+    def cut(self, stream: str, start: int, end: int, parts: int) -> list[Range]:
+        places = self._places(stream)
+        low = bisect_right(places, start, key=lambda place: place.first_offset) - 1
+        high = bisect_left(places, end, key=lambda place: place.first_offset)
+        return ranges(places[max(low, 0) : high], stream, start, end, parts)
+
+
+class Nodes:
+    """A cluster whose segments are elsewhere: its nodes are read."""
+
+    def __init__(self, target: Target) -> None:
+        self._live = Live(target)
+
+    def end(self, stream: str) -> int:
+        self._live.refresh(at_once=True)
+        return self._live.stretch(stream).next
+
+    def first(self, stream: str) -> int:
+        return self._live.stretch(stream).first
+
+    def batch_end(self, stream: str, start: int, rows: int) -> int:
+        """All there is: where packs end is known only to who has read them."""
+        return self._live.stretch(stream).next
+
+    def cut(self, stream: str, start: int, end: int, parts: int) -> list[LiveSpan]:
+        return [one for one in self._live.cut(stream, start, end, parts) if isinstance(one, LiveSpan)]
+
+
+def open_watch(cluster: str, path: str) -> Logs | Nodes:
+    if bool(cluster) == bool(path):
+        raise ConfigError("give either the cluster's folder or a path to segments")
+    folders = [Path(path)] if path else node_folders(cluster)
+    there = [folder for folder in folders if folder.is_dir()]
+    if there:
+        return Logs(there)
+    if path:
+        raise Missing(f"there are no segments in {path}: give a node's segments as path")
+    return Nodes(Target(cluster=cluster))
+
+
+def _first(places: list[Place]) -> int:
+    return places[0].first_offset if places else 0
+
+
+def _end(places: list[Place]) -> int:
+    return places[-1].first_offset + places[-1].count if places else 0
+
+
+def land(
+    spark: SparkSession | None,
+    *,
+    stream: str,
+    tables: str | Path,
+    cluster: str = "",
+    path: str = "",
+    once: bool = False,
+    format: Format = "delta",  # noqa: A002 as Spark calls it
+    storage_options: Storage = None,
+    batch_rows: int = BATCH_ROWS,
+    tell: Callable[[int], None] = lambda rows: None,
+    until: Callable[[], bool] = lambda: False,
+    fail_on_malformed_headers: bool = True,
+) -> int:
+    """Land what the stream has that its table has not; with `once`, or when `until` says so, return how many that was.
+
+    `tell` is given how many messages were landed in all, after each batch; `until` is asked between batches. Without a
+    session this process does the tasks' work itself, one after the other: enough for a trickle, and for tests. Headers
+    that do not follow their form are an error that names the offset; without `fail_on_malformed_headers` they land as
+    one header with an empty name.
+    """
+    watch = open_watch(cluster, path)
+    if spark is not None:
+        spark.dataSource.register(LandSource)
+    table = table_path(tables, stream)
+    if kind_of(table, storage_options) not in (None, format):
+        raise ConfigError(f"{table} is no table of format {format}: choose another folder, or the other format")
+    if format == "delta" and (escape := re.search("%[0-9A-Fa-f]{2}", table)):
+        raise ConfigError(f"{table}: a Delta table cannot be kept under a name with {escape[0]}: choose another folder")
+    shutil.rmtree(Path(table) / STAGING, ignore_errors=True)  # what an earlier run wrote and did not move in
+    start = landed_offset(tables, stream, storage_options)
+    landed, small = 0, COMPACT_FILES
+    while True:
+        head = watch.end(stream)
+        if once and not head:
+            raise Missing(f"there is no stream {stream!r}")
+        if head > start:
+            start = _begin(table, stream, start, watch.first(stream))
+            end = watch.batch_end(stream, start, batch_rows)
+            cut: Sequence[Range | LiveSpan] = watch.cut(stream, start, end, _parts(end - start))
+            prefix = f"{STAGING}/" if format == "parquet" else ""
+            names = [f"{prefix}{one.start:020d}-{one.end:020d}" for one in cut]
+            pairs = zip(cut, names, strict=True)
+            files = _write(spark, [task_of(one, table, name, fail_on_malformed_headers) for one, name in pairs])
+            if format == "delta":
+                commit(table, stream, files, arrow_schema(), storage_options)
+                small = compact(table, storage_options) if small + 1 >= COMPACT_FILES else small + 1
+            else:
+                move_in(table, files)
+            landed, start = landed + end - start, end
+            tell(landed)
+        elif once:
+            return landed
+        else:
+            time.sleep(IDLE_S)
+        if until():
+            return landed
+
+
+def _begin(table: str, stream: str, landed: int, first: int) -> int:
+    """Where to go on. A table that has nothing yet begins with what the log still has; none goes on behind a gap."""
+    if landed and landed < first:
+        raise Missing(
+            f"offsets {landed} to {first - 1} of {stream!r} were dropped before they landed in {table}: "
+            f"land it in another folder, where its table begins with offset {first}"
+        )
+    return max(landed, first)
+
+
+def _parts(rows: int) -> int:
+    return 1 if rows < SMALL_ROWS else max(FILES_MIN, -(-rows // ROWS_A_FILE))
+
+
+def _write(spark: SparkSession | None, tasks: list[LandTask]) -> list[Written]:
+    """Have each task write its file."""
+    if spark is None:
+        return [write_file(task) for task in tasks]
+    text = base64.b64encode(msgspec.msgpack.encode(tasks)).decode()
+    found = collect(spark.read.format("chaplain-land").option("tasks", text).load())
+    return sorted((_written.decode(bytes(row.data)) for row in found), key=lambda one: one.start)

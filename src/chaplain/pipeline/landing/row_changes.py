@@ -1,0 +1,80 @@
+"""Row changes of executors, folded: the fingerprint that the executors have themselves, computed by Spark.
+
+    rows = (spark.read.format("chaplain").option("path", "DIR/node-1/databases/rows/main").option("kind", "rows")
+            .option("subscribe", "main").load())
+    fingerprint(fold(rows)).hex() == client.status()["databases"]["main"]["fingerprint"]
+
+or, in one go, with a look at whether they are all there: `fingerprint_at(spark, path, "main")`.
+
+Decides nothing about what is summed: that is `executor.fingerprint`. Hashes are Spark's own `sha2`; sums of 256 bits
+are eight sums of 32.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 as everybody calls it
+
+from chaplain.errors import Missing
+from chaplain.executor.fingerprint import MODULUS, SCHEMA_KEY, Tally, fingerprint_of
+from chaplain.pipeline.landing.fold import fold
+from chaplain.pipeline.source.spark_errors import collect
+
+_LIMBS = 8
+_LIMB_BITS = 32
+_FIXED_TEXT, _TEXT_8 = 0xA0, 0xD9
+"""How MessagePack begins a text: up to 31 octets, up to 255; then two octets say how many."""
+
+
+def fingerprint_at(spark: SparkSession, path: str | Path, stream: str) -> bytes:
+    """Of a stream's database, from the row changes in a node's folder."""
+    reader = spark.read.format("chaplain").option("path", str(path)).option("kind", "rows")
+    rows = reader.option("subscribe", stream).load()
+    first = collect(rows.agg(F.min("offset")))[0][0]
+    if first != 0:  # a node that took its database from another has only what came after
+        raise Missing(f"the row changes of {stream!r} in {path} begin with offset {first}: take another node's")
+    return fingerprint(fold(rows))
+
+
+def fingerprint(folded: DataFrame) -> bytes:
+    """Of one stream's database, from the latest row of every key."""
+    schema = folded.where(F.col("key") == F.lit(SCHEMA_KEY)).select("value").collect()
+    if not schema:
+        raise Missing("no schema among the row changes: are they whole, from offset 0 on, and folded?")
+    return fingerprint_of(bytes(schema[0][0]), tallies(folded))
+
+
+def tallies(folded: DataFrame) -> dict[str, Tally]:
+    """How many rows each table has, and what their hashes add up to."""
+    there = folded.where((F.length("value") > 0) & (F.col("key") != F.lit(SCHEMA_KEY)))
+    size = F.unhex(F.lpad(F.hex(F.length("key")), 8, "0"))
+    digest = F.sha2(F.concat(size, F.col("key"), F.col("value")), 256)
+    sums = [F.sum(_limb(place)).alias(f"limb_{place}") for place in range(_LIMBS)]
+    hashed = there.select(_table(F.col("key")).alias("table"), digest.alias("digest"))
+    rows = hashed.groupBy("table").agg(F.count("*").alias("rows"), *sums).collect()
+    return {row["table"]: Tally(row["rows"], _sum([int(row[f"limb_{n}"]) for n in range(_LIMBS)])) for row in rows}
+
+
+def _limb(place: int) -> Column:
+    digits = F.substring("digest", 8 * place + 1, 8)
+    return F.conv(digits, 16, 10).cast("decimal(38,0)")
+
+
+def _sum(limbs: list[int]) -> bytes:
+    total = sum(limb << _LIMB_BITS * (_LIMBS - 1 - place) for place, limb in enumerate(limbs))
+    return (total % MODULUS).to_bytes(32, "big")
+
+
+def _table(key: Column) -> Column:
+    """The first text of the MessagePack array that a key is."""
+    first = _number(key, 2, 1)
+    short = F.substring(key, F.lit(3), first - _FIXED_TEXT)
+    middle = F.substring(key, F.lit(4), _number(key, 3, 1))
+    long = F.substring(key, F.lit(5), _number(key, 3, 2))
+    return F.when(first < _TEXT_8, short).when(first == _TEXT_8, middle).otherwise(long).cast("string")
+
+
+def _number(key: Column, start: int, size: int) -> Column:
+    return F.conv(F.hex(F.substring(key, start, size)), 16, 10).cast("int")

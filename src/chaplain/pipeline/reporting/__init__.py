@@ -1,0 +1,1 @@
+"""One HTML page with plots of what a log contains."""

@@ -1,0 +1,1 @@
+"""Spark rows become journal messages, each batch once."""

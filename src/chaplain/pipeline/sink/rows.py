@@ -1,0 +1,134 @@
+"""Rows that Spark hands over to batches of the journal: columns are taken as a whole, and cut into packs by size.
+
+Decides which columns there must be and of which types, with the meaning and errors of Spark's Kafka sink. Knows nothing
+of Spark's writers and of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+
+from chaplain.client.protocol.journal.events import Batch
+from chaplain.client.protocol.journal.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
+from chaplain.client.types.validation import journal_stream
+from chaplain.errors import ConfigError
+from chaplain.journal.execution.two_phase import STAGED
+from chaplain.segment.headers import encode_headers
+
+BATCH_BYTES = PACK_BYTES // 2
+BATCH_ROWS = PACK_MESSAGES // 2
+_OCTETS = (BinaryType, StringType)
+
+
+def check_schema(schema: StructType, topic: str) -> None:
+    """Whether a frame can be written. Columns of other names are left out, as Kafka's sink does."""
+    kinds: dict[str, DataType] = {field.name: field.dataType for field in schema.fields}
+    if "value" not in kinds:
+        raise ConfigError("a column value is needed: what is to be written, binary or string")
+    if not topic and "topic" not in kinds:
+        raise ConfigError("set the option topic, or have a column topic: the stream to write to")
+    for name in ("value", "key"):
+        if name in kinds and not isinstance(kinds[name], _OCTETS):
+            raise ConfigError(f"column {name} must be binary or string, not {kinds[name].simpleString()}")
+    if "topic" in kinds and not isinstance(kinds["topic"], StringType):
+        raise ConfigError(f"column topic must be a string, not {kinds['topic'].simpleString()}")
+    if "headers" in kinds and not _are_headers(kinds["headers"]):
+        raise ConfigError("column headers must be array<struct<key:string,value:binary>>")
+
+
+def _are_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    names = {field.name: type(field.dataType) for field in kind.elementType.fields}
+    return names == {"key": StringType, "value": BinaryType}
+
+
+def batches(rows: Any, topic: str) -> Iterator[Batch]:
+    """The rows of one Arrow batch, stream by stream, in order within each."""
+    if rows.num_rows == 0:
+        return
+    if topic:
+        yield from _cut(rows, topic)
+        return
+    topics = rows.column("topic")
+    if topics.null_count:
+        raise ConfigError("a row has no topic: set the option topic, or fill the column")
+    for stream in pc.unique(topics).to_pylist():
+        yield from _cut(rows.filter(pc.equal(topics, stream)), stream)
+
+
+def _cut(rows: Any, stream: str) -> Iterator[Batch]:
+    journal_stream(stream)
+    values = _octets(rows, "value")
+    if values.null_count:
+        raise ConfigError("a row has no value: the journal keeps no empty place; leave such rows out")
+    keys, headers = _octets(rows, "key"), _headers(rows)
+    sizes = _sizes(values) + (0 if keys is None else _sizes(keys))
+    sizes = sizes + (0 if headers is None else np.array([len(one or b"") for one in headers], np.int64))
+    for start, end in cut_points(sizes):
+        part = slice(start, end)
+        batch = Batch(
+            stream,
+            values[part].to_pylist(),
+            None if keys is None else keys[part].to_pylist(),
+            None if headers is None else headers[part],
+            size_bytes=int(sizes[part].sum()),
+            message_type=STAGED,
+        )
+        if packed_bytes(batch) > REQUEST_BYTES_MAX:
+            raise ConfigError(
+                f"a row of {batch.size_bytes} bytes is too long: a message has {REQUEST_BYTES_MAX} at most"
+            )
+        yield batch
+
+
+def cut_points(sizes: Any) -> Iterator[tuple[int, int]]:
+    """Neighbours that go into one batch; a long row goes alone."""
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        fit = int(np.searchsorted(ends, before + BATCH_BYTES, "right"))
+        end = min(max(start + 1, fit), start + BATCH_ROWS, len(sizes))
+        yield start, end
+        start = end
+
+
+def _octets(rows: Any, name: str) -> Any:
+    """A column as binary; None if it is not there, or has nothing in it."""
+    if name not in rows.schema.names:
+        return None
+    column = rows.column(name)
+    if name != "value" and column.null_count == len(column):
+        return None
+    return column.cast(pa.binary())
+
+
+def _sizes(column: Any) -> Any:
+    return pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _headers(rows: Any) -> Sequence[bytes | None] | None:
+    if "headers" not in rows.schema.names:
+        return None
+    cells = rows.column("headers").to_pylist()
+    if not any(cells):
+        return None
+    return [_encoded(cell) if cell else None for cell in cells]
+
+
+def _encoded(cell: Sequence[Mapping[str, Any] | None]) -> bytes:
+    """One row's headers. Kafka lets two have one name; here the second would take the place of the first."""
+    names = [one["key"] for one in cell if one is not None]
+    if len(names) != len(cell) or None in names or len({*names}) != len(names):
+        raise ConfigError(f"a row has headers {names}: each has a name, and another one than the rest of its row")
+    try:
+        return encode_headers({one["key"]: one["value"] or b"" for one in cell if one is not None})
+    except ValueError as wrong:
+        raise ConfigError(f"a row has headers that cannot be written: {wrong}") from None

@@ -1,0 +1,147 @@
+"""`write` and `writeStream` to the journal, each batch once: tasks stage, the driver commits.
+
+Decides what a batch is called. Every attempt of a task has a connection, hence a lane, of its own, so nothing of
+another attempt can meet it. The journal remembers, for each app, the last version that was committed: a batch that
+Spark runs again stages its rows again, and its commit changes nothing. What no commit names is never written.
+
+    app       txnAppId; of a streaming query without one, its id, which its checkpoint holds
+    version   the batch's number; of a batch write txnVersion
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from chaplain.client.api.two_phase import Stager, commit
+from chaplain.core import Frozen
+from chaplain.errors import ConfigError
+from chaplain.journal.execution.two_phase import VERSION_MAX, Commit, Span
+from chaplain.pipeline.sink.rows import batches, check_schema
+from chaplain.pipeline.source.live import connect
+from chaplain.pipeline.source.options import TARGETS, Target, check_names, parse_target
+from chaplain.wire.limits import STRING_BYTES_MAX
+from chaplain.wire.primitives import VCHAR
+
+TIMEOUT_S = 30.0
+_QUERY = "query:"
+SINK = ("topic", "txnAppId", "txnVersion", "checkpointLocation", *TARGETS)
+
+
+class SinkOptions(Frozen, frozen=True):
+    target: Target
+    topic: str
+    app: str
+    version: int | None
+    checkpoint: str
+
+
+def parse_sink(given: Mapping[str, str], streaming: bool) -> SinkOptions:
+    found = {key.lower(): value for key, value in given.items()}
+    check_names(found, SINK)
+    target = parse_target(found)
+    if target.folder:
+        raise ConfigError("segments are only read: give cluster, or endpoints and identityFile, to write")
+    app, version = found.get("txnappid", ""), found.get("txnversion")
+    if app.startswith(_QUERY) or len(app) > STRING_BYTES_MAX or app.encode().translate(None, VCHAR):
+        raise ConfigError(f"txnAppId {app!r}: up to {STRING_BYTES_MAX} visible ASCII characters, not 'query:…'")
+    if streaming and version is not None:
+        raise ConfigError("txnVersion is for batch writes: a streaming query's versions are the numbers of its batches")
+    if not streaming and bool(app) != (version is not None):
+        raise ConfigError("txnAppId and txnVersion go together: who writes, and which of its writes this is")
+    checkpoint = found.get("checkpointlocation", "")
+    return SinkOptions(target, found.get("topic", ""), app, _version(version), checkpoint)
+
+
+def _version(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) > VERSION_MAX:
+        raise ConfigError(f"txnVersion is a number from 0 on that rises with each write, not {text!r}")
+    return int(text)
+
+
+@dataclass
+class StagedRows(WriterCommitMessage):
+    """What one attempt of a task staged."""
+
+    spans: tuple[Span, ...]
+    rows: int
+
+
+def stage(options: SinkOptions, rows: Iterator[Any]) -> StagedRows:
+    """Have the rows of one task put into the log, without a place."""
+    count = 0
+    with connect(options.target, TIMEOUT_S) as client:
+        stager = Stager(client._line)
+        for portion in rows:
+            count += portion.num_rows
+            for batch in batches(portion, options.topic):
+                stager.stage(batch)
+        return StagedRows(stager.spans(), count)
+
+
+def commit_all(options: SinkOptions, messages: list[WriterCommitMessage | None], app: str, version: int) -> None:
+    """Give everything that the tasks staged its place, in the order of the tasks."""
+    staged = [message for message in messages if isinstance(message, StagedRows)]
+    spans = tuple(span for message in staged for span in message.spans)
+    if spans:
+        with connect(options.target, TIMEOUT_S) as client:
+            commit(client._line, Commit(app, version, spans))
+
+
+class Writer(DataSourceArrowWriter):
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        _check(options, schema, overwrite)
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return stage(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit_all(self._options, messages, self._options.app, self._options.version or 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing to do: what is not committed is forgotten."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        _check(options, schema, overwrite)
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return stage(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
+        commit_all(self._options, messages, self._options.app or query_of(self._options.checkpoint), batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 Spark's name
+        """Nothing to do: what is not committed is forgotten."""
+
+
+def _check(options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+    check_schema(schema, options.topic)
+    if overwrite:
+        raise ConfigError("a journal is only appended to: use mode append")
+
+
+def query_of(checkpoint: str) -> str:
+    """The app that a streaming query is, by its id: another checkpoint is another query."""
+    try:
+        place = urlparse(checkpoint)
+        if not checkpoint or place.scheme not in ("", "file"):
+            raise OSError("not on this machine")
+        return _QUERY + str(json.loads((Path(unquote(place.path)) / "metadata").read_text())["id"])
+    except (OSError, ValueError, KeyError) as wrong:
+        raise ConfigError(
+            f"the query's id cannot be read from checkpointLocation {checkpoint!r} ({wrong}): set txnAppId to a"
+            " name that is this query's alone"
+        ) from None

@@ -1,0 +1,1 @@
+"""Streams as Spark DataFrames: options, planning, reading segments and live nodes."""

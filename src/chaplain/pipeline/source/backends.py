@@ -1,0 +1,95 @@
+"""Where the source takes streams from: segment files, or the nodes of a cluster.
+
+Decides which of the two a target means, and hides it from whoever plans and reads. A cluster's folder means its nodes;
+if none of them answers, the segments of the one that got furthest, if Spark can read them here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from chaplain.errors import Unreachable
+from chaplain.pipeline.source.live import LOOK_EVERY_S, Live, LiveSpan, read_live
+from chaplain.pipeline.source.offset_index import Index, node_folders, open_index
+from chaplain.pipeline.source.options import JOURNAL, Stretch, Target
+from chaplain.pipeline.source.rows import Range, Span, ranges, read_range
+
+
+class Origin(Protocol):
+    """What a query is planned with."""
+
+    @property
+    def streams(self) -> Sequence[str]: ...
+
+    def refresh(self, at_once: bool = True) -> None:
+        """Look again, unless that was done just now."""
+
+    def check_right(self, stream: str) -> None:
+        """Raise `Refused` if a stream is not listed because it may not be read."""
+
+    def stretch(self, stream: str) -> Stretch: ...
+
+    def cut(self, stream: str, start: int, end: int, parts: int) -> Sequence[Span]: ...
+
+
+def stretch(index: Index, stream: str) -> Stretch:
+    places = index.streams.get(stream, [])
+    if not places:
+        return Stretch(0, 0, ())
+    last = places[-1]
+    times = [(place.first_offset, place.timestamp_ns) for place in places]
+    return Stretch(places[0].first_offset, last.first_offset + last.count, times)
+
+
+class Files:
+    """Segments in a folder."""
+
+    def __init__(self, target: Target) -> None:
+        self._index = open_index(target.folder, target.cluster, target.kind)
+        self._looked_s = time.monotonic()
+
+    @property
+    def streams(self) -> Sequence[str]:
+        return sorted(self._index.streams)
+
+    def refresh(self, at_once: bool = True) -> None:
+        if at_once or time.monotonic() - self._looked_s > LOOK_EVERY_S:
+            self._index.refresh()
+            self._looked_s = time.monotonic()
+
+    def check_right(self, stream: str) -> None:
+        """Whoever can read files may read them."""
+
+    def stretch(self, stream: str) -> Stretch:
+        return stretch(self._index, stream)
+
+    def cut(self, stream: str, start: int, end: int, parts: int) -> Sequence[Span]:
+        return ranges(self._index.streams.get(stream, []), stream, start, end, parts)
+
+
+def open_origin(target: Target) -> Origin:
+    if target.folder or target.kind != JOURNAL or (target.cluster and not _has_nodes(target.cluster)):
+        return Files(target)
+    try:
+        return Live(target)
+    except Unreachable:
+        if not target.cluster or not node_folders(target.cluster):
+            raise
+        return Files(target)
+
+
+def _has_nodes(cluster: str) -> bool:
+    """Whether somebody wrote down where the nodes are; a bare folder of nodes' folders has only files."""
+    where = Path(cluster)
+    return where.is_file() or (where / "cluster.toml").exists() or not node_folders(where)
+
+
+def read_span(wanted: Span, columns: Sequence[str], fail_on_loss: bool, fail_on_headers: bool = True) -> Iterator[Any]:
+    """The rows of a span, from wherever it says."""
+    if isinstance(wanted, LiveSpan):
+        return read_live(wanted, columns, fail_on_loss, fail_on_headers)
+    assert isinstance(wanted, Range)
+    return read_range(wanted, columns, fail_on_loss, fail_on_headers)

@@ -1,0 +1,206 @@
+"""Streams read from the nodes themselves, over the client: how long they are, and their packs.
+
+Decides how a process connects, when it asks again, and how it goes on after a node was lost. Packs travel as they were
+written and become Arrow batches where they are used; nobody looks at single messages. Whatever is asked for was agreed
+when it was planned, so a node that has not got so far is waited for.
+
+One client a process and cluster: connecting costs more than reading a little. The secret stays in its file on the
+machine that connects.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from chaplain import Client
+from chaplain.client.api.arrow import record_of
+from chaplain.client.protocol.journal.events import Portion
+from chaplain.errors import Busy, ChaplainError, Closed, Dropped, Missing, Refused, Unknown, Unreachable
+from chaplain.pipeline.source.options import Stretch, Target
+from chaplain.pipeline.source.rows import Span, cuts, rows_of
+from chaplain.segment.pack import heads_of
+from chaplain.segment.record import Record
+
+T = TypeVar("T")
+
+LOOK_EVERY_S = 0.1
+"""How old an answer about the length of streams may be: Spark asks dozens of times a second."""
+ANSWER_S = 10.0
+PATIENCE_S = 60.0
+"""How long a range may bring nothing, through whatever node, before its task fails and Spark tries again."""
+_AGAIN_S = 0.1
+_PASSING = (Unreachable, Closed, Missing, Unknown, Busy)
+"""What another node, or the same one a little later, may not say."""
+
+
+class LiveSpan(Span, frozen=True):
+    """Offsets that are read from a cluster's nodes."""
+
+    target: Target
+
+
+_clients: dict[tuple[int, Target], Client] = {}
+"""By process, too: a fork must not use its parent's connections."""
+
+
+def client_of(target: Target) -> Client:
+    """The client of this process for a cluster."""
+    key = (os.getpid(), target)
+    if key not in _clients:
+        _clients[key] = connect(target)
+    return _clients[key]
+
+
+def connect(target: Target, timeout_s: float = ANSWER_S) -> Client:
+    """A connection of one's own."""
+    identity = target.identity_file or None
+    if target.endpoints:
+        return Client.connect(endpoints=target.endpoints, identity=identity, timeout=timeout_s)
+    return Client.connect(target.cluster, identity=identity, timeout=timeout_s)
+
+
+def forget(target: Target) -> None:
+    """Begin anew with the next question."""
+    client = _clients.pop((os.getpid(), target), None)
+    if client is not None:
+        client.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    for process, target in list(_clients):
+        if process == os.getpid():
+            forget(target)
+
+
+class LiveStretch(Stretch, frozen=True):
+    """A stream of which only the length is known; times are looked up where they lie."""
+
+    target: Target = Target()
+    stream: str = ""
+
+    def since(self, time_ns: int) -> int | None:
+        """Times of a stream never fall, so halving finds the place."""
+        low, high = self.first, self.next
+        while low < high:
+            portion = _look(self.target, self.stream, (low + high) // 2)
+            if portion.timestamp_ns >= time_ns:
+                high = portion.first_offset
+            else:
+                low = portion.first_offset + _messages(portion)
+        return low if low < self.next else None
+
+
+class Live:
+    """What the source plans with, from the nodes of a cluster."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._heads: dict[str, int] = {}
+        self._firsts: dict[str, int] = {}
+        self._looked_s = 0.0
+        self.refresh()
+
+    @property
+    def streams(self) -> Sequence[str]:
+        return sorted(self._heads)
+
+    def refresh(self, at_once: bool = True) -> None:
+        """Ask how long streams are, unless that was done just now. A node that is behind takes nothing back."""
+        if not at_once and time.monotonic() - self._looked_s < LOOK_EVERY_S:
+            return
+        for record in _persist(self._target, lambda client: client.streams()):
+            self._heads[record.stream] = max(record.next_offset, self._heads.get(record.stream, 0))
+            self._firsts[record.stream] = max(record.first_offset, self._firsts.get(record.stream, 0))
+        self._looked_s = time.monotonic()
+
+    def check_right(self, stream: str) -> None:
+        """Nodes do not list what one may not read; whoever asks for it by name is told so."""
+        try:
+            with client_of(self._target).journal(stream).read(0, 1, timeout=ANSWER_S) as reader:
+                next(reader.portions(), None)
+        except Refused:
+            raise
+        except ChaplainError:
+            return  # it is not there, or not now: that is for others to say
+
+    def stretch(self, stream: str) -> Stretch:
+        return LiveStretch(self._firsts.get(stream, 0), self._heads.get(stream, 0), (), self._target, stream)
+
+    def cut(self, stream: str, start: int, end: int, parts: int) -> list[Span]:
+        return [LiveSpan(stream, low, high, self._target) for low, high in cuts(start, end, parts)]
+
+
+def read_live(
+    wanted: LiveSpan, columns: Sequence[str], fail_on_loss: bool = True, fail_on_headers: bool = True
+) -> Iterator[Any]:
+    """The rows of a span in Arrow batches, the same as from segments."""
+    return rows_of(_records(wanted, fail_on_loss), wanted, columns, fail_on_loss, fail_on_headers)
+
+
+def _records(wanted: LiveSpan, fail_on_loss: bool) -> Iterator[Record]:
+    """Goes on behind what has come when a node is lost."""
+    reached = wanted.start
+    until_s = time.monotonic() + PATIENCE_S
+    while reached < wanted.end:
+        try:
+            for portion in _portions(wanted.target, wanted.stream, reached, wanted.end):
+                yield record_of(wanted.stream, portion)
+                reached, until_s = portion.stop, time.monotonic() + PATIENCE_S
+            if reached < wanted.end:
+                raise Unreachable(f"nothing came for {ANSWER_S:g} s")
+        except Dropped as wrong:
+            if fail_on_loss:
+                raise
+            kept = _first_kept(wanted.target, wanted.stream)
+            if kept <= reached:  # another node has more
+                _wait(wanted.target, wrong, until_s)
+            reached = max(reached, kept)
+        except _PASSING as wrong:
+            _wait(wanted.target, wrong, until_s)
+        except ChaplainError as wrong:
+            if fail_on_loss:
+                raise Missing(f"{wanted.stream!r}: offset {reached} cannot be read ({wrong})") from wrong
+            return
+
+
+def _wait(target: Target, wrong: ChaplainError, until_s: float) -> None:
+    """Before trying again; or give up."""
+    if time.monotonic() > until_s:
+        raise wrong
+    if not isinstance(wrong, Missing):
+        forget(target)
+    time.sleep(_AGAIN_S)
+
+
+def _persist(target: Target, question: Callable[[Client], T]) -> T:
+    """Ask until somebody answers, within reason."""
+    until_s = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            return question(client_of(target))
+        except _PASSING as wrong:
+            _wait(target, wrong, until_s)
+
+
+def _first_kept(target: Target, stream: str) -> int:
+    listed = _persist(target, lambda client: client.streams())
+    return next((one.first_offset for one in listed if one.stream == stream), 0)
+
+
+def _portions(target: Target, stream: str, start: int, end: int) -> Iterator[Portion]:
+    """Follows, because the node may still be on its way to what another one has already."""
+    with client_of(target).journal(stream).read(start, end, follow=True, timeout=ANSWER_S) as reader:
+        yield from reader.portions()
+
+
+def _look(target: Target, stream: str, offset: int) -> Portion:
+    return _persist(target, lambda _: next(_portions(target, stream, offset, offset + 1)))
+
+
+def _messages(portion: Portion) -> int:
+    return sum(head.count for head in heads_of(portion.packs))

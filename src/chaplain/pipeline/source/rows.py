@@ -1,0 +1,204 @@
+"""Records to the rows that Spark gets: Arrow batches with the columns of the source, trimmed to a range of offsets.
+
+Decides which columns there are and their types. Loops over packs and batches, never over rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from chaplain.core import Frozen
+from chaplain.errors import ChaplainError, Malformed, Missing
+from chaplain.pipeline.source.offset_index import Place, read_places
+from chaplain.segment import arrow
+from chaplain.segment.headers import check, decode_headers, malformed, split
+from chaplain.segment.record import Record
+
+log = logging.getLogger(__name__)
+
+_HEADERS = "headers array<struct<key:string,value:binary>>"
+_FRONT = ("key binary", "value binary", "topic string", "partition int", "offset bigint", "timestamp timestamp")
+_BACK = (
+    "kind int",
+    "client_id bigint",
+    "client_message_id bigint",
+    "message_no int",
+    "regime bigint",
+    "message_index bigint",
+    "ingest_node int",
+    "pack_digest binary",
+)
+LOG_APPEND_TIME = 1
+"""What Kafka calls a time that the log gave, not the writer."""
+_CONSTANTS = {"partition": 0, "timestampType": LOG_APPEND_TIME}
+MALFORMED_NAME = ""
+"""The name under which a malformed header cell is shown, as in the client."""
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def fields(headers: bool) -> tuple[str, ...]:
+    """Columns with their types."""
+    return (*_FRONT, "timestampType int", *((_HEADERS,) if headers else ()), *_BACK)
+
+
+def schema_text(headers: bool) -> str:
+    return ", ".join(fields(headers))
+
+
+class Span(Frozen, frozen=True):
+    """Offsets from `start` up to, not with, `end` of one stream."""
+
+    stream: str
+    start: int
+    end: int
+
+
+class Range(Span, frozen=True):
+    """With the records that hold them."""
+
+    places: tuple[Place, ...]
+
+
+def ranges(places: Sequence[Place], stream: str, start: int, end: int, parts: int) -> list[Range]:
+    """Cut offsets into about as many ranges, each with the records that hold it."""
+    return [_range(places, stream, low, high) for low, high in cuts(start, end, parts)]
+
+
+def cuts(start: int, end: int, parts: int) -> list[tuple[int, int]]:
+    """About as many stretches of equal length; none if there is nothing to cut."""
+    step = max(1, -(-(end - start) // max(1, parts)))
+    return [(low, min(low + step, end)) for low in range(start, end, step)]
+
+
+def _range(places: Sequence[Place], stream: str, start: int, end: int) -> Range:
+    held = tuple(one for one in places if one.first_offset < end and one.first_offset + one.count > start)
+    return Range(stream, start, end, held)
+
+
+def read_range(
+    wanted: Range, columns: Sequence[str], fail_on_loss: bool = True, fail_on_headers: bool = True
+) -> Iterator[Any]:
+    """The rows of a range in Arrow batches. A loss is an error, or what can be read is given."""
+    return rows_of(_records(wanted, fail_on_loss), wanted, columns, fail_on_loss, fail_on_headers)
+
+
+def rows_of(
+    records: Iterable[Record],
+    wanted: Span,
+    columns: Sequence[str],
+    fail_on_loss: bool,
+    fail_on_headers: bool = True,
+) -> Iterator[Any]:
+    """What these records hold of a span, wherever they came from."""
+    needed = [name for name in arrow.COLUMNS if name in columns or name == "offset"]
+    rows = 0
+    for batch in arrow.to_record_batches(records, needed):
+        kept = _kept(batch, batch.column(needed.index("offset")), wanted)
+        rows += kept.num_rows
+        yield _shaped(kept, columns, wanted.stream, fail_on_headers)
+    if rows == wanted.end - wanted.start:
+        return
+    found = f"{wanted.stream!r}: {rows} messages stand where offsets {wanted.start} to {wanted.end - 1} should"
+    if fail_on_loss:
+        raise Missing(f"{found}: verify the log, read another node, or set failOnDataLoss to false")
+    log.warning("%s; what is lost is left out", found)
+
+
+def _kept(batch: Any, column: Any, wanted: Span) -> Any:
+    """The rows whose offsets are wanted. Counted by numpy, for the reason that `numbers` has."""
+    offsets = arrow.values_of(column)
+    inside = (offsets >= wanted.start) & (offsets < wanted.end)
+    if column.null_count:
+        inside &= np.asarray(column.is_valid())
+    return batch if inside.all() else batch.filter(arrow.flags(inside))
+
+
+def _records(wanted: Range, fail_on_loss: bool) -> Iterator[Record]:
+    for place in wanted.places if not fail_on_loss else ():
+        try:
+            yield from read_places([place])
+        except (ChaplainError, FileNotFoundError):
+            continue  # asked for: what is lost is left out
+    if fail_on_loss:
+        try:
+            yield from read_places(list(wanted.places))
+        except (ChaplainError, FileNotFoundError) as wrong:
+            raise Missing(
+                f"{wanted.stream!r}: offsets {wanted.start} to {wanted.end - 1} cannot be read ({wrong}): "
+                "read another node, or set failOnDataLoss to false"
+            ) from wrong
+
+
+def _shaped(batch: Any, columns: Sequence[str], stream: str, fail_on_headers: bool) -> Any:
+    """The columns in the order Spark asked for."""
+    arrays = [_column(batch, name, stream, fail_on_headers) for name in columns]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _column(batch: Any, name: str, stream: str, fail_on_headers: bool) -> Any:
+    if name in _CONSTANTS:
+        return arrow.numbers(np.full(batch.num_rows, _CONSTANTS[name], np.int32), pa.int32())
+    if name != "headers":
+        return batch.column(name)
+    try:
+        return header_lists(batch.column("headers"))
+    except Malformed:
+        return _header_lists_with_malformed(batch, stream, fail_on_headers)
+
+
+def _header_lists_with_malformed(batch: Any, stream: str, fail_on_headers: bool) -> Any:
+    """Headers of which some do not follow their form: an error that names the first, or lists cell by cell.
+
+    A malformed cell is kept whole, as the value of the one header that no message can have: its name is empty. Ingest
+    nodes refuse such cells; earlier versions did not.
+    """
+    raw, offsets = batch.column("headers").to_pylist(), batch.column("offset")
+    wrong = malformed(raw)
+    first = min(wrong)
+    found = f"{stream!r}: the headers at offset {offsets[first]} cannot be read ({wrong[first]})"
+    if fail_on_headers:
+        raise Malformed(f"{found}: set failOnMalformedHeaders to false to read them under an empty name")
+    for at in wrong:
+        log.warning("%r: the headers at offset %s cannot be read; they are under an empty name", stream, offsets[at])
+    lists = [None if cell is None else _pairs(cell, at in wrong) for at, cell in enumerate(raw)]
+    return pa.array(lists, HEADERS_TYPE)
+
+
+def _pairs(cell: bytes, is_malformed: bool) -> list[dict[str, Any]]:
+    named = {MALFORMED_NAME: cell} if is_malformed else decode_headers(cell)
+    return [{"key": name, "value": value} for name, value in named.items()]
+
+
+def header_lists(cells: Any) -> Any:
+    """A column of headers as octets, taken apart: lists of names and values. All cells must follow their form."""
+    if cells.null_count == len(cells):
+        return pa.nulls(len(cells), HEADERS_TYPE)
+    there = cells.drop_null()
+    bounds = np.frombuffer(there.buffers()[1], np.int32)[there.offset : there.offset + len(there) + 1]
+    data = np.frombuffer(there.buffers()[2], np.uint8) if there.buffers()[2] is not None else np.empty(0, np.uint8)
+    check(data, bounds[:-1], np.diff(bounds))
+    parts = split(data, bounds[:-1], np.diff(bounds))
+    counts = np.zeros(len(cells), np.int64)
+    counts[np.asarray(cells.is_valid())] = parts.counts
+    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    pairs = pa.StructArray.from_arrays(
+        [
+            _gathered(data, parts.name_starts, parts.name_sizes).cast(pa.string()),
+            _gathered(data, parts.value_starts, parts.value_sizes),
+        ],
+        ["key", "value"],
+    )
+    return pa.ListArray.from_arrays(arrow.numbers(ends, pa.int32()), pairs, mask=cells.is_null())
+
+
+def _gathered(data: Any, starts: Any, sizes: Any) -> Any:
+    """A binary column of these slices of the data."""
+    ends = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    places = np.arange(int(ends[-1])) + np.repeat(starts - ends[:-1], sizes)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data[places]))]
+    return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)

@@ -1,0 +1,326 @@
+"""What one message brought: batches of packs, each what the message and its verdict say it is.
+
+Decides whether packs are whole, were ordered as they are, and, if asked, who signed them. Names the cause rather than
+what follows from it. Refuses to know what came before the message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from chaplain.errors import Malformed
+from chaplain.journal.execution.two_phase import STAGED
+from chaplain.journal.messages.cluster import Body, Reference
+from chaplain.journal.messages.ingest import digest_of as payload_digest
+from chaplain.journal.messages.signing import SignatureType
+from chaplain.journal.messages.write_request import REQUEST_LABEL, signed_octets
+from chaplain.journal.model.results import DataVerdict, Verdict
+from chaplain.journal.storage.record_layout import unfile
+from chaplain.journal.storage.verdict import Reason
+from chaplain.link.auth.identity import verify
+from chaplain.pipeline.verification.chain_selection import Held
+from chaplain.pipeline.verification.proof_segments import LOG, Run
+from chaplain.pipeline.verification.violations import Break
+from chaplain.segment.layout import Octets, octets
+from chaplain.segment.pack import (
+    NOTHING,
+    PACK_HEAD_BYTES,
+    PackHead,
+    column_count,
+    digest_of,
+    heads_of,
+    stated_digest,
+)
+from chaplain.segment.record import Kind, Record
+
+_SIZE = struct.Struct("<I")
+MESSAGES_NAMED_MAX = 64
+"""Damaged messages of a record that are named one by one; beyond that the packs are."""
+_DATA_FROM = 2
+"""The part at which batches begin, behind the message and its skeleton."""
+
+
+class Keys(NamedTuple):
+    """Who may have signed: by lane, the signature type and the key."""
+
+    cluster: str
+    lanes: Mapping[int, tuple[int, bytes]]
+
+
+class Damage(NamedTuple):
+    """A part that cannot be read; `body` are its octets if only they are wrong."""
+
+    reason: str
+    head: Record | None = None
+    body: bytes = b""
+    file: str = ""
+    twin: bytes = b""
+    """The octets that another node has in their place, if one was asked."""
+
+
+Part = Record | Damage
+
+
+def damage_break(stream: str, offset: int, damage: Damage, last: int = -1) -> Break:
+    expected = "a record that can be read"
+    if last > offset:
+        expected = f"a record that can be read, with offsets {offset} to {last}"
+    return Break(stream, offset, "damaged", expected, damage.reason, file=damage.file, last=last)
+
+
+class Wanted(NamedTuple):
+    """A batch that the verdict says is there."""
+
+    stream: str
+    first_offset: int
+    rows: int
+    reference: Reference
+
+
+class Batches:
+    """The batches of one message. Counts and breaks go to the run."""
+
+    def __init__(self, held: Held, parts: Sequence[Part], run: Run, keys: Keys | None) -> None:
+        self._held = held
+        self._parts = parts
+        self._run = run
+        self._keys = keys
+        self.found: list[Record] = []
+        """As the message says they should be."""
+        self.digests: dict[str, list[bytes] | None] = {}
+        """Of the packs of each stream; None if one is not known, or known to be wrong."""
+        self.ids: list[tuple[int, int, int, str, int]] = []
+        """Client, first id, requests, stream and offset of each pack that took its ids with its offsets."""
+
+    def check(self, body: Body | None, verdict: Verdict | None) -> bool:
+        """Whether everything is there and right."""
+        before = len(self._run.breaks)
+        wanted = [] if body is None or verdict is None else _wanted(body, verdict, self._parts[_DATA_FROM:])
+        for number, part in enumerate(self._parts[1:], 1):
+            if number >= _DATA_FROM:
+                place = number - _DATA_FROM
+                self._batch(part, wanted[place] if place < len(wanted) else None, body)
+            elif isinstance(part, Damage):
+                self._damaged(LOG, self._held.index, part)
+        if self._held.told or len(self._run.breaks) > before or body is None:
+            return False
+        return self._references(body, wanted)
+
+    def _break(self, stream: str, offset: int, kind: str, expected: object, found: object) -> None:
+        self._run.breaks.append(Break(stream, offset, kind, str(expected), str(found)))
+
+    def _damaged(self, stream: str, offset: int, damage: Damage, last: int = -1) -> None:
+        if not self._held.told:
+            self._run.breaks.append(damage_break(stream, offset, damage, last))
+
+    def _batch(self, part: Part, plan: Wanted | None, body: Body | None) -> None:
+        if isinstance(part, Damage):
+            self._damaged_batch(part, plan)
+            return
+        record = part if plan is None else self._as_planned(part, plan)
+        if body is not None:
+            self._header(record, body)
+        try:
+            digests = self._packs(record)
+        except Malformed as wrong:
+            self._break(record.stream, record.first_offset, "malformed", "packs", wrong)
+            digests = None
+        self.found.append(record)
+        self._add(record.stream, digests)
+
+    def _damaged_batch(self, part: Damage, plan: Wanted | None) -> None:
+        head = part.head
+        if plan is None and head is not None:
+            plan = Wanted(head.stream, head.first_offset, head.count, Reference(0, 0, 0))
+        if plan is None:
+            self._damaged(LOG, self._held.index, part)
+            return
+        whole = [(plan.first_offset, plan.first_offset + plan.rows - 1)]
+        for first, last in _bad_messages(part, plan.first_offset) or _bad_packs(part, plan.first_offset) or whole:
+            self._damaged(plan.stream, first, part, last)
+        self.found.append(Record(Kind.BATCH, stream=plan.stream, first_offset=plan.first_offset, count=plan.rows))
+        self._add(plan.stream, None)
+
+    def _as_planned(self, part: Record, plan: Wanted) -> Record:
+        """What the head of a batch says against what the verdict says of it; the verdict is taken for right."""
+        origin = Reference(part.origin_node, part.origin_journal, part.origin_index)
+        said = {"stream": part.stream, "offset": part.first_offset, "count": part.count, "origin": _shown(origin)}
+        meant = {"stream": plan.stream, "offset": plan.first_offset, "count": plan.rows}
+        meant["origin"] = _shown(plan.reference)
+        differ = [name for name in said if said[name] != meant[name]]
+        if differ:
+            expected = ", ".join(f"{name} {meant[name]}" for name in differ)
+            found = ", ".join(f"{name} {said[name]}" for name in differ)
+            self._break(plan.stream, plan.first_offset, "header", expected, found)
+        return msgspec.structs.replace(part, stream=plan.stream, first_offset=plan.first_offset, count=plan.rows)
+
+    def _header(self, record: Record, body: Body) -> None:
+        first = self._parts[0]
+        assert isinstance(first, Record), "there is a body"
+        said = (record.timestamp_ns, record.regime, record.previous_hash)
+        meant = (body.timestamp_ns, body.regime, first.previous_hash)
+        if said != meant:
+            found = f"time {said[0]}, regime {said[1]}, previous {said[2].hex()}"
+            expected = f"time {meant[0]}, regime {meant[1]}, previous {meant[2].hex()}"
+            self._break(record.stream, record.first_offset, "header", expected, found)
+
+    def _packs(self, batch: Record) -> list[bytes] | None:
+        """The digests of a batch's packs; None if they cannot be right."""
+        view = octets(batch.body)
+        offset, sound = batch.first_offset, True
+        found: list[bytes] = []
+        for head in heads_of(view):
+            raw = view[head.start : head.end]
+            stated, real = stated_digest(raw), digest_of(raw)
+            if stated != real:
+                sound = False
+                last = offset + head.count - 1
+                self._run.breaks.append(Break(batch.stream, offset, "digest", stated.hex(), real.hex(), last=last))
+            elif self._keys is not None:
+                self._signature(self._keys, batch.stream, offset, head, bytes(raw[: head.tables_at - head.start]))
+            found.append(stated)
+            if head.message_type != STAGED:  # it took its ids when it was staged
+                self.ids.append((head.client_id, head.first_id, head.requests, batch.stream, offset))
+            offset += head.count
+        if offset - batch.first_offset != batch.count:
+            sound = False
+            self._break(batch.stream, batch.first_offset, "count", batch.count, offset - batch.first_offset)
+        self._run.rows += offset - batch.first_offset
+        self._run.packs += len(found)
+        return found if sound else None
+
+    def _signature(self, keys: Keys, stream: str, offset: int, head: PackHead, front: bytes) -> None:
+        signature_type, key = keys.lanes.get(head.client_id, (0, b""))
+        if signature_type == SignatureType.HMAC_SHA256 == head.signature_type:
+            self._run.unchecked += 1
+            return
+        signature = front[PACK_HEAD_BYTES : PACK_HEAD_BYTES + head.signature_bytes]
+        covered = signed_octets(keys.cluster, stream, stated_digest(front))
+        known = signature_type == SignatureType.ED25519 == head.signature_type
+        if not known or not verify(key, REQUEST_LABEL, covered, signature):
+            owner = (
+                f"of the owner of lane {head.client_id}" if key else f"of a lane that was leased, not {head.client_id}"
+            )
+            self._break(stream, offset, "signature", f"a signature {owner}", signature.hex())
+
+    def _references(self, body: Body, wanted: list[Wanted]) -> bool:
+        """Whether what the message refers to is there, octet by octet."""
+        try:
+            payloads = [one.payload for one in unfile([part for part in self._parts[1:] if isinstance(part, Record)])]
+            if len(payloads) != len(body.data_entries):
+                raise Malformed(f"{len(payloads)} ingest messages")
+        except Malformed as wrong:
+            self._break(LOG, self._held.index, "incomplete", f"{len(body.data_entries)} ingest messages", wrong)
+            return False
+        sound = True
+        for entry, payload in zip(body.data_entries, payloads, strict=True):
+            real = payload_digest(payload)
+            if real != entry.digest:
+                sound = False
+                mine = [plan for plan in wanted if plan.reference == entry.reference]
+                stream, offset = (mine[0].stream, mine[0].first_offset) if mine else (LOG, self._held.index)
+                self._break(stream, offset, "digest", f"ingest message {entry.digest.hex()}", real.hex())
+                self.digests.update({plan.stream: None for plan in mine})
+        return sound
+
+    def _add(self, stream: str, found: list[bytes] | None) -> None:
+        """Once a stream's digests are not all known, they stay so."""
+        known = self.digests.setdefault(stream, [])
+        self.digests[stream] = None if known is None or found is None else [*known, *found]
+
+
+def split_first(part: Record) -> tuple[bytes, bytes]:
+    """Body and verdict of a message's first record."""
+    data = bytes(part.body)
+    if len(data) < _SIZE.size:
+        raise Malformed("log: the first record of a message is too short")
+    end = _SIZE.size + _SIZE.unpack_from(data)[0]
+    if end > len(data):
+        raise Malformed("log: the first record of a message is too short")
+    return data[_SIZE.size : end], data[end:]
+
+
+def _wanted(body: Body, verdict: Verdict, parts: Sequence[Part]) -> list[Wanted]:
+    """The batches of a message, in order: see `journal.filing`."""
+    said = [entry for entry in verdict.entries if isinstance(entry, DataVerdict)]
+    firsts = _first_offsets(verdict, said, parts)
+    wanted: list[Wanted] = []
+    for entry, decided in zip(body.data_entries, said, strict=False):
+        counts: dict[str, int] = {}
+        for pack in decided.packs:
+            if pack.reason == Reason.APPLIED:
+                counts[pack.stream] = counts.get(pack.stream, 0) + pack.messages
+        for stream, count in counts.items():
+            wanted.append(Wanted(stream, firsts[stream], count, entry.reference))
+            firsts[stream] += count
+    return wanted
+
+
+def _first_offsets(verdict: Verdict, said: list[DataVerdict], parts: Sequence[Part]) -> dict[str, int]:
+    """Where the message goes on in each stream: stated three times, and what two of them say holds."""
+    packs = [pack for entry in reversed(said) for pack in reversed(entry.packs) if pack.reason == Reason.APPLIED]
+    of_packs = {pack.stream: pack.base_offset for pack in packs}
+    of_streams = {one.stream: one.first_offset for one in verdict.streams}
+    of_heads = {part.stream: part.first_offset for part in reversed(parts) if isinstance(part, Record)}
+    return {
+        stream: of_streams[stream] if of_streams.get(stream) == of_heads.get(stream) else first
+        for stream, first in of_packs.items()
+    }
+
+
+def _bad_messages(damage: Damage, offset: int) -> list[tuple[int, int]]:
+    """The messages of which an octet is not what another node has; nothing if that is not known of all octets.
+
+    An octet of a pack's head, or of its padding, belongs to no message.
+    """
+    ours, theirs = octets(damage.body), octets(damage.twin)
+    if len(ours) != len(theirs):
+        return []
+    differing = np.flatnonzero(ours != theirs)
+    found: dict[int, None] = {}
+    for head in heads_of(theirs):
+        for at in differing[(differing >= head.start) & (differing < head.end)].tolist():
+            row = row_at(theirs, head, at)
+            if row is None or len(found) > MESSAGES_NAMED_MAX:
+                return []
+            found[offset + row] = None
+        offset += head.count
+    return [(at, at) for at in found]
+
+
+def row_at(view: Octets, head: PackHead, at: int) -> int | None:
+    """Which message of a pack an octet belongs to; None if it belongs to none alone."""
+    words = view[head.tables_at : head.data_at].view("<u4")
+    sizes = words[head.tabled_requests :][: head.count * column_count(head.columns)].astype(np.int64)
+    if at < head.data_at:
+        cell = (at - head.tables_at) // 4 - head.tabled_requests
+    else:
+        ends = head.data_at + np.cumsum(np.where(sizes == NOTHING, 0, sizes))
+        cell = int(np.searchsorted(ends, at, side="right"))
+    return cell % head.count if at >= head.tables_at and 0 <= cell < len(sizes) else None
+
+
+def _bad_packs(damage: Damage, offset: int) -> list[tuple[int, int]]:
+    """First and last offsets of the packs that are not what their digests say, as far as they can be told apart."""
+    try:
+        heads = heads_of(octets(damage.body))
+    except Malformed:
+        return []
+    view = octets(damage.body)
+    starts = accumulate((head.count for head in heads), initial=offset)
+    raws = [view[head.start : head.end] for head in heads]
+    return [
+        (at, at + head.count - 1)
+        for at, head, raw in zip(starts, heads, raws, strict=False)
+        if stated_digest(raw) != digest_of(raw)
+    ]
+
+
+def _shown(reference: Reference) -> str:
+    return f"{reference.node}/{reference.journal}/{reference.index}"

@@ -1,0 +1,275 @@
+"""Which records are the log: puts heads together to messages, and picks at each index the one that holds.
+
+Decides, like a reader, by the chain: what is behind a message says which version of it was agreed. Unlike a reader it
+goes on where that cannot be told, takes what was written last, and names what is missing. What is in the messages,
+`checker` judges.
+
+A node that finds a message damaged writes it again behind the end (decision 0044): a message stands where it was first
+written, and wherever it was written again.
+
+Invariants: one message for each index at most; a hole is named once, whatever its cause and size; the last message is
+left out unless something says that it is agreed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from chaplain.core import Frozen
+from chaplain.pipeline.source.header_scan import Ending, Gap, Spot, Step
+from chaplain.pipeline.verification.violations import Break
+from chaplain.segment.layout import NO_HASH
+from chaplain.segment.record import Kind
+
+Place = tuple[str, int, int]
+"""File, position and size of a record."""
+
+
+_NO_RECORD = Gap("no record of it")
+
+
+class Held(Frozen, frozen=True):
+    """A message of the log, by where its records are."""
+
+    index: int
+    chain: bytes
+    previous: bytes
+    places: tuple[tuple[Place, ...], ...]
+    """For each part where it was written, first and again; nothing where it is not there."""
+    reason: str = ""
+    """Why parts are not there."""
+    told: bool = False
+    """That parts are not there is said already, as part of a hole."""
+
+
+class Known(Frozen, frozen=True):
+    """What somebody else says of this log: it reaches at least this far, with this hash."""
+
+    index: int
+    chain: bytes
+    """Empty if only the index is known."""
+    says: str
+
+
+class _Version:
+    __slots__ = ("chain", "first", "last", "parts", "previous", "spots")
+
+    def __init__(self, spot: Spot) -> None:
+        self.chain, self.previous = spot.chain, spot.previous
+        self.parts = spot.parts
+        self.spots: dict[int, list[Spot]] = {}
+        self.first = self.last = spot
+
+    def add(self, spot: Spot) -> None:
+        self.last = spot
+        if spot.parts > self.parts:  # what was there are a serializer's bare orders: nothing beside the message itself
+            self.parts, self.spots = spot.parts, {}
+        if spot.parts == self.parts:
+            self.spots.setdefault(spot.part, []).append(spot)
+
+    @property
+    def whole(self) -> bool:
+        return len(self.spots) == self.parts
+
+
+class Ledger:
+    """Built of the steps of one walk."""
+
+    def __init__(self, steps: Iterable[Step], first: int = 1) -> None:
+        self._first = first
+        self._versions: dict[int, dict[bytes, _Version]] = {}
+        self._marks: dict[tuple[int, bytes], None] = {}
+        self._gaps: dict[int, Gap] = {}
+        """Where a message should be, if nothing can be read there."""
+        self._before: Spot | None = None
+        """The last record of the furthest message so far: what is written again behind it is not in its place."""
+        self._last: Spot | None = None
+        """The last record of any message."""
+        self._gap: Gap | None = None
+        """An unreadable stretch behind which nothing new has come yet."""
+        self._repeated = False
+        """Something old has come behind it."""
+        self.ending = Ending(0, sealed=False)
+        self.breaks: list[Break] = []
+        for step in steps:
+            self._take(step)
+        if self._repeated:
+            self._note_gap(self._next - 1)
+        self.top = max(self._versions, default=first - 1)
+        """The last message there is, agreed or not."""
+        self.agreed = self._agreed()
+        self._chosen = self._choose()
+        self.messages = list(self._name())
+        self._check_marks()
+        self._check_order()
+
+    def hash_at(self, index: int) -> bytes | None:
+        chosen = self._chosen.get(index)
+        return None if chosen is None else chosen.chain
+
+    def place_of(self, index: int) -> Spot | None:
+        """Where the message begins."""
+        chosen = self._chosen.get(index)
+        return None if chosen is None else chosen.first
+
+    # Taking heads in.
+
+    def _take(self, step: Step) -> None:
+        if isinstance(step, Gap):
+            self._gap, self._repeated = step, False
+        elif isinstance(step, Ending):
+            self.ending = step
+        elif step.kind == Kind.MARK:
+            self._marks[step.index, step.chain] = None
+            if self._gap is not None and step.index >= self._next:
+                self._note_gap(step.index)
+        elif step.kind in (Kind.META, Kind.BATCH) and step.chain != NO_HASH:
+            self._take_record(step)
+
+    def _take_record(self, spot: Spot) -> None:
+        self._explain(spot)
+        if self._before is None or spot.index >= self._before.index:
+            self._note_gap(spot.index - (spot.part == 0))
+            self._before = spot
+        else:
+            self._repeated = self._gap is not None
+        self._last = spot
+        versions = self._versions.setdefault(spot.index, {})
+        version = versions.get(spot.chain)
+        if version is None:
+            version = versions[spot.chain] = _Version(spot)
+        version.add(spot)
+
+    def _explain(self, behind: Spot) -> None:
+        """Beside what was written again, the records around an unreadable stretch may tell what it held of that."""
+        gap, last, furthest = self._gap, self._last, self._before
+        if gap is None or last is None or furthest is None:
+            return
+        again = (last is not furthest, behind.index < furthest.index)
+        held = [last.index] if last.part + 1 < last.parts else []
+        held += [behind.index] if behind.part else []
+        held += range(last.index + 1, behind.index) if all(again) else []
+        if any(again) and held:
+            self._gap = None
+            self._gaps = dict.fromkeys(held, gap) | self._gaps
+
+    @property
+    def _next(self) -> int:
+        """The message that the next record is of, unless something is missing."""
+        before = self._before
+        return self._first if before is None else before.index + (before.part + 1 == before.parts)
+
+    def _note_gap(self, high: int) -> None:
+        """What an unreadable stretch may have held: what is missing between the records around it."""
+        gap, self._gap, self._repeated = self._gap, None, False
+        if gap is None:
+            return
+        for index in range(self._next, high + 1):
+            self._gaps.setdefault(index, gap)
+        if self._next > high:
+            self.breaks.append(Break("", max(high, 0), "damaged", "records without a gap", gap.reason, file=gap.file))
+
+    # Picking versions.
+
+    def _agreed(self) -> int:
+        """The last message that something behind it confirms."""
+        marked = max((index for index, _ in self._marks), default=0)
+        return self.top if marked >= self.top else self.top - 1
+
+    def _choose(self) -> dict[int, _Version]:
+        chosen: dict[int, _Version] = {}
+        top = self._versions.get(self.top, {})
+        wanted = next((chain for index, chain in reversed(self._marks) if index == self.top and chain in top), None)
+        for index in sorted(self._versions, reverse=True):
+            versions = self._versions[index]
+            version = versions.get(wanted) if wanted is not None else None
+            if version is None:
+                version = max(versions.values(), key=lambda one: (one.last.sequence, one.last.position))
+            chosen[index] = version
+            wanted = version.previous if index - 1 in self._versions else None
+        return chosen
+
+    # Naming what is not there.
+
+    def _name(self) -> Iterator[Held]:
+        hole: list[int] = []
+        for index in range(self._first, self.agreed + 1):
+            version = self._chosen.get(index)
+            if version is not None and version.whole:
+                yield from self._close(hole)
+                hole = []
+                yield self._held(index, version)
+            else:
+                hole.append(index)
+        yield from self._close(hole)
+
+    def _close(self, hole: list[int]) -> Iterator[Held]:
+        """A hole is told once; of a single message that lacks only parts, `checker` says more."""
+        if not hole:
+            return
+        alone = len(hole) == 1 and hole[0] in self._chosen
+        if not alone:
+            first, last = hole[0], hole[-1]
+            gaps = [self._gaps[index] for index in hole if index in self._gaps]
+            reasons = dict.fromkeys(gap.reason for gap in gaps)
+            expected = f"message {first}" if first == last else f"messages {first} to {last}"
+            found = "; ".join(reasons) or f"message {last + 1}"
+            self.breaks.append(Break("", first, "missing", expected, found, file=gaps[0].file if gaps else ""))
+        for index in hole:
+            if index in self._chosen:
+                yield self._held(index, self._chosen[index], told=not alone)
+
+    def _held(self, index: int, version: _Version, told: bool = False) -> Held:
+        places = tuple(tuple(map(_place, version.spots.get(part, ()))) for part in range(version.parts))
+        reason = "" if version.whole else self._gaps.get(index, _NO_RECORD).reason
+        return Held(index, version.chain, version.previous, places, reason, told)
+
+    def _check_marks(self) -> None:
+        for index, chain in self._marks:
+            if index > self.top:
+                self.breaks.append(
+                    Break("", self.top + 1, "missing", f"message {index}, which is marked", f"the end at {self.top}")
+                )
+            elif chain not in (NO_HASH, self.hash_at(index)) and index in self._chosen:
+                found = self._chosen[index].chain.hex()
+                self.breaks.append(Break("", index, "fork", f"{chain.hex()}, which is marked", found))
+
+    def _check_order(self) -> None:
+        before: Spot | None = None
+        for message in self.messages:
+            if message.index in self._gaps:
+                continue  # what stood in its place cannot be read: wherever it is, it was written again
+            first = self._chosen[message.index].first
+            if before is not None and (first.sequence, first.position) < (before.sequence, before.position):
+                expected, file = f"behind message {message.index - 1}", Path(first.path).name
+                self.breaks.append(Break("", message.index, "order", expected, "before it", file=file))
+            before = first
+
+    def reaches(self, known: Iterable[Known]) -> list[Break]:
+        """What others say of this log and is not so."""
+        broken: list[Break] = []
+        for one in known:
+            here = self.hash_at(one.index)
+            if one.index > self.top:
+                broken.append(_cut(self.top, f"message {one.index}, {one.says}"))
+            elif one.chain and here is not None and here != one.chain:
+                broken.append(Break("", one.index, "fork", f"{one.chain.hex()}, {one.says}", here.hex()))
+        return broken
+
+
+def _cut(top: int, expected: str) -> Break:
+    return Break("", top + 1, "missing", expected, f"the end of the log behind message {top}")
+
+
+def cut_tail(ledger: Ledger, position: int, says: str) -> list[Break]:
+    """Whether the log ends before a position that it is known to have had, or in the middle of what it announces."""
+    if ledger.ending.sealed:
+        return [_cut(ledger.top, "the segment that the last one names as its next")]
+    if ledger.ending.position < position:
+        return [_cut(ledger.top, f"a log up to position {position}, {says}")]
+    return []
+
+
+def _place(spot: Spot) -> Place:
+    return spot.path, spot.position, spot.size_bytes

@@ -1,0 +1,124 @@
+"""Who may sign on which lane, from the founding and the configuration entries in the log.
+
+Decides whose key a lane's packs must be signed with. A verdict's word is not enough: every entry that added an
+identity or leased a lane must itself be signed by whom it needs. Refuses to know packs.
+
+Invariant: a key is here only if a chain of signatures leads from it to a founding client.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from chaplain.config import NODE_FILE, load_node
+from chaplain.core import Frozen
+from chaplain.errors import ConfigError, Malformed
+from chaplain.journal.messages import config as config_message
+from chaplain.journal.messages.cluster import Body, ConfigEntry
+from chaplain.journal.messages.config import AddIdentity, LeaseLane, Petition, acl_id
+from chaplain.journal.messages.membership import AddNode, NewSet, RemoveNode, is_opening
+from chaplain.journal.messages.signing import SignatureType
+from chaplain.journal.model.results import ConfigVerdict, Verdict
+from chaplain.journal.storage.verdict import Reason
+from chaplain.link.auth.identity import KEY_BYTES, from_text
+from chaplain.pipeline.verification.violations import Break
+
+
+class Founded(NamedTuple):
+    """What a cluster was founded as, as far as proofs need it. An empty name: not known."""
+
+    cluster: str = ""
+    clients: tuple[bytes, ...] = ()
+    """Keys of the founding clients, in the order that gives them their ids."""
+
+
+def read_founded(file: Path) -> Founded:
+    """From a node's file."""
+    config = load_node(file, environment={})
+    keys = [from_text(key, KEY_BYTES, f"[clients] {name}") for name, key in sorted(config.clients.items())]
+    return Founded(config.text("cluster"), tuple(keys))
+
+
+def find_founded(segments: Path, founding: str = "") -> Founded:
+    """From the file that was given, or the one beside a node's segments, if it is there."""
+    file = Path(founding) if founding else segments.resolve().parent / NODE_FILE
+    if file.is_dir():
+        file /= NODE_FILE
+    if file.exists():
+        return read_founded(file)
+    if founding:
+        raise ConfigError(f"{file} is not there: give the {NODE_FILE} of one of the cluster's nodes")
+    return Founded()
+
+
+class Signer(Frozen, frozen=True, array_like=True):
+    acl: bytes
+    key: bytes
+    signature_type: int
+    admin: bool
+
+
+class Signers(Frozen, frozen=True, array_like=True):
+    """Who may sign, and on which lane, behind some message."""
+
+    clients: list[Signer]
+    lanes: list[tuple[int, bytes]]
+
+
+class Registry:
+    """Give it the configuration of messages in order."""
+
+    def __init__(self, founded: Founded, known: Signers | None = None) -> None:
+        self._cluster = founded.cluster
+        founders = [
+            Signer(acl_id(0, 0, number), key, SignatureType.ED25519, admin=True)
+            for number, key in enumerate(founded.clients, 1)
+        ]
+        self._clients = {one.acl: one for one in (known.clients if known else founders)}
+        self._lanes: dict[int, bytes] = dict(known.lanes) if known else {}
+        self.breaks: list[Break] = []
+
+    def signers(self) -> Signers:
+        return Signers(list(self._clients.values()), list(self._lanes.items()))
+
+    def lanes(self) -> dict[int, tuple[int, bytes]]:
+        """Signature type and key of each lane."""
+        found = {lane: self._clients[acl] for lane, acl in self._lanes.items()}
+        return {lane: (client.signature_type, client.key) for lane, client in found.items()}
+
+    def take(self, body: Body, verdict: Verdict) -> None:
+        for number, (entry, decided) in enumerate(zip(body.entries, verdict.entries, strict=False)):
+            match entry, decided:
+                case ConfigEntry(), ConfigVerdict(reason=Reason.APPLIED):
+                    self._granted(body, number, entry, decided)
+
+    def _granted(self, body: Body, number: int, entry: ConfigEntry, decided: ConfigVerdict) -> None:
+        if not is_opening(entry.entry_type, entry.stage):
+            return  # a later stage of a change of nodes: only a master can order it, and it bears no signature
+        try:
+            petition = config_message.decode(entry.entry_type, entry.stage, entry.data)
+        except Malformed as wrong:
+            self.breaks.append(Break("", body.index, "signature", "a configuration entry", str(wrong)))
+            return
+        signer = self._clients.get(petition.signer)
+        if signer is None or not config_message.signature_holds(petition, self._cluster, signer.key):
+            expected = f"entry {number} signed by {petition.signer.hex()}"
+            self.breaks.append(Break("", body.index, "signature", expected, petition.signature.hex()))
+            return
+        if not self._record(body, number, petition, signer, decided):
+            expected = "entries that are granted to whom they may be"
+            self.breaks.append(Break("", body.index, "signature", expected, f"entry {number} of another"))
+
+    def _record(self, body: Body, number: int, petition: Petition, signer: Signer, decided: ConfigVerdict) -> bool:
+        message = petition.message
+        if isinstance(message, AddIdentity):
+            key = message.key[:KEY_BYTES]
+            known = self._clients.get(decided.acl)
+            if known is not None:
+                return known.key == key  # asked again: the same answer
+            self._clients[decided.acl] = Signer(decided.acl, key, message.signature_type, message.admin)
+            return signer.admin and decided.acl == acl_id(body.regime, body.index, number)
+        if isinstance(message, LeaseLane):
+            return message.acl == petition.signer == self._lanes.setdefault(decided.client_id, message.acl)
+        return signer.admin or not isinstance(message, AddNode | RemoveNode | NewSet)

@@ -1,0 +1,130 @@
+"""Reads the records of messages whose places are known, for tasks: checked, or with what is wrong with them.
+
+Decides whether a record can be read, wherever it was written. Refuses to know what is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from chaplain.errors import Malformed
+from chaplain.pipeline.source.header_scan import Spot, walk
+from chaplain.pipeline.verification.batches import Damage, Keys, Part
+from chaplain.pipeline.verification.chain_selection import Held, Place
+from chaplain.pipeline.verification.checker import Checker
+from chaplain.pipeline.verification.proof_segments import Run
+from chaplain.pipeline.verification.violations import Break
+from chaplain.segment.files import OpenSegment
+from chaplain.segment.record import Record, decode_body, decode_head
+
+
+class PartReader:
+    """Keeps one file open at a time. A file that was recycled meanwhile is an error when it is left."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._segment: OpenSegment | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._leave(check=kind is None)
+
+    def _leave(self, *, check: bool) -> None:
+        segment, self._segment, self._path = self._segment, None, ""
+        if segment is not None:
+            with segment:
+                if check:
+                    segment.check_life()
+
+    def _open(self, path: str) -> OpenSegment:
+        if self._segment is None or path != self._path:
+            self._leave(check=True)
+            self._segment, self._path = OpenSegment(path), path
+        return self._segment
+
+    def read(self, places: Sequence[Place], reason: str) -> Part:
+        """The first that can be read of what was written, first and again; what else can be read must be the same."""
+        if not places:
+            return Damage(reason or "no record of it")
+        found = [self._read(place) for place in places]
+        readable = [part for part in found if isinstance(part, Record)]
+        for part in readable[1:]:
+            if part.body != readable[0].body:
+                head = msgspec.structs.replace(part, body=b"")
+                reason = "it was written again, and is not the same there"
+                return Damage(reason, head, bytes(part.body), Path(places[found.index(part)][0]).name)
+        return readable[0] if readable else found[0]
+
+    def _read(self, place: Place) -> Part:
+        path, position, size_bytes = place
+        try:
+            segment = self._open(path)
+            data = segment.peek(position, size_bytes)
+            head = decode_head(data, segment.header.identity, position)
+        except (Malformed, FileNotFoundError) as wrong:
+            return Damage(str(wrong), file=Path(path).name)
+        try:
+            return msgspec.structs.replace(head.record, body=decode_body(data, head))
+        except Malformed as wrong:
+            body = data[head.body_at : head.body_at + head.body_bytes]
+            return Damage(str(wrong), head.record, body, Path(path).name)
+
+
+class Twins:
+    """Records of other nodes' logs, looked up only when a record of ours is damaged. Each log is walked once."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._folders = folders
+        self._places: list[dict[tuple[int, int, bytes], Place]] | None = None
+
+    def of(self, held: Held, parts: list[Part]) -> list[Part]:
+        """The parts, each damaged one with what another node has in its place."""
+        if not self._folders or not any(isinstance(part, Damage) and part.body for part in parts):
+            return parts
+        return [
+            part._replace(twin=self._find((held.index, number, held.chain)))
+            if isinstance(part, Damage) and part.body
+            else part
+            for number, part in enumerate(parts)
+        ]
+
+    def _find(self, name: tuple[int, int, bytes]) -> bytes:
+        if self._places is None:
+            self._places = [_places(folder) for folder in self._folders]
+        for places in self._places:
+            if name in places:
+                with PartReader() as reader:
+                    part = reader.read([places[name]], "")
+                if isinstance(part, Record):
+                    return bytes(part.body)
+        return b""
+
+
+def _places(folder: str) -> dict[tuple[int, int, bytes], Place]:
+    spots = [step for step in walk(folder) if isinstance(step, Spot)]
+    return {(spot.index, spot.part, spot.chain): (spot.path, spot.position, spot.size_bytes) for spot in spots}
+
+
+def check(messages: Iterable[Held], keys: Keys | None = None, siblings: Sequence[str] = ()) -> Run:
+    """Prove messages that follow one another. `siblings` are folders with other nodes' copies of the log."""
+    checker, twins = Checker(keys), Twins(siblings)
+    breaks = checker.run.breaks
+    with PartReader() as reader:
+        for held in messages:
+            before = len(breaks)
+            checker.message(held, twins.of(held, [reader.read(places, held.reason) for places in held.places]))
+            if len(breaks) > before:
+                breaks[before:] = [_placed(one, held) for one in breaks[before:]]
+    return checker.run
+
+
+def _placed(one: Break, held: Held) -> Break:
+    """What is wrong with a message is wrong in its file, if all of it is in one."""
+    files = {path for places in held.places for path, _, _ in places}
+    return one if one.file or len(files) != 1 else msgspec.structs.replace(one, file=Path(files.pop()).name)

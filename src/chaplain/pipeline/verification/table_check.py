@@ -1,0 +1,271 @@
+"""Proof of a landed table from its rows alone: offsets, order, and packs put together again from their messages.
+
+Decides whether rows are what was written: a pack is rebuilt from its rows, octet by octet, and must have the digest
+that each of them carries. Refuses to know where rows come from. Loops over packs, and over rows only for headers.
+
+Invariant: what is at the ends of a file is handed on, so that a pack that lies in two files is judged as one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import product
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chaplain.journal.messages.signing import SLOT_BYTES
+from chaplain.pipeline.source.rows import MALFORMED_NAME
+from chaplain.pipeline.verification.violations import Break
+from chaplain.segment.headers import encode_headers
+from chaplain.segment.layout import HASH_BYTES, padded, padding
+from chaplain.segment.pack import HEADERS, KEYS, NOTHING, PACK_HEAD_BYTES, PROTOCOL, REQUESTS
+
+COLUMNS = (
+    "key",
+    "value",
+    "topic",
+    "offset",
+    "timestamp",
+    "headers",
+    "kind",
+    "client_id",
+    "client_message_id",
+    "message_no",
+    "regime",
+    "message_index",
+    "pack_digest",
+)
+_FRONT = struct.Struct("<IIIIIBBBBHHI")
+_SLOTS = [*SLOT_BYTES.items(), (0, 0)]
+
+
+class Message(msgspec.Struct, array_like=True):
+    """Rows of one cluster message that follow one another."""
+
+    index: int
+    first_offset: int
+    count: int
+    digests: bytes
+
+
+class TableRun(msgspec.Struct):
+    """What was found in one file, and its ends."""
+
+    rows: int = 0
+    first_offset: int = -1
+    next_offset: int = -1
+    head: bytes = b""
+    """Rows of the first pack, in Arrow's form: there may be more of it elsewhere."""
+    tail: bytes = b""
+    """Rows of the last pack, if it is another."""
+    first: tuple[int, int, int] = (0, 0, 0)
+    """Message, regime and time, in microseconds, of the first row."""
+    last: tuple[int, int, int] = (0, 0, 0)
+    breaks: list[Break] = []
+    messages: list[Message] = []
+
+
+def check_rows(stream: str, batches: Iterable[Any], chains: bool = False) -> TableRun:
+    """The rows of one file, in Arrow tables."""
+    run = TableRun()
+    carried: Any = None
+    for table in batches:
+        if not table.num_rows:
+            continue
+        _follow(run, stream, table, chains)
+        whole = table if carried is None else pa.concat_tables([carried, table])
+        packs = list(_packs(whole))
+        for number, (start, end) in enumerate(packs[:-1]):
+            rows = whole.slice(start, end - start)
+            if not run.head and not number:
+                run.head = _to_bytes(rows)
+            else:
+                run.breaks += check_pack(stream, rows)
+        carried = whole.slice(packs[-1][0])
+    if carried is not None:
+        if run.head:
+            run.tail = _to_bytes(carried)
+        else:
+            run.head = _to_bytes(carried)
+    return run
+
+
+def _follow(run: TableRun, stream: str, table: Any, chains: bool) -> None:
+    """Offsets without a gap, in the order in which messages were agreed."""
+    offsets = _numbers(table, "offset")
+    facts = [_numbers(table, "message_index"), _numbers(table, "regime"), _times(table)]
+    if run.first_offset < 0:
+        run.first_offset = int(offsets[0])
+        run.first = (int(facts[0][0]), int(facts[1][0]), int(facts[2][0]))
+    else:
+        offsets = np.concatenate(([run.next_offset - 1], offsets))
+        facts = [np.concatenate(([last], fact)) for last, fact in zip(run.last, facts, strict=True)]
+    run.breaks += jumps(stream, offsets)
+    for kind, fact in zip(("order", "regime", "time"), facts, strict=True):
+        for at in np.flatnonzero(np.diff(fact) < 0).tolist():
+            run.breaks.append(Break(stream, int(offsets[at + 1]), kind, f"{fact[at]} or more", str(fact[at + 1])))
+    wrong = pc.index(pc.not_equal(table.column("topic"), stream), True).as_py()
+    if wrong >= 0:
+        found = str(table.column("topic")[wrong])
+        run.breaks.append(Break(stream, int(_numbers(table, "offset")[wrong]), "header", f"topic {stream}", found))
+    run.rows += table.num_rows
+    run.next_offset = int(offsets[-1]) + 1
+    run.last = (int(facts[0][-1]), int(facts[1][-1]), int(facts[2][-1]))
+    if chains:
+        _note_messages(run, table)
+
+
+def jumps(stream: str, offsets: Any) -> Iterator[Break]:
+    steps = np.diff(offsets)
+    for at in np.flatnonzero(steps != 1).tolist():
+        before, found = int(offsets[at]), int(offsets[at + 1])
+        if found > before:
+            yield Break(stream, before + 1, "missing", f"offset {before + 1}", f"offset {found}")
+        else:
+            yield Break(stream, found, "repeated", f"offset {before + 1}", f"offset {found}")
+
+
+def _note_messages(run: TableRun, table: Any) -> None:
+    indexes, offsets = _numbers(table, "message_index"), _numbers(table, "offset")
+    digests = _digests(table)
+    bounds = np.concatenate(([0], np.flatnonzero(np.diff(indexes)) + 1, [len(indexes)]))
+    for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        mine = digests[start:end]
+        new = np.concatenate(([True], mine[1:] != mine[:-1]))
+        join_message(
+            run.messages,
+            Message(int(indexes[start]), int(offsets[start]), end - start, mine[new].tobytes()),
+        )
+
+
+def join_message(messages: list[Message], more: Message) -> None:
+    """Append, or add to the last one if it is the same message; a pack at both ends of the cut counts once."""
+    last = messages[-1] if messages else None
+    if last is None or last.index != more.index:
+        messages.append(more)
+        return
+    cut = HASH_BYTES if last.digests[-HASH_BYTES:] == more.digests[:HASH_BYTES] else 0
+    last.count += more.count
+    last.digests += more.digests[cut:]
+
+
+def _packs(table: Any) -> Iterator[tuple[int, int]]:
+    """Where packs begin and end: rows that follow one another and carry the same digest."""
+    digests = _digests(table)
+    starts = np.concatenate(([0], np.flatnonzero(digests[1:] != digests[:-1]) + 1, [len(digests)]))
+    return zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
+
+
+def check_pack(stream: str, rows: Any) -> list[Break]:
+    """Whether these rows are a pack with the digest that they carry."""
+    rows = rows.combine_chunks()
+    stated = rows.column("pack_digest")[0].as_py()
+    found = b""
+    for found in _rebuilt(rows):
+        if found == stated:
+            return []
+    shown = stated.hex() if stated else "a digest"
+    first, last = (int(rows.column("offset")[at].as_py()) for at in (0, rows.num_rows - 1))
+    return [Break(stream, first, "digest", shown, found.hex(), last=last)]
+
+
+def _rebuilt(rows: Any) -> Iterator[bytes]:
+    """The digests that a pack of these rows may have: what they do not tell has few possible values."""
+    keyed, headed = _any(rows, "key"), _any(rows, "headers")
+    tabled = bool(_numbers(rows, "message_no").any())
+    known = [[True] if there else [False, True] for there in (keyed, headed, tabled)]
+    values, keys = _cells(rows, "value"), _cells(rows, "key")
+    headers = _header_cells(rows) if headed else (np.full(rows.num_rows, NOTHING, "<u4").tobytes(), b"")
+    ids = _numbers(rows, "client_message_id")
+    requests, counts = np.unique(ids, return_counts=True)
+    for (with_keys, with_headers, with_table), (signature_type, slot) in product(product(*known), _SLOTS):
+        cells = [values, *([keys] if with_keys else []), *([headers] if with_headers else [])]
+        sizes = [counts.astype("<u4").tobytes()] if with_table else []
+        table = b"".join([*sizes, *[size for size, _ in cells]])
+        data = b"".join([octets for _, octets in cells])
+        body = b"".join((table, padding(len(table)), data, padding(len(data))))
+        columns = KEYS * with_keys | HEADERS * with_headers | REQUESTS * with_table
+        front = _FRONT.pack(
+            PACK_HEAD_BYTES + padded(slot) + len(body),
+            rows.num_rows,
+            int(rows.column("client_id")[0].as_py()),
+            int(ids[0]),
+            len(requests) if with_table else rows.num_rows,
+            PROTOCOL,
+            int(rows.column("kind")[0].as_py()),
+            signature_type,
+            columns,
+            slot,
+            0,
+            0,
+        )
+        yield hashlib.sha256(front + body).digest()
+
+
+def _any(rows: Any, name: str) -> bool:
+    column = rows.column(name)
+    return bool(column.null_count < len(column))
+
+
+def _cells(rows: Any, name: str) -> tuple[bytes, bytes]:
+    """The table of sizes and the octets of a binary column."""
+    column = rows.column(name)
+    cells = column.chunk(0) if column.num_chunks else pa.array([], pa.binary())
+    bounds = np.frombuffer(cells.buffers()[1], np.int32)[cells.offset : cells.offset + len(cells) + 1]
+    sizes = np.diff(bounds).astype("<u4")
+    if cells.null_count:
+        sizes[np.asarray(cells.is_null())] = NOTHING
+    data = cells.buffers()[2]
+    octets = b"" if data is None else data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes()
+    return sizes.tobytes(), octets
+
+
+def _header_cells(rows: Any) -> tuple[bytes, bytes]:
+    cells = [_header_cell(one) for one in rows.column("headers").to_pylist()]
+    sizes = np.array([NOTHING if one is None else len(one) for one in cells], "<u4")
+    return sizes.tobytes(), b"".join([one for one in cells if one])
+
+
+def _header_cell(pairs: list[dict[str, Any]] | None) -> bytes | None:
+    """The octets that a row's headers were written as. A cell that did not follow the form landed whole."""
+    if pairs is None:
+        return None
+    named = {pair["key"]: pair["value"] for pair in pairs}
+    if MALFORMED_NAME in named:
+        return bytes(named[MALFORMED_NAME])
+    return encode_headers(named)
+
+
+def _numbers(table: Any, name: str) -> Any:
+    return table.column(name).to_numpy().astype(np.int64)
+
+
+def _times(table: Any) -> Any:
+    return table.column("timestamp").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
+
+
+def _digests(table: Any) -> Any:
+    """As numpy compares them. One of another length is like no other."""
+    cells = pc.fill_null(table.column("pack_digest"), b"")
+    if not pc.all(pc.equal(pc.binary_length(cells), HASH_BYTES)).as_py():
+        cells = pc.binary_slice(pc.binary_join_element_wise(cells, bytes(HASH_BYTES), b""), 0, HASH_BYTES)
+    joined = cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+    joined = joined.cast(pa.binary(HASH_BYTES))
+    return np.frombuffer(joined.buffers()[1], f"V{HASH_BYTES}")[joined.offset : joined.offset + len(joined)]
+
+
+def _to_bytes(table: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def from_bytes(data: bytes) -> Any:
+    return pa.ipc.open_stream(data).read_all()

@@ -1,0 +1,219 @@
+"""`verify` of landed tables: files are checked in parallel, and joined here by their offsets.
+
+Decides whether files continue one another, and, with a manifest, whether the whole is the stream that was proven. How
+rows are checked: `table_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from chaplain.errors import Missing
+from chaplain.journal.execution.state import stream_genesis, stream_hash
+from chaplain.pipeline.source.spark_errors import collect
+from chaplain.pipeline.tables import (
+    first_landed,
+    held_by,
+    kind_of,
+    landed_files,
+    landed_offset,
+    landed_streams,
+    stray_files,
+    table_path,
+)
+from chaplain.pipeline.verification.manifest import Proven
+from chaplain.pipeline.verification.table_check import (
+    COLUMNS,
+    Message,
+    TableRun,
+    check_pack,
+    check_rows,
+    from_bytes,
+    join_message,
+)
+from chaplain.pipeline.verification.violations import Break, told
+from chaplain.segment.layout import HASH_BYTES
+
+ROWS_A_STEP = 65_536
+_table_runs = msgspec.msgpack.Decoder(TableRun)
+
+
+class _Part(InputPartition):
+    def __init__(self, stream: str, file: str, chains: bool) -> None:
+        self.stream = stream
+        self.file = file
+        self.chains = chains
+
+
+class TableRunsSource(DataSource):
+    """One row a file: its run, as msgpack."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "chaplain-table-runs"
+
+    def schema(self) -> str:
+        return "data binary"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Reader(self.options["tables"], self.options["stream"], self.options["chains"] == "true")
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, tables: str, stream: str, chains: bool) -> None:
+        self._tables, self._stream, self._chains = tables, stream, chains
+
+    def partitions(self) -> list[InputPartition]:
+        files = _files(self._tables, self._stream)
+        return [_Part(self._stream, file, self._chains) for file in files] or [_Part(self._stream, "", False)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        part = cast("_Part", partition)
+        if part.file:
+            yield (msgspec.msgpack.encode(check_file(part.stream, part.file, part.chains)),)
+
+
+def check_file(stream: str, file: str, chains: bool = False) -> TableRun:
+    """What one file holds. That it cannot be read, or is not there, is a break like any other."""
+    try:
+        return _check_file(stream, file, chains)
+    except PermissionError:
+        raise  # whoever may not look has found nothing
+    except (OSError, pa.ArrowException, KeyError) as wrong:
+        name = Path(file).name
+        start, end = held_by(name)
+        reason = str(wrong).strip().partition("\n")[0]
+        return TableRun(breaks=[Break(stream, start, "damaged", f"offsets {start} to {end - 1}", reason, file=name)])
+
+
+def _check_file(stream: str, file: str, chains: bool) -> TableRun:
+    opened = pq.ParquetFile(file)
+    columns = [name for name in COLUMNS if name in opened.schema_arrow.names]
+    batches = (pa.Table.from_batches([batch]) for batch in opened.iter_batches(ROWS_A_STEP, columns=columns))
+    return check_rows(stream, batches, chains)
+
+
+def find_table_breaks(
+    spark: SparkSession | None, tables: str | Path, stream: str = "", proven: Proven | None = None
+) -> list[Break]:
+    """All breaks of one landed stream, or of all that are there."""
+    there = landed_streams(tables)
+    streams = [one for one in there if stream in ("", one)]
+    if not streams:
+        found = f"; there are tables of {', '.join(there)}" if there else ""
+        raise Missing(
+            f"there are no tables {f'of {stream!r} ' if stream else ''}in {tables}: land a stream first{found}"
+        )
+    breaks: list[Break] = []
+    for name in streams:
+        runs = _runs(spark, str(tables), name, proven is not None)
+        delta = kind_of(table_path(tables, name)) == "delta"
+        end = landed_offset(tables, name) if delta else None
+        breaks += join(name, runs, end, proven, first=first_landed(tables, name))
+    return told(breaks)
+
+
+def _files(tables: str, stream: str) -> list[str]:
+    return [*landed_files(tables, stream), *stray_files(tables, stream)]
+
+
+def _runs(spark: SparkSession | None, tables: str, stream: str, chains: bool) -> list[TableRun]:
+    if spark is None:
+        return [check_file(stream, file, chains) for file in _files(tables, stream)]
+    spark.dataSource.register(TableRunsSource)
+    options = {"tables": tables, "stream": stream, "chains": str(chains).lower()}
+    rows = collect(spark.read.format("chaplain-table-runs").options(**options).load())
+    return [_table_runs.decode(bytes(row.data)) for row in rows]
+
+
+def join(
+    stream: str, runs: Iterable[TableRun], end: int | None, proven: Proven | None = None, *, first: int = 0
+) -> list[Break]:
+    """Breaks in files, between them, before the first, behind the last; and against what was proven of the stream.
+
+    Without an `end`, which plain files do not have, the last pack may go on in a file that is still to come.
+    """
+    found = list(runs)
+    ordered = sorted((run for run in found if run.rows), key=lambda run: run.first_offset)
+    breaks = [one for run in found for one in run.breaks]
+    expected, last = first, (0, 0, 0)
+    for run in ordered:
+        if run.first_offset != expected:
+            breaks.append(_jump(stream, expected, run.first_offset))
+        for kind, before, after in zip(("order", "regime", "time"), last, run.first, strict=True):
+            if after < before:
+                breaks.append(Break(stream, run.first_offset, kind, f"{before} or more", str(after)))
+        expected, last = run.next_offset, run.last
+    if end is not None and expected != end:
+        kind = "missing" if expected < end else "repeated"
+        breaks.append(Break(stream, min(expected, end), kind, f"an end at {end}", f"an end at {expected}"))
+    packs = list(_open_packs(ordered))
+    for rows in packs if end is not None else packs[:-1]:
+        breaks += check_pack(stream, rows)
+    breaks = _causes(breaks)
+    if proven is not None and not breaks and not first:  # a chain is worked out from the stream's beginning
+        breaks += _against(stream, ordered, proven)
+    return told(breaks)
+
+
+def _jump(stream: str, expected: int, found: int) -> Break:
+    kind = "missing" if found > expected else "repeated"
+    return Break(stream, min(expected, found), kind, f"offset {expected}", f"offset {found}")
+
+
+def _open_packs(runs: list[TableRun]) -> Iterator[Any]:
+    """The packs at the ends of files, joined where one goes on in the next file."""
+    waiting: Any = None
+    for data in [data for run in runs for data in (run.head, run.tail) if data]:
+        rows = from_bytes(data)
+        if waiting is not None and waiting.column("pack_digest")[0] == rows.column("pack_digest")[0]:
+            waiting = pa.concat_tables([waiting, rows])
+        else:
+            if waiting is not None:
+                yield waiting
+            waiting = rows
+    if waiting is not None:
+        yield waiting
+
+
+def _causes(breaks: list[Break]) -> list[Break]:
+    """Without the digests of packs that lack rows, or have one twice: that they are not whole is said already."""
+    holes = [one for one in breaks if one.kind in ("missing", "repeated")]
+    if not holes:
+        return breaks
+    digests = sorted(one.offset for one in breaks if one.kind == "digest")
+    spoilt = set()
+    for hole in holes:
+        behind = int(hole.found.split()[-1]) if hole.kind == "missing" else hole.offset
+        # The pack that ends before the hole, and the one that begins behind it.
+        spoilt |= {max((at for at in digests if at <= hole.offset), default=-1), behind}
+    return [one for one in breaks if one.kind != "digest" or one.offset not in spoilt]
+
+
+def _against(stream: str, runs: list[TableRun], proven: Proven) -> list[Break]:
+    """Whether the stream's chain over these rows is the one that was proven."""
+    tail = proven.state.tails.get(stream)
+    if tail is None or not tail.chains:
+        return []
+    messages: list[Message] = []
+    for run in runs:
+        for message in run.messages:
+            join_message(messages, message)
+    chain = stream_genesis(proven.cluster, stream)
+    for message in messages:
+        if message.first_offset >= tail.next_offset:
+            break
+        digests = [message.digests[at : at + HASH_BYTES] for at in range(0, len(message.digests), HASH_BYTES)]
+        chain = stream_hash(chain, message.first_offset, message.count, digests)
+    if chain in tail.chains or (messages and messages[-1].first_offset + messages[-1].count < tail.next_offset):
+        return []
+    return [Break(stream, tail.next_offset - 1, "stream chain", f"{tail.chains[0].hex()}, as proven", chain.hex())]

@@ -1,0 +1,85 @@
+"""What a proof begins from when the beginning of a log was dropped: the checkpoint beside it.
+
+Decides what a checkpoint says about chains, offsets and ids behind one message. What is in the log before that message
+must lead to the same; what is behind it must go on from there. Refuses to judge the checkpoint itself: nodes compare
+theirs with each other before they drop anything, and a proof compares those of all nodes that it can see.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.journal.execution.state import read_export
+from chaplain.journal.model.records import Moment
+from chaplain.journal.snapshots.checkpoint import decode
+from chaplain.pipeline.source.header_scan import LOG
+from chaplain.pipeline.verification.keys import Signer, Signers
+from chaplain.pipeline.verification.proof_segments import Point, Run, State, Tail, stitch
+from chaplain.pipeline.verification.violations import Break
+
+KIND = "checkpoint"
+
+
+class Anchor(Frozen, frozen=True):
+    moment: Moment
+    tails: dict[str, Tail]
+    ids: dict[int, int]
+    """The next id of each lane."""
+    signers: Signers
+    digest: bytes
+    first: int
+    """The log began with this message when the checkpoint was written, or later."""
+
+    @property
+    def index(self) -> int:
+        return self.moment.index
+
+    def state(self) -> State:
+        """What the next message is measured against."""
+        moment = self.moment
+        point = Point(moment.index, [moment.hash], moment.regime, moment.timestamp_ns)
+        return State(point, dict(self.tails), dict(self.ids), all_lanes=False)
+
+
+def read_anchor(folder: Path) -> Anchor | None:
+    """From the checkpoint in a folder of segments, if there is one that can be believed."""
+    try:
+        data = (folder / f"{LOG}.checkpoint").read_bytes()
+        first, state = decode(data)
+        moment, streams, lanes, clients = read_export(state)
+    except (OSError, Malformed):
+        return None
+    tails = {name: Tail(tail.next_offset, [tail.chain]) for name, tail in streams}
+    signers = Signers(
+        [Signer(one.acl, one.key, one.signature_type, one.admin) for one in clients],
+        [(lane.client_id, lane.acl) for lane in lanes],
+    )
+    ids = {lane.client_id: lane.last_id + 1 for lane in lanes}
+    return Anchor(moment, tails, ids, signers, data[24:56], first)
+
+
+def stitch_at(runs: list[Run], anchor: Anchor, cluster: str) -> tuple[list[Break], State]:
+    """Join runs before and behind a checkpoint: the ones must lead to it, the others go on from it."""
+    before = [run for run in runs if run.opening is not None and run.opening.index <= anchor.index]
+    behind = [run for run in runs if run.opening is None or run.opening.index > anchor.index]
+    breaks, reached = stitch(before, State(), cluster)
+    if not breaks:
+        breaks += _differences(reached, anchor)
+    more, state = stitch(behind, anchor.state(), cluster)
+    return [*breaks, *more], state
+
+
+def _differences(reached: State, anchor: Anchor) -> list[Break]:
+    found: list[Break] = []
+    point = reached.point
+    if point is not None and point.index == anchor.index and anchor.moment.hash not in point.hashes:
+        found.append(Break("", point.index, KIND, anchor.moment.hash.hex(), point.hashes[0].hex()))
+    for stream, tail in sorted(reached.tails.items()):
+        expected = anchor.tails.get(stream)
+        if expected is None or expected.next_offset != tail.next_offset or expected.chains[0] not in tail.chains:
+            said = "no stream" if expected is None else f"{expected.chains[0].hex()} at {expected.next_offset}"
+            there = tail.chains[0].hex() if tail.chains else "?"
+            found.append(Break(stream, tail.next_offset, KIND, said, f"{there} at {tail.next_offset}"))
+    return found

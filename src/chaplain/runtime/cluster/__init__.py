@@ -1,0 +1,1 @@
+"""Creating, joining, starting and asking clusters on this machine."""

@@ -1,0 +1,117 @@
+"""The log of row changes of one database, in segments that Spark reads: a key, and the row now under it.
+
+Changes are numbered; the database's state says how many it has made. They are written here before the database
+commits, so a process that dies between leaves too many here, never too few: executed again, the message makes the same
+changes, and those that are here are passed over. Only if the machine fails, this log may end before the database does.
+Then the database is made anew from the journal (`is_behind`).
+
+Invariant: offset n of the stream is the database's change n, whatever happened.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from random import SystemRandom
+from urllib.parse import quote
+
+from chaplain import durable
+from chaplain.errors import ChaplainError
+from chaplain.file_names import FILE_NAME_BYTES_MAX, bounded
+from chaplain.runtime.databases.interface import EngineFailed
+from chaplain.runtime.disk.operations import Files, NoRoom
+from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.layers.journal import segments_of
+from chaplain.segment.files import list_segments
+from chaplain.segment.settings import LogSettings
+from chaplain.segment.tap import StreamKind, Tap
+
+SEGMENT_BYTES = 16 * 1024 * 1024
+RECORD_BYTES_MAX = 4 * 1024 * 1024
+RECORD_ROWS_MAX = 50_000
+
+Pair = tuple[bytes, bytes]
+"""A key, and the row under it; empty if there is none."""
+
+
+BEGIN = "begin"
+"""A file beside the log, if it does not begin with change 0."""
+LOG = "rows"
+"""What Spark's option `kind` calls it."""
+CHANGES = "rows"
+"""The folder beside the databases in which each stream has one with its log of row changes."""
+
+
+ESCAPE = "%"
+SUFFIX_BYTES_MAX = len(".sqlite.kept.damaged-wal")
+"""The longest suffix of a file beside a database. A database whose escaped name left less room could never be copied,
+so no node ever dropped the log that it was made from: under its new, shortened name it is made again from that log."""
+
+
+def quoted(stream: str) -> str:
+    """The name of a stream's files and of its folder of row changes, without a suffix."""
+    escaped = quote(stream, safe="").replace(".", "%2E")
+    return bounded(escaped, stream, ESCAPE, FILE_NAME_BYTES_MAX - SUFFIX_BYTES_MAX)
+
+
+class ChangeLog:
+    def __init__(self, folder: Path, stream: str, keep_bytes: int = 0) -> None:
+        """With `keep_bytes`, the oldest changes go when there are more; otherwise all stay."""
+        self._stream = stream
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            settings = LogSettings(LOG, StreamKind.ROWS, segment_bytes=SEGMENT_BYTES, free_max=0)
+            self._tap = Tap(settings, SystemRandom(), segments_of(folder, LOG), keep_bytes=keep_bytes)
+            self._files = Files(Disk(str(folder)))
+            begin = folder / BEGIN
+            if begin.exists():
+                self._tap.begin(stream, int(begin.read_text()))
+        except (OSError, ChaplainError) as error:
+            raise EngineFailed(f"the log of row changes in {folder}: {error}") from error
+
+    def is_behind(self, count: int) -> bool:
+        """Whether a database that has made so many changes made some that are not here."""
+        return self._tap.head(self._stream) < count
+
+    def write(self, first: int, pairs: Sequence[Pair], timestamp_ns: int) -> None:
+        """Changes from number `first` on; those that are here already are passed over."""
+        head = self._tap.head(self._stream)
+        assert first <= head, "a change would be missing"
+        start = head - first
+        try:
+            while start < len(pairs):
+                stop = _fitting(pairs, start)
+                self._append(pairs[start:stop], timestamp_ns)
+                start = stop
+        except (OSError, NoRoom, ChaplainError) as error:
+            raise EngineFailed(f"the log of row changes: {error}") from error
+
+    def _append(self, pairs: Sequence[Pair], timestamp_ns: int) -> None:
+        keys, values = [key for key, _ in pairs], [row for _, row in pairs]
+        for operation in self._tap.write(StreamKind.ROWS, self._stream, values, timestamp_ns, keys=keys):
+            self._files.perform(operation)
+
+    def sync(self) -> None:
+        self._files.sync()
+
+    def close(self) -> None:
+        self._files.close()
+
+
+def begin_at(folder: Path, count: int) -> None:
+    """The database was taken from another node, with so many changes: the log here begins behind them."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for segment in list_segments(folder, LOG):
+        segment.path.unlink()
+    durable.put(folder / BEGIN, f"{count}\n")
+
+
+def _fitting(pairs: Sequence[Pair], start: int) -> int:
+    """Up to which place pairs fit in one record."""
+    stop = min(len(pairs), start + RECORD_ROWS_MAX)
+    sizes = [len(key) + len(row) + 8 for key, row in pairs[start:stop]]
+    if sum(sizes) <= RECORD_BYTES_MAX:
+        return stop
+    return start + max(1, bisect_right(list(accumulate(sizes)), RECORD_BYTES_MAX))

@@ -1,0 +1,141 @@
+"""A stream's database in PostgreSQL: a schema of its own in the node's own server, each request one transaction.
+
+The position, which is the message and how many of its requests are done, commits with the data: whatever dies, node or
+server, what is in the database says what comes next. Commits are not synced, as with SQLite: if the machine fails, or
+the server is killed, the database is a little behind, and the journal has the rest.
+
+Invariants: no request is applied twice, none is passed over; nothing here depends on when or how often it was opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psycopg
+
+from chaplain.executor.events import Step, Work
+from chaplain.executor.fingerprint import Tallies
+from chaplain.executor.statement import Parameters, Rows, StatementError
+from chaplain.runtime.databases.change_log import CHANGES, ChangeLog, quoted
+from chaplain.runtime.databases.interface import EngineFailed, Server
+from chaplain.runtime.databases.postgres.connection import check, first_connection
+from chaplain.runtime.databases.postgres.errors import stop
+from chaplain.runtime.databases.postgres.execute import Runner, Shadows, draws
+from chaplain.runtime.databases.postgres.metadata import State, Store
+from chaplain.runtime.databases.postgres.queries import Readers
+from chaplain.runtime.databases.postgres.row_tracker import Ledger
+from chaplain.runtime.databases.postgres.schema import Layout
+from chaplain.runtime.databases.requests import Request, requests_of, runs_of
+
+NOBODY = b"rehearsal"
+"""In place of an identity."""
+
+
+class PostgresDatabase:
+    def __init__(self, folder: Path, stream: str, server: Server, rows_bytes: int = 0) -> None:
+        self._layout = Layout(server.database, stream)
+        self._own = first_connection(server, self._layout)
+        try:
+            check(self._own, server)
+            self._store = Store(self._own, self._layout)
+            self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream, rows_bytes)
+            if self._changes.is_behind(self._store.state.changes):
+                self._store.begin_anew()
+            state = self._store.state
+            self._ledger = Ledger(self._layout, Tallies(state.tallies), state.made)
+            self._ledger.open(self._own)
+        except BaseException as error:
+            self._own.close()
+            if isinstance(error, psycopg.Error):
+                stop(error)
+            raise
+        self._shadows = Shadows(server, self._layout, self._own, self._ledger)
+        self._runner = Runner(self._layout, self._ledger, self._shadows)
+        self._readers = Readers(server, self._layout)
+        self._failed = ""
+
+    @property
+    def index(self) -> int:
+        """The last message that is wholly applied."""
+        return self._store.state.applied
+
+    @property
+    def fingerprint(self) -> bytes:
+        return self._store.state.fingerprint
+
+    # Applying.
+
+    def apply(self, work: Work) -> Step:
+        if work.index <= self.index:
+            return Step(work.index, self.fingerprint)
+        if self._failed:
+            raise EngineFailed(self._failed)
+        try:
+            return self._apply(work, self._store.state.done(work.index))
+        except psycopg.Error as error:
+            self._failed = "the database failed before"
+            stop(error)
+        except BaseException:
+            # What is known here may be ahead of the database. Whoever opens it again reads where it is.
+            self._failed = "the database failed before"
+            raise
+
+    def _apply(self, work: Work, done: int) -> Step:
+        requests = list(requests_of(work))
+        begun = False
+        for number, request in enumerate(requests[done:], done + 1):
+            connection, outcome = self._runner.run(work, request, begun=begun)
+            following = requests[number] if number < len(requests) else None
+            begun = following is not None and following.acl == request.acl
+            then = self._runner.opening(work, following) if following is not None and begun else []
+            pairs = self._ledger.settle()
+            if pairs:
+                self._changes.write(self._store.state.changes, pairs, work.timestamp_ns)
+            state = self._state((work.index, number, number == len(requests)), len(pairs))
+            self._store.commit(connection, state, list(runs_of(work, [request], [outcome])), then)
+        if self._store.state.index < work.index:  # no statement is in it
+            self._own.execute(b"begin")
+            self._store.commit(self._own, self._state((work.index, 0, True), 0), [])
+        return Step(work.index, self.fingerprint, len(requests), self._store.take_failures())
+
+    def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
+        """In a transaction that is taken back, as a client that nobody is."""
+        try:
+            nowhere = Work(0, timestamp_ns, b"", ())
+            connection, outcome = self._runner.run(nowhere, Request(0, 0, 0, values, NOBODY), begun=False)
+            connection.execute(b"rollback")
+        except BaseException:
+            self._shadows.close(NOBODY)
+            raise
+        finally:
+            self._ledger.take_back()
+        return None if draws(values) else outcome.error
+
+    def _state(self, position: tuple[int, int, bool], changed: int) -> State:
+        ledger, changes = self._ledger, self._store.state.changes + changed
+        return State(*position, ledger.tallies().values(), ledger.fingerprint(), changes, ledger.made)
+
+    # What others ask.
+
+    def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool] = bool) -> Rows:
+        return self._readers.query(sql, parameters, stopped)
+
+    def results(self, acl: bytes, client_id: int, first_id: int, last_id: int) -> list[bytes]:
+        return self._readers.results(acl, client_id, first_id, last_id)
+
+    def clear(self, acl: bytes, through: Sequence[tuple[int, int]]) -> None:
+        try:
+            self._store.clear(acl, through)
+        except psycopg.Error as error:
+            stop(error)
+
+    @property
+    def read(self) -> tuple[tuple[bytes, int, int], ...]:
+        return self._store.read
+
+    def close(self) -> None:
+        self._readers.close()
+        self._shadows.close()
+        self._own.close()
+        self._changes.close()

@@ -1,0 +1,235 @@
+"""A stream's database in SQLite: one file, to which each cluster message is one transaction.
+
+    chaplain_state    one row: the position, the tallies and the fingerprint at it
+    chaplain_results  runs of outcomes, until they are read or too many
+    chaplain_read     up to where they were read, lane by lane
+
+The position commits with the data, so a process that dies goes on exactly behind what is in the file. A request that
+needs care (`sqlite_requests`) gets a transaction of its own; then the position is within a message, and counts the
+requests that are done. The file is written ahead and not synced at each commit: if the machine fails, it is a little
+behind, and the journal, which is synced, has the rest.
+
+Invariants: no message is applied twice, none is passed over; nothing here depends on when or how often it was opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import apsw
+
+from chaplain.executor.events import Step, Work
+from chaplain.executor.fingerprint import Tallies
+from chaplain.executor.statement import Outcome, Parameters, Rows, Run, StatementError
+from chaplain.runtime.databases.change_log import CHANGES, ChangeLog, quoted
+from chaplain.runtime.databases.interface import Damaged, EngineFailed
+from chaplain.runtime.databases.requests import Request, requests_of, runs_of
+from chaplain.runtime.databases.sqlite import backup
+from chaplain.runtime.databases.sqlite.execute import QUICK_CALLS_MAX, STEPS_A_CALL, STEPS_MAX, STOPS, NeedsCare, Runner
+from chaplain.runtime.databases.sqlite.functions import Surroundings
+from chaplain.runtime.databases.sqlite.integrity import MALFORMED
+from chaplain.runtime.databases.sqlite.metadata import Store
+from chaplain.runtime.databases.sqlite.queries import Readers
+from chaplain.runtime.databases.sqlite.row_tracker import Beyond, Ledger
+from chaplain.runtime.databases.sqlite.statement_guard import Guard
+
+SUFFIX = ".sqlite"
+_SPARED = STEPS_A_CALL * (QUICK_CALLS_MAX + 2)
+"""Whether a request of fewer steps was run carefully may differ between executors: it is not charged for."""
+
+
+def file_name(stream: str) -> str:
+    return quoted(stream) + SUFFIX
+
+
+class SqliteDatabase:
+    def __init__(self, folder: Path, stream: str, rows_bytes: int = 0) -> None:
+        self.stream = stream
+        self._rows_bytes = rows_bytes
+        self.path = folder / file_name(stream)
+        self.damage = ""
+        """Why it was made anew just now."""
+        self._closed_well = not backup.beside(self.path, "-wal").exists()
+        try:
+            self._open(folder)
+        except Damaged as error:
+            self.damage = str(error)
+            backup.make_anew(folder, self.path, stream)
+            self._open(folder)
+        if self._changes.is_behind(self._store.state.changes) or self.index < self.kept:
+            # Made anew: from the copy that is kept, whose row changes were synced with it, or from the beginning. The
+            # copy was synced, too, and the log may have gone up to it: a database that is behind it is of no use.
+            self._connection.close()
+            self._changes.close()
+            backup.remove(self.path)
+            backup.restore(self.path, stream)
+            self._open(folder)
+        self._readers = Readers(self.path)
+
+    def _open(self, folder: Path) -> None:
+        self._changes = ChangeLog(folder / CHANGES / quoted(self.stream), self.stream, self._rows_bytes)
+        self._connection = apsw.Connection(str(self.path), statementcachesize=512)
+        try:
+            self._store = Store(self._connection, self.stream)
+            self._around = Surroundings(self._connection)
+            state = self._store.state
+            self._ledger = Ledger(self._connection, Tallies(state.tallies))
+            self._guard = Guard(self._connection, lambda: self._ledger.names, writes=True)
+            self._runner = Runner(self._connection, self._guard, self._ledger, self._around)
+            self._runner.free(self._ledger.open)
+            if self._ledger.fingerprint() != state.fingerprint:
+                raise Damaged("its schema and tallies do not add up to its fingerprint")
+        except (apsw.Error, EngineFailed, Beyond, UnicodeDecodeError) as error:
+            self._connection.close()
+            self._changes.close()
+            if isinstance(error, EngineFailed):
+                raise
+            kind = Damaged if isinstance(error, (*MALFORMED, Beyond, UnicodeDecodeError)) else EngineFailed
+            raise kind(f"{self.path}: {type(error).__name__}: {error}") from error
+        self._budget: dict[bytes, int] = {}
+        self._mark = self._ledger.mark()
+
+    @property
+    def index(self) -> int:
+        """The last message that is wholly applied."""
+        return self._store.state.applied
+
+    @property
+    def fingerprint(self) -> bytes:
+        return self._store.state.fingerprint
+
+    # Applying.
+
+    def apply(self, work: Work) -> Step:
+        if work.index <= self.index:
+            return Step(work.index, self.fingerprint)
+        try:
+            return self._apply(work, self._store.state.done(work.index))
+        except STOPS as error:
+            raise EngineFailed(f"SQLite cannot go on: {type(error).__name__}: {error}") from error
+
+    def _apply(self, work: Work, done: int) -> Step:
+        requests = list(requests_of(work))
+        self._budget = dict(self._store.state.budget) if done else {}
+        self._runner.begin_message()
+        self._begin()
+        outcomes: list[Outcome] = []
+        run_quickly = self._runner.run_quickly
+        for request in requests[done:]:
+            try:
+                self._around.set(work.timestamp_ns, work.hash, request.offset)
+                outcomes.append(run_quickly(request))
+            except NeedsCare:
+                done = self._isolate(work, requests, done, request, outcomes)
+                outcomes = []
+        self._end(work, requests, done, outcomes, whole=True)
+        return Step(work.index, self.fingerprint, len(requests), self._store.take_failures())
+
+    def _quickly(self, work: Work, request: Request) -> Outcome:
+        self._around.set(work.timestamp_ns, work.hash, request.offset)
+        return self._runner.run_quickly(request)
+
+    def _isolate(self, work: Work, requests: list[Request], done: int, request: Request, before: list[Outcome]) -> int:
+        """Commit what came before, run this one alone, commit it, too. Gives how many are done."""
+        self._take_back()
+        self._begin()
+        again = [self._quickly(work, one) for one in requests[done : done + len(before)]]
+        assert again == before, "a request has two outcomes"
+        self._end(work, requests, done, again, whole=False)
+        done += len(again)
+        self._begin()
+        outcome = self._carefully(work, request)
+        if outcome.error is not None:
+            self._take_back()
+            self._begin()
+        self._end(work, requests, done, [outcome], whole=False)
+        self._begin()
+        return done + 1
+
+    def _carefully(self, work: Work, request: Request) -> Outcome:
+        self._around.set(work.timestamp_ns, work.hash, request.offset)
+        left = self._budget.get(request.acl, STEPS_MAX)
+        outcome, steps = self._runner.run_carefully(request, left)
+        if steps >= _SPARED:
+            self._budget[request.acl] = max(0, left - steps)
+        return outcome
+
+    def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
+        """Carefully, as a request that is run alone; it may fail in a way that takes the transaction with it."""
+        request = Request(0, 0, 0, values)
+        self._runner.begin_message()
+        self._begin()
+        try:
+            self._around.set(timestamp_ns, b"", 0)
+            outcome, _ = self._runner.run_carefully(request, STEPS_MAX)
+        finally:
+            self._take_back()
+        return None if self._around.drew else outcome.error
+
+    # Transactions.
+
+    def _begin(self) -> None:
+        self._runner.own("begin immediate")
+        self._mark = self._ledger.mark()
+
+    def _take_back(self) -> None:
+        """SQLite may have done so already."""
+        if self._connection.in_transaction:
+            self._runner.own("rollback")
+        self._ledger.restore(self._mark)
+
+    def _end(self, work: Work, requests: list[Request], done: int, outcomes: list[Outcome], *, whole: bool) -> None:
+        changes = self._ledger.take_pairs()
+        position = (work.index, done + len(outcomes), whole)
+        runs = list(runs_of(work, requests[done : done + len(outcomes)], outcomes))
+        first = self._store.state.changes
+        if changes:
+            self._changes.write(first, changes, work.timestamp_ns)
+        self._runner.free(self._write, position, runs, first + len(changes))
+        self._runner.own("commit")
+        self._store.committed()
+
+    def _write(self, position: tuple[int, int, bool], runs: list[tuple[bytes, Run]], changes: int) -> None:
+        self._store.put_results(runs)
+        budget = {} if position[2] else self._budget
+        ledger = self._ledger
+        self._store.put_state(position, ledger.tallies().values(), ledger.fingerprint(), budget, changes)
+
+    # What others ask.
+
+    def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool] = bool) -> Rows:
+        return self._readers.query(sql, parameters, stopped)
+
+    def results(self, acl: bytes, client_id: int, first_id: int, last_id: int) -> list[bytes]:
+        return self._readers.results(acl, client_id, first_id, last_id)
+
+    def clear(self, acl: bytes, through: Sequence[tuple[int, int]]) -> None:
+        try:
+            self._runner.free(self._store.clear, acl, through)
+        except STOPS as error:
+            raise EngineFailed(f"SQLite cannot go on: {type(error).__name__}: {error}") from error
+
+    @property
+    def read(self) -> tuple[tuple[bytes, int, int], ...]:
+        return self._store.read
+
+    @property
+    def kept(self) -> int:
+        """The last message in the copy beside it."""
+        return backup.index_of(backup.beside(self.path, backup.KEPT), self.stream)
+
+    @property
+    def doubtful_rows(self) -> int:
+        """How many there are, if whoever had it last did not close it."""
+        return 0 if self._closed_well else sum(tally.count for tally in self._store.state.tallies.values())
+
+    def sync_changes(self) -> None:
+        """The log of row changes is on disk, as far as it goes now. In turn with `apply`."""
+        self._changes.sync()
+
+    def close(self) -> None:
+        self._readers.close()
+        self._around.close()
+        self._connection.close()
+        self._changes.close()

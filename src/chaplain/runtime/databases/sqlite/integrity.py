@@ -1,0 +1,127 @@
+"""Whether a SQLite file holds what its statements left: all its rows are read again, and compared with its tallies.
+
+Tallies are kept as rows change and never worked out anew, so a row that rots is served, copied, and not seen in any
+fingerprint. SQLite has no checksums: it finds pages that have lost their form, and, if asked, indexes that do not fit
+their table; a wrong letter in a row it gives to whoever asks.
+
+Decides what is damage. Results, which are outside of the fingerprint, are read only as SQLite reads them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
+
+import apsw
+import msgspec
+
+from chaplain.executor.fingerprint import Tallies, Tally
+from chaplain.file_names import is_shortened
+from chaplain.runtime.databases.change_log import ESCAPE
+from chaplain.runtime.databases.interface import Damaged, EngineFailed
+from chaplain.runtime.databases.sqlite.metadata import state_of, stream_in
+from chaplain.runtime.databases.sqlite.row_tracker import Beyond, Ledger
+
+PAUSE_S = 0.0005
+"""After some rows, in a node: Python runs one thread at a time, and others want their turn."""
+_CACHE_KIB = 64 * 1024
+"""SQLite looks up every row in every index."""
+_STEPS_A_CALL = 100_000
+_NAMED_MAX = 3
+MALFORMED = (apsw.CorruptError, apsw.NotADBError)
+
+
+class Checked(msgspec.Struct, frozen=True):
+    index: int
+    """The last message that is wholly in it."""
+    changes: int
+    """Row changes that it has made."""
+    rows: int
+
+
+def check(file: Path, stream: str, pause_s: float = 0.0, given_up: Callable[[], bool] = bool) -> Checked:
+    """Read all of it, as it is now. `Damaged` if it is not what its statements left; others may write meanwhile."""
+    try:
+        connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            # Wherever they stand, whatever they say may depend on the time.
+            connection.pragma("ignore_check_constraints", True)
+            connection.pragma("cache_size", -_CACHE_KIB)
+            connection.set_progress_handler(given_up, _STEPS_A_CALL)
+            connection.execute("begin")
+            return _check(connection, stream, pause_s)
+        finally:
+            connection.close()
+    except (*MALFORMED, Beyond, UnicodeDecodeError) as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+    except apsw.Error as error:
+        raise EngineFailed(f"{file}: {type(error).__name__}: {error}") from error
+
+
+def _check(connection: apsw.Connection, stream: str, pause_s: float) -> Checked:
+    state = state_of(connection, stream)
+    if state is None:
+        raise Damaged("it has no position")
+    ledger = Ledger(connection, Tallies(state.tallies))
+    ledger.open()
+    if ledger.fingerprint() != state.fingerprint:
+        raise Damaged("its schema and tallies do not add up to its fingerprint")
+    found = ledger.read_again(lambda: time.sleep(pause_s)).values()
+    if found != state.tallies:
+        raise Damaged(_differing(found, state.tallies))
+    wrong = [text for (text,) in connection.execute(f"pragma integrity_check({_NAMED_MAX})") if text != "ok"]
+    if wrong:
+        raise Damaged("; ".join(wrong).replace("\n", " "))
+    return Checked(state.applied, state.changes, sum(tally.count for tally in found.values()))
+
+
+def _differing(found: dict[str, Tally], kept: dict[str, Tally]) -> str:
+    """By table: how many rows there are, and how many there must be."""
+    tables = [table for table in sorted({*found, *kept}) if found.get(table) != kept.get(table)]
+    counts = [(table, found.get(table, Tally()).count, kept.get(table, Tally()).count) for table in tables]
+    told = [
+        f"{table}: {count} rows, and not all as they were written"
+        if count == must
+        else f"{table}: {count} rows of {must}"
+        for table, count, must in counts[:_NAMED_MAX]
+    ]
+    more = f", and {len(tables) - _NAMED_MAX} more tables" if len(tables) > _NAMED_MAX else ""
+    return "; ".join(told) + more
+
+
+# For people.
+
+
+def files_in(folder: Path) -> list[tuple[str, Path]]:
+    """The databases of a node, and the copies of them that it keeps, with their streams."""
+    found = [*folder.glob("*.sqlite"), *folder.glob("*.sqlite.kept")]
+    return [(_stream_of(file), file) for file in sorted(found)]
+
+
+def _stream_of(file: Path) -> str:
+    """The stream whose database or copy this is. A shortened name does not say, but the database does.
+
+    A damaged database may not say either: then the shortened name stands for it.
+    """
+    name = file.name.partition(".")[0]
+    if not is_shortened(name, ESCAPE):
+        return unquote(name)
+    try:
+        connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            return stream_in(connection) or name
+        finally:
+            connection.close()
+    except (apsw.Error, UnicodeDecodeError):
+        return name
+
+
+def look(file: Path, stream: str) -> dict[str, object]:
+    """What came of a check."""
+    try:
+        checked = check(file, stream)
+    except Damaged as damage:
+        return {"position": None, "rows": None, "damage": str(damage)}
+    return {"position": checked.index, "rows": checked.rows, "damage": ""}

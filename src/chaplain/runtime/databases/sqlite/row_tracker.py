@@ -1,0 +1,254 @@
+"""The rows of a SQLite database as they change: noted by the engine's own hook, tallied, and given on as changes.
+
+A row's key is its rowid, or the primary key of a table without rowids. SQLite tells of every row that a statement
+inserts, updates or deletes, also through triggers, cascades and REPLACE. It does not tell of rows that go with their
+table, that a new table is made with, or whose columns change: those are read, before and after.
+
+Invariants: tallies are those of the rows in the database, at every request's end; the largest rowid is in no table,
+because SQLite would choose the next one by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import apsw
+import msgspec
+
+from chaplain.executor.fingerprint import GONE, SCHEMA_KEY, Change, Tallies, by_key, fingerprint_of
+from chaplain.runtime.databases.sqlite.statement_guard import OWN, OWN_TABLES
+
+ROWID_MAX = (1 << 63) - 1
+ROWS_MAX = 100_000
+"""Rows that one request may change, and that a table may have when it is altered or dropped."""
+BYTES_MAX = 16 * 1024 * 1024
+"""Of all rows that one request changes."""
+READ_AGAIN_ROWS = 200
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Beyond(Exception):
+    """A request wanted what no request may have."""
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """How a table's rows are named."""
+
+    name: str
+    sql: str
+    columns: tuple[str, ...]
+    key: tuple[int, ...] = ()
+    """Which columns are the primary key, for a table without rowids."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """Where a transaction began."""
+
+    tallies: Tallies
+    shapes: dict[str, Shape]
+    schema: bytes
+    names: frozenset[str]
+    changes: int
+
+
+class Ledger:
+    def __init__(self, connection: apsw.Connection, tallies: Tallies) -> None:
+        self._connection = connection
+        self._tallies = tallies
+        self._shapes: dict[str, Shape] = {}
+        self._schema = b""
+        self._told = b""
+        """The schema that row changes told of last."""
+        self.names: frozenset[str] = frozenset()
+        """Of tables and views, in lower case."""
+        self.changes: list[Change] = []
+        """Of the message that is being applied."""
+        self._tallied = 0
+        self._size_bytes = 0
+        self._start = 0
+        self.refers = False
+        """Whether a table refers to another: then a transaction may end with something owed."""
+        self.fault = ""
+        """Why the present request must not stand, though SQLite let it."""
+        connection.preupdate_hook(self._note, id=self)
+
+    # While statements run.
+
+    def begin_request(self) -> None:
+        count = len(self.changes)
+        if count - self._start > 1:
+            self._end_request()
+        self._start = count
+        self._size_bytes = 0
+        self.fault = ""
+
+    def _end_request(self) -> None:
+        """The latest request stands."""
+        if len(self.changes) - self._start > 1:
+            self._tally()
+            self.changes[self._start :] = by_key(self.changes[self._start :])
+
+    def undo_request(self) -> None:
+        """SQLite took back what the request did."""
+        assert self._tallied <= self._start, "tallied before it was sure"
+        del self.changes[self._start :]
+
+    def _note(self, update: Any) -> None:
+        table = update.table_name
+        shape = self._shapes.get(table)
+        if shape is None:
+            return  # one of the executor's own, or SQLite's
+        before = after = old_key = new_key = GONE
+        new = update.new
+        if update.op != "INSERT":
+            old = update.old
+            before = _encode(old)
+            old_key = self._key_of(shape, old) if shape.key else _encode((table, update.rowid))
+        if new is not None:
+            after = _encode(new)
+            rowid = update.rowid_new
+            new_key = self._key_of(shape, new) if shape.key else _encode((table, rowid))
+            if rowid == ROWID_MAX and not shape.key:
+                self._object("the largest rowid must stay free: SQLite would go on by chance")
+        if before and after and old_key != new_key:
+            self.changes.append(Change(table, old_key, before, GONE))
+            self.changes.append(Change(table, new_key, GONE, after))
+        else:
+            self.changes.append(Change(table, new_key or old_key, before, after))
+        self._size_bytes += len(before) + len(after)
+        if self._size_bytes > BYTES_MAX or len(self.changes) - self._start > ROWS_MAX:
+            self._object(f"one request changes at most {ROWS_MAX} rows and {BYTES_MAX} bytes of them")
+            self._connection.interrupt()
+
+    def _key_of(self, shape: Shape, row: tuple[object, ...]) -> bytes:
+        return _encode((shape.name, *(row[place] for place in shape.key)))
+
+    def _object(self, reason: str) -> None:
+        self.fault = self.fault or reason
+
+    # When the schema changes.
+
+    def leave(self, tables: list[str]) -> None:
+        """These are about to be altered or dropped: their rows go, and nothing more is noted of them until `look`."""
+        names = {name.lower() for name in tables}
+        leaving = [shape for name, shape in self._shapes.items() if name.lower() in names]
+        self._tally()
+        for shape in leaving:
+            if self._tallies.count(shape.name) > ROWS_MAX:
+                raise Beyond(f"{shape.name} has more than {ROWS_MAX} rows: delete some first, in parts")
+            self.changes += [Change(shape.name, key, row, GONE) for key, row in self._rows(shape)]
+        self._know({name: shape for name, shape in self._shapes.items() if shape not in leaving})
+        self._tally()
+        for shape in leaving:
+            self._tallies.forget(shape.name)
+
+    def look(self) -> None:
+        """Read the schema again; rows of tables that are new here come."""
+        known = self._shapes
+        self._know({shape.name: shape for shape in self._read_shapes()})
+        assert all(name in self._shapes for name in known), "a table went unseen"
+        for name, shape in self._shapes.items():
+            if name not in known:
+                self._come(shape)
+
+    def open(self) -> None:
+        """Read the schema of a database whose rows are tallied, and told of, already."""
+        self._know({shape.name: shape for shape in self._read_shapes()})
+        self._told = self._schema
+
+    def read_again(self, pause: Callable[[], object]) -> Tallies:
+        """What all rows add up to, worked out from nothing, with a pause after some of them."""
+        tallies = Tallies()
+        for shape in self._shapes.values():
+            rows = (Change(shape.name, key, GONE, row) for key, row in self._rows(shape))
+            while some := list(islice(rows, READ_AGAIN_ROWS)):
+                tallies.add(some)
+                pause()
+        return tallies
+
+    def _come(self, shape: Shape) -> None:
+        for number, (key, row) in enumerate(self._rows(shape)):
+            if number >= ROWS_MAX:
+                raise Beyond(f"{shape.name} would have more than {ROWS_MAX} rows from the start: fill it in parts")
+            self.changes.append(Change(shape.name, key, GONE, row))
+
+    def _rows(self, shape: Shape) -> Iterator[tuple[bytes, bytes]]:
+        quoted = '"' + shape.name.replace('"', '""') + '"'
+        columns = ",".join('"' + column.replace('"', '""') + '"' for column in shape.columns)
+        first = "null" if shape.key else self._rowid_name(shape)
+        # Never from the cache: a plan made for another form of the table would be made again half-way.
+        for rowid, *row in self._connection.execute(f"select {first},{columns} from {quoted}", can_cache=False):
+            key = self._key_of(shape, tuple(row)) if shape.key else _encode((shape.name, rowid))
+            yield key, _encode(row)
+
+    def _rowid_name(self, shape: Shape) -> str:
+        taken = {column.lower() for column in shape.columns}
+        for name in ("rowid", "_rowid_", "oid"):
+            if name not in taken:
+                return name
+        raise Beyond(f"{shape.name} has columns named rowid, _rowid_ and oid: choose other names")
+
+    def _read_shapes(self) -> Iterator[Shape]:
+        query = "select type, name, tbl_name, sql from sqlite_master order by type, name"
+        rows = [row for row in self._connection.execute(query, can_cache=False) if row[2] not in OWN_TABLES]
+        if any(part.lower().startswith(OWN) for row in rows for part in row[1:3]):
+            raise Beyond(f"names beginning with {OWN} are the executor's own")
+        self._schema = _encode([row for row in rows if row[3] is not None])
+        self.names = frozenset(row[1].lower() for row in rows if row[0] in ("table", "view"))
+        for kind, name, _, sql in rows:
+            if kind == "table" and not name.lower().startswith("sqlite_"):
+                yield self._shape(name, sql)
+
+    def _shape(self, name: str, sql: str) -> Shape:
+        columns = list(self._connection.execute("select name, pk, hidden from pragma_table_xinfo(?)", (name,)))
+        if any(hidden for _, _, hidden in columns):
+            raise Beyond(f"{name}: generated and hidden columns are not taken")
+        query = "select wr from pragma_table_list where schema = 'main' and name = ?"
+        ((without_rowid,),) = self._connection.execute(query, (name,))
+        ranked = sorted((pk, place) for place, (_, pk, _) in enumerate(columns) if pk)
+        key = tuple(place for _, place in ranked) if without_rowid else ()
+        shape = Shape(name, sql, tuple(column for column, _, _ in columns), key)
+        if not key:
+            self._rowid_name(shape)
+        return shape
+
+    def _know(self, shapes: dict[str, Shape]) -> None:
+        self._shapes = shapes
+        self.refers = any("references" in shape.sql.lower() for shape in shapes.values())
+
+    # When transactions begin and end.
+
+    def mark(self) -> Mark:
+        self._tally()
+        return Mark(self._tallies.copy(), self._shapes, self._schema, self.names, len(self.changes))
+
+    def restore(self, mark: Mark) -> None:
+        self._tallies = mark.tallies.copy()
+        self._know(mark.shapes)
+        self._schema, self.names = mark.schema, mark.names
+        del self.changes[mark.changes :]
+        self._tallied = mark.changes
+
+    def take_pairs(self) -> list[tuple[bytes, bytes]]:
+        """What is now under which key, request by request, the schema first if it has changed; other changes begin."""
+        self._end_request()
+        self._tally()
+        pairs = [(change.key, change.after) for change in self.changes]
+        if self._schema != self._told:
+            self._told = self._schema
+            pairs.insert(0, (SCHEMA_KEY, self._schema))
+        self.changes, self._tallied, self._start = [], 0, 0
+        return pairs
+
+    def tallies(self) -> Tallies:
+        self._tally()
+        return self._tallies
+
+    def fingerprint(self) -> bytes:
+        return fingerprint_of(self._schema, self.tallies().values())
+
+    def _tally(self) -> None:
+        self._tallies.add(self.changes[self._tallied :])
+        self._tallied = len(self.changes)

@@ -1,0 +1,1 @@
+"""Builds a node's layers from its configuration and its data directory."""

@@ -1,0 +1,295 @@
+"""Puts a node's journal together from its configuration and what its disk holds, and reads its log for it.
+
+A cluster's founding (members, their disks, first clients) stands in every node's file. A data directory has a disk id,
+written when it was made; one that lost its id is given a new one, and has no vote until it has caught up.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import SystemRandom
+from uuid import UUID
+
+from chaplain import durable
+from chaplain.config import SEGMENTS, NodeConfig
+from chaplain.errors import ConfigError, Malformed
+from chaplain.journal.consensus.events import LogRead, ReadLog
+from chaplain.journal.consensus.hard_state import DISK_BYTES
+from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.core import JournalCore
+from chaplain.journal.messages.cluster import genesis
+from chaplain.journal.messages.signing import Wrapping
+from chaplain.journal.model.bootstrap import Founding, FoundingClient, Member
+from chaplain.journal.model.results import Executed
+from chaplain.journal.settings import JournalSettings
+from chaplain.journal.snapshots.checkpoint import checkpoint_name
+from chaplain.journal.snapshots.retention import Rules
+from chaplain.journal.storage.last_known_members import ROSTER_FILE
+from chaplain.journal.storage.log import jot_name, standing_name
+from chaplain.link.auth.identity import Identity
+from chaplain.link.auth.keyring import KeyRing
+from chaplain.runtime.secret_files import read_keyring, read_public_key
+from chaplain.segment import salvage
+from chaplain.segment.files import OpenSegment, SegmentFile, list_segments
+from chaplain.segment.layout import Bytes
+from chaplain.segment.record import Record
+
+DISK_FILE = f"{SEGMENTS}/disk"
+"""Beside the log, so that whoever empties that folder takes the id along: an empty log under an old id would vote."""
+FOUNDING_FILE = f"{SEGMENTS}/founding"
+"""What the log beside it was executed with, as a digest."""
+WRAPPING_FILE = "wrapping"
+COPIED_BYTES_MAX = 256 << 20
+"""So much of a log is copied when it is read at start; what is beyond that is mapped."""
+UNREADABLE = b"cannot be read"
+"""Stands for the content of a small file that the disk cannot read. It is no valid content of any."""
+BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+def make_journal(
+    config: NodeConfig, identity: Identity, watch: Callable[[Executed], None] | None = None
+) -> JournalCore:
+    data = config.path("data")
+    wrapping = read_wrapping(data / WRAPPING_FILE, config.text("cluster"))
+    founding = make_founding(config, wrapping)
+    check_founding(data, founding)
+    settings = make_settings(config, founding)
+    order = settings.order
+    return JournalCore(
+        settings,
+        founding,
+        SystemRandom(),
+        identity=identity,
+        identifier=identity.identifier,
+        segments=segments_of(data / SEGMENTS, order.log),
+        jot=content(data / jot_name(order)),
+        standing=content(data / standing_name(order)),
+        ingest=content(data / settings.ingest_file),
+        checkpoint=content(data / checkpoint_name(order)),
+        roster=content(data / ROSTER_FILE),
+        wrapping=wrapping,
+        watch=watch,
+    )
+
+
+def make_founding(config: NodeConfig, wrapping: Wrapping | None) -> Founding:
+    members = tuple(
+        Member(node, read_public_key(key, f"[nodes] {node}"), config.uris[node], bytes.fromhex(config.disks[node]))
+        for node, key in sorted(config.nodes.items())
+    )
+    clients = tuple(
+        FoundingClient(name, read_public_key(key, f"[clients] {name}")) for name, key in sorted(config.clients.items())
+    )
+    wrapping_id = b"" if wrapping is None else wrapping.id
+    serializers, copies = index_only_of(config)
+    return Founding(
+        config.text("cluster"), members, clients, wrapping_id=wrapping_id, serializers=serializers, copies=copies
+    )
+
+
+def check_founding(data: Path, founding: Founding) -> None:
+    """Refuse to go on with another founding than the log was begun with: this node would decide otherwise than the
+    rest from its first message on, and confirm what nobody else has.
+    """
+    file, digest = data / FOUNDING_FILE, founding.digest().hex()
+    try:
+        found = file.read_text().strip()
+    except FileNotFoundError:
+        durable.write_new(file, digest + "\n")
+        return
+    if found != digest:
+        raise ConfigError(
+            "what this cluster was founded with has changed since this node's log was begun: put back cluster, [nodes],"
+            f" [uris], [disks], [clients], journal.index_only, journal.copies and the file {data / WRAPPING_FILE} as"
+            " they were; clients are let in with `chaplain client add`, nodes with `chaplain member add`"
+        )
+
+
+def index_only_of(config: NodeConfig) -> tuple[tuple[int, ...], int]:
+    """Which founding nodes are index-only serializers, and how many others hold a payload before it is ordered."""
+    texts, copies = config.texts("journal.index_only"), config.number("journal.copies")
+    unknown = [text for text in texts if not text.isdecimal() or int(text) not in config.nodes]
+    if unknown:
+        raise ConfigError(f"journal.index_only names {unknown[0]!r}, which is no node in [nodes]")
+    serializers = tuple(sorted({int(text) for text in texts}))
+    check_copies(len(serializers), len(config.nodes), copies)
+    return serializers, copies
+
+
+def check_copies(serializers: int, nodes: int, copies: int) -> None:
+    if not serializers and not copies:
+        return
+    if not serializers:
+        raise ConfigError("journal.copies is for index-only serializers alone; name them in journal.index_only")
+    if not 1 <= copies <= nodes - serializers:
+        held = f"{nodes - serializers} of {nodes} nodes hold data"
+        raise ConfigError(f"journal.copies must be at least 1 and no more than hold data, not {copies}: {held}")
+
+
+def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
+    node = config.number("id")
+    mine = [member.disk for member in founding.members if member.node == node]
+    added = _hex(config.text("journal.disk"))
+    if not mine and not added:
+        raise ConfigError(f"[nodes] does not name node {node}, and journal.disk does not say that it was added later")
+    reserved = config.texts("journal.reserved")
+    return JournalSettings(
+        OrderSettings(
+            node,
+            genesis(founding.cluster),
+            disk=disk_id(config.path("data")),
+            founding_disk=mine[0] if mine else added,
+            boot=boot_id(),
+            folder=f"{SEGMENTS}/",
+            segment_bytes=config.number("journal.segment_bytes"),
+            election_ns=config.span_ns("journal.election_seconds"),
+            room_bytes_min=config.number("journal.room_bytes_min"),
+        ),
+        reserved=reserved,
+        prevalidate=bool(reserved) and config.flag("journal.prevalidate") and config.text("database") != "none",
+        rules=Rules(config.number("journal.keep_bytes"), config.span_ns("journal.keep_seconds")),
+    )
+
+
+def _hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise ConfigError(f"journal.disk must be {DISK_BYTES} octets in hex, as `member add` wrote it") from None
+
+
+def boot_id() -> bytes:
+    """16 octets, as a jot holds them; where the system has none, no two starts count as one boot."""
+    return UUID(BOOT_FILE.read_text().strip()).bytes if BOOT_FILE.exists() else SystemRandom().randbytes(16)
+
+
+def disk_id(data: Path) -> bytes:
+    """The directory's own name; a directory without one gets one, and with it a past that nobody knows."""
+    file = data / DISK_FILE
+    try:
+        found = bytes.fromhex(file.read_text().strip())
+    except FileNotFoundError:
+        found = SystemRandom().randbytes(DISK_BYTES)
+        durable.write_new(file, found.hex() + "\n")
+    except ValueError:
+        raise ConfigError(f"{file} does not hold a disk id; remove it, and the node catches up as a new disk") from None
+    if len(found) != DISK_BYTES:
+        raise ConfigError(f"{file} must hold {DISK_BYTES} octets in hex; remove it, and the node catches up")
+    return found
+
+
+def read_wrapping(file: Path, cluster: str) -> Wrapping | None:
+    """The key that HMAC secrets are wrapped with; it stays when the cluster's key is replaced."""
+    if not file.exists():
+        return None
+    ring: KeyRing = read_keyring(file)
+    return Wrapping(ring.used, cluster)
+
+
+def segments_of(folder: Path, log: str) -> Iterator[tuple[int, Bytes]]:
+    """The content of each segment, by sequence, with zeros where the disk cannot read.
+
+    Recovery keeps views of these octets, so all of them stay in memory meanwhile. The first
+    `COPIED_BYTES_MAX` are copied. Files beyond that are mapped, after every octet of them was read once: an unreadable
+    sector would otherwise end the process with a signal, at every start. One that fails between the two does so once.
+    """
+    room_bytes = COPIED_BYTES_MAX
+    for segment in list_segments(folder, log):
+        with segment.path.open("rb", buffering=0) as file:
+            extents = list(_extents(file.fileno()))
+            size_bytes = sum(end - start for start, end in extents)
+            readable = size_bytes > room_bytes and all(salvage.is_readable(file.fileno(), *one) for one in extents)
+            if not readable:
+                room_bytes -= size_bytes
+            yield segment.sequence, _mapped(file.fileno()) if readable else _copied(file.fileno(), extents)
+
+
+def _extents(descriptor: int) -> Iterator[tuple[int, int]]:
+    """The parts of a file that hold data. A segment is as large as it may become, and most of the last is a hole."""
+    end, size_bytes = 0, os.fstat(descriptor).st_size
+    while end < size_bytes:
+        try:
+            start = os.lseek(descriptor, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return  # nothing but a hole is left
+        end = min(os.lseek(descriptor, start, os.SEEK_HOLE), size_bytes)
+        yield start, end
+
+
+def _copied(descriptor: int, extents: Iterable[tuple[int, int]]) -> Bytes:
+    size_bytes = os.fstat(descriptor).st_size
+    if not size_bytes:
+        return b""
+    copy = memoryview(mmap.mmap(-1, size_bytes))  # its holes take no memory
+    for start, end in extents:
+        salvage.read_into(descriptor, copy[start:end], start)
+    return copy
+
+
+def read_log(folder: Path, log: str, wanted: ReadLog) -> LogRead:
+    """What stands between two positions. A file that was dropped or recycled meanwhile shows as nothing."""
+    records: list[Record] = []
+    for segment in between(list_segments(folder, log), wanted.start, wanted.end):
+        with suppress(FileNotFoundError, Malformed), OpenSegment(segment.path) as file:
+            records += file.records(wanted.start, wanted.end)
+    return LogRead(wanted.token, tuple(records))
+
+
+def bodies_at(folder: Path, log: str, positions: Iterable[int]) -> dict[int, memoryview]:
+    """The bodies of the records at these positions; of one that cannot be read nothing is there."""
+    bodies: dict[int, memoryview] = {}
+    segments = list_segments(folder, log)
+    for position in positions:
+        for segment in between(segments, position, position + 1):
+            with suppress(FileNotFoundError, Malformed), OpenSegment(segment.path) as file:
+                bodies[position] = file.body_at(position)
+    return bodies
+
+
+def between(segments: list[SegmentFile], start: int, end: int) -> list[SegmentFile]:
+    """Those that hold something between two positions: a log may have thousands, each further on than the one before.
+
+    If one cannot say where it begins, all of them: who reads them looks for itself.
+    """
+    try:
+        first = max(0, bisect_right(segments, start, key=_base) - 1)
+        return segments[first : bisect_left(segments, end, first, key=_base)]
+    except Malformed:
+        return segments
+
+
+def _base(segment: SegmentFile) -> int:
+    try:
+        with OpenSegment(segment.path) as file:
+            return file.header.base
+    except FileNotFoundError:
+        return 0  # segments go from the front
+
+
+def free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _mapped(descriptor: int) -> Bytes:
+    return memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
+
+
+def content(file: Path) -> bytes | None:
+    """What a file holds, if it is there. One that cannot be read counts as damaged, not as absent."""
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in salvage.UNREADABLE:
+            raise
+        return UNREADABLE

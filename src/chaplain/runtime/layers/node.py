@@ -1,0 +1,299 @@
+"""The one place where a node is put together from its configuration, and run.
+
+A data directory has one node at a time: it is locked for as long as the process lives, and its `pid` file says who.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import SystemRandom
+from typing import Any, TextIO
+
+from chaplain.client_service.events import DeskSettings
+from chaplain.clock import Clock
+from chaplain.config import PID_FILE, SEGMENTS, NodeConfig
+from chaplain.errors import ConfigError
+from chaplain.executor.journal_view import NodesJournal
+from chaplain.gossip.settings import GossipSettings
+from chaplain.journal.consensus.events import LogRead, ReadLog, SpaceTold
+from chaplain.journal.events import Verified, Verify
+from chaplain.journal.messages.signing import holds
+from chaplain.link.auth.identity import identifier_of, new_instance
+from chaplain.link.settings import LinkSettings
+from chaplain.link.zmq.accept_limiter import split_endpoint
+from chaplain.link.zmq.sockets import Sockets
+from chaplain.mesh.settings import MeshSettings
+from chaplain.node.core import NodeCore
+from chaplain.node.layer_api import UpperCore
+from chaplain.node.node_ids import Names
+from chaplain.node.recorder import Recorder
+from chaplain.node.settings import ClientSettings, NodeSettings, RecorderSettings
+from chaplain.runtime import fd_limits
+from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.writer import Storage
+from chaplain.runtime.event_loop import Errands, Host
+from chaplain.runtime.http.server import HttpServer, Views
+from chaplain.runtime.json_log import Log
+from chaplain.runtime.layers.executor import make_databases, make_executor, read_back
+from chaplain.runtime.layers.graph import graph_errands, make_graph
+from chaplain.runtime.layers.journal import content, free_bytes, make_journal, read_log, segments_of
+from chaplain.runtime.layers.keyring import choose_ring
+from chaplain.runtime.secret_files import read_identity, read_public_key
+from chaplain.runtime.turns import Turns
+from chaplain.runtime.udp_beacon import BeaconSocket
+from chaplain.segment.files import refuse_other_versions
+from chaplain.segment.settings import LogSettings
+from chaplain.segment.tap import StreamKind, Tap, heads_name
+from chaplain.sequence.core import SequenceCore
+from chaplain.sequence.service import SequenceLayer
+from chaplain.sequence.settings import SequenceSettings
+from chaplain.wire.parcel import Layer
+
+LOCK_FILE = "lock"
+TAP_SEGMENT_BYTES = 16 << 20
+SWITCH_INTERVAL_S = 0.0005
+"""Measured: with Python's default of 5 ms the storage and loop threads wait for each other too long."""
+
+
+def run_node(config: NodeConfig) -> int:
+    """Run a node until it is told to stop; its exit code."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    os.umask(0o077)  # what a node writes is for its owner
+    fd_limits.take_all()
+    with locked(config.path("data")), logged(config) as log:
+        refuse_other_versions(config.path("data") / SEGMENTS)
+        clock = Clock()
+        instance = new_instance(SystemRandom())
+        strangers_max = config.number("bounds.strangers_max")
+        sockets = Sockets(instance, config.text("bind"), strangers_max, members_of(config))
+        try:
+            endpoint = advertised(config, sockets.endpoint)
+            node = make_node(config, endpoint, instance, clock.now_ns())
+            beacon = make_beacon(config)
+        except BaseException:
+            sockets.close()
+            raise
+        storage = Storage(Disk(config.text("data")), config.number("bounds.write_bytes_max"))
+        turns = Turns(config.span_ns("bounds.client_turn_seconds"), config.part("bounds.client_share"))
+        errands = make_errands(config, node)
+        host = Host(node, sockets, storage, log, beacon=beacon, clock=clock, errands=errands, turns=turns)
+        host.stop_on_signals()
+        code = _serve(config, host, node, log)
+    if host.again:
+        # What is on disk now is to be what everything is made from: this process becomes a new one, with its own id.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+    return code
+
+
+def _serve(config: NodeConfig, host: Host, node: NodeCore, log: Log) -> int:
+    server = None
+    try:
+        server = make_http(config, host, node)
+        http = "" if server is None else server.endpoint
+        log.write("serving", {"endpoint": node.settings.link.endpoint, "http": http, "pid": os.getpid()})
+        gc.freeze()  # what a node is made of lives as long as it does
+        return host.run()
+    finally:
+        if server is not None:
+            server.end()
+        host.close()
+
+
+def make_node(config: NodeConfig, endpoint: str, instance: bytes, now_ns: int) -> NodeCore:
+    identity = read_identity(config.path("identity"))
+    nodes = {node_id: read_public_key(key, f"[nodes] {node_id}") for node_id, key in config.nodes.items()}
+    if nodes.get(config.number("id"), identity.key) != identity.key:
+        raise ConfigError(f"[nodes] gives node {config.number('id')} another key than its identity file has")
+    nodes.setdefault(config.number("id"), identity.key)  # one that was added later is not among the founders
+    clients = {read_public_key(key, f"[clients] {name}"): name for name, key in config.clients.items()}
+    executor = make_executor(config, identity.identifier)
+    watch = None if executor is None else executor.executed
+    journal = make_journal(config, identity, watch) if config.disks else None
+    if executor is not None and journal is not None:
+        executor.attach(NodesJournal(journal))
+        journal.covering.archive.needs.append(executor.first_needed)
+    node_ids = {identifier_of(key): node_id for node_id, key in nodes.items()}
+    names = Names(node_ids, journal)
+    sequence = make_sequence(config, identity.identifier, names, endpoint, now_ns)
+    graph = make_graph(config, identity, names, now_ns)
+    uppers: dict[Layer, UpperCore] = {Layer.SEQUENCE: sequence, Layer.GRAPH: graph}
+    if executor is not None:
+        uppers[Layer.EXECUTOR] = executor
+    return NodeCore(
+        make_settings(config, endpoint, node_ids),
+        identity,
+        choose_ring(config.path("keyring"), config.path("data")),
+        clients=clients,
+        rng=SystemRandom(),
+        instance=instance,
+        now_ns=now_ns,
+        journal=journal,
+        uppers=uppers,
+        recorder=make_recorder(config),
+    )
+
+
+def make_recorder(config: NodeConfig) -> Recorder | None:
+    settings = RecorderSettings(config.texts("record.pools"), config.texts("record.events"))
+    if not settings.records:
+        return None
+    return Recorder(settings, make_tap(config, "pool", StreamKind.POOL), make_tap(config, "event", StreamKind.EVENT))
+
+
+def make_sequence(config: NodeConfig, identifier: int, names: Names, endpoint: str, now_ns: int) -> SequenceLayer:
+    """The list of a node is all who belong to the cluster, however it finds them (decisions 0135 and 0142)."""
+    neighbours = tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint)
+    settings = SequenceSettings(
+        identifier,
+        neighbours=neighbours,
+        silence_ns=config.span_ns("sequence.silence_seconds"),
+        patience_ns=config.span_ns("sequence.patience_seconds"),
+        window_bytes=config.number("sequence.window_bytes"),
+    )
+    tapped = config.texts("record.sequence")
+    tap = make_tap(config, "sequence", StreamKind.SEQUENCE) if tapped else None
+    core = SequenceCore(settings, SystemRandom(), now_ns, names.members, names.removed)
+    return SequenceLayer(core, tap, tapped)
+
+
+def make_tap(config: NodeConfig, log: str, kind: StreamKind) -> Tap:
+    """A log of its own beside the journal's, gone on with where it ends."""
+    settings = LogSettings(log, kind, folder=f"{SEGMENTS}/", segment_bytes=TAP_SEGMENT_BYTES, free_max=0)
+    folder, keep_bytes = config.path("data") / SEGMENTS, config.number("record.keep_bytes")
+    heads = content(folder / heads_name(log))
+    return Tap(settings, SystemRandom(), segments_of(folder, log), heads=heads, keep_bytes=keep_bytes)
+
+
+def make_errands(config: NodeConfig, node: NodeCore) -> Errands:
+    """What layers want done beside the loop, and what the journal wants to know about its disk."""
+    segments = config.path("data") / SEGMENTS
+    graph = graph_errands(segments)
+    if node.journal is None:
+        return Errands(graph)
+    log = node.journal.settings.order.log
+
+    def verify(wanted: Verify) -> Verified:
+        return Verified(wanted.ticket, tuple(map(holds, wanted.items)))
+
+    @fd_limits.reading
+    def read(wanted: ReadLog) -> LogRead:
+        return read_log(segments, log, wanted)
+
+    def room() -> list[SpaceTold]:
+        return [SpaceTold(free_bytes(segments))]
+
+    if Layer.EXECUTOR not in node.uppers:
+        return Errands({Verify: verify, ReadLog: read, **graph}, room)
+    databases = make_databases(config)
+    of_journal: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read}
+    doers = {**of_journal, **graph, **read_back(config.path("data"), log)}
+    return Errands(doers, room, crews=databases.crews(), end=databases.close)
+
+
+def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -> NodeSettings:
+    cluster = config.text("cluster")
+    return NodeSettings(
+        link=LinkSettings(
+            cluster,
+            endpoint=endpoint,
+            seal=config.text("seal"),
+            queue_bytes_max=config.number("bounds.queue_bytes_max"),
+            identity_queue_bytes_max=config.number("bounds.identity_queue_bytes_max"),
+            clients_queue_bytes_max=config.number("bounds.clients_queue_bytes_max"),
+            sessions_per_client_max=config.number("bounds.sessions_per_client_max"),
+            sessions_max=fd_limits.sessions_for(config.number("bounds.strangers_max")),
+        ),
+        mesh=MeshSettings(
+            cluster=cluster,
+            heartbeat_ns=config.span_ns("mesh.heartbeat_seconds"),
+            ping_after_ns=config.span_ns("mesh.ping_after_seconds"),
+            gone_after_ns=config.span_ns("mesh.gone_after_seconds"),
+            beacon_ns=config.span_ns("beacon.every_seconds"),
+            headers=config.headers,
+        ),
+        gossip=GossipSettings(silence_ns=config.span_ns("gossip.silence_seconds"), always_met=frozenset(node_ids)),
+        desk=DeskSettings(spread_per_second_max=config.number("bounds.spread_per_second")),
+        clients=ClientSettings(
+            paced=True,
+            identity_bytes_max=config.number("bounds.identity_waiting_bytes_max"),
+            bytes_max=config.number("bounds.clients_waiting_bytes_max"),
+        ),
+        beacon=bool(config.text("beacon.address")),
+        neighbours=tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint),
+        node_ids=node_ids,
+    )
+
+
+def members_of(config: NodeConfig) -> set[str]:
+    """The addresses at which the configuration knows nodes of the cluster; names are not looked up."""
+    return {split_endpoint(endpoint)[0] for endpoint in (*config.uris.values(), *config.texts("neighbours"))}
+
+
+def make_beacon(config: NodeConfig) -> BeaconSocket | None:
+    if not config.text("beacon.address"):
+        return None
+    return BeaconSocket(config.text("beacon.address"), config.number("beacon.port"), config.text("beacon.interface"))
+
+
+def make_http(config: NodeConfig, host: Host, node: NodeCore) -> HttpServer | None:
+    if not config.text("http"):
+        return None
+    address, port = split_endpoint("tcp://" + config.text("http"))
+
+    def whole_status() -> bytes:
+        own = b'"pid":%d,"clock_error_seconds":%.1f' % (os.getpid(), host.clock_error_s)
+        return b'%b,%b,"member_list":%b}' % (node.status()[:-1], own, node.members())
+
+    views = Views(host, whole_status, node.ready)
+    return HttpServer(address, port, views, config.number("bounds.http_per_second"))
+
+
+def advertised(config: NodeConfig, bound: str) -> str:
+    """Where others reach us: as configured, or where we listen if that is one address."""
+    if config.text("advertise"):
+        return config.text("advertise")
+    if split_endpoint(bound)[0] in ("0.0.0.0", "::"):  # noqa: S104  compared with, not bound to
+        raise ConfigError("advertise must be set, because bind names no one address: others could not reach this node")
+    return bound
+
+
+@contextlib.contextmanager
+def locked(data: Path) -> Iterator[None]:
+    """Hold the data directory, and say in its `pid` file who does."""
+    try:
+        (data / SEGMENTS).mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"cannot use the data directory {data}: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ConfigError(f"another node runs in {data}; stop it first, or use another data directory") from None
+    pid_file = data / PID_FILE
+    try:
+        pid_file.write_text(f"{os.getpid()}\n")
+        yield
+        pid_file.unlink(missing_ok=True)
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def logged(config: NodeConfig) -> Iterator[Log]:
+    name = f"node-{config.number('id')}"
+    if not config.text("log"):
+        yield Log(name)
+        return
+    try:
+        stream: TextIO = config.path("log").open("a")
+    except OSError as error:
+        raise ConfigError(f"cannot write the log {config.text('log')}: {error.strerror}") from error
+    with stream:
+        yield Log(name, stream)

@@ -1,0 +1,62 @@
+"""Files with secrets: written for their owner only, and not read if others could.
+
+A key that somebody else may have read is no key; so a file that is open to group or world is refused, not repaired.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from chaplain import durable
+from chaplain.errors import ConfigError, Malformed
+from chaplain.link.auth.identity import KEY_BYTES, Identity, from_text
+from chaplain.link.auth.keyring import KeyRing
+
+SECRET_BYTES_MAX = 64 * 1024
+
+T = TypeVar("T")
+
+
+def read_identity(file: Path) -> Identity:
+    return _read(file, Identity.parse, "identity")
+
+
+def read_keyring(file: Path) -> KeyRing:
+    return _read(file, KeyRing.parse, "keyring")
+
+
+def read_public_key(text: str, where: str) -> bytes:
+    try:
+        return from_text(text, KEY_BYTES, where)
+    except Malformed as error:
+        raise ConfigError(f"{error}; copy the line of 'key' from the identity file") from None
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Make the file; never overwrite one, for a lost key cannot be had back."""
+    try:
+        durable.write_new(file, text)
+    except FileExistsError:
+        raise ConfigError(f"{file} exists; choose another name, for a key is never overwritten") from None
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _read(file: Path, parse: Callable[[str], T], kind: str) -> T:
+    try:
+        with file.open("rb") as stream:
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+            if mode & 0o077:
+                mend = f"`chmod 600 {shlex.quote(str(file))}`"
+                raise ConfigError(f"{file} can be read by others (mode {mode:o}); run {mend}")
+            return parse(stream.read(SECRET_BYTES_MAX).decode())
+    except OSError as error:
+        hint = f"make one with `chaplain key new --kind {kind} --out {shlex.quote(str(file))}`"
+        raise ConfigError(f"cannot read the {kind} file {file}: {error.strerror}; {hint}") from error
+    except (Malformed, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is no {kind} file: {error}") from None

@@ -1,0 +1,304 @@
+"""What nodes say to each other about the sequence. Byte tables and examples: docs/protocol/sequence.md.
+
+Every message begins with the sender's *bearing*: its state, its history, its seat, and how far it is. So every message
+is a heartbeat, an acknowledgement and a promise at once, and none is ever about another history than it seems.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import TypeAlias
+
+from chaplain.core import Frozen
+from chaplain.errors import Malformed
+from chaplain.sequence.messages.entry import (
+    MEMBERS_MAX,
+    NO_BALLOT,
+    NO_HASH,
+    Ballot,
+    Member,
+    encode_members,
+    take_members,
+)
+from chaplain.wire.primitives import Cursor, put_number, put_string
+
+_BEARING = struct.Struct(">BBHQQQQQQQQ32sQ")
+BEARING_BYTES = _BEARING.size
+_BEHIND = struct.Struct(">Q32s")
+"""The entry that others stand behind: its index and hash."""
+NEIGHBOURS_MAX = MEMBERS_MAX
+_WANTS, _REMEMBERS = 4, 8
+
+
+class State(IntEnum):
+    DSC = 0
+    WRK = 1
+    ERR = 2
+
+
+class Type(IntEnum):
+    DSCREQ = 1
+    DSCRES = 2
+    SEQRES = 3
+    SEQ = 4
+    BEAT = 5
+    EVENTS = 6
+    LOCK = 7
+    GRANT = 8
+    REFUSE = 9
+    FILL = 10
+
+
+class Why(IntEnum):
+    """Why a lock is not granted, or a log not filled."""
+
+    STALE = 1
+    """A higher ballot was promised."""
+    BEHIND = 2
+    """The asker does not know yet what is agreed: it should ask for it first."""
+    OUTSIDE = 3
+    """The asker is not in the work set."""
+    FORGOTTEN = 4
+    """What was asked for has left the window."""
+
+
+class Place(Frozen, frozen=True, order=True):
+    """How long a log is: its last entry's ballot first, because that says which log it is."""
+
+    ballot: Ballot
+    index: int
+
+
+class Bearing(Frozen, frozen=True):
+    state: State = State.DSC
+    history: int = 0
+    seat: int = 0
+    tenure: int = 0
+    """How many seats this process has had before."""
+    wants: bool = False
+    """It waits for the lock."""
+    remembers: bool = False
+    """It has known a history, and must not help to begin another without everybody."""
+    promised: Ballot = NO_BALLOT
+    head: Place = Place(NO_BALLOT, 0)
+    decided: int = 0
+    decided_hash: bytes = NO_HASH
+    events: int = 0
+    """Published in this history, as far as it is decided."""
+
+
+class DscReq(Frozen, frozen=True):
+    """I am looking for others. These are the ones I know."""
+
+    bearing: Bearing
+    neighbours: Mapping[int, str] = {}
+
+
+class DscRes(Frozen, frozen=True):
+    bearing: Bearing
+    neighbours: Mapping[int, str] = {}
+
+
+class SeqRes(Frozen, frozen=True):
+    """Without a history: what is the number? With one: I hold what is remembered of it, and want a seat."""
+
+    bearing: Bearing
+
+
+class Seq(Frozen, frozen=True):
+    """The oldest number that the sender can go on from, and all else that is needed to do so."""
+
+    bearing: Bearing
+    index: int
+    hash: bytes
+    ballot: Ballot
+    next: int
+    members: tuple[Member, ...]
+    streams: Mapping[str, tuple[int, bytes]]
+
+
+class Beat(Frozen, frozen=True):
+    bearing: Bearing
+
+
+class Events(Frozen, frozen=True):
+    """Entries from `previous` on."""
+
+    bearing: Bearing
+    previous: int
+    previous_hash: bytes
+    entries: bytes
+
+
+class Lock(Frozen, frozen=True):
+    """The ballot is the promised one in the bearing."""
+
+    bearing: Bearing
+
+
+class Grant(Frozen, frozen=True):
+    """The ballot is promised. What I hold behind `previous`, if that is more than the asker has."""
+
+    bearing: Bearing
+    ballot: Ballot
+    previous: int
+    previous_hash: bytes
+    entries: bytes
+
+
+class Refuse(Frozen, frozen=True):
+    bearing: Bearing
+    why: Why
+
+
+class Fill(Frozen, frozen=True):
+    """Tell me what follows on the agreed entry in my bearing."""
+
+    bearing: Bearing
+
+
+Message: TypeAlias = DscReq | DscRes | SeqRes | Seq | Beat | Events | Lock | Grant | Refuse | Fill
+
+
+def encode(message: Message) -> tuple[bytes, bytes]:
+    """Body and payload of the parcel. Those that come with every entry go first, here and in `decode`."""
+    match message:
+        case Beat():
+            return _lead(Type.BEAT, message.bearing), b""
+        case Events():
+            fixed = _BEHIND.pack(message.previous, message.previous_hash)
+            return _lead(Type.EVENTS, message.bearing) + fixed, message.entries
+        case DscReq():
+            return _lead(Type.DSCREQ, message.bearing) + _put_neighbours(message.neighbours), b""
+        case DscRes():
+            return _lead(Type.DSCRES, message.bearing) + _put_neighbours(message.neighbours), b""
+        case SeqRes():
+            return _lead(Type.SEQRES, message.bearing), b""
+        case Seq():
+            fixed = struct.pack(">Q32sQQQ", message.index, message.hash, *message.ballot, message.next)
+            body = _lead(Type.SEQ, message.bearing) + fixed + encode_members(message.members)
+            return body, _put_streams(message.streams)
+        case Lock():
+            return _lead(Type.LOCK, message.bearing), b""
+        case Grant():
+            fixed = struct.pack(">QQQ32s", *message.ballot, message.previous, message.previous_hash)
+            return _lead(Type.GRANT, message.bearing) + fixed, message.entries
+        case Refuse():
+            return _lead(Type.REFUSE, message.bearing) + bytes((message.why,)), b""
+        case Fill():
+            return _lead(Type.FILL, message.bearing), b""
+
+
+def _lead(kind: Type, bearing: Bearing) -> bytes:
+    flags = bearing.state | _WANTS * bearing.wants | _REMEMBERS * bearing.remembers
+    return _BEARING.pack(
+        kind,
+        flags,
+        bearing.tenure,
+        bearing.history,
+        bearing.seat,
+        *bearing.promised,
+        *bearing.head.ballot,
+        bearing.head.index,
+        bearing.decided,
+        bearing.decided_hash,
+        bearing.events,
+    )
+
+
+def _put_neighbours(neighbours: Mapping[int, str]) -> bytes:
+    listed = sorted(neighbours.items())[:NEIGHBOURS_MAX]
+    return bytes((len(listed),)) + b"".join(put_number(who, 4) + put_string(where) for who, where in listed)
+
+
+def _put_streams(streams: Mapping[str, tuple[int, bytes]]) -> bytes:
+    return b"".join(put_string(name) + put_number(number, 8) + hash_ for name, (number, hash_) in streams.items())
+
+
+def decode(body: bytes, payload: bytes) -> Message:
+    if len(body) < BEARING_BYTES:
+        raise Malformed(f"sequence: a bearing has {BEARING_BYTES} octets, not {len(body)}")
+    kind, bearing = _take_bearing(body)
+    size = len(body) - BEARING_BYTES
+    if kind == _BEAT and not size and not payload:
+        return Beat(bearing)
+    if kind == _EVENTS and size == _BEHIND.size:
+        previous, hash_ = _BEHIND.unpack_from(body, BEARING_BYTES)
+        return Events(bearing, previous, hash_, payload)
+    cursor = Cursor(body, BEARING_BYTES)
+    message = _decode_rest(kind, bearing, cursor, payload)
+    cursor.end("sequence")
+    if payload and not isinstance(message, Seq | Events | Grant):
+        raise Malformed(f"sequence: type {kind} has no payload")
+    return message
+
+
+def _take_bearing(body: bytes) -> tuple[int, Bearing]:
+    kind, flags, tenure, history, seat, r, s, hr, hs, index, decided, hash_, events = _BEARING.unpack_from(body)
+    state = flags & 3
+    if state > State.ERR or flags & ~(3 | _WANTS | _REMEMBERS):
+        raise Malformed(f"sequence: flags {flags:#04x} are not known")
+    if not seat:
+        raise Malformed("sequence: whoever speaks has a seat")
+    promised = Ballot(r, s)
+    head = Place(promised if hr == r and hs == s else Ballot(hr, hs), index)
+    wants, remembers = flags & _WANTS != 0, flags & _REMEMBERS != 0
+    told = (wants, remembers, promised, head, decided, hash_, events)
+    return kind, Bearing(_STATES[state], history, seat, tenure, *told)
+
+
+_STATES = tuple(State)
+_BEAT, _EVENTS = int(Type.BEAT), int(Type.EVENTS)
+
+
+def _decode_rest(kind: int, bearing: Bearing, cursor: Cursor, payload: bytes) -> Message:
+    match kind:
+        case Type.DSCREQ:
+            return DscReq(bearing, _take_neighbours(cursor))
+        case Type.DSCRES:
+            return DscRes(bearing, _take_neighbours(cursor))
+        case Type.SEQRES:
+            return SeqRes(bearing)
+        case Type.SEQ:
+            index, hash_ = cursor.number(8, "index"), cursor.take(32, "hash")
+            ballot, then = Ballot(cursor.number(8, "round"), cursor.number(8, "seat")), cursor.number(8, "next")
+            return Seq(bearing, index, hash_, ballot, then, take_members(cursor), _take_streams(payload))
+        case Type.BEAT:
+            return Beat(bearing)
+        case Type.EVENTS:
+            return Events(bearing, cursor.number(8, "previous"), cursor.take(32, "hash"), payload)
+        case Type.LOCK:
+            return Lock(bearing)
+        case Type.GRANT:
+            ballot = Ballot(cursor.number(8, "round"), cursor.number(8, "seat"))
+            return Grant(bearing, ballot, cursor.number(8, "previous"), cursor.take(32, "hash"), payload)
+        case Type.REFUSE:
+            why = cursor.number(1, "why")
+            if why not in list(Why):
+                raise Malformed(f"sequence: there is no reason {why}")
+            return Refuse(bearing, Why(why))
+        case Type.FILL:
+            return Fill(bearing)
+        case _:
+            raise Malformed(f"sequence: there is no type {kind}")
+
+
+def _take_neighbours(cursor: Cursor) -> dict[int, str]:
+    count = cursor.number(1, "neighbours")
+    found = {cursor.number(4, "neighbour"): cursor.string("neighbour") for _ in range(count)}
+    if len(found) != count or list(found) != sorted(found):
+        raise Malformed("neighbours: identifiers must ascend")
+    return found
+
+
+def _take_streams(payload: bytes) -> dict[str, tuple[int, bytes]]:
+    cursor = Cursor(payload)
+    streams: dict[str, tuple[int, bytes]] = {}
+    while cursor.position < len(payload):
+        name = cursor.string("stream")
+        if not name or name in streams:
+            raise Malformed("stream: each has a name of its own")
+        streams[name] = (cursor.number(8, "number"), cursor.take(32, "hash"))
+    return streams

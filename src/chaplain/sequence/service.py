@@ -1,0 +1,248 @@
+"""The sequence as a node carries it: the core, clients' calls, readers that wait, and a tap if one was asked for.
+
+Decides who is answered when. Refuses to know how events get their numbers. A tap is one node's own record of what it
+delivered; nobody waits for it, and while its disk is behind by a bound it leaves events out and says how many.
+
+Invariants: every call is settled once or withdrawn; a page shows delivered events only, in order, without gaps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from typing import assert_never
+
+from chaplain.core import (
+    STATUS_STREAMS_MAX,
+    Drained,
+    Persisted,
+    PersistFailed,
+    Report,
+    Requested,
+    Settled,
+    Withdrawn,
+    Woken,
+    soonest,
+)
+from chaplain.errors import Malformed
+from chaplain.gossip.events import Told
+from chaplain.gossip.layer_api import UpperEffect, UpperInput
+from chaplain.link.events import Meet
+from chaplain.mesh.events import Whisper
+from chaplain.segment.tap import Tap
+from chaplain.sequence.core import SequenceCore
+from chaplain.sequence.events import (
+    Became,
+    Began,
+    Delivered,
+    Forgot,
+    Publish,
+    Published,
+    SequenceEffect,
+    SequenceInput,
+    Unpublished,
+)
+from chaplain.sequence.messages import client
+from chaplain.sequence.messages.client import Numbered, PublishRequest, ReadRequest
+from chaplain.sequence.messages.peer import State
+from chaplain.sequence.recorder import Tapping
+from chaplain.sequence.window.delivered import Shelf
+
+LayerInput = UpperInput | Publish
+LayerEffect = UpperEffect
+
+_DSC_WAIT_NS = 5 * 10**9
+"""A reader that comes before the node has joined waits so long for it."""
+
+
+class _Waiting:
+    def __init__(self, call: int, request: ReadRequest, until_ns: int) -> None:
+        self.call = call
+        self.request = request
+        self.until_ns = until_ns
+
+
+class SequenceLayer:
+    wants = staticmethod(client.wanted)
+    patient = True
+    """A node that was removed from the cluster may have a seat, and the others need its word to take it away."""
+
+    def __init__(self, core: SequenceCore, tap: Tap | None = None, tapped: tuple[str, ...] = ()) -> None:
+        self.core = core
+        self.counts: Counter[str] = core.bench.counts
+        self._name_of: Callable[[int], int] = lambda identifier: identifier
+        self._shelf = Shelf()
+        self._tapping = None if tap is None else Tapping(tap, tapped)
+        self._waiting: dict[int, _Waiting] = {}
+        self._changed = False
+        """Something was delivered, or the state changed: those who wait may be answered."""
+        self._publishing: set[int] = set()
+
+    def deadline(self) -> int | None:
+        if not self._waiting:
+            return self.core.deadline()
+        due = [self.core.deadline(), *(one.until_ns for one in self._waiting.values())]
+        return soonest(due)
+
+    def step(self, now_ns: int, event: LayerInput, /) -> list[LayerEffect]:
+        out: list[LayerEffect] = []
+        match event:
+            case Told():
+                self._feed(now_ns, event, out)
+            case Requested():
+                self._requested(now_ns, event, out)
+            case Withdrawn():
+                self._waiting.pop(event.call, None)
+                self._publishing.discard(event.call)
+            case Persisted():
+                out += [] if self._tapping is None else self._tapping.persisted(now_ns)
+            case PersistFailed():
+                pass  # the node ends, whoever wrote
+            case Woken():
+                self._feed(now_ns, event, out)
+                self._answer_waiting(now_ns, out)
+            case Drained():
+                self._feed(now_ns, event, out)
+                if self._tapping is not None:
+                    out += self._tapping.drained(now_ns)
+            case _:
+                self._feed(now_ns, event, out)
+        if self._changed:
+            self._changed = False
+            if self._waiting:
+                self._answer_waiting(now_ns, out)
+        return out
+
+    def _feed(self, now_ns: int, event: SequenceInput, out: list[LayerEffect]) -> None:
+        for effect in self.core.step(now_ns, event):
+            if type(effect) is Whisper:
+                out.append(effect)
+            else:
+                self._of_core(effect, out)
+
+    def _of_core(self, effect: SequenceEffect, out: list[LayerEffect]) -> None:
+        match effect:
+            case Whisper() | Meet() | Report():
+                out.append(effect)
+            case Delivered():
+                self._shelf.put(effect)
+                self._changed = True
+                if self._tapping is not None and not effect.learned:
+                    self._tapping.keep(effect)
+            case Forgot():
+                self._shelf.forget(effect.index)
+            case Published() | Unpublished():
+                self._ended(effect, out)
+            case Began():
+                self._shelf.began(effect)
+                self._changed = True
+            case Became():
+                self._changed = True
+            case _:
+                assert_never(effect)
+
+    # Calls.
+
+    def _ended(self, effect: Published | Unpublished, out: list[LayerEffect]) -> None:
+        call = effect.token
+        if call not in self._publishing:
+            return
+        self._publishing.discard(call)
+        if isinstance(effect, Published):
+            out.append(Settled(call, client.encode(Numbered(effect.first))))
+        else:
+            out.append(Settled(call, kind=effect.kind, reason=effect.reason))
+
+    def _requested(self, now_ns: int, asked: Requested, out: list[LayerEffect]) -> None:
+        try:
+            request = client.decode_request(asked.body)
+            values = client.split(request.lengths, asked.payload) if isinstance(request, PublishRequest) else ()
+        except Malformed as wrong:
+            out.append(Settled(asked.call, kind="refused", reason=str(wrong)))
+            return
+        if isinstance(request, PublishRequest):
+            self._publishing.add(asked.call)
+            self._feed(now_ns, Publish(asked.call, request.stream, asked.client, values), out)
+        elif len(self._waiting) >= self.core.settings.readers_max:
+            out.append(Settled(asked.call, kind="busy", reason="too many readers wait here already: read later"))
+        else:
+            wait_ns = min(request.wait_ns, self.core.settings.read_wait_ns_max)
+            if not self.core.bench.is_member:
+                wait_ns = max(wait_ns, _DSC_WAIT_NS)
+            waiting = _Waiting(asked.call, request, now_ns + wait_ns)
+            if not self._answer(now_ns, waiting, out):
+                self._waiting[asked.call] = waiting
+
+    def _answer_waiting(self, now_ns: int, out: list[LayerEffect]) -> None:
+        for waiting in list(self._waiting.values()):
+            if self._answer(now_ns, waiting, out):
+                del self._waiting[waiting.call]
+
+    def _answer(self, now_ns: int, waiting: _Waiting, out: list[LayerEffect]) -> bool:
+        """Whether the read is answered: with events, with the news that there are none, or with a refusal."""
+        request, shelf, late = waiting.request, self._shelf, now_ns >= waiting.until_ns
+        if not self.core.bench.is_member:
+            if late:
+                reason = "this node is in DSC: it has not joined a work set yet; ask again, or another node"
+                out.append(Settled(waiting.call, kind="refused", reason=reason))
+            return late
+        first, head = shelf.first(request.stream), shelf.head(request.stream)
+        if request.history not in {0, shelf.history}:
+            reason = f"the history you read, {request.history:016x}, is over; {shelf.history:016x} has begun: read anew"
+        elif 0 < request.start < first:
+            reason = f"{request.stream} {request.start} has left the window: {_unremembered(first)}"
+        elif not request.start and 0 < head < first and not request.wait_ns:
+            reason = f"all of {request.stream} has left the window: {_unremembered(first)}"
+        elif (request.start or first) <= head or late or not request.wait_ns:
+            page = shelf.page(request.stream, request.start or first, self.core.settings.page_bytes_max)
+            out.append(Settled(waiting.call, client.encode(page)))
+            return True
+        else:
+            return False
+        out.append(Settled(waiting.call, kind="missing", reason=reason))
+        return True
+
+    # For people.
+
+    def name_nodes(self, name_of: Callable[[int], int]) -> None:
+        """The names people know nodes by, from their identifiers."""
+        self._name_of = name_of
+
+    def status(self) -> dict[str, object]:
+        bench = self.core.bench
+        heads = sorted(islice(self._shelf.heads().items(), STATUS_STREAMS_MAX))
+        return {
+            "state": bench.state.name,
+            "sequence": {
+                "state": bench.state.name,
+                "reason": bench.reason,
+                "history": bench.name,
+                "work_set": sorted(self._name_of(member.identifier) for member in bench.log.members),
+                "number": bench.log.decided,
+                "hash": bench.log.decided_hash.hex(),
+                "lock": self._holder(),
+                "events": bench.events,
+                "streams": {stream: {"head": number} for stream, number in heads},
+            },
+        }
+
+    def _holder(self) -> int | None:
+        bench = self.core.bench
+        found = (member.identifier for member in bench.log.members if member.seat == bench.log.turn)
+        identifier = next(found, None)
+        return None if identifier is None else self._name_of(identifier)
+
+    def gauges(self) -> dict[str, float]:
+        bench = self.core.bench
+        return {
+            "sequence_working": bench.state is State.WRK,
+            "sequence_work_set": len(bench.log.members),
+            "sequence_decided": bench.log.decided,
+            "sequence_events": bench.events,
+            "sequence_pending_bytes": bench.publishing.pending_bytes,
+        }
+
+
+def _unremembered(first: int) -> str:
+    return f"numbers before {first} are not remembered by this node"

@@ -1,0 +1,1 @@
+"""The part of the sequence that a node holds in memory."""

@@ -1,0 +1,79 @@
+"""What a node remembers of delivered events, for readers: what the window holds, because others can learn that.
+
+Invariant: what is remembered of a stream has no gaps and ends at its head.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+
+from chaplain.sequence.events import Began, Delivered
+from chaplain.sequence.messages.client import Page, PageRun
+from chaplain.sequence.messages.entry import event_hashes
+
+
+class Shelf:
+    def __init__(self) -> None:
+        self.history = 0
+        self._heads: dict[str, int] = {}
+        self._runs: dict[str, deque[Delivered]] = {}
+        self._ages: deque[Delivered] = deque()
+
+    def began(self, began: Began) -> None:
+        self.history = began.history
+        self._heads = {stream: number for stream, (number, _) in began.streams.items()}
+        self._runs.clear()
+        self._ages.clear()
+
+    def put(self, delivered: Delivered) -> None:
+        stream = delivered.run.stream
+        assert delivered.first == self._heads.get(stream, 0) + 1, "deliveries have no gaps"
+        self._heads[stream] = delivered.first + len(delivered.run.lengths) - 1
+        self._runs.setdefault(stream, deque()).append(delivered)
+        self._ages.append(delivered)
+
+    def forget(self, index: int) -> None:
+        """Everything up to this entry has left the window."""
+        while self._ages and self._ages[0].index <= index:
+            oldest = self._ages.popleft()
+            runs = self._runs[oldest.run.stream]
+            runs.popleft()
+            if not runs:
+                del self._runs[oldest.run.stream]
+
+    def heads(self) -> dict[str, int]:
+        return self._heads
+
+    def head(self, stream: str) -> int:
+        return self._heads.get(stream, 0)
+
+    def first(self, stream: str) -> int:
+        runs = self._runs.get(stream)
+        return runs[0].first if runs else self.head(stream) + 1
+
+    def page(self, stream: str, start: int, bytes_max: int) -> Page:
+        """Events from this number on, at least one run of them if there is one."""
+        runs = self._runs.get(stream) or deque()
+        place = max(0, bisect_right(runs, start, key=lambda run: run.first) - 1)
+        chosen: list[PageRun] = []
+        size = 0
+        while place < len(runs) and (not chosen or size < bytes_max):
+            skip = max(0, start - runs[place].first)
+            if skip < len(runs[place].run.lengths):
+                chosen.append(_show(runs[place], skip))
+                size += _size(runs[place])
+            place += 1
+        return Page(self.history, self.first(stream), self.head(stream), chosen)
+
+
+def _show(delivered: Delivered, skip: int) -> PageRun:
+    values = list(delivered.run.values())
+    before = delivered.before
+    for hash_ in event_hashes(before, delivered.first, values[:skip]):
+        before = hash_
+    return PageRun(delivered.first + skip, delivered.run.publisher, before, values[skip:])
+
+
+def _size(delivered: Delivered) -> int:
+    return delivered.run.end - delivered.run.at + 4 * len(delivered.run.lengths) + 64

@@ -1,0 +1,233 @@
+"""The log of one node: the entries it holds, which of them are agreed, and the work set behind each.
+
+It decides what fits where: an entry follows the hash before it. It refuses to know ballots' owners, peers and time.
+
+Invariants: what is decided never changes; `decided` never goes back; the hash chain holds; an entry that changes the
+work set is written only when all before it is decided.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from chaplain.sequence.messages.entry import Ballot, Change, Entry, EntryKind, decode_change, decode_members, entry_hash
+from chaplain.sequence.messages.peer import Place
+from chaplain.sequence.window.entries import Base, Held
+from chaplain.sequence.work_set import WorkSet, changed
+
+NOTHING = Base()
+
+
+class Log:
+    def __init__(self, base: Base, members: WorkSet = ()) -> None:
+        self._base = base
+        self._held: deque[Held] = deque()
+        self._bytes = 0
+        self.head = Place(base.ballot, base.index)
+        """How long the log is; it and what follows here only change with its last entry."""
+        self.head_hash = base.hash
+        self.turn = base.next
+        """The seat that writes next, under the head's ballot."""
+        self.author: int | None = None
+        """Who wrote the last entry, if it is held."""
+        self.decided = base.index
+        self.decided_hash = base.hash
+        self.members: WorkSet = members
+        """The work set behind the last decided entry."""
+        self.undecided_bytes = 0
+        self.changing = 0
+        """Undecided entries that change the work set: behind one nothing is written."""
+
+    # Reading.
+
+    @property
+    def base(self) -> Base:
+        return self._base
+
+    def hash_at(self, index: int) -> bytes | None:
+        if index == self.head.index:
+            return self.head_hash
+        if index == self._base.index:
+            return self._base.hash
+        held = self.at(index)
+        return None if held is None else held.hash
+
+    def at(self, index: int) -> Held | None:
+        place = index - self._base.index - 1
+        return self._held[place] if 0 <= place < len(self._held) else None
+
+    def after(self, index: int) -> list[Held]:
+        """What is held behind an index that is held itself."""
+        count = self.head.index - index
+        return [self._held[place] for place in range(len(self._held) - count, len(self._held))]
+
+    def since(self, index: int) -> Iterator[Held]:
+        """The same one by one, for somebody who may be far behind."""
+        return islice(self._held, index - self._base.index, None)
+
+    def is_near(self, index: int, bytes_max: int) -> bool:
+        """Whether what is held behind an index is no more than that."""
+        size = 0
+        for held in reversed(self._held):
+            if held.index <= index or size > bytes_max:
+                break
+            size += len(held.entry.encoded)
+        return size <= bytes_max
+
+    def base_at(self, index: int) -> Base:
+        held = self.at(index)
+        if held is None:
+            assert index == self._base.index
+            return self._base
+        return Base(index, held.hash, held.entry.ballot, held.entry.next)
+
+    @property
+    def undecided(self) -> int:
+        return self.head.index - self.decided
+
+    def sets(self) -> list[WorkSet]:
+        """The work sets from the last decided entry to the head."""
+        if not self.changing:
+            return [self.members]
+        return sets_behind(self.members, [held.entry for held in self.after(self.decided)])
+
+    def asked(self, ballot: Ballot) -> list[WorkSet]:
+        """The work sets that must agree before the head is decided under a ballot.
+
+        Under its own, all but that which it brings itself; under a higher one an entry must be written behind it.
+        """
+        sets = self.sets()
+        brings = len(sets) > 1 and self._held[-1].entry.kind is EntryKind.CHANGE and self.head.ballot == ballot
+        return [one for one in (sets[:-1] if brings else sets) if one]
+
+    def set_for(self, held: Held) -> WorkSet:
+        """The work set that decides about an undecided entry; the first entry of all is decided by those it names."""
+        members = self.members or set_behind((), held.entry)
+        if not self.changing:
+            return members
+        for before in self.after(self.decided)[: held.index - self.decided - 1]:
+            members = set_behind(members, before.entry)
+        return members
+
+    # Changing.
+
+    def append(self, entry: Entry) -> Held:
+        index = self.head.index + 1
+        held = Held(index, entry, entry_hash(self.head_hash, index, entry.encoded))
+        self._hold(held)
+        return held
+
+    def _hold(self, held: Held) -> None:
+        entry = held.entry
+        size = len(entry.encoded)
+        self._held.append(held)
+        self.head = Place(entry.ballot, held.index)
+        self.head_hash, self.turn, self.author = held.hash, entry.next, entry.author
+        self._bytes += size
+        self.undecided_bytes += size
+        if entry.kind is not EntryKind.EVENTS:
+            self.changing += _changes(entry)
+
+    def cut(self, index: int) -> list[Held]:
+        """Drop everything behind an index, and give it back."""
+        assert index >= self.decided, "what is decided is never cut"
+        dropped: list[Held] = []
+        while self._held and self._held[-1].index > index:
+            held = self._held.pop()
+            self._bytes -= len(held.entry.encoded)
+            self.undecided_bytes -= len(held.entry.encoded)
+            self.changing -= _changes(held.entry)
+            dropped.append(held)
+        if dropped:
+            last = self.base_at(index)
+            self.head = Place(last.ballot, last.index)
+            self.head_hash, self.turn = last.hash, last.next
+            self.author = self._held[-1].entry.author if self._held else None
+        return dropped[::-1]
+
+    def fit(self, previous: int, previous_hash: bytes, entries: list[Entry]) -> tuple[int, list[Entry]] | None:
+        """Where in this log the entries belong, without those that are decided here already; None: nowhere yet."""
+        if previous > self.head.index:
+            return None
+        if previous >= self.decided:
+            before = self.head_hash if previous == self.head.index else self.hash_at(previous)
+            return (previous, entries) if before == previous_hash else None
+        skip = self.decided - previous
+        for index, entry in enumerate(entries[:skip], previous + 1):
+            previous_hash = entry_hash(previous_hash, index, entry.encoded)
+        if len(entries) < skip or previous_hash != self.decided_hash:
+            return None
+        return self.decided, entries[skip:]
+
+    def attach(self, previous: int, entries: list[Entry]) -> list[Held]:
+        """Hold these entries behind `previous`; what contradicts them is dropped and given back."""
+        dropped: list[Held] = []
+        before = self.head_hash if previous == self.head.index else self.hash_at(previous)
+        assert before is not None
+        for index, entry in enumerate(entries, previous + 1):
+            here = entry_hash(before, index, entry.encoded)
+            held = self.at(index) if index <= self.head.index else None
+            if held is not None and held.hash != here:
+                dropped += self.cut(index - 1)
+                held = None
+            if held is None:
+                self._hold(Held(index, entry, here))
+            before = here
+        return dropped
+
+    def decide_next(self) -> Held:
+        assert self.decided < self.head.index, "only what is held is decided"
+        held = self._held[self.decided - self._base.index]
+        entry = held.entry
+        self.decided += 1
+        self.decided_hash = held.hash
+        self.undecided_bytes -= len(entry.encoded)
+        if entry.kind is not EntryKind.EVENTS:
+            self.changing -= _changes(entry)
+            behind = set_behind(self.members, entry)
+            if entry.kind is not EntryKind.FOUND:
+                assert len(set(behind) ^ set(self.members)) <= 1, "work sets change by one member"
+            self.members = behind
+        return held
+
+    def trim(self, bytes_max: int, entries_max: int) -> list[Held]:
+        """Forget the oldest decided entries beyond the window, and give them back."""
+        forgotten: list[Held] = []
+        while self._held and self._held[0].index < self.decided:
+            if self._bytes <= bytes_max and len(self._held) <= entries_max:
+                break
+            held = self._held.popleft()
+            self._bytes -= len(held.entry.encoded)
+            self._base = Base(held.index, held.hash, held.entry.ballot, held.entry.next)
+            forgotten.append(held)
+        return forgotten
+
+
+def _changes(entry: Entry) -> bool:
+    return entry.kind is EntryKind.FOUND or entry.kind is EntryKind.CHANGE
+
+
+def set_behind(members: WorkSet, entry: Entry) -> WorkSet:
+    match entry.kind:
+        case EntryKind.FOUND:
+            return decode_members(entry.body)
+        case EntryKind.CHANGE:
+            return changed(members, decode_change(entry.body))
+        case _:
+            return members
+
+
+def sets_behind(members: WorkSet, entries: Iterable[Entry]) -> list[WorkSet]:
+    """A work set and those that entries bring behind it, one after the other."""
+    sets = [members]
+    for entry in entries:
+        behind = set_behind(sets[-1], entry)
+        if behind != sets[-1]:
+            sets.append(behind)
+    return sets
+
+
+def change_of(entry: Entry) -> Change | None:
+    return decode_change(entry.body) if entry.kind is EntryKind.CHANGE else None
