@@ -25,15 +25,15 @@ from typing import Any
 from chaplain import AsyncClient
 from chaplain.config import load_cluster
 from chaplain.core import Drained, Persist, Persisted
-from chaplain.gossip.events import Told
+from chaplain.gossip.events import GossipParcel
 from chaplain.graph.core import GraphCore
 from chaplain.graph.events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked
 from chaplain.graph.messages.event import NO_ID, VERSION, Event, decode
-from chaplain.graph.messages.peer import Fetch
+from chaplain.graph.messages.peer import FetchMissing
 from chaplain.graph.messages.peer import decode as decode_message
 from chaplain.graph.model import Model
 from chaplain.graph.settings import GraphSettings
-from chaplain.graph.storage.stored import Kept, Place
+from chaplain.graph.storage.stored import EventPosition, StoredEvent
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Whisper
@@ -121,7 +121,7 @@ class Node:
         stream = self.core.common.stream("notes")
         assert stream is not None
         for number, event in enumerate(events):
-            stream.load(Kept(event, Place(0, 0), number))
+            stream.load(StoredEvent(event, EventPosition(0, 0), number))
             self.core.common.remember(event.id, event.raw)
         stream.model.mark_read(len(events) - 1)
         stream.unread.masks.clear()
@@ -160,8 +160,8 @@ def fetch(full: Node, events: list[Event], missing: int, own: int) -> dict[str, 
                 content = here.sent.popleft()
                 said = parcel.decode(content)
                 octets[name] += len(content)
-                rounds += isinstance(decode_message(said.body, said.payload), Fetch)
-                there.step(Told(here.peer, said))
+                rounds += isinstance(decode_message(said.body, said.payload), FetchMissing)
+                there.step(GossipParcel(here.peer, said))
     models = [node.core.streams["notes"].model for node in (full, lagging)]
     assert models[0].fingerprint == models[1].fingerprint, "not equal"
     useful = sum(len(event.raw) for event in events[len(common) :])

@@ -17,7 +17,7 @@ from chaplain.client.api.journal_calls import single
 from chaplain.client.api.journal_calls import write as ask_to_write
 from chaplain.client.connect.options import prepare
 from chaplain.client.protocol.events import Returned
-from chaplain.client.protocol.journal.events import Written
+from chaplain.client.protocol.journal.events import WritesAcknowledged
 from chaplain.config import NODE_FILE, load_cluster, load_node
 from chaplain.journal.consensus.events import Role
 from chaplain.journal.events import Verified, Verify
@@ -50,7 +50,7 @@ def write(network: Network, client: Party, number: int, value: bytes) -> None:
     ask = ask_to_write(single(STREAM, value, None, None))
     client.told.clear()
     network.give(client, ask.build(number, 30 * 10**9))
-    network.run(lambda: any(isinstance(told, Returned | Written) for told in client.told))
+    network.run(lambda: any(isinstance(told, Returned | WritesAcknowledged) for told in client.told))
 
 
 def _verified(verify: Verify) -> Verified:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from chaplain.cli.main import main
-from chaplain.runtime.disk.writer import Storage
-from chaplain.runtime.event_loop import Host
-from chaplain.runtime.worker_pool import Labour
+from chaplain.runtime.disk.writer import DiskWriter
+from chaplain.runtime.event_loop import EventLoop
+from chaplain.runtime.worker_pool import WorkerPool
 from journal_clusters import PROFILE_VARIABLE
 
 
@@ -35,6 +35,6 @@ def profiled(part: str, work: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 if __name__ == "__main__" and PROFILE_VARIABLE in os.environ:
-    for kind, name in ((Host, "run"), (Storage, "_work"), (Labour, "_work")):
+    for kind, name in ((EventLoop, "run"), (DiskWriter, "_work"), (WorkerPool, "_work")):
         setattr(kind, name, profiled(kind.__name__.lower(), getattr(kind, name)))
     main(sys.argv[1:])

@@ -33,10 +33,10 @@ from chaplain.mesh.events import JoinPool, Shout, Shouted
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore, NodeInput
 from chaplain.node.settings import NodeSettings
-from chaplain.runtime.disk.syscalls import Disk
-from chaplain.runtime.disk.writer import Storage
-from chaplain.runtime.event_loop import Clock, Host
-from chaplain.runtime.json_log import Log
+from chaplain.runtime.disk.syscalls import DataDirectory
+from chaplain.runtime.disk.writer import DiskWriter
+from chaplain.runtime.event_loop import Clock, EventLoop
+from chaplain.runtime.json_log import JsonLog
 from chaplain.runtime.layers.node import SWITCH_INTERVAL_S
 
 POOL = "bench"
@@ -154,7 +154,7 @@ def run_node(index: int, ports: list[int], control: Connection, profile: str) ->
         settings, identities[index], ring, clients={}, rng=chance, instance=instance, now_ns=clock.now_ns()
     )
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
-        host = Host(node, sockets, Storage(Disk(folder)), Log(str(index), nowhere), clock=clock)
+        host = EventLoop(node, sockets, DiskWriter(DataDirectory(folder)), JsonLog(str(index), nowhere), clock=clock)
         threading.Thread(target=serve_node, args=(host, node, control), daemon=True).start()
         if profile:
             import cProfile  # noqa: PLC0415  only when asked for
@@ -165,7 +165,7 @@ def run_node(index: int, ports: list[int], control: Connection, profile: str) ->
         host.close()
 
 
-def serve_node(host: Host, node: BenchNode, control: Connection) -> None:
+def serve_node(host: EventLoop, node: BenchNode, control: Connection) -> None:
     answers: dict[str, Callable[..., object]] = {
         "peers": lambda: len(node.mesh.members(POOL)),
         "begin": node.begin,

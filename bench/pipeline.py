@@ -24,20 +24,20 @@ import numpy as np
 
 from beside_parquet import COLUMNS, read_beside_parquet, timed
 from chaplain.core import Rename, WriteAt
-from chaplain.journal.consensus.events import Message, Settled
+from chaplain.journal.consensus.events import AgreedEntry, LogEntry
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages import config, ingest
 from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
 from chaplain.journal.messages.config import LeaseLane, acl_id
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
-from chaplain.journal.model.bootstrap import Founding, FoundingClient, Member
+from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember
 from chaplain.journal.storage.records import mark_record, message_records
 from chaplain.link.auth.identity import Identity, to_text
 from chaplain.pipeline import local_session, prove
 from chaplain.segment.pack import Pack, encode_pack
 from chaplain.segment.settings import LogSettings
-from chaplain.segment.write import Writer
+from chaplain.segment.write import SegmentWriter
 
 CLUSTER = "bench"
 STREAM = "orders"
@@ -53,7 +53,7 @@ class Author:
 
     def __init__(self, folder: Path, signed: bool) -> None:
         self._identity = Identity(b"b" * 32)
-        member = Member(1, self._identity.key, "tcp://127.0.0.1:1", bytes(16))
+        member = FoundingMember(1, self._identity.key, "tcp://127.0.0.1:1", bytes(16))
         self._founding = Founding(CLUSTER, (member,), (FoundingClient("default", self._identity.key),))
         self._execution = JournalExecution(self._founding)
         self._folder = folder / "segments"
@@ -61,7 +61,7 @@ class Author:
         (folder / "node.toml").write_text(
             f'cluster = "{CLUSTER}"\nid = 1\n[clients]\ndefault = "{to_text(self._identity.key)}"\n'
         )
-        self._writer = Writer(LogSettings("journal", 5, segment_bytes=SEGMENT_BYTES), random.Random(1))
+        self._writer = SegmentWriter(LogSettings("journal", 5, segment_bytes=SEGMENT_BYTES), random.Random(1))
         self._previous, self._index, self._ingested = genesis(CLUSTER), 0, 0
         self._signed = signed
         self._chance = np.random.default_rng(1)
@@ -105,8 +105,8 @@ class Author:
         raw = encode_body(body)
         self._previous = chain_hash(body.previous, raw)
         preview = self._execution.preview(body, payloads)
-        self._execution.settle(Settled(body, self._previous, payloads))
-        message = Message(body, raw, self._previous, 1, payloads)
+        self._execution.settle(AgreedEntry(body, self._previous, payloads))
+        message = LogEntry(body, raw, self._previous, 1, payloads)
         self._perform(self._writer.append(message_records(message, preview)))
         self._writer.synced(self._writer.written)
 

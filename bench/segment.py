@@ -24,7 +24,7 @@ from chaplain.segment.files import OpenSegment, list_segments
 from chaplain.segment.pack import KEYS, NOTHING, Pack, encode_pack, heads_of
 from chaplain.segment.record import Flag, Kind, Record
 from chaplain.segment.settings import LogSettings
-from chaplain.segment.write import Writer
+from chaplain.segment.write import SegmentWriter
 
 COLUMNS = ("offset", "timestamp", "key", "value", "client_id", "client_message_id", "regime", "message_index")
 MESSAGE_BYTES = 100
@@ -47,7 +47,7 @@ def write_segments(folder: Path, messages: int, segment_bytes: int, seed: int) -
     """Returns how many messages were written, and the seconds the pure writer took for it."""
     chance = random.Random(seed)
     packs = make_packs(chance)
-    writer = Writer(LogSettings("bench", 5, segment_bytes=segment_bytes), chance)
+    writer = SegmentWriter(LogSettings("bench", 5, segment_bytes=segment_bytes), chance)
     offset = index = 0
     writing = 0.0
     while offset < messages:

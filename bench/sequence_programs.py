@@ -30,14 +30,14 @@ from chaplain.link.zmq.sockets import Sockets
 from chaplain.mesh.settings import MeshSettings
 from chaplain.node.core import NodeCore, NodeInput
 from chaplain.node.settings import NodeSettings
-from chaplain.runtime.disk.syscalls import Disk
-from chaplain.runtime.disk.writer import Storage
-from chaplain.runtime.event_loop import Clock, Host
-from chaplain.runtime.json_log import Log
+from chaplain.runtime.disk.syscalls import DataDirectory
+from chaplain.runtime.disk.writer import DiskWriter
+from chaplain.runtime.event_loop import Clock, EventLoop
+from chaplain.runtime.json_log import JsonLog
 from chaplain.runtime.layers.node import SWITCH_INTERVAL_S
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.events import Publish, Published, Unpublished
-from chaplain.sequence.messages.peer import State
+from chaplain.sequence.messages.peer import SequenceState
 from chaplain.sequence.service import LayerEffect, SequenceLayer
 from chaplain.sequence.settings import SequenceSettings
 from chaplain.wire.parcel import Layer
@@ -186,7 +186,7 @@ class BenchNode(NodeCore):
 
     def working(self) -> bool:
         bench = self.layer.core.bench
-        return bench.state is State.WRK and len(bench.log.members) == len(bench.settings.listed) + 1
+        return bench.state is SequenceState.WRK and len(bench.log.members) == len(bench.settings.listed) + 1
 
 
 def make_node(index: int, endpoints: list[str], chance: random.Random, now_ns: int) -> BenchNode:
@@ -212,7 +212,7 @@ def run_node(index: int, ports: list[int], control: Connection, profile: str) ->
     node = make_node(index, endpoints, random.SystemRandom(), clock.now_ns())
     sockets = Sockets(node.link.instance, endpoints[index])
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
-        host = Host(node, sockets, Storage(Disk(folder)), Log(str(index), nowhere), clock=clock)
+        host = EventLoop(node, sockets, DiskWriter(DataDirectory(folder)), JsonLog(str(index), nowhere), clock=clock)
         threading.Thread(target=serve_node, args=(host, node, control), daemon=True).start()
         gc.freeze()  # as the program of a node does
         if profile:
@@ -224,7 +224,7 @@ def run_node(index: int, ports: list[int], control: Connection, profile: str) ->
         host.close()
 
 
-def serve_node(host: Host, node: BenchNode, control: Connection) -> None:
+def serve_node(host: EventLoop, node: BenchNode, control: Connection) -> None:
     answers: dict[str, Callable[..., object]] = {
         "ready": node.working,
         "begin": node.load.begin,

@@ -20,8 +20,8 @@ import msgspec
 
 from chaplain.core import Woken
 from chaplain.gossip.core import GossipCore
-from chaplain.gossip.events import EventSeen, Fire, GossipEffect, MemberChanged, State, Told
-from chaplain.gossip.members import Members
+from chaplain.gossip.events import EventSeen, Fire, GossipEffect, GossipParcel, MemberChanged, MemberState
+from chaplain.gossip.members import MemberList
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Whisper
@@ -84,7 +84,7 @@ class _Ward:
         world.watchers.append(self.see)
 
     def see(self, node: Node, effect: GossipEffect) -> None:
-        if not isinstance(effect, MemberChanged) or effect.member.state is not State.LEFT:
+        if not isinstance(effect, MemberChanged) or effect.member.state is not MemberState.LEFT:
             return
         since_ns = self.dead.get(effect.member.identifier)
         if since_ns is None:
@@ -160,7 +160,7 @@ class Crowd:
             silence_ns=_FOREVER_NS, sync_ns=_FOREVER_NS, members_max=size, hearsay_max=size, sessions_max=most,
             flood_max=size if flooding else GossipSettings().flood_max,
         )  # fmt: skip
-        members = Members(self.settings, cheap_verify)
+        members = MemberList(self.settings, cheap_verify)
         self.counts: Counter[str] = Counter()
         self.cores: list[GossipCore] = []
         self.peers: list[Peer] = []
@@ -177,7 +177,7 @@ class Crowd:
         self._connect(members, most)
         self.seen: dict[int, None] = {}
 
-    def _connect(self, members: Members, most: int) -> None:
+    def _connect(self, members: MemberList, most: int) -> None:
         """Sessions as `company` would have them, without the greetings: they are not what is measured."""
         place = {peer.identifier: peer for peer in self.peers}
         for core, peer in zip(self.cores, self.peers, strict=True):
@@ -188,21 +188,21 @@ class Crowd:
             # A first tick settles whom to meet and compares lists, so that it does not count later.
             core.step(self.settings.tick_ns, Woken())
 
-    def step(self, number: int, now_ns: int, event: Any) -> list[tuple[int, Told]]:
+    def step(self, number: int, now_ns: int, event: Any) -> list[tuple[int, GossipParcel]]:
         """One step of one core; what it says, to be given to others in the next round."""
         said = []
         for effect in self.cores[number].step(now_ns, event):
             if isinstance(effect, Whisper):
                 self.counts[_KINDS.get(effect.content[10], "other")] += 1
                 self.counts["bytes"] += len(effect.content)
-                told = Told(self.peers[number], parcel.decode(effect.content))
+                told = GossipParcel(self.peers[number], parcel.decode(effect.content))
                 said.append((int.from_bytes(effect.instance, "big"), told))
             elif isinstance(effect, EventSeen):
                 assert number not in self.seen, "an event is seen once"
                 self.seen[number] = None
         return said
 
-    def settle(self, now_ns: int, said: list[tuple[int, Told]]) -> int:
+    def settle(self, now_ns: int, said: list[tuple[int, GossipParcel]]) -> int:
         """Rounds until nobody has anything to say."""
         rounds = 0
         while said:

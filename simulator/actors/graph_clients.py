@@ -7,11 +7,11 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from chaplain.core import Requested, Settled
-from chaplain.gossip.events import Told
+from chaplain.gossip.events import GossipParcel
 from chaplain.graph.messages import client, peer
 from chaplain.graph.messages.client import Page, ReadArrivals, decode_answer
-from chaplain.graph.messages.event import Draft, Event, Link, confirm_label, decode, sign
-from chaplain.graph.messages.peer import AGAIN, FIRST, Confirmation, Events, Fetch, GraphMessage, Inv, Item
+from chaplain.graph.messages.event import Event, EventDraft, ParentLink, confirm_label, decode, sign
+from chaplain.graph.messages.peer import AGAIN, FIRST, Confirmation, EventBatch, FetchMissing, GraphMessage, Inv, Item
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.wire.parcel import Layer, Parcel
@@ -102,25 +102,25 @@ class Rogue:
             if self._rng.random() < 0.3:
                 body, payload = peer.encode(message)
                 parcel = Parcel(self.peer.identifier, Layer.GRAPH, body, payload)
-                world.tell(host, Told(self.peer, parcel))
+                world.tell(host, GossipParcel(self.peer, parcel))
         world.after(self._rng.randrange(SECOND), self._act, world)
 
-    def _sign(self, now_ns: int, links: tuple[Link, ...], content: bytes) -> Event:
+    def _sign(self, now_ns: int, links: tuple[ParentLink, ...], content: bytes) -> Event:
         previous = self._rng.choice([*self._past[-4:]]) if self._past and self._rng.random() < 0.8 else None
-        first = None if previous is None else Link(previous.id, previous.height)
-        draft = Draft("notes", content, now_ns, first, links)
+        first = None if previous is None else ParentLink(previous.id, previous.height)
+        draft = EventDraft("notes", content, now_ns, first, links)
         return sign(draft, self._identity, self._workload.settings.cluster)
 
     def _fork(self, now_ns: int) -> GraphMessage:
         """One of several events with the same previous one."""
         event = self._sign(now_ns, (), self._rng.randbytes(8))
         self._past.append(event)
-        return Events((Item(event.raw),), FIRST if self._rng.random() < 0.5 else 0)
+        return EventBatch((Item(event.raw),), FIRST if self._rng.random() < 0.5 else 0)
 
     def _orphan(self, now_ns: int) -> GraphMessage:
-        links = tuple(sorted(Link(self._rng.randbytes(32), self._rng.randrange(100)) for _ in range(3)))
+        links = tuple(sorted(ParentLink(self._rng.randbytes(32), self._rng.randrange(100)) for _ in range(3)))
         events = [self._sign(now_ns, links, self._rng.randbytes(8)) for _ in range(20)]
-        return Events(tuple(Item(event.raw) for event in events))
+        return EventBatch(tuple(Item(event.raw) for event in events))
 
     def _forge(self, now_ns: int) -> GraphMessage:
         """Words in everybody's name, all signed by itself, for a new event or for an old one."""
@@ -132,13 +132,13 @@ class Rogue:
         event = self._sign(now_ns, (), self._rng.randbytes(8))
         self._past.append(event)
         word = self._identity.sign(confirm_label(cluster), event.id)
-        return Events((Item(event.raw, tuple((key, word) for key in self._workload.founders)),))
+        return EventBatch((Item(event.raw, tuple((key, word) for key in self._workload.founders)),))
 
     def _borrow(self, now_ns: int) -> GraphMessage:
         """Another's name over its own signature."""
         event = self._sign(now_ns, (), b"not mine")
         author = self._workload.identity(1).key
-        return Events((Item(event.raw[:1] + author + event.raw[33:]),), AGAIN)
+        return EventBatch((Item(event.raw[:1] + author + event.raw[33:]),), AGAIN)
 
     def _beg(self, now_ns: int) -> GraphMessage:
-        return Fetch("notes", self._rng.randrange(1 << 32), 0, ())
+        return FetchMissing("notes", self._rng.randrange(1 << 32), 0, ())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from nacl import bindings
 
-from chaplain.journal.events import Told
+from chaplain.journal.events import JournalParcel
 from chaplain.journal.messages import client as client_messages
 from chaplain.journal.messages import config, ingest, peer
 from chaplain.journal.messages.client import (
@@ -130,7 +130,7 @@ class SimClient:
         host = world.hosts[self._at[0]]
         for _ in range(self.rng.choice((0, 1, 1, 1, 1, 1, 1, 1, 2))):
             delay_ns = self.rng.randrange(self.rng.choice((MILLISECOND, 20 * MILLISECOND)))
-            world.deliver(delay_ns, host, self._at[1], Told(self._peer(), said))
+            world.deliver(delay_ns, host, self._at[1], JournalParcel(self._peer(), said))
 
     def wish(self, world: World, message: config.ConfigMessage) -> None:
         """Ask for something, if there is a node to ask."""
@@ -357,5 +357,5 @@ class Rogue:
         body, payload = peer.encode(message)
         if self._rng.random() < 0.9:
             host = world.hosts[name]
-            event = Told(self.peer, Parcel(self._node, Layer.JOURNAL, body, payload))
+            event = JournalParcel(self.peer, Parcel(self._node, Layer.JOURNAL, body, payload))
             world.deliver(self._rng.randrange(20 * MILLISECOND), host, host.life, event)

@@ -20,13 +20,13 @@ from chaplain.journal.consensus.events import PeerUp, Received
 from chaplain.journal.messages.cluster import Body, chain_hash, encode_body
 from chaplain.journal.messages.consensus import (
     KNOWN_AGREED,
+    AgreedMark,
     AskVote,
     Canvass,
     Canvassed,
     ElectionProof,
     Handover,
-    Heard,
-    Mark,
+    MarkHeard,
     OrderMessage,
     Propose,
     SignedVotes,
@@ -104,7 +104,7 @@ class Liar:
             case 2:
                 yield from self._supply(host)
             case 3:
-                yield Heard(regime, index + 5, index + rng.choice((0, 1, 1 << 40)))
+                yield MarkHeard(regime, index + 5, index + rng.choice((0, 1, 1 << 40)))
                 yield Canvassed(regime, rng.random() < 0.5, regime)
             case 4:
                 votes = _serializer(host).bench.quorum.voters
@@ -129,7 +129,7 @@ class Liar:
         index, digest = _serializer(host).agreed
         body = self._body(index + 1, regime, digest)
         yield Propose(regime, index + 1, body)
-        yield Mark(regime, index + 1, chain_hash(digest, body))
+        yield AgreedMark(regime, index + 1, chain_hash(digest, body))
 
     def _supply(self, host: Host) -> Iterator[OrderMessage]:
         index, digest = _serializer(host).agreed

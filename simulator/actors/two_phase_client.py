@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from chaplain.journal.execution.two_phase import COMMIT, STAGED, TRANSACTIONS, Commit, Span, encode
+from chaplain.journal.execution.two_phase import COMMIT, STAGED, TRANSACTIONS, Commit, RequestRange, encode
 from chaplain.journal.messages.client import NotWritten
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
@@ -30,7 +30,7 @@ class SimSink(SimClient):
         self.committed: dict[int, int] = {}
         """Versions whose commit was answered, and when the commit was sent."""
         self._todo: list[bytes] = []
-        self._spans: list[Span] = []
+        self._spans: list[RequestRange] = []
         self._commit_ns = 0
         """When the commit of this attempt was sent; 0 before."""
         self._begin()
@@ -56,14 +56,14 @@ class SimSink(SimClient):
         elif not self._commit_ns and (not self.outbox or self.rng.random() < 0.3):
             self._commit_ns = world.now_ns
             if self.rng.random() < 0.1:
-                self._spans.append(Span(self.lane, self._next_id + 9, self._next_id + 9))  # nothing is there
+                self._spans.append(RequestRange(self.lane, self._next_id + 9, self._next_id + 9))  # nothing is there
             value = encode(Commit(_APP, self.version, tuple(self._spans)))
             self.send(world, self._pack(TRANSACTIONS, (value,), COMMIT))
 
     def _stage(self, world: World) -> None:
         count = self.rng.randrange(1, 4)
         values, self._todo = tuple(self._todo[:count]), self._todo[count:]
-        self._spans.append(Span(self.lane, self._next_id, self._next_id + len(values) - 1))
+        self._spans.append(RequestRange(self.lane, self._next_id, self._next_id + len(values) - 1))
         self.send(world, self._pack(self.rng.choice(self._streams), values, STAGED))
 
     def _pack(self, stream: str, values: tuple[bytes, ...], message_type: int) -> IngestEntry:

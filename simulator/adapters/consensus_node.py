@@ -23,6 +23,8 @@ from chaplain.core import (
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.core import SerializerCore
 from chaplain.journal.consensus.events import (
+    AgreedEntry,
+    ConsensusStarted,
     LogRead,
     NeedPayload,
     PeerDown,
@@ -32,14 +34,12 @@ from chaplain.journal.consensus.events import (
     Received,
     Role,
     RoleChanged,
-    Settled,
-    Started,
     Tell,
 )
 from chaplain.journal.messages.cluster import Body, ConfigEntry, Reference
 from chaplain.journal.messages.config import acl_id
 from chaplain.journal.messages.membership import decode_fields, decode_step, is_opening
-from chaplain.journal.model.cluster_config import Placed, founded, open_change, take_step
+from chaplain.journal.model.cluster_config import MemberRoles, founded, open_change, take_step
 from chaplain.journal.model.verdict_chain import NO_VERDICT, check, put_head, verdict_hash
 from chaplain.journal.storage.log import jot_name, records_between, standing_name
 from chaplain.link.auth.identity import Identity
@@ -67,7 +67,7 @@ class Tape:
     """An execution that counts payloads, and changes serializers if it is told to: as little as an execution can be."""
 
     def __init__(self, nodes: Sequence[int], serializers: Sequence[int] = ()) -> None:
-        placed = founded(Placed(node, identity_of(node).key, f"node-{node}", b"") for node in nodes)
+        placed = founded(MemberRoles(node, identity_of(node).key, f"node-{node}", b"") for node in nodes)
         self.assembly = replace(placed, serializers=tuple(serializers) or placed.serializers)
         self.settled = 0
         self.count = 0
@@ -91,7 +91,7 @@ class Tape:
     def look_back(self, records: Sequence[Record], /) -> None:
         """There are no checkpoints here."""
 
-    def settle(self, message: Settled, /) -> None:
+    def settle(self, message: AgreedEntry, /) -> None:
         assert message.body.index == self.settled + 1, "settled out of order"
         self.settled += 1
         self.verdict_hash = verdict_hash(put_head(self.verdict_hash) + b"%d" % self.count)
@@ -153,7 +153,7 @@ class OrderNode(Coat):
         effects: list[Any] = []
         if not self._started:
             self._started = True
-            self._feed(now_ns, Started(), effects)
+            self._feed(now_ns, ConsensusStarted(), effects)
         if self._echo_due:
             self._echo_due = False
             for frame in list(self._echoes):

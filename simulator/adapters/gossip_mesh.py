@@ -18,15 +18,15 @@ from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import (
     GossipEffect,
     GossipInput,
+    GossipParcel,
     HeardFrom,
     JoinThrough,
     KeyConfirmed,
     KeyStep,
     MemberChanged,
-    State,
-    Told,
+    MemberState,
 )
-from chaplain.gossip.member_record import Signer, Verify
+from chaplain.gossip.member_record import GossipSigner, Verify
 from chaplain.gossip.settings import MILLISECOND_NS, SECOND_NS, GossipSettings
 from chaplain.link.auth.identity import Identity, identifier_of, verify
 from chaplain.link.auth.keyring import key_id_of
@@ -57,7 +57,7 @@ def cheap_verify(key: bytes, label: bytes, message: bytes, signature: bytes) -> 
 class Node:
     """One process: a core, the endpoints it wants to meet, and its sessions."""
 
-    def __init__(self, name: int, signer: Signer, core: GossipCore, peer: Peer) -> None:
+    def __init__(self, name: int, signer: GossipSigner, core: GossipCore, peer: Peer) -> None:
         self.name = name
         self.signer = signer
         self.core = core
@@ -105,7 +105,7 @@ class World:
 
     # What tests do to it.
 
-    def add(self, *, through: int | None = None, signer: Signer | None = None) -> Node:
+    def add(self, *, through: int | None = None, signer: GossipSigner | None = None) -> Node:
         """Start a node, joining through another; with a `signer` that ran before it is a restart."""
         if signer is None:
             signer = CheapSigner(self.rng) if self._cheap else Identity.generate(self.rng)
@@ -177,18 +177,20 @@ class World:
     def view(self, name: int) -> tuple[int, ...]:
         """Names of those that this node holds for present."""
         by_identifier = {node.signer.identifier: node.name for node in self.nodes}
-        present = [member.identifier for member in self.nodes[name].core.members() if member.state is not State.LEFT]
+        present = [
+            member.identifier for member in self.nodes[name].core.members() if member.state is not MemberState.LEFT
+        ]
         return tuple(sorted(by_identifier.get(identifier, -1) for identifier in present))
 
     def agree(self, *names: int) -> bool:
         """Do these nodes hold exactly each other for present?"""
         return all(self.view(name) == tuple(sorted(names)) for name in names)
 
-    def state(self, at: int, of: int) -> State | None:
+    def state(self, at: int, of: int) -> MemberState | None:
         member = self.nodes[at].core.member(self.nodes[of].signer.identifier)
         return None if member is None else member.state
 
-    def changes(self, at: int, of: int) -> list[State]:
+    def changes(self, at: int, of: int) -> list[MemberState]:
         """Every state that a node went through, as another saw it."""
         subject = self.nodes[of].signer.identifier
         told = [effect for _, effect in self.nodes[at].effects if isinstance(effect, MemberChanged)]
@@ -216,7 +218,7 @@ class World:
             node.woken_ns = due_ns
             self.after(max(0, due_ns - self.now_ns), self._wake, node, due_ns)
 
-    def _boot(self, name: int, signer: Signer) -> Node:
+    def _boot(self, name: int, signer: GossipSigner) -> Node:
         instance = self.rng.randbytes(16)
         uri = f"tcp://127.0.0.1:{10_000 + name}"
         rng = random.Random(self.rng.random())
@@ -262,7 +264,7 @@ class World:
 
     def _deliver(self, node: Node, sender: Peer, content: bytes) -> None:
         if node.peer.identifier != sender.identifier:
-            self.step(node, Told(sender, parcel.decode(content)))
+            self.step(node, GossipParcel(sender, parcel.decode(content)))
 
     def _wake(self, node: Node, due_ns: int) -> None:
         if self.nodes[node.name] is node and due_ns in (-1, node.woken_ns):

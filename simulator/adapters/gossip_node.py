@@ -27,14 +27,14 @@ from chaplain.core import (
 )
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import (
-    Ask,
+    AskQuery,
     Assembled,
     Fire,
     GossipInput,
+    GossipParcel,
     HeardFrom,
     JoinThrough,
     LeaveCluster,
-    Told,
 )
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.link.auth.identity import Identity, identifier_of
@@ -118,7 +118,7 @@ class Gossiper:
                 self._give(now_ns, Woken())
             case Lie():
                 self._lie(event)
-            case Stopping() | LeaveCluster() | Fire() | Ask() | JoinThrough() | Assembled():
+            case Stopping() | LeaveCluster() | Fire() | AskQuery() | JoinThrough() | Assembled():
                 self._give(now_ns, event)
             case _:
                 raise TypeError(f"nothing is known of {event!r}")
@@ -195,7 +195,7 @@ class Gossiper:
             return
         self._out.append(Spoke(line.peer.identifier))
         if kind == _CONTENT:
-            self._give(now_ns, Told(line.peer, parcel.decode(rest)))
+            self._give(now_ns, GossipParcel(line.peer, parcel.decode(rest)))
 
     def _present(self, now_ns: int, route: bytes, rest: bytes) -> None:
         instance, key, endpoint = rest[:16], rest[16:48], rest[48:].decode()

@@ -15,7 +15,7 @@ from chaplain.core import (
     Persist,
     Send,
 )
-from chaplain.gossip.events import Member, MemberChanged, State, Told
+from chaplain.gossip.events import GossipParcel, MemberChanged, MemberState, MemberView
 from chaplain.graph.core import GraphCore
 from chaplain.graph.events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked, holds
 from chaplain.graph.storage.store import events_at
@@ -68,17 +68,17 @@ class GraphNode(Coat):
 
     def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
         number = self._ways.arrived(event)
-        self._feed(now_ns, Told(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
+        self._feed(now_ns, GossipParcel(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
 
     def _up(self, now_ns: int, peer: int, effects: list[Any]) -> None:
         self._left_ns.pop(peer, None)
         if self._workload.leaving:
-            self._feed(now_ns, self._member(peer, State.ALIVE), effects)
+            self._feed(now_ns, self._member(peer, MemberState.ALIVE), effects)
         self._feed(now_ns, Entered(self._workload.peer(peer), {}), effects)
 
-    def _member(self, number: int, state: State) -> MemberChanged:
+    def _member(self, number: int, state: MemberState) -> MemberChanged:
         peer = self._workload.peer(number)
-        return MemberChanged(Member(peer.identifier, peer.endpoint, peer.key, 1, state), None)
+        return MemberChanged(MemberView(peer.identifier, peer.endpoint, peer.key, 1, state), None)
 
     def _down(self, now_ns: int, peer: int, reason: str, effects: list[Any]) -> None:
         if self._workload.leaving:
@@ -88,7 +88,7 @@ class GraphNode(Coat):
     def _late(self, now_ns: int) -> Iterator[Any]:
         for peer in [peer for peer, when in self._left_ns.items() if when <= now_ns]:
             del self._left_ns[peer]
-            yield self._member(peer, State.LEFT)
+            yield self._member(peer, MemberState.LEFT)
         yield from self._later.take(now_ns)
 
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:

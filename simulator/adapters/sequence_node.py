@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from chaplain.core import Arrived, Send
-from chaplain.gossip.events import Told
+from chaplain.gossip.events import GossipParcel
 from chaplain.link.events import Meet, Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sequence.core import SequenceCore
@@ -62,7 +62,7 @@ class SequenceNode(Coat):
         self._see(now_ns, number, effects)
         if len(event.frame) > LEAD and self._present.get(number) == instance:
             content = parcel.decode(event.frame[LEAD:])
-            self._feed(now_ns, Told(self._peer(number, instance), content), effects)
+            self._feed(now_ns, GossipParcel(self._peer(number, instance), content), effects)
 
     def _see(self, now_ns: int, number: int, effects: list[Any]) -> None:
         instance = self._shown.get(number)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from chaplain.core import Arrived, Send
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import Agreed, Resumed, Role, RoleChanged
-from chaplain.journal.consensus.hard_state import Standing, State, decode_standing
+from chaplain.journal.consensus.hard_state import HardState, VotingState, decode_standing
 from chaplain.journal.messages.cluster import DataEntry, chain_hash, decode_body
-from chaplain.journal.messages.consensus import Acknowledge, AskVote, Propose, Vote, decode
+from chaplain.journal.messages.consensus import AskVote, ProposalAck, Propose, Vote, decode
 from chaplain.journal.storage.log import standing_name
 from chaplain.segment.header import read_headers
 from chaplain.segment.record import Kind, Record
@@ -166,7 +166,7 @@ class OrderChecker(Watcher):
     def _said(self, host: Host, frame: bytes) -> None:
         message = decode(frame[1:])
         match message:
-            case Acknowledge():
+            case ProposalAck():
                 self._acknowledged(host, message)
             case Vote():
                 if message.granted:
@@ -176,7 +176,7 @@ class OrderChecker(Watcher):
             case _:
                 pass
 
-    def _acknowledged(self, host: Host, message: Acknowledge) -> None:
+    def _acknowledged(self, host: Host, message: ProposalAck) -> None:
         if message.regime not in self._masters:
             self.complain(f"{host.name} acknowledges {message.index} in regime {message.regime}, which has no master")
         self._demand_standing(host, "acknowledges", message.regime)
@@ -199,7 +199,7 @@ class OrderChecker(Watcher):
             if former != standing.vote:
                 self.complain(f"{host.name} votes twice in regime {message.regime}")
 
-    def _demand_standing(self, host: Host, what: str, regime: int) -> Standing | None:
+    def _demand_standing(self, host: Host, what: str, regime: int) -> HardState | None:
         self._promised[host.name] = max(regime, self._promised.get(host.name, 0))
         if host.disk.failed:
             self.complain(f"{host.name} {what} after its disk failed")
@@ -210,7 +210,7 @@ class OrderChecker(Watcher):
             standing = _standing(host, self._workload)
         except Malformed:
             self.complain(f"{host.name} {what} without a standing on its disk")
-        if standing.state is not State.SOUND:
+        if standing.state is not VotingState.SOUND:
             self.complain(f"{host.name} {what} while it is {standing.state.name.lower()}")
         if standing.regime < regime:
             self.complain(f"{host.name} {what} in regime {regime}, and has {standing.regime} on its disk")
@@ -293,7 +293,7 @@ def _records(host: Host) -> Iterator[Record]:
             yield from (record for _, record in scan(data, header).records)
 
 
-def _standing(host: Host, workload: Order) -> Standing:
+def _standing(host: Host, workload: Order) -> HardState:
     return decode_standing(host.disk.file(standing_name(workload.settings(host.name))) or b"")
 
 
@@ -301,7 +301,7 @@ def _can_serve(host: Host, workload: Order) -> bool:
     try:
         # One whose only copy of something rotted may have to wait for a node that was not healed.
         whole = host.core is not None and host.core.serializer.whole  # type: ignore[attr-defined]
-        return whole and _standing(host, workload).state is State.SOUND
+        return whole and _standing(host, workload).state is VotingState.SOUND
     except Malformed:
         return False
 

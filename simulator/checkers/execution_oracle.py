@@ -269,7 +269,7 @@ class Oracle:
             self._asked.add(name)
         return kind, lane
 
-    def _grant(self, body: Body, number: int, petition: config.Petition, signer: OracleClient) -> tuple[str, int]:
+    def _grant(self, body: Body, number: int, petition: config.ConfigRequest, signer: OracleClient) -> tuple[str, int]:
         message = petition.message
         match message:
             case LeaseLane():

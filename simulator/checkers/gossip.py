@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from chaplain.core import Send, Stopping
 from chaplain.gossip.events import (
-    Ask,
-    Decided,
-    Event,
+    AskQuery,
     EventId,
     EventSeen,
     Fire,
+    FiredEvent,
     LeaveCluster,
     MemberChanged,
-    State,
+    MemberState,
+    QueryDecided,
 )
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from simulator.adapters.gossip_node import Gossiper, Lie, Spoke
@@ -33,7 +33,7 @@ class EventWatch(Watcher):
     name = "events"
 
     def __init__(self) -> None:
-        self._fired: dict[EventId, Event] = {}
+        self._fired: dict[EventId, FiredEvent] = {}
         self._seen: dict[tuple[str, int, EventId], None] = {}
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
@@ -100,7 +100,7 @@ class ListWatch(Watcher):
         if member.incarnation < self._shown.get(key, 0):
             self.complain(f"{who}: incarnation went back to {member.incarnation}")
         self._shown[key] = member.incarnation
-        if member.state is not State.LEFT:
+        if member.state is not MemberState.LEFT:
             return
         if member.graceful:
             if self._left.get(member.identifier, -1) < member.incarnation:
@@ -122,13 +122,13 @@ class QuestionWatch(Watcher):
         self._open: dict[tuple[str, int, int], None] = {}
 
     def observe(self, time_ns: int, host: Host, event: object, effects: Sequence[object], /) -> None:
-        if isinstance(event, Ask):
+        if isinstance(event, AskQuery):
             self._open[host.name, host.life, event.call] = None
         for effect in effects:
-            if isinstance(effect, Decided):
+            if isinstance(effect, QueryDecided):
                 self._decided(host, effect)
 
-    def _decided(self, host: Host, effect: Decided) -> None:
+    def _decided(self, host: Host, effect: QueryDecided) -> None:
         if self._open.pop((host.name, host.life, effect.call), 0) == 0:
             self.complain(f"{host.name}: call {effect.call} ended twice, or was never asked")
         answer = effect.answer
@@ -171,5 +171,5 @@ class ViewWatch(Watcher):
             held = {member.identifier: member.state for member in _core(host).gossip.members()}
             for other in running:
                 state = held.get(_core(other).peer.identifier)
-                if state not in (State.ALIVE, State.SUSPECT):
+                if state not in (MemberState.ALIVE, MemberState.SUSPECT):
                     self.complain(f"{host.name} holds {other.name} for {state}")

@@ -10,7 +10,7 @@ from chaplain.errors import Malformed
 from chaplain.graph.messages import peer
 from chaplain.graph.messages.client import Appended, Page, decode_answer
 from chaplain.graph.messages.event import Event, decode
-from chaplain.graph.messages.peer import Events, Fetched, Inv, SyncEvent
+from chaplain.graph.messages.peer import EventBatch, Fetched, Inv, SyncEvent
 from chaplain.graph.stream import Stream
 from chaplain.wire import parcel
 from simulator.checkers.base import Watcher
@@ -128,7 +128,7 @@ class GraphChecker(Watcher):
             self.complain(f"{host.name} says what nobody can read: {wrong}")
         own = self._workload.identity(self._workload.number(host.name)).key
         match message:
-            case Events() | Fetched():
+            case EventBatch() | Fetched():
                 for item in message.items:
                     self._given(host, own, item)
             case Inv():

@@ -22,7 +22,7 @@ from simulator.world.machine import Host
 if TYPE_CHECKING:
     from simulator.workloads.indexonly import IndexOnly
 
-_ORDER_BODY, _ = peer.encode(peer.Order(b""))
+_ORDER_BODY, _ = peer.encode(peer.ConsensusFrame(b""))
 
 
 class CopiesChecker(Watcher):

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from chaplain.core import Admit, Arrived, Dial, Flushed, Knocked, Send
 from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE, Claim, open_envelope, open_hello
-from chaplain.link.events import Dropped, Met, Missed, Parted, Said, Say
+from chaplain.link.events import CommandDropped, Met, Missed, Parted, Said, Say
 from chaplain.link.sessions.aead import HEADER
 from simulator.checkers.base import Watcher
 from simulator.world.machine import Host
@@ -193,7 +193,7 @@ class SpeechWatch(Watcher):
             match effect:
                 case Say():
                     self._say(self._way(us, effect.instance), effect.command)
-                case Dropped():
+                case CommandDropped():
                     self._take_back(self._way(us, effect.instance), effect.command)
                 case Met():
                     self._begin(self._way(us, effect.peer.instance), self._way(effect.peer.instance, us))

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from chaplain.core import Frozen, Send
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import Settled
-from chaplain.journal.consensus.hard_state import State
+from chaplain.journal.consensus.events import AgreedEntry
+from chaplain.journal.consensus.hard_state import VotingState
 from chaplain.journal.execution.two_phase import TRANSACTIONS
 from chaplain.journal.ingest.admission import BUSY
 from chaplain.journal.messages import client as client_messages
 from chaplain.journal.messages import ingest, peer
 from chaplain.journal.messages.client import NotWritten, Receipts, Run
 from chaplain.journal.messages.cluster import Reference
-from chaplain.journal.model.results import DataVerdict, Executed
+from chaplain.journal.model.results import AppliedMessage, DataVerdict
 from chaplain.journal.snapshots.checkpoint import checkpoint_name, first_of
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.pack import decode_pack, heads_of
@@ -53,8 +53,8 @@ _PAYLOAD_BODY, _ = peer.encode(peer.Payload(b""))
 class Settling(Frozen, frozen=True):
     """An effect for this checker alone: a node settled an agreed message, and made this of it."""
 
-    message: Settled
-    executed: Executed
+    message: AgreedEntry
+    executed: AppliedMessage
     fingerprint: bytes
 
 
@@ -283,7 +283,7 @@ def has_a_vote(host: Host) -> bool:
 def _has_lost(host: Host) -> bool:
     """Whether it knows that it lost something, and so needs a quorum of others."""
     keeper = host.core.journal.serializer.bench.keeper if host.core is not None else None  # type: ignore[attr-defined]
-    return keeper is not None and keeper.now.state in (State.LOST, State.WIPED)
+    return keeper is not None and keeper.now.state in (VotingState.LOST, VotingState.WIPED)
 
 
 def _records(host: Host) -> list[Record]:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chaplain.sequence.core import SequenceCore
-from chaplain.sequence.events import Began, Delivered, Publish, Published, Unpublished
-from chaplain.sequence.messages.peer import State
-from chaplain.sequence.window.entries import Held
+from chaplain.sequence.events import Delivered, HistoryBegan, Publish, Published, Unpublished
+from chaplain.sequence.messages.peer import SequenceState
+from chaplain.sequence.window.entries import HeldEntry
 from chaplain.sequence.window.log import set_behind
 from chaplain.sequence.work_set import WorkSet
 from simulator.checkers.base import Watcher
@@ -70,7 +70,7 @@ class SequenceChecker(Watcher):
             self._sent_at[event.token] = time_ns
         for effect in effects:
             match effect:
-                case Began():
+                case HistoryBegan():
                     self._heads[host.name] = {stream: number for stream, (number, _) in effect.streams.items()}
                     self._begun[host.name] = dict(self._heads[host.name])
                 case Delivered():
@@ -164,7 +164,7 @@ class SequenceChecker(Watcher):
                 self._demand_copy(host, core, held, members)
             members = set_behind(members, held.entry)
 
-    def _demand_copy(self, host: Host, core: SequenceCore, held: Held, members: WorkSet) -> None:
+    def _demand_copy(self, host: Host, core: SequenceCore, held: HeldEntry, members: WorkSet) -> None:
         """It is in more than half of the memories that count; one that died since had it, maybe."""
         cores = self._cores()
         without = 0
@@ -219,7 +219,7 @@ class SequenceChecker(Watcher):
         bench = host.core.sequence.bench  # type: ignore[attr-defined]
         sizes = self._sizes.get(bench.history, {})
         whole = sum(sizes.values()) + _ENTRY_BYTES_MAX * bench.log.head.index
-        if bench.state is not State.WRK or 2 * whole > bench.settings.window_bytes:
+        if bench.state is not SequenceState.WRK or 2 * whole > bench.settings.window_bytes:
             return ""  # of a history that outgrew the window it is not known here what has left it
         lost = [f"{stream} 1 to {number}" for stream, number in self._begun[host.name].items() if number]
         return f"does not remember {', '.join(lost)}" if lost else ""
@@ -258,7 +258,7 @@ class SequenceChecker(Watcher):
         if host.core is None:
             return "is down"
         bench = host.core.sequence.bench  # type: ignore[attr-defined]
-        if bench.state is not State.WRK or bench.history != history:
+        if bench.state is not SequenceState.WRK or bench.history != history:
             return f"is in {bench.state.name}: {bench.reason}"
         for token, (name, life, _) in self._sent.items():
             late = self._sent_at[token] < since_ns

@@ -51,14 +51,14 @@ BUGS = [
     _bug(
         "elected by the old set alone",
         "consensus.election",
-        "        self._votes = Tally(quorum)",
-        "        self._votes = Tally(Quorum(quorum.sets[:1]))",
+        "        self._votes = AckTally(quorum)",
+        "        self._votes = AckTally(Quorum(quorum.sets[:1]))",
     ),
     _bug(
         "elected by the new set alone",
         "consensus.election",
-        "        self._votes = Tally(quorum)",
-        "        self._votes = Tally(Quorum(quorum.sets[-1:]))",
+        "        self._votes = AckTally(quorum)",
+        "        self._votes = AckTally(Quorum(quorum.sets[-1:]))",
     ),
     _bug(
         "agreed by the new set alone",

@@ -56,15 +56,15 @@ BUGS = [
     _tests(
         "go on with those who lost records as after a power cut",
         "journal.consensus.catch_up",
-        "torn = {State.SOUND, State.DOUBTFUL}.issuperset(states)",
-        "torn = {State.SOUND, State.DOUBTFUL, State.LOST}.issuperset(states)",
+        "torn = {VotingState.SOUND, VotingState.DOUBTFUL}.issuperset(states)",
+        "torn = {VotingState.SOUND, VotingState.DOUBTFUL, VotingState.LOST}.issuperset(states)",
         _LOSS,
     ),
     _tests(
         "keep the old regime when standing is regained",
         "journal.consensus.hard_state",
-        "self._change(*proofs, state=State.SOUND, regime=regime, vote=NOBODY,",
-        "self._change(*proofs, state=State.SOUND, regime=self.now.regime, vote=NOBODY,",
+        "self._change(*proofs, state=VotingState.SOUND, regime=regime, vote=NOBODY,",
+        "self._change(*proofs, state=VotingState.SOUND, regime=self.now.regime, vote=NOBODY,",
         "tests/journal/test_order_recovery.py",
     ),
     _tests(

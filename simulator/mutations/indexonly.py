@@ -51,8 +51,8 @@ BUGS = [
     _bug(
         "write it down before there are copies",
         "consensus.master",
-        "        self._spreading = Spreading(now_ns, message",
-        "        self._put_forward(message)\n        self._spreading = Spreading(now_ns, message",
+        "        self._spreading = PreReplication(now_ns, message",
+        "        self._put_forward(message)\n        self._spreading = PreReplication(now_ns, message",
     ),
     _bug(
         "an index-only serializer keeps payloads",

@@ -30,8 +30,10 @@ BUGS = [
         "        self._owed_hash.remove((self.paid, self.owed.popleft()))",
         "        self.owed.popleft()",
     ),
-    _bug("execute a gap", "execution.dedup", "return Ruling(Standing.GAP)", "return Ruling(Standing.NEXT)"),
-    _bug("write what is old again", "execution.dedup", "return Ruling(Standing.OLD)", "return Ruling(Standing.NEXT)"),
+    _bug("execute a gap", "execution.dedup", "return Ruling(PackStatus.GAP)", "return Ruling(PackStatus.NEXT)"),
+    _bug(
+        "write what is old again", "execution.dedup", "return Ruling(PackStatus.OLD)", "return Ruling(PackStatus.NEXT)"
+    ),
     _bug(
         "take any request for the one that was seen",
         "execution.dedup",
@@ -52,8 +54,8 @@ BUGS = [
     _bug(
         "a duplicate takes an offset",
         "execution.state_machine",
-        "            case Standing.SEEN:\n",
-        "            case Standing.SEEN:\n                draft.write(stream, heading.messages, heading.digest)\n",
+        "            case PackStatus.SEEN:\n",
+        "            case PackStatus.SEEN:\n                draft.write(stream, heading.messages, heading.digest)\n",
     ),
     _bug("believe every signature", "execution.state_machine", "        return valid\n", "        return True\n"),
     _bug(
@@ -71,8 +73,8 @@ BUGS = [
     _bug(
         "forgive the compromised",
         "execution.state_machine",
-        "msgspec.structs.replace(client, status=Status.COMPROMISED)",
-        "msgspec.structs.replace(client, status=Status.ACTIVE)",
+        "msgspec.structs.replace(client, status=LaneStatus.COMPROMISED)",
+        "msgspec.structs.replace(client, status=LaneStatus.ACTIVE)",
     ),
     _bug(
         "settle what was looked at last",
@@ -97,7 +99,7 @@ BUGS = [
     _bug(
         "take an unsigned petition",
         "execution.config",
-        "if not config_message.signature_holds(petition, self._cluster, signer.key):",
+        "if not config.signature_holds(petition, self._cluster, signer.key):",
         "if not petition.signature:",
     ),
     _bug(

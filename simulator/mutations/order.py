@@ -46,7 +46,7 @@ BUGS = [
     _bug(
         "count one's own copy before it is on disk",
         "consensus.master",
-        "        bench.quill.write((), Held(self._regime, message.index, message.hash), bench.written())",
+        "        bench.quill.write((), ProposalHeld(self._regime, message.index, message.hash), bench.written())",
         "        self._flight.tally.add(bench.settings.node, bench.keeper.now.life, {})",
     ),
     _bug(
@@ -72,7 +72,7 @@ BUGS = [
     _bug(
         "cut a record in doubt",
         "storage.recovery",
-        "    if cut is None or cut.verdict is Verdict.TORN:",
+        "    if cut is None or cut.verdict is ScanVerdict.TORN:",
         "    if cut is not None or cut is None:",
         600,
     ),
@@ -126,8 +126,8 @@ BUGS = [
     _bug(
         "a wiped disk votes at once",
         "consensus.hard_state",
-        "    wiped = Standing(disk, State.WIPED)",
-        "    wiped = Standing(disk, State.SOUND)",
+        "    wiped = HardState(disk, VotingState.WIPED)",
+        "    wiped = HardState(disk, VotingState.SOUND)",
     ),
     _bug(
         "regain standing from a minority",
@@ -146,7 +146,7 @@ BUGS = [
     _bug(
         "mark before agreement",
         "consensus.master",
-        "        return Mark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)",
+        "        return AgreedMark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)",
         "        return (\n"
         "            Mark(self._regime, tail.index, tail.hash)\n"
         "            if (tail := self._bench.log.tail)\n"

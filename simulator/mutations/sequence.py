@@ -136,7 +136,7 @@ BUGS = [
         "a joiner counts before it holds the window",
         "context",
         "        base, members = log.base, foot.members\n",
-        "        base, members, foot = log.base_at(log.decided), log.members, Foot((), self.streams)\n",
+        "        base, members, foot = log.base_at(log.decided), log.members, WindowBase((), self.streams)\n",
     ),
     _bug(
         "tell the numbers of another place than the foot",

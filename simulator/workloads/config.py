@@ -18,7 +18,7 @@ from chaplain.core import Persist
 from chaplain.journal.consensus.events import ConfigOffered, IngestDrained
 from chaplain.journal.messages.cluster import Body
 from chaplain.journal.messages.membership import OPENING, AddNode, EntryType, NewSet, RemoveNode, Stage, encode_fields
-from chaplain.journal.storage.last_known_members import Roster, RosterKeeper
+from chaplain.journal.storage.last_known_members import LastKnownMembers, LastKnownMembersStore
 from simulator.adapters.consensus_node import OrderNode
 from simulator.checkers.reconfiguration import ConfigChecker
 from simulator.faults.disk_faults import BAD_DISKS, SYNCS_FAIL
@@ -69,7 +69,7 @@ class _Enrolled(OrderNode):
     def __init__(self, workload: Config, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> None:
         super().__init__(workload, name, rng, disk, now_ns)
         self._rosters = workload.rosters[name]
-        self._keeper = RosterKeeper(self._rosters[-1] if self._rosters else None, self.execution.assembly)
+        self._keeper = LastKnownMembersStore(self._rosters[-1] if self._rosters else None, self.execution.assembly)
         self.serializer.bench.roster = self._keeper.latest
 
     def _feed(self, now_ns: int, event: Any, effects: list[Any]) -> None:
@@ -96,7 +96,7 @@ class Config(Order):
         self._sets = self._checker = ConfigChecker(self)
         self._spite = rng.choice(_SPITES)
         self._pace_ns = rng.choice((SECOND, 2 * SECOND, 4 * SECOND))
-        self.rosters: defaultdict[str, list[Roster]] = defaultdict(list)
+        self.rosters: defaultdict[str, list[LastKnownMembers]] = defaultdict(list)
 
     def make_node(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> OrderNode:
         return _Enrolled(self, name, rng, disk, now_ns)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import ClassVar
 
-from chaplain.journal.snapshots.retention import Rules
+from chaplain.journal.snapshots.retention import RetentionRules
 from simulator.checkers.requests import has_a_vote
 from simulator.checkers.retention import first_of
 from simulator.workloads.requests import Requests
@@ -31,7 +31,7 @@ class Disks(Retention):
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
-        self.rules = Rules()
+        self.rules = RetentionRules()
         self.heals_all = self.asks = True
         self._left = rng.randrange(1, _REPLACED_MAX)
 

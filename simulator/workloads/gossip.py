@@ -14,10 +14,10 @@ from random import Random
 
 from chaplain.gossip import codec, payloads
 from chaplain.gossip import member_record as cards
-from chaplain.gossip.codec import Accuse, Action, Body, Cards, Type
-from chaplain.gossip.events import ALL, Ask, Assembled, EventId, Fire, JoinThrough, LeaveCluster
+from chaplain.gossip.codec import Accuse, Action, Body, Cards, MessageType
+from chaplain.gossip.events import ALL, AskQuery, Assembled, EventId, Fire, JoinThrough, LeaveCluster
 from chaplain.gossip.member_record import INCARNATION_MAX
-from chaplain.gossip.payloads import Health, User
+from chaplain.gossip.payloads import Health, UserEvent
 from chaplain.gossip.settings import MILLISECOND_NS, SECOND_NS, GossipSettings
 from chaplain.link.auth.identity import Identity
 from simulator.adapters.gossip_node import Gossiper, Lie
@@ -81,7 +81,7 @@ class Gossip(Workload):
         else:
             self._calls += 1
             question = self.rng.choice(("version", "members", "uptime", "unheard of"))
-            world.tell(host, Ask(self._calls, question, self.rng.randrange(SECOND_NS, 4 * SECOND_NS)))
+            world.tell(host, AskQuery(self._calls, question, self.rng.randrange(SECOND_NS, 4 * SECOND_NS)))
 
     def _lie(self, world: World) -> None:
         """Everything a liar could say of one victim, in its own name or the victim's."""
@@ -89,23 +89,23 @@ class Gossip(Workload):
         victim = self._keys[self.rng.choice(self.names[:-1])]
         held = self._incarnation(world, victim)
         theirs = EventId(victim.identifier, held + self.rng.randrange(2), 1000 + self._lies)
-        user = payloads.put_user(User("news", b"lie"))
-        forged = codec.sign_message(liar, theirs, Type.USER, user, action=Action.NONE, target=ALL)
+        user = payloads.put_user(UserEvent("news", b"lie"))
+        forged = codec.sign_message(liar, theirs, MessageType.USER, user, action=Action.NONE, target=ALL)
         card = cards.make(liar, self.endpoint(self._liar), INCARNATION_MAX - 1)
-        grown = cards.Card(
+        grown = cards.MemberRecord(
             victim.identifier, victim.key, held + 5, card.version, self.endpoint(self._liar), card.signature
         )
         bodies: list[Body] = [
             codec.sign_leave(liar, self._next(liar), victim.identifier, held),
             codec.sign_leave(liar, theirs, victim.identifier, held),
-            codec.Leave(0, theirs, victim.key, victim.identifier, held, bytes(64)),
-            Cards((grown,), (codec.Leave(0, theirs, victim.key, victim.identifier, held, bytes(64)),)),
-            codec.Message(
-                0, theirs, victim.key, ALL, Type.USER, 0, user,
+            codec.LeaveMessage(0, theirs, victim.key, victim.identifier, held, bytes(64)),
+            Cards((grown,), (codec.LeaveMessage(0, theirs, victim.key, victim.identifier, held, bytes(64)),)),
+            codec.GossipMessage(
+                0, theirs, victim.key, ALL, MessageType.USER, 0, user,
                 forged.signed.replace(liar.key, victim.key), forged.signature,
             ),
             codec.sign_message(
-                liar, self._next(liar), Type.HEALTH, payloads.put_health(Health(victim.identifier, held)),
+                liar, self._next(liar), MessageType.HEALTH, payloads.put_health(Health(victim.identifier, held)),
                 action=Action.STATUS, target=ALL,
             ),
             Accuse(held),

@@ -19,9 +19,9 @@ from chaplain.core import (
 )
 from chaplain.journal.consensus import follower, repair, unconfirmed
 from chaplain.journal.consensus.events import PayloadArrived
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.messages.cluster import Reference, genesis
-from chaplain.journal.messages.consensus import Acknowledge, AskVote, Propose, Vote, decode
+from chaplain.journal.messages.consensus import AskVote, ProposalAck, Propose, Vote, decode
 from chaplain.journal.storage import records
 from simulator.actors.lying_member import Liar
 from simulator.adapters.consensus_node import OrderNode, identity_of
@@ -53,7 +53,7 @@ def _says(kind: type) -> Any:
     return matches
 
 
-AFTER_ACKNOWLEDGEMENT = CrashPoint("after an acknowledgement", _says(Acknowledge))
+AFTER_ACKNOWLEDGEMENT = CrashPoint("after an acknowledgement", _says(ProposalAck))
 
 
 class Order(Workload):
@@ -132,8 +132,8 @@ class Order(Workload):
     def endpoint_of(self, number: int) -> str:
         return self.endpoint(self.names[number - 1])
 
-    def settings(self, name: str) -> OrderSettings:
-        return OrderSettings(
+    def settings(self, name: str) -> ConsensusSettings:
+        return ConsensusSettings(
             node=self.number(name),
             genesis=genesis("simulated"),
             disk=self._disks[name],

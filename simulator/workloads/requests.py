@@ -22,10 +22,10 @@ from chaplain.gossip.events import Assembled
 from chaplain.journal import core
 from chaplain.journal.clients import sessions
 from chaplain.journal.consensus import follower, repair, unconfirmed
-from chaplain.journal.consensus.events import LogRead, ReadLog, Settled, Started
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.events import AgreedEntry, ConsensusStarted, LogRead, ReadLog
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.core import JournalCore
-from chaplain.journal.events import Admitted, Told, Verified, Verify
+from chaplain.journal.events import Admitted, JournalParcel, Verified, Verify
 from chaplain.journal.execution import state_machine as execution
 from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.state_machine import JournalExecution
@@ -38,9 +38,9 @@ from chaplain.journal.messages.config import acl_id
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import holds
-from chaplain.journal.model.bootstrap import ALL_STREAMS, Founding, FoundingClient, Member, Policy
+from chaplain.journal.model.bootstrap import ALL_STREAMS, Founding, FoundingClient, FoundingMember, Policy
 from chaplain.journal.model.epochs import EpochBounds
-from chaplain.journal.model.results import Executed
+from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage import records
@@ -115,14 +115,14 @@ class JournalNode(Coat):
         """Show the checker what execution makes of each message."""
         execution = self.journal.execution
         settle, watch = execution.settle, execution._watch
-        executed: list[Executed] = []
+        executed: list[AppliedMessage] = []
 
-        def watched(one: Executed) -> None:
+        def watched(one: AppliedMessage) -> None:
             executed.append(one)
             assert watch is not None
             watch(one)
 
-        def settled(message: Settled, /) -> None:
+        def settled(message: AgreedEntry, /) -> None:
             settle(message)
             self._told.append(Settling(message, executed.pop(), execution.fingerprint()))
             if self._shadows:
@@ -131,7 +131,7 @@ class JournalNode(Coat):
         execution._watch = watched
         execution.settle = settled  # type: ignore[method-assign]
 
-    def _shadowed(self, message: Settled) -> None:
+    def _shadowed(self, message: AgreedEntry) -> None:
         """An execution that began with a snapshot must go on like the one it was taken of."""
         execution = self.journal.execution
         if self._shadow is not None:
@@ -144,7 +144,7 @@ class JournalNode(Coat):
         effects: list[Any] = []
         if not self._started:
             self._started = True
-            self._feed(now_ns, Started(), effects)
+            self._feed(now_ns, ConsensusStarted(), effects)
         effects += super().step(now_ns, event)
         told, self._told = self._told, []
         return [*told, *effects]
@@ -157,7 +157,7 @@ class JournalNode(Coat):
 
     def _arrived(self, now_ns: int, event: Arrived, effects: list[Any]) -> None:
         number = self._ways.arrived(event)
-        self._feed(now_ns, Told(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
+        self._feed(now_ns, JournalParcel(self._workload.peer(number), parcel.decode(event.frame[1:])), effects)
 
     def _down(self, now_ns: int, peer: int, reason: str, effects: list[Any]) -> None:
         self._feed(now_ns, Exited(self._workload.peer(peer), reason), effects)
@@ -251,7 +251,7 @@ class Requests(Workload):
         self.founding = Founding(
             CLUSTER,
             tuple(
-                Member(number, key.key, self.endpoint_of(number), self._disk(number))
+                FoundingMember(number, key.key, self.endpoint_of(number), self._disk(number))
                 for number, key in self._keys.items()
             ),
             tuple(
@@ -333,7 +333,7 @@ class Requests(Workload):
 
     def settings(self, name: str) -> JournalSettings:
         number = self.number(name)
-        order = OrderSettings(
+        order = ConsensusSettings(
             node=number,
             genesis=genesis(CLUSTER),
             disk=self._disk_now(name),

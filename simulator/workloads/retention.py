@@ -18,7 +18,7 @@ import msgspec
 from chaplain.journal.messages.config import MakeCheckpoint
 from chaplain.journal.model.bootstrap import Policy
 from chaplain.journal.settings import JournalSettings
-from chaplain.journal.snapshots.retention import Rules
+from chaplain.journal.snapshots.retention import RetentionRules
 from simulator.actors.two_phase_client import SimSink
 from simulator.checkers.retention import RetentionChecker
 from simulator.faults.plan import Fault
@@ -43,7 +43,9 @@ class Retention(Requests):
         self._lonely = False
         """Everybody else ends when the next checkpoint is about to be written."""
         super().__init__(rng)
-        self.rules = Rules(keep_bytes=rng.choice((0, 1, 1, 3 * _SEGMENT_BYTES)), keep_ns=rng.choice((0, 5 * SECOND)))
+        self.rules = RetentionRules(
+            keep_bytes=rng.choice((0, 1, 1, 3 * _SEGMENT_BYTES)), keep_ns=rng.choice((0, 5 * SECOND))
+        )
         self.heals_all = rng.random() < 0.5
         self.asks = rng.random() < 0.7
         if rng.random() < 0.5:  # an attempt that nobody ends keeps all that follows it for an hour

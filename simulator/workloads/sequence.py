@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from chaplain.core import Send
 from chaplain.errors import Malformed
 from chaplain.sequence.events import Publish
-from chaplain.sequence.messages.peer import State, Type
+from chaplain.sequence.messages.peer import SequenceMessageType, SequenceState
 from chaplain.sequence.settings import SequenceSettings
 from chaplain.wire import parcel
 from simulator.adapters.sequence_node import LEAD, SequenceNode
@@ -32,7 +32,7 @@ _DOWN_NS = 500 * MILLISECOND
 _LOOK_NS = 100 * MILLISECOND
 
 
-def says(*kinds: Type) -> Any:
+def says(*kinds: SequenceMessageType) -> Any:
     def matches(effect: object) -> bool:
         if not isinstance(effect, Send) or len(effect.frame) <= LEAD:
             return False
@@ -47,11 +47,11 @@ def says(*kinds: Type) -> Any:
 class Sequence(Workload):
     kinds: ClassVar[SequenceOf[str]] = (*NETWORK, *PROCESS, *CLOCK, _ROLLING)
     points: ClassVar[SequenceOf[CrashPoint]] = (
-        CrashPoint("after entries", says(Type.EVENTS)),
-        CrashPoint("after asking for the lock", says(Type.LOCK)),
-        CrashPoint("after granting the lock", says(Type.GRANT)),
-        CrashPoint("after an acknowledgement", says(Type.BEAT)),
-        CrashPoint("after telling the number", says(Type.SEQ)),
+        CrashPoint("after entries", says(SequenceMessageType.EVENTS)),
+        CrashPoint("after asking for the lock", says(SequenceMessageType.LOCK)),
+        CrashPoint("after granting the lock", says(SequenceMessageType.GRANT)),
+        CrashPoint("after an acknowledgement", says(SequenceMessageType.BEAT)),
+        CrashPoint("after telling the number", says(SequenceMessageType.SEQ)),
     )
 
     def __init__(self, rng: Random) -> None:
@@ -120,7 +120,7 @@ class Sequence(Workload):
     def _roll_on(self, world: World, names: SequenceOf[str]) -> None:
         """The next one goes when this one works again, as somebody would do it who looks at the states."""
         host = world.hosts[names[0]]
-        if host.core is not None and host.core.sequence.bench.state is State.WRK:  # type: ignore[attr-defined]
+        if host.core is not None and host.core.sequence.bench.state is SequenceState.WRK:  # type: ignore[attr-defined]
             self._roll(world, names[1:])
         elif world.now_ns < self.plan.heal_ns:
             world.after(_LOOK_NS, self._roll_on, world, names)

@@ -14,9 +14,9 @@ from random import Random
 from typing import Any, ClassVar
 
 from chaplain.core import Report, Send
-from chaplain.sequence.context import Bench
-from chaplain.sequence.messages.entry import EntryKind, Member, decode_change, decode_entries
-from chaplain.sequence.messages.peer import Events, State, Type, decode
+from chaplain.sequence.context import SequenceContext
+from chaplain.sequence.messages.entry import EntryKind, SeatedMember, decode_change, decode_entries
+from chaplain.sequence.messages.peer import EntryBatch, SequenceMessageType, SequenceState, decode
 from chaplain.wire import parcel
 from simulator.adapters.sequence_node import LEAD
 from simulator.checkers.base import Watcher
@@ -27,7 +27,7 @@ from simulator.world.world import World
 
 _UNHEARD = "growth unheard"
 _FORGOTTEN = "growth forgotten"
-_has_entries = says(Type.EVENTS)
+_has_entries = says(SequenceMessageType.EVENTS)
 
 
 class _Lookout(Watcher):
@@ -35,10 +35,10 @@ class _Lookout(Watcher):
 
     name = "lookout"
 
-    def __init__(self, joining: Callable[[Host, Member], None], decided: Callable[[], None]) -> None:
+    def __init__(self, joining: Callable[[Host, SeatedMember], None], decided: Callable[[], None]) -> None:
         self._joining = joining
         self._decided = decided
-        self._seen: set[Member] = set()
+        self._seen: set[SeatedMember] = set()
         self._known: set[str | int] = set()
 
     def observe(self, time_ns: int, host: Host, event: object, effects: SequenceOf[object], /) -> None:
@@ -57,10 +57,10 @@ class _Lookout(Watcher):
         return True
 
 
-def _joiners(effect: Send) -> list[Member]:
+def _joiners(effect: Send) -> list[SeatedMember]:
     said = parcel.decode(effect.frame[LEAD:])
     message = decode(said.body, said.payload)
-    assert isinstance(message, Events)
+    assert isinstance(message, EntryBatch)
     changes = [decode_change(e.body) for e in decode_entries(message.entries) if e.kind is EntryKind.CHANGE]
     return [change.member for change in changes if change.joins]
 
@@ -89,7 +89,7 @@ class WorkSets(Sequence):
         """One is restarted when all work: so the work set shrinks, and is about to grow."""
         if world.now_ns >= self.plan.heal_ns:
             return
-        if all(_bench(host).state is State.WRK for host in world.hosts.values() if host.core is not None):
+        if all(_bench(host).state is SequenceState.WRK for host in world.hosts.values() if host.core is not None):
             self._start_again(world, self.rng.choice(self.names))
         world.after(self.rng.randrange(500 * MILLISECOND), self._disturb, world)
 
@@ -100,7 +100,7 @@ class WorkSets(Sequence):
 
     # Half of them do not hear that it grows.
 
-    def _joins(self, host: Host, joiner: Member) -> None:
+    def _joins(self, host: Host, joiner: SeatedMember) -> None:
         world = self._world
         if world is None or world.now_ns >= self.plan.heal_ns or self._blocks:
             return
@@ -145,8 +145,8 @@ class WorkSets(Sequence):
         world.after(self.rng.randrange(4 * SECOND), self._unblock, world, self._blocks)
 
 
-def _bench(host: Host) -> Bench:
-    bench: Bench = host.core.sequence.bench  # type: ignore[union-attr]
+def _bench(host: Host) -> SequenceContext:
+    bench: SequenceContext = host.core.sequence.bench  # type: ignore[union-attr]
     return bench
 
 

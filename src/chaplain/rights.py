@@ -34,7 +34,7 @@ class Right(StrEnum):
     READ = "read"
 
 
-class Want(Frozen, frozen=True):
+class RequiredRight(Frozen, frozen=True):
     """The right that a request takes."""
 
     right: Right
@@ -51,7 +51,7 @@ class Holder(Protocol):
     def reads(self) -> tuple[str, ...]: ...
 
 
-def may(holder: Holder, want: Want) -> bool:
+def may(holder: Holder, want: RequiredRight) -> bool:
     return covers(holder.writes if want.right is Right.WRITE else holder.reads, want.stream)
 
 
@@ -63,7 +63,7 @@ def may_read(holder: Holder, stream: str) -> bool:
     return covers(holder.reads, stream)
 
 
-def refusal(want: Want) -> str:
+def refusal(want: RequiredRight) -> str:
     """For people: the stream, the right, and who can give it."""
     return f"this client may not {want.right} stream {want.stream[:80]!r}: ask an admin for the right"
 

@@ -18,7 +18,7 @@ from chaplain.client.connect.identity_file import read_passport
 from chaplain.config import NODE_FILE, endpoints_of, load_cluster, load_node
 from chaplain.errors import ConfigError
 from chaplain.link.settings import GCM, HMAC
-from chaplain.runtime.cluster.create import PORTS_VARIABLE, Split, found_cluster, free_ports, make_cluster
+from chaplain.runtime.cluster.create import PORTS_VARIABLE, NodeSplit, found_cluster, free_ports, make_cluster
 from chaplain.runtime.cluster.join import list_node, make_folder
 from chaplain.runtime.layers.executor import make_executor
 from chaplain.runtime.layers.journal import index_only_of, make_founding
@@ -89,7 +89,7 @@ def test_ports_are_looked_for_where_one_is_told_to(monkeypatch: pytest.MonkeyPat
 def test_index_only_serializers_are_in_every_nodes_file_and_newcomers_too(tmp_path: Path) -> None:
     ours = tmp_path / "ours"
     endpoints = [f"tcp://127.0.0.1:{7400 + number}" for number in range(5)]
-    found_cluster(ours, endpoints, "sqlite", "", Split(index_only=3))
+    found_cluster(ours, endpoints, "sqlite", "", NodeSplit(index_only=3))
     listed = load_cluster(ours).nodes
     assert [node.index_only for node in listed] == [True, True, True, False, False]
     assert endpoints_of(listed) == tuple(endpoints[3:])
@@ -145,13 +145,13 @@ def test_a_seal_that_is_none_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("split", "wrong"),
     [
-        (Split(copies=2), "index-only serializers alone"),
-        (Split(3, 3), "2 of 5 nodes hold data"),
-        (Split(5), "0 of 5 nodes hold data"),
-        (Split(6), "hold data"),
+        (NodeSplit(copies=2), "index-only serializers alone"),
+        (NodeSplit(3, 3), "2 of 5 nodes hold data"),
+        (NodeSplit(5), "0 of 5 nodes hold data"),
+        (NodeSplit(6), "hold data"),
     ],
 )
-def test_copies_must_be_possible(tmp_path: Path, split: Split, wrong: str) -> None:
+def test_copies_must_be_possible(tmp_path: Path, split: NodeSplit, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
         make_cluster(tmp_path / "ours", 5, "none", None, split)
     assert not (tmp_path / "ours").exists()
@@ -160,18 +160,24 @@ def test_copies_must_be_possible(tmp_path: Path, split: Split, wrong: str) -> No
 @pytest.mark.parametrize(
     ("nodes", "split", "wrong"),
     [
-        (16, Split(), "at most 15 nodes serialize, not 16: found fewer and let others in with `chaplain member add`"),
-        (20, Split(16), "at most 15 nodes serialize, not 16"),
-        (255, Split(3), "1 to 254 nodes, not 255"),
+        (
+            16,
+            NodeSplit(),
+            "at most 15 nodes serialize, not 16: found fewer and let others in with `chaplain member add`",
+        ),
+        (20, NodeSplit(16), "at most 15 nodes serialize, not 16"),
+        (255, NodeSplit(3), "1 to 254 nodes, not 255"),
     ],
 )
-def test_no_more_are_founded_than_a_later_set_could_name(tmp_path: Path, nodes: int, split: Split, wrong: str) -> None:
+def test_no_more_are_founded_than_a_later_set_could_name(
+    tmp_path: Path, nodes: int, split: NodeSplit, wrong: str
+) -> None:
     with pytest.raises(ConfigError, match=wrong):
         make_cluster(tmp_path / "ours", nodes, "none", None, split)
     with pytest.raises(ConfigError, match=wrong):
         found_cluster(tmp_path / "ours", [f"tcp://10.0.0.1:{7000 + node}" for node in range(nodes)], "none", "", split)
     assert not (tmp_path / "ours").exists()
-    found_cluster(tmp_path / "ours", [f"tcp://10.0.0.1:{7000 + node}" for node in range(20)], "none", "", Split(15))
+    found_cluster(tmp_path / "ours", [f"tcp://10.0.0.1:{7000 + node}" for node in range(20)], "none", "", NodeSplit(15))
 
 
 def test_a_file_that_names_serializers_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -18,11 +18,18 @@ from chaplain.cli.wire_format.json_form import from_json, to_json
 from chaplain.cli.wire_format.layers import CARRIED, WHOLE
 from chaplain.client_service.messages import Done
 from chaplain.errors import Malformed
-from chaplain.executor.statement import Answer, Outcome, Run, Statement, encode_run, encode_statement
+from chaplain.executor.statement import (
+    OutcomeRun,
+    RequestOutcome,
+    Statement,
+    StatementResult,
+    encode_run,
+    encode_statement,
+)
 from chaplain.gossip import codec as gossip
 from chaplain.gossip.codec import EventId
 from chaplain.graph.messages import peer as graph
-from chaplain.graph.messages.event import Draft, Link, sign
+from chaplain.graph.messages.event import EventDraft, ParentLink, sign
 from chaplain.journal.messages import cluster, consensus, ingest, peer
 from chaplain.journal.messages.client import Open
 from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Reference
@@ -33,13 +40,13 @@ from chaplain.journal.messages.membership import EntryType
 from chaplain.link.auth.identity import Identity
 from chaplain.mesh import control_messages
 from chaplain.sequence.messages import peer as sequence
-from chaplain.sequence.messages.entry import Ballot, Member
-from chaplain.sequence.messages.peer import Bearing, State
+from chaplain.sequence.messages.entry import Ballot, SeatedMember
+from chaplain.sequence.messages.peer import Bearing, SequenceState
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
 HASH, WHO = bytes(range(32)), Identity(b"s" * 32)
-BEARING = Bearing(State.WRK, 7, 3, promised=Ballot(2, 3))
+BEARING = Bearing(SequenceState.WRK, 7, 3, promised=Ballot(2, 3))
 BODY = Body(
     regime=2,
     index=9,
@@ -54,13 +61,13 @@ BODY = Body(
     ),
 )
 CARRIED_MESSAGES = [
-    (Layer.MESH, control_messages.Roll(("chat", "ops"), 2)),
+    (Layer.MESH, control_messages.PoolList(("chat", "ops"), 2)),
     (Layer.GOSSIP, gossip.Have((EventId(1, 2, 3),))),
-    (Layer.GOSSIP, gossip.Compare(16, 3, True, (gossip.Entry(1, 2, gossip.Standing.LOST),))),
+    (Layer.GOSSIP, gossip.Compare(16, 3, True, (gossip.ListEntry(1, 2, gossip.EntryStanding.LOST),))),
     (Layer.GRAPH, graph.Inv("notes", (graph.Confirmation(HASH, HASH, bytes(64)),))),
-    (Layer.GRAPH, graph.Events((graph.Item(b"raw", ((HASH, bytes(64)),)),), graph.FIRST)),
+    (Layer.GRAPH, graph.EventBatch((graph.Item(b"raw", ((HASH, bytes(64)),)),), graph.FIRST)),
     (Layer.SEQUENCE, sequence.DscReq(BEARING, {4: "127.0.0.1:5"})),
-    (Layer.SEQUENCE, sequence.Seq(BEARING, 5, HASH, Ballot(1, 2), 6, (Member(4, 9),), {"ids": (3, HASH)})),
+    (Layer.SEQUENCE, sequence.Seq(BEARING, 5, HASH, Ballot(1, 2), 6, (SeatedMember(4, 9),), {"ids": (3, HASH)})),
     (Layer.JOURNAL, peer.Ack((Reference(1, 2, 3),))),
     (Layer.JOURNAL, peer.Payload(b"octets")),
     (Layer.JOURNAL, Open(5)),
@@ -72,8 +79,10 @@ WHOLE_MESSAGES = {
     "ingest": ingest.encode(Reference(1, 2, 3), [IngestEntry("orders", b"pack"), IngestEntry("x", b"")]),
     "config": cluster.encode_entry(BODY.entries[1]),
     "statement": encode_statement(Statement("insert into t values (?, ?)", (b"\x00\xff", "00ff"))),
-    "run": encode_run(Run(3, 5, 9, 1, (Outcome(7, (Answer(1, ("a",), ((b"\x01", None, 2.5),)),)),))),
-    "event": sign(Draft("notes", b"hello", 5, parents=(Link(HASH, 4),)), WHO, "c").raw,
+    "run": encode_run(
+        OutcomeRun(3, 5, 9, 1, (RequestOutcome(7, (StatementResult(1, ("a",), ((b"\x01", None, 2.5),)),)),))
+    ),
+    "event": sign(EventDraft("notes", b"hello", 5, parents=(ParentLink(HASH, 4),)), WHO, "c").raw,
 }
 PAGES = [
     ("statement", "protocol/sql.md", "hex statement"),

@@ -8,10 +8,10 @@ from random import Random
 
 from chaplain.client.protocol.core import ClientCore
 from chaplain.client.protocol.events import (
-    Began,
-    Call,
     Cancelled,
+    ClientCall,
     ClientEffect,
+    ListeningBegan,
     Outcome,
     Raised,
     Returned,
@@ -21,7 +21,20 @@ from chaplain.client.protocol.events import (
 from chaplain.client_service import messages
 from chaplain.client_service.messages import ClientRequest, Done, EventItem, Failed, NodeReply, PoolItem, Started
 from chaplain.core import Arrived, Connected, Dial, Disconnected, Drained, HangUp, Report, Send, Woken
-from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Peer, Pin, Said, Say
+from chaplain.link.events import (
+    CommandDropped,
+    Forget,
+    LinkEffect,
+    LinkInput,
+    Meet,
+    Met,
+    Missed,
+    Parted,
+    Peer,
+    Pin,
+    Said,
+    Say,
+)
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, DecenAck, Hello, Ping
 
@@ -86,7 +99,7 @@ class PlainLink:
 
     def _say(self, instance: bytes, spoken: bytes) -> list[LinkEffect]:
         if self.full:
-            return [Dropped(instance, spoken, "the queue is full")]
+            return [CommandDropped(instance, spoken, "the queue is full")]
         dial = next(dial for dial, known in self.met.items() if known == instance)
         return [Send(dial, spoken)]
 
@@ -145,7 +158,7 @@ class Stage:
                 self._perform(effect)
 
     def call(self, request: ClientRequest, payload: bytes = b"", timeout_s: float = 10) -> None:
-        self.give(Call(request, payload, int(timeout_s * SECOND_NS)))
+        self.give(ClientCall(request, payload, int(timeout_s * SECOND_NS)))
 
     def cancel(self, call: int) -> None:
         self.give(Cancelled(call))
@@ -197,7 +210,7 @@ class Stage:
                 for node in self.nodes.values():
                     if node.dial == dial:
                         node.dial = None
-            case Returned() | Raised() | Began() | Yielded():
+            case Returned() | Raised() | ListeningBegan() | Yielded():
                 self.outcomes.append(effect)
             case Report():
                 self.reports.append(effect)

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from chaplain.client.protocol.core import ClientCore
-from chaplain.client.protocol.events import Call, Connect, Measure, Outcome, Raised, Returned, Settings, Yielded
+from chaplain.client.protocol.events import ClientCall, Connect, Measure, Outcome, Raised, Returned, Settings, Yielded
 from chaplain.client_service.messages import ClientRequest
 from chaplain.core import Admit, Arrived, Connected, Dial, Drained, HangUp, Knocked, Send, Stopping, Woken
 from chaplain.gossip.settings import GossipSettings
@@ -98,7 +98,7 @@ class LateStage:
         return guest
 
     def call(self, guest: Guest, request: ClientRequest, payload: bytes = b"") -> None:
-        self._give(guest, Call(request, payload, guest.timeout_ns))
+        self._give(guest, ClientCall(request, payload, guest.timeout_ns))
 
     def measure(self, guest: Guest) -> None:
         guest.measured += 1

@@ -17,23 +17,23 @@ from chaplain.client.protocol.call_events import Cancelled, Failure, Raised, Ret
 from chaplain.client.protocol.journal.core import ClientJournal
 from chaplain.client.protocol.journal.events import (
     Batch,
-    Portion,
-    ReadWish,
-    ResolveWish,
-    RetryWish,
+    NodeSpoke,
+    ReadChunk,
+    ReadCommand,
+    ResolveCommand,
+    RetryCommand,
+    SendToNode,
     SessionDown,
     SessionHurt,
     SessionUp,
-    Spoke,
-    TakenWish,
-    Utter,
-    WriteWish,
-    Written,
+    TakenCommand,
+    WriteCommand,
+    WritesAcknowledged,
 )
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.types.journal import Message
 from chaplain.core import Drained, Report, Woken
-from chaplain.journal.events import Told
+from chaplain.journal.events import JournalParcel
 from chaplain.journal.messages import client
 from chaplain.journal.messages.client import Write
 from chaplain.journal.messages.write_request import REQUEST_ID_MAX, read_heading
@@ -119,19 +119,19 @@ class Bench:
     ) -> int:
         self._call += 1
         batch = Batch(stream, values, None, None, transaction, sum(map(len, values)))
-        self.give(WriteWish(self._call, batch, int(wait_s * SECOND_NS), group))
+        self.give(WriteCommand(self._call, batch, int(wait_s * SECOND_NS), group))
         return self._call
 
     def read(
         self, start: int = 0, stop: int | None = None, follow: bool = False, stream: str = "orders", wait_s: float = 60
     ) -> int:
         self._call += 1
-        self.give(ReadWish(self._call, stream, start, stop, follow, int(wait_s * SECOND_NS)))
+        self.give(ReadCommand(self._call, stream, start, stop, follow, int(wait_s * SECOND_NS)))
         return self._call
 
     def resolve(self, client_id: int, request: int, wait_s: float = 60) -> int:
         self._call += 1
-        self.give(ResolveWish(self._call, client_id, request, int(wait_s * SECOND_NS)))
+        self.give(ResolveCommand(self._call, client_id, request, int(wait_s * SECOND_NS)))
         return self._call
 
     def retry(
@@ -144,7 +144,7 @@ class Bench:
     ) -> int:
         self._call += 1
         batch = Batch(stream, values, None, None, transaction, sum(map(len, values)))
-        self.give(RetryWish(self._call, batch, *request, int(wait_s * SECOND_NS)))
+        self.give(RetryCommand(self._call, batch, *request, int(wait_s * SECOND_NS)))
         return self._call
 
     def wish(self, make) -> int:
@@ -153,7 +153,7 @@ class Bench:
         return self._call
 
     def take(self, call: int, size_bytes: int) -> None:
-        self.give(TakenWish(call, size_bytes))
+        self.give(TakenCommand(call, size_bytes))
 
     def cancel(self, call: int) -> None:
         self.give(Cancelled(call))
@@ -163,14 +163,14 @@ class Bench:
     def give(self, event) -> None:
         for effect in self.journal.step(self.cluster.now_ns, event):
             match effect:
-                case Utter():
+                case SendToNode():
                     self._utter(effect)
                 case Report():
                     self.reports.append(effect)
                 case _:
                     self.outcomes.setdefault(effect.call, []).append(effect)
 
-    def _utter(self, effect: Utter) -> None:
+    def _utter(self, effect: SendToNode) -> None:
         session = self.sessions.get(effect.instance)
         assert session is not None, "said on a session that is gone"
         if isinstance(effect.message, Write):
@@ -182,7 +182,7 @@ class Bench:
         copies = 1 if self.spoil is None else self.spoil(True, effect.message)
         node = self.cluster.nodes.get(session.node)
         if node is not None:
-            node.inbox.extend([Told(session.peer, said)] * copies)
+            node.inbox.extend([JournalParcel(session.peer, said)] * copies)
 
     def work(self) -> bool:
         """Take in whatever came, then one tick."""
@@ -192,7 +192,7 @@ class Bench:
                 while session.inbox:
                     message, payload = session.inbox.popleft()
                     copies = 1 if self.spoil is None else self.spoil(False, message)
-                    events += [Spoke(instance, message, payload)] * copies
+                    events += [NodeSpoke(instance, message, payload)] * copies
         for event in events:
             self.give(event)
         self.give(Drained())
@@ -239,13 +239,15 @@ class Bench:
     # What came of it.
 
     def ended(self, call: int) -> bool:
-        return any(isinstance(outcome, Written | Returned | Raised) for outcome in self.outcomes.get(call, ()))
+        return any(
+            isinstance(outcome, WritesAcknowledged | Returned | Raised) for outcome in self.outcomes.get(call, ())
+        )
 
     def end(self, call: int):
         """How the call ended, once it has."""
         self.until(lambda: self.ended(call))
         *before, last = self.outcomes[call]
-        assert all(isinstance(outcome, Portion) for outcome in before), "a call ends once"
+        assert all(isinstance(outcome, ReadChunk) for outcome in before), "a call ends once"
         return last
 
     def messages(self, stream: str = "orders") -> list[Message]:
@@ -263,8 +265,8 @@ class Bench:
         assert isinstance(end, Returned), end
         return [message for portion in self._portions(call) for message in messages_of(stream, portion)]
 
-    def _portions(self, call: int) -> list[Portion]:
-        return [outcome for outcome in self.outcomes.get(call, []) if isinstance(outcome, Portion)]
+    def _portions(self, call: int) -> list[ReadChunk]:
+        return [outcome for outcome in self.outcomes.get(call, []) if isinstance(outcome, ReadChunk)]
 
     def hurt(self) -> None:
         for instance in list(self.sessions):

@@ -11,8 +11,8 @@ from client_threads import client_threads
 from chaplain import AsyncClient, Client
 from chaplain.client.aio import AsyncPool
 from chaplain.client.api.sql_aio import AsyncSql
-from chaplain.client.io.call_registry import Board
-from chaplain.client.protocol.events import Began, Failure, Raised, Yielded
+from chaplain.client.io.call_registry import CallRegistry
+from chaplain.client.protocol.events import Failure, ListeningBegan, Raised, Yielded
 from chaplain.client_service.messages import PoolItem
 from chaplain.errors import Closed, Refused, Unreachable
 from chaplain.link.auth.identity import Identity
@@ -177,7 +177,7 @@ def test_a_check_that_failed_is_made_again_and_its_error_told_to_nobody_later(en
         asked: list[asyncio.Future[None]] = []
 
         class Line:
-            board = Board(lambda event: None)
+            board = CallRegistry(lambda event: None)
 
             async def run(self, ask: object) -> None:
                 asked.append(asyncio.get_running_loop().create_future())
@@ -206,7 +206,7 @@ def test_a_pool_that_could_not_be_joined_may_be_listened_to_later() -> None:
         class Line:
             loop = asyncio.get_running_loop()
             timeout_s = 5.0
-            board = Board(wishes.append)
+            board = CallRegistry(wishes.append)
 
         pool = AsyncPool(Line(), "p")
         listener = pool.listen(timeout=5)
@@ -215,7 +215,7 @@ def test_a_pool_that_could_not_be_joined_may_be_listened_to_later() -> None:
             await anext(listener)
         again = pool.listen(timeout=5)
         call = wishes[1].request.call
-        Line.board.deliver([Began(call), Yielded(call, PoolItem(call, "p", 1, "alice", 0), b"hi", 0, False)])
+        Line.board.deliver([ListeningBegan(call), Yielded(call, PoolItem(call, "p", 1, "alice", 0), b"hi", 0, False)])
         assert (await anext(again)).value == b"hi"
 
     run(work())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client_stage import up
 
-from chaplain.client.protocol.events import Began, Failure, Raised, Yielded
+from chaplain.client.protocol.events import Failure, ListeningBegan, Raised, Yielded
 from chaplain.client_service.messages import Cancel, EventItem, GetStatus, JoinAPool, ListenEvents, PoolItem, Started
 from chaplain.core import Stopping
 
@@ -17,7 +17,7 @@ def test_a_listening_begins_once_and_yields() -> None:
     item = PoolItem(1, "chat", 4, "alice", 2)
     stage.reply(node, item, b"hi")
     stage.run(30)
-    assert stage.outcomes == [Began(1), Yielded(1, item, b"hi", 2, moved=False)]
+    assert stage.outcomes == [ListeningBegan(1), Yielded(1, item, b"hi", 2, moved=False)]
 
 
 def test_a_listening_that_does_not_begin_fails_and_is_cancelled() -> None:
@@ -33,7 +33,7 @@ def test_a_listening_that_ends_with_its_client_had_its_answer_long_ago() -> None
     stage.call(JoinAPool(1, "chat"))
     stage.reply(stage.serving(), Started(1))
     stage.give(Stopping())
-    assert stage.outcomes == [Began(1), Raised(1, Failure.CLOSED, "join 'chat': the client was closed")]
+    assert stage.outcomes == [ListeningBegan(1), Raised(1, Failure.CLOSED, "join 'chat': the client was closed")]
 
 
 def test_a_listening_moves_and_says_so_once() -> None:
@@ -48,7 +48,7 @@ def test_a_listening_moves_and_says_so_once() -> None:
     stage.reply(node, item, b"a")
     stage.reply(node, item, b"b")
     assert stage.outcomes == [
-        Began(1),
+        ListeningBegan(1),
         Yielded(1, item, b"a", 0, moved=True),
         Yielded(1, item, b"b", 0, moved=False),
     ]
@@ -65,7 +65,7 @@ def test_a_listening_waits_out_a_time_without_any_node() -> None:
         node.up = True
     stage.run(5)
     assert stage.serving().requests == [(ListenEvents(1), b"")]
-    assert stage.outcomes == [Began(1)]
+    assert stage.outcomes == [ListeningBegan(1)]
 
 
 def test_an_event_seen_at_two_nodes_is_given_once() -> None:
@@ -77,7 +77,7 @@ def test_an_event_seen_at_two_nodes_is_given_once() -> None:
     stage.kill(stage.serving())
     stage.reply(stage.serving(), Started(1))
     stage.reply(stage.serving(), item, b"v2")
-    assert [type(outcome) for outcome in stage.outcomes] == [Began, Yielded]
+    assert [type(outcome) for outcome in stage.outcomes] == [ListeningBegan, Yielded]
 
 
 def test_losses_of_the_link_are_counted_into_the_next_item() -> None:
@@ -99,7 +99,7 @@ def test_cancelling_a_listening_tells_the_node_and_ends_it() -> None:
     stage.cancel(1)
     assert node.requests[-1] == (Cancel(1), b"")
     stage.reply(node, PoolItem(1, "chat", 4, "alice", 0))
-    assert stage.outcomes == [Began(1)]
+    assert stage.outcomes == [ListeningBegan(1)]
 
 
 def test_cancelling_an_unknown_call_does_nothing() -> None:

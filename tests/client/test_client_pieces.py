@@ -16,9 +16,9 @@ from chaplain.client.api import calls
 from chaplain.client.api.calls import members
 from chaplain.client.api.sequence_calls import SequenceEvent
 from chaplain.client.connect.options import prepare
-from chaplain.client.io.call_registry import Board, ListeningSink, Sink
+from chaplain.client.io.call_registry import CallRegistry, ListeningSink, Sink
 from chaplain.client.io.item_buffer import Inbox
-from chaplain.client.io.thread_engine import Engine
+from chaplain.client.io.thread_engine import ThreadEngine
 from chaplain.client.protocol.deadlines import Deadlines
 from chaplain.client.protocol.endpoints import Endpoints
 from chaplain.client.protocol.events import Cancelled, Failure, Raised, Returned, Settings, Yielded
@@ -103,8 +103,8 @@ def test_a_defect_in_the_core_ends_every_wait() -> None:
         def deadline(self) -> int | None:
             return None
 
-    engine = Engine(Broken(), Sockets(bytes(16)))  # type: ignore[arg-type]
-    board, future = Board(engine.submit), Future[bytes]()
+    engine = ThreadEngine(Broken(), Sockets(bytes(16)))  # type: ignore[arg-type]
+    board, future = CallRegistry(engine.submit), Future[bytes]()
     engine.start(board)
     board.open(Cancelled, Sink(future))
     with pytest.raises(Closed, match="ZeroDivisionError"):
@@ -146,7 +146,7 @@ def test_endpoints_must_be_given() -> None:
 
 def test_numbers_of_calls_wrap_and_skip_those_in_use() -> None:
     given_out: list[object] = []
-    board = Board(given_out.append)
+    board = CallRegistry(given_out.append)
     first = board.open(Cancelled, Sink(Future()))
     board._last = 2**32 - 1
     second = board.open(Cancelled, Sink(Future()))
@@ -155,7 +155,7 @@ def test_numbers_of_calls_wrap_and_skip_those_in_use() -> None:
 
 @pytest.mark.parametrize("failure", list(Failure))
 def test_every_failure_has_its_error(failure: Failure) -> None:
-    board, future = Board(lambda event: None), Future[bytes]()
+    board, future = CallRegistry(lambda event: None), Future[bytes]()
     call = board.open(Cancelled, Sink(future))
     board.deliver([Raised(call, failure, "because")])
     error = future.exception(1)
@@ -176,7 +176,7 @@ def test_news_of_a_node_become_a_record() -> None:
 
 def test_a_listening_that_fails_after_it_began_tells_the_one_who_takes() -> None:
     knocks: list[None] = []
-    board, future = Board(lambda event: None), Future[bytes]()
+    board, future = CallRegistry(lambda event: None), Future[bytes]()
     sink = ListeningSink(future, Inbox(), lambda: knocks.append(None))
     call = board.open(Cancelled, sink)
     board._sinks[call].take(Returned(call, b""))

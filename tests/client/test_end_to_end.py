@@ -14,8 +14,8 @@ import pytest
 from client_cluster import chaplain, eventually
 
 from chaplain import Client, PoolMessage
-from chaplain.client.api.calls import Ask
-from chaplain.client.protocol.events import Call
+from chaplain.client.api.calls import PreparedCall
+from chaplain.client.protocol.events import ClientCall
 from chaplain.client_service.messages import AnswerQuestions, FireAndWait, FireEvent, GiveAnAnswer, LookUp
 from chaplain.errors import ConfigError, Refused, Unreachable
 from chaplain.link.auth.identity import Identity
@@ -99,7 +99,7 @@ def test_an_event_reaches_clients_of_every_node(directory: Path) -> None:
     ],
 )
 def test_a_client_that_checks_nothing_is_refused_and_its_node_goes_on(directory: Path, build, payload: bytes) -> None:
-    ask = Ask(lambda call, timeout_ns: Call(build(call), payload, timeout_ns), bytes)
+    ask = PreparedCall(lambda call, timeout_ns: ClientCall(build(call), payload, timeout_ns), bytes)
     with Client.connect(directory, node=1) as client:
         with pytest.raises(Refused):
             client._line.run(ask)

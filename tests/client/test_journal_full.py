@@ -6,7 +6,7 @@ import pytest
 from ledger_stage import Bench, Cluster
 
 from chaplain.client.protocol.call_events import Failure
-from chaplain.client.protocol.journal.events import Spoke, Written
+from chaplain.client.protocol.journal.events import NodeSpoke, WritesAcknowledged
 from chaplain.journal.consensus.events import SpaceTold
 from chaplain.journal.messages.client import NotWritten, Write
 
@@ -37,7 +37,7 @@ def test_a_full_node_is_left_for_one_that_has_room(cluster) -> None:
     tell(cluster, 0, chosen)
     assert bench.end(bench.write(b"b", wait_s=2)).place.base_offset == 1
     fresh = Bench(cluster, chosen, other)
-    assert isinstance(fresh.end(fresh.write(b"c", wait_s=2)), Written), "a lane, too, is leased elsewhere"
+    assert isinstance(fresh.end(fresh.write(b"c", wait_s=2)), WritesAcknowledged), "a lane, too, is leased elsewhere"
 
 
 def test_what_every_node_turned_away_is_told_as_not_written_and_never_is(cluster) -> None:
@@ -51,7 +51,7 @@ def test_what_every_node_turned_away_is_told_as_not_written_and_never_is(cluster
     assert "disk of node" in told.reason
     assert values(bench) == [b"a"], "reading goes on"
     tell(cluster, PLENTY, 1, 2, 3)
-    assert isinstance(bench.end(second), Written), "who waits longer is written under another lane"
+    assert isinstance(bench.end(second), WritesAcknowledged), "who waits longer is written under another lane"
     assert values(bench) == [b"a", b"c"]
 
 
@@ -73,7 +73,7 @@ def test_if_a_copy_may_be_under_way_nobody_knows(cluster) -> None:
     assert "full" in told.reason
     cluster.cut.clear()
     tell(cluster, PLENTY, 1, 2, 3)
-    written = isinstance(bench.end(bench.resolve(*told.request)), Written)
+    written = isinstance(bench.end(bench.resolve(*told.request)), WritesAcknowledged)
     bench.end(bench.write(b"c"))
     assert values(bench) == ([b"a", b"b", b"c"] if written else [b"a", b"c"])
 
@@ -97,7 +97,7 @@ def test_another_refusal_is_not_taken_for_a_full_disk(cluster) -> None:
 
     def refuse(to_node: bool, message: object) -> int:
         if isinstance(message, Write):
-            bench.give(Spoke(next(iter(bench.sessions)), refusal, b""))
+            bench.give(NodeSpoke(next(iter(bench.sessions)), refusal, b""))
             return 0
         return 1
 

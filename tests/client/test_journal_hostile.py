@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from chaplain.client.protocol.call_events import Raised, Returned
 from chaplain.client.protocol.journal.core import ClientJournal
 from chaplain.client.protocol.journal.events import (
-    AskWish,
-    Barred,
+    AskCommand,
     Batch,
-    PetitionWish,
-    ReadWish,
-    ResolveWish,
+    ConfigRequestCommand,
+    NodeSpoke,
+    NoNodeAccepts,
+    ReadCommand,
+    ResolveCommand,
     SessionDown,
     SessionUp,
-    Spoke,
-    WriteWish,
-    Written,
+    WriteCommand,
+    WritesAcknowledged,
 )
 from chaplain.core import Drained, Stopping, Woken
 from chaplain.journal.messages import client
@@ -69,14 +69,14 @@ messages = st.one_of(
 )
 wishes = st.sampled_from(
     (
-        lambda call: WriteWish(call, Batch("s", [b"a", b"b"], size_bytes=2), SECOND_NS),
-        lambda call: WriteWish(call, Batch("s", [b"a", b"b"], transaction=True, size_bytes=2), 60 * SECOND_NS, 1),
-        lambda call: ReadWish(call, "s", 0, None, True, SECOND_NS),
-        lambda call: ReadWish(call, "s", 3, 7, False, SECOND_NS),
-        lambda call: ResolveWish(call, 7, 1, SECOND_NS),
-        lambda call: ResolveWish(call, 3, 2, SECOND_NS),
-        lambda call: AskWish(call, ListClients(0), SECOND_NS),
-        lambda call: PetitionWish(call, FenceLane(4), SECOND_NS),
+        lambda call: WriteCommand(call, Batch("s", [b"a", b"b"], size_bytes=2), SECOND_NS),
+        lambda call: WriteCommand(call, Batch("s", [b"a", b"b"], transaction=True, size_bytes=2), 60 * SECOND_NS, 1),
+        lambda call: ReadCommand(call, "s", 0, None, True, SECOND_NS),
+        lambda call: ReadCommand(call, "s", 3, 7, False, SECOND_NS),
+        lambda call: ResolveCommand(call, 7, 1, SECOND_NS),
+        lambda call: ResolveCommand(call, 3, 2, SECOND_NS),
+        lambda call: AskCommand(call, ListClients(0), SECOND_NS),
+        lambda call: ConfigRequestCommand(call, FenceLane(4), SECOND_NS),
     )
 )
 steps = st.one_of(messages, messages, messages, wishes, st.sampled_from(("drained", "time", "switch")))
@@ -104,7 +104,7 @@ def test_whatever_nodes_say_every_call_ends_once(script, payload) -> None:
 
     def give(event) -> None:
         for effect in journal.step(now_ns, event):
-            if isinstance(effect, Written | Returned | Raised):
+            if isinstance(effect, WritesAcknowledged | Returned | Raised):
                 ended.append(effect.call)
 
     give(SessionUp(b"%016d" % session))
@@ -126,25 +126,28 @@ def test_whatever_nodes_say_every_call_ends_once(script, payload) -> None:
             give(step(call))
         else:
             assert client.decode_node(client.encode(step)) == step
-            give(Spoke(b"%016d" % session, step, payload))
+            give(NodeSpoke(b"%016d" % session, step, payload))
     give(Stopping())
     assert sorted(ended) == list(range(1, call + 1))
 
 
-@pytest.mark.parametrize("end", [Stopping(), Barred("nobody will have us")])
+@pytest.mark.parametrize("end", [Stopping(), NoNodeAccepts("nobody will have us")])
 def test_who_asks_what_becomes_of_a_write_hears_of_its_end_once(end) -> None:
     journal = ClientJournal(Identity(b"m" * 32), "cluster", Random(1))
     opened = Opened(1, 1, "cluster", b"a" * 15, "me", 2**40)
     leased = Decided(2, "applied", "", 7, b"a" * 15, 0)
     events = [
         SessionUp(bytes(16)),
-        WriteWish(1, Batch("s", [b"a"], size_bytes=1), SECOND_NS),
-        Spoke(bytes(16), opened, b""),
+        WriteCommand(1, Batch("s", [b"a"], size_bytes=1), SECOND_NS),
+        NodeSpoke(bytes(16), opened, b""),
         Drained(),
-        Spoke(bytes(16), leased, b""),
+        NodeSpoke(bytes(16), leased, b""),
         Drained(),
-        ResolveWish(2, 7, 1, SECOND_NS),
+        ResolveCommand(2, 7, 1, SECOND_NS),
         end,
     ]
     effects = [effect for event in events for effect in journal.step(SECOND_NS, event)]
-    assert sorted(effect.call for effect in effects if isinstance(effect, Written | Returned | Raised)) == [1, 2]
+    assert sorted(effect.call for effect in effects if isinstance(effect, WritesAcknowledged | Returned | Raised)) == [
+        1,
+        2,
+    ]

@@ -20,10 +20,10 @@ from chaplain.client.api.journal_sync import Journal, Reader, Writer
 from chaplain.client.connect.identity_file import Passport, read_passport, write_passport
 from chaplain.client.connect.options import prepare
 from chaplain.client.protocol.journal import packing
-from chaplain.client.protocol.journal.events import Batch, Place, Portion
-from chaplain.client.protocol.journal.lane import Lane, Packed
+from chaplain.client.protocol.journal.events import Batch, ReadChunk, ReceiptPlace
+from chaplain.client.protocol.journal.lane import Packed, ProducerLane
 from chaplain.client.protocol.journal.packing import make_pack
-from chaplain.client.protocol.journal.signer import Signer
+from chaplain.client.protocol.journal.signer import PackSigner
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.types import validation
 from chaplain.client.types.equivocation_proof import pack_proof, read_proof
@@ -32,13 +32,13 @@ from chaplain.client.types.receipts import Receipts, last_receipt
 from chaplain.client.types.results import Member
 from chaplain.errors import ConfigError, Malformed, Missing
 from chaplain.journal.messages.client import ProofIs, Run
-from chaplain.journal.messages.signing import Check, SignatureType, holds
+from chaplain.journal.messages.signing import PackCheck, SignatureType, holds
 from chaplain.journal.messages.write_request import check_pack
 from chaplain.link.auth.identity import Identity, to_text
 from chaplain.segment.headers import decode_headers, encode_headers, split
 
 ME = Identity(b"m" * 32)
-SIGNER = Signer(ME, "cluster")
+SIGNER = PackSigner(ME, "cluster")
 DOCS = Path(__file__).parents[2] / "docs"
 
 octets = st.binary(max_size=40)
@@ -46,8 +46,8 @@ headers = st.dictionaries(st.text(min_size=1, max_size=8), octets, max_size=4)
 items = st.tuples(octets, st.none() | octets, st.none() | headers)
 
 
-def portion(raw: bytes, start: int, stop: int, first: int = 0) -> Portion:
-    return Portion(1, start, stop, first, 7, 3, 99, 2, raw)
+def portion(raw: bytes, start: int, stop: int, first: int = 0) -> ReadChunk:
+    return ReadChunk(1, start, stop, first, 7, 3, 99, 2, raw)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.lists(items, min_size=1, max_size=6)), min_size=1, max_size=5), st.data())
@@ -65,7 +65,7 @@ def test_what_is_packed_is_unpacked(groups, data) -> None:
         batches.append(gathering.batch("s", transaction=transaction))
     raw = make_pack(5, 10, batches, SIGNER)
     check_pack(raw)
-    assert holds(Check(SignatureType.ED25519, ME.key, "cluster", "s", raw))
+    assert holds(PackCheck(SignatureType.ED25519, ME.key, "cluster", "s", raw))
     start = data.draw(st.integers(0, len(wanted)))
     stop = data.draw(st.integers(start, len(wanted)))
     found = messages_of("s", portion(raw, 100 + start, 100 + stop, 100)) if start < stop else []
@@ -158,16 +158,16 @@ def test_what_cannot_be_written_is_said_before_anything_is_sent() -> None:
 
 def test_receipts_of_a_place() -> None:
     moment = (9, 2, 77, b"h" * 32)
-    each = Receipts(Place(4, 10, 3, "s", 100, 3, *moment))
+    each = Receipts(ReceiptPlace(4, 10, 3, "s", 100, 3, *moment))
     assert [(r.offset, r.client_message_id, r.id) for r in each] == [(100 + n, 10 + n, (4, 10 + n)) for n in range(3)]
-    together = Receipts(Place(4, 10, 1, "s", 100, 3, *moment))
+    together = Receipts(ReceiptPlace(4, 10, 1, "s", 100, 3, *moment))
     assert [(r.offset, r.client_message_id) for r in together] == [(100, 10), (101, 10), (102, 10)]
-    assert [r.offset for r in Receipts(Place(4, 10, 2, "s", PLACE_UNKNOWN, 2))] == [PLACE_UNKNOWN] * 2
+    assert [r.offset for r in Receipts(ReceiptPlace(4, 10, 2, "s", PLACE_UNKNOWN, 2))] == [PLACE_UNKNOWN] * 2
     last = each[2]
     assert last == each[-1] == [*each][-1]
     assert each[1:] == [*each][1:]
     assert each == [*each]
-    assert each == Receipts(Place(4, 10, 3, "s", 100, 3, *moment)) != together
+    assert each == Receipts(ReceiptPlace(4, 10, 3, "s", 100, 3, *moment)) != together
     assert (len(each), repr(each)) == (3, repr([*each]))
     assert each + together == [*each, *together]
     assert [*each].__add__(together[:]) == together.__radd__([*each])
@@ -179,7 +179,7 @@ def test_receipts_of_a_place() -> None:
 @pytest.mark.parametrize("requests", [1, 3])
 @pytest.mark.parametrize("base_offset", [0, 100, PLACE_UNKNOWN])
 def test_one_receipt_is_what_all_of_them_have_there(requests: int, base_offset: int) -> None:
-    place = Place(4, 10, requests, "s", base_offset, 3, 9, 2, 77, b"h" * 32)
+    place = ReceiptPlace(4, 10, requests, "s", base_offset, 3, 9, 2, 77, b"h" * 32)
     receipts = Receipts(place)
     assert [receipts[number] for number in range(3)] == [*receipts]
     assert last_receipt(place) == [*receipts][-1]
@@ -188,9 +188,9 @@ def test_one_receipt_is_what_all_of_them_have_there(requests: int, base_offset: 
 # Lanes.
 
 
-def lane_with(*sizes: int) -> Lane[str]:
+def lane_with(*sizes: int) -> ProducerLane[str]:
     """Packs of one request with so many messages each."""
-    lane: Lane[str] = Lane(1)
+    lane: ProducerLane[str] = ProducerLane(1)
     for number, messages in enumerate(sizes, 1):
         lane.add(Packed(number, requests=1, messages=messages, stream="s", raw=b"x", things=[str(number)]))
     return lane
@@ -210,7 +210,7 @@ def test_a_run_over_answered_packs_places_the_others_rightly() -> None:
 
 
 def test_written_somewhere_and_not_written_are_told_apart_by_whole_packs() -> None:
-    lane: Lane[str] = Lane(1)
+    lane: ProducerLane[str] = ProducerLane(1)
     for first in (1, 4, 7):
         lane.add(Packed(first, requests=3, messages=3, stream="s", raw=b"x", things=[str(first)]))
     assert [(packed.first_id, place.base_offset) for packed, place in lane.settle_through(5)] == [(1, PLACE_UNKNOWN)]
@@ -299,7 +299,7 @@ def test_an_identity_file_may_carry_a_secret_to_sign_with() -> None:
 
 
 def signed(first_id: int, value: bytes, count: int = 1, lane: int = 7, signer: Identity = ME) -> bytes:
-    return make_pack(lane, first_id, [Batch("orders", [value] * count)], Signer(signer, "c"))
+    return make_pack(lane, first_id, [Batch("orders", [value] * count)], PackSigner(signer, "c"))
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def signed(first_id: int, value: bytes, count: int = 1, lane: int = 7, signer: I
         (signed(1, b"a"), signed(1, b"a"), False),
         (signed(1, b"a"), signed(1, b"b", lane=8), False),
         (signed(1, b"a"), signed(1, b"b", signer=Identity(b"o" * 32)), False),
-        (signed(1, b"a"), make_pack(7, 1, [Batch("orders", [b"b"])], Signer(ME, "c", b"s" * 32)), False),
+        (signed(1, b"a"), make_pack(7, 1, [Batch("orders", [b"b"])], PackSigner(ME, "c", b"s" * 32)), False),
     ],
 )
 def test_what_a_proof_proves(first: bytes, second: bytes, proves: bool) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from ledger_stage import Bench, Cluster
 
 from chaplain.client.protocol.call_events import Failure, Raised, Returned
-from chaplain.client.protocol.journal.events import Written
+from chaplain.client.protocol.journal.events import WritesAcknowledged
 from chaplain.journal.messages.client import Opened
-from chaplain.journal.model.records import Status
+from chaplain.journal.model.records import LaneStatus
 
 ACTIONS = ("write", "write", "write", "burst", "many", "tick", "tick", "time", "switch", "lose", "hurt", "deaf", "hear")
 RARE = ("cut", "heal", "refused", "resolve", "retry", "retry", "rival", "stranger", "kill")
@@ -181,7 +181,7 @@ class World:
             self.bench.end(call)
         for call in self._unknown(tuple(self.retried)):
             self._retry_call(call, 60)
-            assert isinstance(self.bench.end(max(self.retried)), Written), "in the end it is written"
+            assert isinstance(self.bench.end(max(self.retried)), WritesAcknowledged), "in the end it is written"
         for call in self._unknown():
             self.resolved[self.bench.resolve(*self._end(call).request)] = call
         for call in self.resolved:
@@ -189,17 +189,17 @@ class World:
         extra = self._values(1)
         call = self.bench.write(*extra, stream="a")
         self._note(call, extra)
-        assert isinstance(self.bench.end(call), Written), "it goes on"
+        assert isinstance(self.bench.end(call), WritesAcknowledged), "it goes on"
 
     def check(self) -> None:
         streams = {name: [m.value for m in self.bench.messages(name)] for name in "ab"}
         everything = [value for values in streams.values() for value in values]
         assert len(everything) == len(set(everything)), "something was written twice"
         assert all(
-            client.status == Status.ACTIVE for client in self.cluster.nodes[1].core.execution.state.clients.values()
+            client.status == LaneStatus.ACTIVE for client in self.cluster.nodes[1].core.execution.state.clients.values()
         )
         for call, first in self.retried.items():
-            if isinstance(self._end(call), Written):
+            if isinstance(self._end(call), WritesAcknowledged):
                 assert set(self.written[first]) <= set(everything)
         for call, values in self.written.items():
             self._check_call(call, values, streams, set(everything))
@@ -211,7 +211,7 @@ class World:
     ) -> None:
         assert len(self.bench.outcomes[call]) == 1, "told twice"
         end = self._end(call)
-        if isinstance(end, Written):
+        if isinstance(end, WritesAcknowledged):
             place = end.place
             if place.base_offset >= 0:
                 found = streams[place.stream][place.base_offset : place.base_offset + place.messages]
@@ -220,7 +220,11 @@ class World:
         elif end.failure is Failure.UNKNOWN:
             fates = {type(self._end(asked)) for asked, about in self.resolved.items() if about == call}
             retried = call in self.rivalled or call in self.retried.values()
-            answers = {Written: set(values) <= there, Returned: retried or not there & set(values), Raised: True}
+            answers = {
+                WritesAcknowledged: set(values) <= there,
+                Returned: retried or not there & set(values),
+                Raised: True,
+            }
             assert all(answers[fate] for fate in fates), (fates, values)
         else:
             assert not there & set(values), "told that it is not written, but it is"

@@ -7,7 +7,7 @@ from ledger_stage import CLUSTER, Bench, Cluster, large_cluster, values
 
 from chaplain.client.protocol.call_events import Failure, Returned
 from chaplain.client.protocol.journal import writer
-from chaplain.client.protocol.journal.events import AskWish, Barred, PetitionWish, Written
+from chaplain.client.protocol.journal.events import AskCommand, ConfigRequestCommand, NoNodeAccepts, WritesAcknowledged
 from chaplain.client.protocol.journal.node_selection import Outlets
 from chaplain.client.types.journal import RequestId
 from chaplain.core import Stopping
@@ -140,7 +140,7 @@ def test_a_group_ends_with_its_first_refusal(cluster) -> None:
     calls = [bench.write(b"a", group=7), bench.write(b"b", stream="_reserved", group=7), bench.write(b"c", group=7)]
     other = bench.write(b"d")
     bench.deaf = False
-    assert isinstance(bench.end(calls[0]), Written)
+    assert isinstance(bench.end(calls[0]), WritesAcknowledged)
     assert bench.end(calls[1]).failure is bench.end(calls[2]).failure is Failure.REFUSED
     assert bench.end(bench.write(b"e", group=7)).failure is Failure.REFUSED
     bench.end(other)
@@ -157,8 +157,8 @@ def test_no_master_no_receipt_and_the_id_tells_later(cluster) -> None:
     resolve = bench.resolve(*unknown.request)
     cluster.cut.clear()
     outcome = bench.end(resolve)
-    assert isinstance(outcome, Written | Returned)
-    assert values(bench).count(b"x") == isinstance(outcome, Written)
+    assert isinstance(outcome, WritesAcknowledged | Returned)
+    assert values(bench).count(b"x") == isinstance(outcome, WritesAcknowledged)
     again = bench.resolve(*unknown.request)
     assert type(bench.end(again)) is type(outcome)
     assert bench.end(bench.write(b"y")).place.client_id == 2
@@ -174,7 +174,7 @@ def test_what_was_never_taken_resolves_to_not_written(cluster) -> None:
     resolve = bench.resolve(*unknown.request)
     bench.spoil = None
     assert isinstance(bench.end(resolve), Returned)
-    assert isinstance(bench.end(later), Written), "who still waits is written under the new lane"
+    assert isinstance(bench.end(later), WritesAcknowledged), "who still waits is written under the new lane"
     assert values(bench) == [b"warm", b"y"]
 
 
@@ -244,7 +244,7 @@ def test_a_lane_that_ends_unfenced_leaves_what_was_sent_twice_unknown(cluster) -
     bench.settle()
     for session in bench.sessions.values():
         session.inbox.clear()
-    other.end(other.wish(lambda call: PetitionWish(call, ReleaseLane(1), 60 * 10**9)))
+    other.end(other.wish(lambda call: ConfigRequestCommand(call, ReleaseLane(1), 60 * 10**9)))
     bench.deaf = False
     bench.hurt()
     assert bench.end(call).failure is Failure.UNKNOWN
@@ -320,11 +320,11 @@ def test_a_busy_node_is_asked_again(cluster) -> None:
 def test_a_client_that_was_removed_is_told(cluster) -> None:
     admin = Bench(cluster, 1)
     message = AddIdentity("eve", 1, EVE.key, ("*",), ("*",))
-    acl = admin.end(admin.wish(lambda call: PetitionWish(call, message, 60 * 10**9))).payload
+    acl = admin.end(admin.wish(lambda call: ConfigRequestCommand(call, message, 60 * 10**9))).payload
     eve = Bench(cluster, 1, identity=EVE, name="eve")
     eve.end(eve.write(b"a"))
-    assert eve.end(eve.wish(lambda call: AskWish(call, ListClients(0), 10**9))).failure is Failure.REFUSED
-    admin.end(admin.wish(lambda call: PetitionWish(call, RemoveIdentity(acl), 60 * 10**9)))
+    assert eve.end(eve.wish(lambda call: AskCommand(call, ListClients(0), 10**9))).failure is Failure.REFUSED
+    admin.end(admin.wish(lambda call: ConfigRequestCommand(call, RemoveIdentity(acl), 60 * 10**9)))
     outcome = eve.end(eve.write(b"b"))
     assert (outcome.failure, "removed" in outcome.reason) == (Failure.REFUSED, True)
     assert values(admin) == [b"a"]
@@ -333,10 +333,10 @@ def test_a_client_that_was_removed_is_told(cluster) -> None:
 def test_what_an_ended_identity_sent_twice_is_not_written_if_its_lane_ended_before(cluster) -> None:
     admin = Bench(cluster, 1)
     message = AddIdentity("eve", 1, EVE.key, ("*",), ("*",))
-    acl = admin.end(admin.wish(lambda call: PetitionWish(call, message, 60 * 10**9))).payload
+    acl = admin.end(admin.wish(lambda call: ConfigRequestCommand(call, message, 60 * 10**9))).payload
     eve = Bench(cluster, 1, identity=EVE, name="eve")
     eve.end(eve.write(b"a"))
-    admin.end(admin.wish(lambda call: PetitionWish(call, RemoveIdentity(acl), 60 * 10**9)))
+    admin.end(admin.wish(lambda call: ConfigRequestCommand(call, RemoveIdentity(acl), 60 * 10**9)))
     eve.deaf = True
     calls = [eve.write(b"b"), eve.write(b"c")]
     eve.work()
@@ -356,7 +356,7 @@ def test_when_every_door_is_shut_nobody_waits(cluster) -> None:
     bench.settle()
     bench.disconnect(next(iter(bench.sessions)))
     waiting, read = bench.write(b"y"), bench.read()
-    bench.give(Barred("no node let us in"))
+    bench.give(NoNodeAccepts("no node let us in"))
     assert bench.end(sent).failure is Failure.UNKNOWN
     assert bench.end(waiting).failure is bench.end(read).failure is Failure.REFUSED
     assert not bench.journal.waits

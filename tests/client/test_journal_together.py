@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from chaplain.client.api.journal_calls import CHUNK_BYTES, many
-from chaplain.client.io.call_registry import Board
-from chaplain.client.io.write_coalescing import FULL_MESSAGES, SLICE, TOLD_LEAST, Together
+from chaplain.client.io.call_registry import CallRegistry
+from chaplain.client.io.write_coalescing import FULL_MESSAGES, SLICE, TOLD_LEAST, WriteCoalescer
 from chaplain.client.protocol.call_events import Failure, Raised
-from chaplain.client.protocol.journal.events import Place, Written
-from chaplain.client.protocol.journal.outcome_cache import FATES_MAX, Fates
+from chaplain.client.protocol.journal.events import ReceiptPlace, WritesAcknowledged
+from chaplain.client.protocol.journal.outcome_cache import FATES_MAX, OutcomeCache
 from chaplain.client.protocol.journal.packing import PACK_BYTES, packed_bytes
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
 from chaplain.errors import Closed, Refused
@@ -26,7 +26,7 @@ class Line:
         self.wishes: list = []
         self.closed = False
         self.pushes = 0
-        self.board = Board(self._submit)
+        self.board = CallRegistry(self._submit)
 
     def _submit(self, wish) -> None:
         if self.closed:
@@ -43,23 +43,23 @@ class Line:
     def answer(self, number: int) -> None:
         """The batch with this number was written."""
         wish = self.wishes[number]
-        self.board.deliver([Written(wish.call, place(len(wish.batch.values)))])
+        self.board.deliver([WritesAcknowledged(wish.call, place(len(wish.batch.values)))])
 
 
-def place(count: int, first_id: int = 7, offset: int = 100) -> Place:
-    return Place(3, first_id, count, "s", offset, count, 11, 2, 10**9, b"h" * 32)
+def place(count: int, first_id: int = 7, offset: int = 100) -> ReceiptPlace:
+    return ReceiptPlace(3, first_id, count, "s", offset, count, 11, 2, 10**9, b"h" * 32)
 
 
 def test_the_writes_of_one_turn_are_one_batch_with_a_receipt_each() -> None:
     async def play() -> None:
         line = Line()
-        together = Together(line, "s")
+        together = WriteCoalescer(line, "s")
         futures = [together.write(b"%d" % number) for number in range(3)]
         assert not line.wishes
         await asyncio.sleep(0)
         (wish,) = line.wishes
         assert (wish.batch.values, wish.batch.requests, wish.batch.transaction) == ([b"0", b"1", b"2"], 3, False)
-        line.board.deliver([Written(wish.call, place(3))])
+        line.board.deliver([WritesAcknowledged(wish.call, place(3))])
         receipts = await asyncio.gather(*futures)
         assert [(one.offset, one.client_message_id) for one in receipts] == [(100, 7), (101, 8), (102, 9)]
         together.write(b"later")
@@ -72,7 +72,7 @@ def test_the_writes_of_one_turn_are_one_batch_with_a_receipt_each() -> None:
 def test_a_batch_leaves_at_once_before_it_is_too_large_for_a_pack() -> None:
     async def play() -> None:
         line = Line()
-        together = Together(line, "s")
+        together = WriteCoalescer(line, "s")
         for _ in range(FULL_MESSAGES + 1):
             together.write(b"")
         assert (line.sizes, line.pushes) == ([FULL_MESSAGES], 1)
@@ -86,7 +86,7 @@ def test_a_batch_leaves_at_once_before_it_is_too_large_for_a_pack() -> None:
     asyncio.run(play())
 
 
-def keep_writing(together: Together, count: int) -> list[asyncio.Task[None]]:
+def keep_writing(together: WriteCoalescer, count: int) -> list[asyncio.Task[None]]:
     async def one() -> None:
         while True:
             await together.write(b"x")
@@ -97,7 +97,7 @@ def keep_writing(together: Together, count: int) -> list[asyncio.Task[None]]:
 def test_who_is_told_in_slices_writes_again_in_one_batch() -> None:
     async def play() -> None:
         line = Line()
-        tasks = keep_writing(Together(line, "s"), FULL_MESSAGES + 300)
+        tasks = keep_writing(WriteCoalescer(line, "s"), FULL_MESSAGES + 300)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert line.sizes == [FULL_MESSAGES, 300]
@@ -117,7 +117,7 @@ def test_who_is_told_in_slices_writes_again_in_one_batch() -> None:
 def test_small_batches_that_are_answered_together_become_one_and_large_ones_do_not() -> None:
     async def play() -> None:
         line = Line()
-        together = Together(line, "s")
+        together = WriteCoalescer(line, "s")
         tasks = []
         for count in (3, TOLD_LEAST, 5, 7):
             tasks += keep_writing(together, count)
@@ -137,7 +137,7 @@ def test_small_batches_that_are_answered_together_become_one_and_large_ones_do_n
 def test_a_write_between_answers_does_not_wait_for_all_of_them() -> None:
     async def play() -> None:
         line = Line()
-        together = Together(line, "s")
+        together = WriteCoalescer(line, "s")
         told = [together.write(b"x") for _ in range(8 * FULL_MESSAGES)]
         await asyncio.sleep(0)
         before = len(line.wishes)
@@ -157,14 +157,14 @@ def test_a_write_between_answers_does_not_wait_for_all_of_them() -> None:
 def test_what_is_cancelled_in_the_same_turn_is_not_written_and_later_spoils_nothing() -> None:
     async def play() -> None:
         line = Line()
-        together = Together(line, "s")
+        together = WriteCoalescer(line, "s")
         futures = [together.write(b"%d" % number) for number in range(3)]
         futures[1].cancel()
         await asyncio.sleep(0)
         (wish,) = line.wishes
         assert wish.batch.values == [b"0", b"2"]
         futures[0].cancel()
-        line.board.deliver([Written(wish.call, place(2))])
+        line.board.deliver([WritesAcknowledged(wish.call, place(2))])
         assert (await futures[2]).offset == 101
 
     asyncio.run(play())
@@ -173,7 +173,7 @@ def test_what_is_cancelled_in_the_same_turn_is_not_written_and_later_spoils_noth
 def test_each_caller_hears_of_its_own_request() -> None:
     async def play() -> None:
         line = Line()
-        together = Together(line, "s")
+        together = WriteCoalescer(line, "s")
         futures = [together.write(b"x") for _ in range(2)]
         await asyncio.sleep(0)
         reason = "may or may not be written: resolve((3, 7)) tells"
@@ -200,7 +200,7 @@ def test_each_caller_hears_of_its_own_request() -> None:
 
 
 def test_every_request_of_a_batch_has_the_fate_of_the_batch() -> None:
-    fates = Fates()
+    fates = OutcomeCache()
     fates.know(RequestId(3, 7), 3, place(3))
     fates.know(RequestId(3, 10), 2, None)
     assert fates.get(RequestId(3, 7)).base_offset == 100
@@ -213,7 +213,7 @@ def test_every_request_of_a_batch_has_the_fate_of_the_batch() -> None:
 
 
 def test_who_watches_a_request_is_told_of_that_one() -> None:
-    fates, told = Fates(), []
+    fates, told = OutcomeCache(), []
     for call, number in ((1, 7), (2, 8), (3, 9)):
         fates.watch(RequestId(3, 7), RequestId(3, number), call, told.append)
     fates.unwatch(3)
@@ -225,7 +225,7 @@ def test_who_watches_a_request_is_told_of_that_one() -> None:
 
 
 def test_fates_are_forgotten_in_order() -> None:
-    fates = Fates()
+    fates = OutcomeCache()
     for number in range(1, FATES_MAX + 2):
         fates.know(RequestId(1, number), 1, None)
     with pytest.raises(KeyError):

@@ -15,7 +15,7 @@ from client_threads import client_threads
 
 from chaplain import AsyncClient
 from chaplain.client.io.asyncio_engine import LoopEngine
-from chaplain.client.io.call_registry import Board, Sink
+from chaplain.client.io.call_registry import CallRegistry, Sink
 from chaplain.client.protocol.events import Cancelled
 from chaplain.client_service.messages import Cancel, GetStatus, ListenEvents
 from chaplain.errors import Closed
@@ -88,9 +88,9 @@ class Broken:
         self.error = error
 
 
-async def start(core: Broken) -> tuple[LoopEngine, Board]:
+async def start(core: Broken) -> tuple[LoopEngine, CallRegistry]:
     engine = LoopEngine(core, Sockets(bytes(16)))  # type: ignore[arg-type]
-    return engine, Board(engine.submit)
+    return engine, CallRegistry(engine.submit)
 
 
 def test_a_defect_in_the_core_ends_every_wait() -> None:

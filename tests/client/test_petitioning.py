@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from types import SimpleNamespace
 
-from chaplain.client.protocol.journal.config_requests import OTHERS_NS, PAUSE_NS, Petitioning
+from chaplain.client.protocol.journal.config_requests import OTHERS_NS, PAUSE_NS, ConfigRequestClient
 from chaplain.journal.messages import config
 from chaplain.journal.messages.client import Decided, Failed
 from chaplain.journal.messages.config import NO_ACL, ConfigMessage, LeaseLane
@@ -41,9 +41,9 @@ class Outlets:
         pass
 
 
-def asked(message: ConfigMessage = LEASE) -> tuple[Outlets, Petitioning, list[Decided]]:
+def asked(message: ConfigMessage = LEASE) -> tuple[Outlets, ConfigRequestClient, list[Decided]]:
     outlets, told = Outlets(), []
-    petitioning = Petitioning(outlets, Identity(b"i" * 32), Random(1))  # type: ignore[arg-type]
+    petitioning = ConfigRequestClient(outlets, Identity(b"i" * 32), Random(1))  # type: ignore[arg-type]
     petitioning.submit(NOW_NS, message, lambda now_ns, decided: told.append(decided))
     return outlets, petitioning, told
 
@@ -76,7 +76,7 @@ def test_who_has_no_other_session_in_time_is_told_why() -> None:
     assert [(one.kind, one.reason) for one in told] == [("not_config", REFUSED.reason)]
 
 
-def decoded(outlets: Outlets, message: ConfigMessage = LEASE) -> list[config.Petition]:
+def decoded(outlets: Outlets, message: ConfigMessage = LEASE) -> list[config.ConfigRequest]:
     kind, stage = config.entry_type_of(message), config.stage_of(message)
     return [config.decode(kind, stage, data) for data in outlets.sent]
 

@@ -6,7 +6,7 @@ import pytest
 from ledger_stage import Bench, Cluster, large_cluster
 
 from chaplain.client.protocol.call_events import Failure, Returned
-from chaplain.client.protocol.journal.events import PetitionWish
+from chaplain.client.protocol.journal.events import ConfigRequestCommand
 from chaplain.client.protocol.journal.reader import FROM_START, WINDOW_BYTES
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.journal.messages.client import Chunk
@@ -124,12 +124,12 @@ def test_a_read_that_gets_nothing_ends_in_time(cluster) -> None:
 def test_a_client_without_the_right_is_refused(cluster) -> None:
     admin = Bench(cluster, 1)
     message = AddIdentity("eve", 1, EVE.key, ("orders",), ("none",))
-    admin.end(admin.wish(lambda call: PetitionWish(call, message, 60 * 10**9)))
+    admin.end(admin.wish(lambda call: ConfigRequestCommand(call, message, 60 * 10**9)))
     eve = Bench(cluster, 1, identity=EVE, name="eve")
     eve.end(eve.write(b"a"))
     outcome = eve.end(eve.read())
     assert (outcome.failure, "may not read" in outcome.reason) == (Failure.REFUSED, True)
-    twice = admin.end(admin.wish(lambda call: PetitionWish(call, message, 60 * 10**9)))
+    twice = admin.end(admin.wish(lambda call: ConfigRequestCommand(call, message, 60 * 10**9)))
     assert (twice.failure, "has this name" in twice.reason) == (Failure.REFUSED, True)
 
 

@@ -14,7 +14,7 @@ from chaplain.client.io.call_registry import error_of
 from chaplain.client.protocol.call_events import Failure
 from chaplain.client.protocol.endpoints import Endpoints
 from chaplain.client.protocol.events import Settings
-from chaplain.client.protocol.journal.events import Batch, Spoke, WriteWish, Written
+from chaplain.client.protocol.journal.events import Batch, NodeSpoke, WriteCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.node_selection import Outlets
 from chaplain.errors import StatementFailed
 from chaplain.journal.events import Rehearse, Rehearsed
@@ -52,7 +52,7 @@ class Cluster(OpenCluster):
 def execute(bench: Bench, value: bytes, wait_s: float = 60) -> int:
     """As SQL does it: one request that may be tried out."""
     batch = Batch("orders", [value], transaction=True, size_bytes=len(value), message_type=1, check=True)
-    return bench.wish(lambda call: WriteWish(call, batch, int(wait_s * SECOND_NS), 0))
+    return bench.wish(lambda call: WriteCommand(call, batch, int(wait_s * SECOND_NS), 0))
 
 
 def node_of(bench: Bench) -> int:
@@ -101,7 +101,7 @@ def test_a_reserved_master_is_no_obstacle(number) -> None:
     cluster = Cluster(**{f"node{number}": ("somebody",)})
     cluster.elect()
     bench = Bench(cluster, 1, 2, 3)
-    assert isinstance(bench.end(bench.write(b"a")), Written)
+    assert isinstance(bench.end(bench.write(b"a")), WritesAcknowledged)
     assert node_of(bench) != number
 
 
@@ -115,7 +115,7 @@ def test_one_that_knows_only_reserved_nodes_is_told_so_and_has_signed_nothing() 
     assert "is reserved for" in raised.reason
     assert not bench.packs
     bench.connect(3)
-    assert isinstance(bench.end(bench.write(b"b")), Written), "another node helps"
+    assert isinstance(bench.end(bench.write(b"b")), WritesAcknowledged), "another node helps"
     assert [message.value for message in bench.messages()] == [b"b"], "and reading goes through any"
 
 
@@ -130,7 +130,7 @@ def test_what_would_fail_is_told_at_once_and_never_ordered() -> None:
     assert isinstance(error, StatementFailed)
     assert (error.kind, str(error), error.result) == ("constraint", "it is bad", None)
     last = [execute(bench, b"better"), bench.write(b"bad data")]
-    assert all(isinstance(bench.end(call), Written) for call in last)
+    assert all(isinstance(bench.end(call), WritesAcknowledged) for call in last)
     assert [message.value for message in bench.messages()] == [b"good", b"better", b"bad data"]
 
 
@@ -140,7 +140,7 @@ def test_when_its_reserved_node_dies_a_client_goes_on_elsewhere() -> None:
     bench = Bench(cluster, 1, 2, 3)
     bench.end(execute(bench, b"a"))
     bench.kill(3)
-    assert isinstance(bench.end(execute(bench, b"bad, but nobody tries it out")), Written)
+    assert isinstance(bench.end(execute(bench, b"bad, but nobody tries it out")), WritesAcknowledged)
 
 
 def test_who_left_its_own_node_goes_back_to_it_once_it_is_well() -> None:
@@ -185,11 +185,11 @@ def test_while_another_copy_may_be_ordered_nothing_is_certain() -> None:
     bench.connect(1)
     bench.until(lambda: cluster.nodes[1].core.execution.state.streams["orders"].next_offset == 2)  # it went on there
     bench.spoil = None
-    bench.give(Spoke(third, late[0], b""))
+    bench.give(NodeSpoke(third, late[0], b""))
     assert not bench.ended(call), "one copy was refused, the other written"
-    assert isinstance(bench.end(call), Written)
+    assert isinstance(bench.end(call), WritesAcknowledged)
     assert [message.value for message in bench.messages()] == [b"first", b"bad"]
-    assert isinstance(bench.end(execute(bench, b"last")), Written)
+    assert isinstance(bench.end(execute(bench, b"last")), WritesAcknowledged)
     assert bench.journal._writing._lane is not lane
 
 
@@ -204,7 +204,7 @@ def test_a_copy_that_was_not_ordered_is_refused_behind_the_fence() -> None:
     call = execute(bench, b"bad")
     bench.until(lambda: len(late) == 2)  # it was sent again, and tried out again
     bench.spoil = None
-    bench.give(Spoke(third, late[0], b""))
+    bench.give(NodeSpoke(third, late[0], b""))
     assert not bench.ended(call)
     assert bench.end(call).failure is Failure.STATEMENT
     assert [message.value for message in bench.messages()] == [b"first"]

@@ -6,12 +6,12 @@ import pytest
 from ledger_stage import Bench, Cluster, values
 
 from chaplain.client.protocol.call_events import Failure, Returned
-from chaplain.client.protocol.journal.events import Written
+from chaplain.client.protocol.journal.events import WritesAcknowledged
 from chaplain.client.types.journal import PLACE_UNKNOWN
 from chaplain.core import Stopping
 from chaplain.journal.messages.client import Write
 from chaplain.journal.model.bootstrap import Policy
-from chaplain.journal.model.records import Status
+from chaplain.journal.model.records import LaneStatus
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def unwritten(bench: Bench, value: bytes = b"x") -> tuple[int, int]:
     return request
 
 
-def same(*ends: Written) -> bool:
+def same(*ends: WritesAcknowledged) -> bool:
     return len({end.place for end in ends}) == 1
 
 
@@ -130,7 +130,7 @@ def test_two_processes_retry_at_the_same_time(cluster, second) -> None:
     assert same(*ends)
     assert values(bench) in ([b"warm", b"x"], [b"warm", second])
     clients = cluster.nodes[1].core.execution.state.clients.values()
-    assert all(client.status == Status.ACTIVE for client in clients)
+    assert all(client.status == LaneStatus.ACTIVE for client in clients)
 
 
 def test_many_messages_are_retried_as_one_request(cluster) -> None:

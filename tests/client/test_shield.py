@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaplain.client.io.signal_deferral import Shield
+from chaplain.client.io.signal_deferral import SignalDeferral
 
 pytestmark = pytest.mark.skipif(
     threading.current_thread() is not threading.main_thread(), reason="Python handles signals in the main thread"
@@ -37,7 +37,7 @@ def handled() -> Iterator[list[int]]:
 
 
 def test_a_signal_is_handled_when_the_shield_is_down_and_is_announced_before(handled: list[int]) -> None:
-    shield = Shield()
+    shield = SignalDeferral()
     installed = signal.getsignal(signal.SIGUSR1)
     with shield:
         signal.raise_signal(signal.SIGUSR1)
@@ -51,7 +51,7 @@ def test_a_signal_is_handled_when_the_shield_is_down_and_is_announced_before(han
 
 
 def test_what_a_handler_raises_comes_out_of_the_shield_and_others_have_their_turn(handled: list[int]) -> None:
-    shield = Shield()
+    shield = SignalDeferral()
     shield.__enter__()
     signal.raise_signal(signal.SIGUSR1)
     signal.raise_signal(signal.SIGUSR2)
@@ -65,7 +65,7 @@ def test_what_a_handler_raises_comes_out_of_the_shield_and_others_have_their_tur
 
 
 def test_what_a_program_changes_is_not_undone(handled: list[int]) -> None:
-    shield = Shield()
+    shield = SignalDeferral()
     with shield:
         pass
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -76,7 +76,7 @@ def test_what_a_program_changes_is_not_undone(handled: list[int]) -> None:
 
 
 def test_a_handler_that_could_not_be_put_back_still_has_its_signals(handled: list[int]) -> None:
-    shield = Shield()
+    shield = SignalDeferral()
     shield.__enter__()
     note = signal.getsignal(signal.SIGUSR1)
     shield.__exit__()
@@ -90,8 +90,8 @@ def test_a_handler_that_could_not_be_put_back_still_has_its_signals(handled: lis
 
 
 def test_shields_of_two_clients_fit_into_each_other(handled: list[int]) -> None:
-    with Shield() as outer:
-        with Shield() as inner:
+    with SignalDeferral() as outer:
+        with SignalDeferral() as inner:
             signal.raise_signal(signal.SIGUSR1)
             assert inner.held
             assert not outer.held

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from hypothesis.strategies import integers
 
 from chaplain.client.io import io_leader as wheel_module
-from chaplain.client.io.io_leader import Wheel
+from chaplain.client.io.io_leader import IoLeader
 from chaplain.client.io.waiter import Waiter
 from chaplain.client.protocol.events import Cancelled
 from chaplain.errors import Closed
@@ -31,16 +31,16 @@ def rung(waiter: Waiter) -> bool:
     return waiter.rings
 
 
-def kicked(wheel: Wheel) -> bool:
+def kicked(wheel: IoLeader) -> bool:
     return not wheel._kick.locked()
 
 
-def made() -> tuple[Wheel, Wakes]:
+def made() -> tuple[IoLeader, Wakes]:
     wakes = Wakes()
-    return Wheel(wakes), wakes
+    return IoLeader(wakes), wakes
 
 
-def dozing() -> tuple[Wheel, Wakes]:
+def dozing() -> tuple[IoLeader, Wakes]:
     """The engine's thread dozes, because somebody drove when it looked; nobody does now."""
     wheel, wakes = made()
     assert wheel.take(1, Waiter(), None)

@@ -16,8 +16,8 @@ from client_threads import client_threads
 
 from chaplain import Client
 from chaplain.client.api import calls as requests
-from chaplain.client.io.call_registry import Board, Sink
-from chaplain.client.io.thread_engine import Engine
+from chaplain.client.io.call_registry import CallRegistry, Sink
+from chaplain.client.io.thread_engine import ThreadEngine
 from chaplain.client.io.waiter import Waiter
 from chaplain.client.protocol.events import Cancelled, Returned
 from chaplain.core import Disconnected, Drained, Woken
@@ -86,20 +86,20 @@ class Answers:
         return None
 
 
-def started(core: object) -> tuple[Engine, Board]:
-    engine = Engine(core, Sockets(bytes(16)))  # type: ignore[arg-type]
-    board = Board(engine.submit)
+def started(core: object) -> tuple[ThreadEngine, CallRegistry]:
+    engine = ThreadEngine(core, Sockets(bytes(16)))  # type: ignore[arg-type]
+    board = CallRegistry(engine.submit)
     engine.start(board)
     return engine, board
 
 
-def call(engine: Engine, board: Board) -> object:
+def call(engine: ThreadEngine, board: CallRegistry) -> object:
     waiter = Waiter()
     assert engine.call(Cancelled(board.enter(Sink(waiter))), waiter, LIMIT_S)
     return waiter.result()
 
 
-def call_on(engine: Engine, board: Board) -> None:
+def call_on(engine: ThreadEngine, board: CallRegistry) -> None:
     end_s = time.monotonic() + LIMIT_S
     while time.monotonic() < end_s:
         call(engine, board)
@@ -275,7 +275,7 @@ def test_threads_call_time_out_listen_write_and_close_at_once(cluster, seed: int
     assert not client_threads()
 
 
-def _never(timeout_s: float) -> requests.Ask[object]:
+def _never(timeout_s: float) -> requests.PreparedCall[object]:
     ask = requests.ask("never", None, b"")
     ask.timeout_s = timeout_s
     return ask

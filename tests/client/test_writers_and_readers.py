@@ -13,9 +13,9 @@ from chaplain.client.api import journal_sync
 from chaplain.client.api.journal_aio import AsyncReader, AsyncWriter
 from chaplain.client.api.journal_calls import CHUNK_BYTES, Gathering, read
 from chaplain.client.api.journal_sync import Reader, Writer
-from chaplain.client.io.call_registry import Board
+from chaplain.client.io.call_registry import CallRegistry
 from chaplain.client.protocol.call_events import Returned
-from chaplain.client.protocol.journal.events import Place, Portion, ReadWish, Written
+from chaplain.client.protocol.journal.events import ReadChunk, ReadCommand, ReceiptPlace, WritesAcknowledged
 from chaplain.client.protocol.journal.packing import REQUEST_BYTES_MAX
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.errors import Closed, Misused
@@ -32,7 +32,7 @@ class Line:
         self.engine = SimpleNamespace(attended=nullcontext(), shielded=nullcontext())
         self.wishes: list = []
         self.closed = False
-        self.board = Board(self._submit)
+        self.board = CallRegistry(self._submit)
 
     def _submit(self, wish) -> None:
         if self.closed:
@@ -53,7 +53,9 @@ class Line:
     def answer(self, number: int) -> None:
         wish = self.wishes[number]
         count = len(wish.batch.values)
-        self.board.deliver([Written(wish.call, Place(3, 1, count, "s", 0, count, 1, 1, 1, b"h" * 32))])
+        self.board.deliver(
+            [WritesAcknowledged(wish.call, ReceiptPlace(3, 1, count, "s", 0, count, 1, 1, 1, b"h" * 32))]
+        )
 
 
 class Face:
@@ -189,12 +191,12 @@ EACH = 5
 
 
 def two_portions(line: Line) -> None:
-    (call,) = (wish.call for wish in line.wishes if isinstance(wish, ReadWish))
+    (call,) = (wish.call for wish in line.wishes if isinstance(wish, ReadCommand))
     outcomes: list = []
     for first in (0, EACH):
         values = tuple(b"%d" % offset for offset in range(first, first + EACH))
         packed = encode_pack(Pack(client_id=1, first_id=first + 1, values=values))
-        outcomes.append(Portion(call, first, first + EACH, first, 1, 1, 1, 1, packed))
+        outcomes.append(ReadChunk(call, first, first + EACH, first, 1, 1, 1, 1, packed))
     line.board.deliver([*outcomes, Returned(call, b"")])
 
 
@@ -208,7 +210,7 @@ def test_threads_that_share_a_reader_miss_nothing(monkeypatch: pytest.MonkeyPatc
         with suppress(threading.BrokenBarrierError):
             barrier.wait(limit_s)
 
-    def slowly(stream: str, given: Portion) -> list:
+    def slowly(stream: str, given: ReadChunk) -> list:
         """Who has a portion waits for the other to have one, too, if that can be."""
         meet(portions, 0.1)
         return messages_of(stream, given)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from chaplain.config import NODE_FILE, ClusterFile, load_cluster
 from chaplain.errors import ConfigError
-from chaplain.runtime.cluster.create import Split, make_cluster
+from chaplain.runtime.cluster.create import NodeSplit, make_cluster
 from chaplain.runtime.cluster.probe import get_status, is_ready
 
 PATIENCE_S = 60.0
@@ -266,7 +266,7 @@ def founded(
     settings: str = "",
     prefixes: Mapping[int, Sequence[str]] | None = None,
     change: Callable[[Path], None] | None = None,
-    split: Split = Split(),  # noqa: B008 frozen
+    split: NodeSplit = NodeSplit(),  # noqa: B008 frozen
 ) -> Iterator[Cluster]:
     """A cluster that is not started yet. With `one_door` every node knows but node 1, and that one nobody.
 
@@ -294,7 +294,7 @@ def _adjust(directory: Path, count: int, one_door: bool, settings: str) -> None:
 
 
 @contextlib.contextmanager
-def found(directory: Path, count: int, split: Split = Split()) -> Iterator[None]:  # noqa: B008 frozen
+def found(directory: Path, count: int, split: NodeSplit = NodeSplit()) -> Iterator[None]:  # noqa: B008 frozen
     """Make a cluster on ports that no other test takes meanwhile: a port found free may be gone at the next restart."""
     folder = Path(tempfile.gettempdir()) / "chaplain-test-ports"
     folder.mkdir(exist_ok=True)

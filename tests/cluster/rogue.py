@@ -15,10 +15,20 @@ from chaplain.config import load_node
 from chaplain.core import HostEffect
 from chaplain.gossip import codec, payloads
 from chaplain.gossip import member_record as cards
-from chaplain.gossip.codec import Accuse, Action, Body, Cards, Compare, Entry, Leave, Standing, Type
-from chaplain.gossip.events import ALL, EventId, Member
-from chaplain.gossip.member_record import INCARNATION_MAX, Card
-from chaplain.gossip.payloads import Health, Status
+from chaplain.gossip.codec import (
+    Accuse,
+    Action,
+    Body,
+    Cards,
+    Compare,
+    EntryStanding,
+    LeaveMessage,
+    ListEntry,
+    MessageType,
+)
+from chaplain.gossip.events import ALL, EventId, MemberView
+from chaplain.gossip.member_record import INCARNATION_MAX, MemberRecord
+from chaplain.gossip.payloads import Health, LastHeard
 from chaplain.link.auth.identity import Identity, from_text, identifier_of
 from chaplain.link.events import Forget, Meet
 from chaplain.mesh.events import Whisper
@@ -75,30 +85,32 @@ class Liar(NodeCore):
             self._work += [(self._link, Forget(neighbour)), (self._link, Meet(neighbour))]
         self._run()
 
-    def _lies(self, victims: list[Member]) -> list[Body]:
+    def _lies(self, victims: list[MemberView]) -> list[Body]:
         lies: list[Body] = [Cards((cards.make(self._identity, self.settings.link.endpoint, INCARNATION_MAX),))]
         for victim in victims:
             lies += self._lies_about(victim)
-        entries = tuple(Entry(victim.identifier, victim.incarnation, Standing.LOST) for victim in victims)
+        entries = tuple(ListEntry(victim.identifier, victim.incarnation, EntryStanding.LOST) for victim in victims)
         return [*lies, Compare(1, 0, True, entries)]
 
-    def _lies_about(self, victim: Member) -> list[Body]:
+    def _lies_about(self, victim: MemberView) -> list[Body]:
         me, voice = self._identity, self.gossip._voice
         on_behalf = codec.sign_leave(me, voice._next_id(), victim.identifier, victim.incarnation)
         at_the_end = codec.sign_leave(me, voice._next_id(), victim.identifier, INCARNATION_MAX)
         its_id = EventId(victim.identifier, victim.incarnation, voice._next_id().counter)
-        own_word = Leave(0, its_id, victim.key, victim.identifier, victim.incarnation, on_behalf.signature)
+        own_word = LeaveMessage(0, its_id, victim.key, victim.identifier, victim.incarnation, on_behalf.signature)
         raised = cards.make(me, victim.uri, INCARNATION_MAX)
-        forged = Card(victim.identifier, victim.key, INCARNATION_MAX, raised.version, victim.uri, raised.signature)
-        silent = payloads.put_status(Status(victim.identifier, victim.incarnation, 0xFFFFFFFF))
+        forged = MemberRecord(
+            victim.identifier, victim.key, INCARNATION_MAX, raised.version, victim.uri, raised.signature
+        )
+        silent = payloads.put_status(LastHeard(victim.identifier, victim.incarnation, 0xFFFFFFFF))
         lies: list[Body] = [on_behalf, at_the_end, own_word, Cards((forged,), (own_word,))]
         lies += [Accuse(victim.incarnation), Accuse(INCARNATION_MAX)]
         for incarnation in (victim.incarnation, INCARNATION_MAX):
             health = payloads.put_health(Health(victim.identifier, incarnation))
-            lies.append(self._message(Type.HEALTH, health, Action.STATUS))
-        return [*lies, self._message(Type.STATUS, silent, Action.NONE)]
+            lies.append(self._message(MessageType.HEALTH, health, Action.STATUS))
+        return [*lies, self._message(MessageType.STATUS, silent, Action.NONE)]
 
-    def _message(self, kind: Type, content: bytes, action: Action) -> Body:
+    def _message(self, kind: MessageType, content: bytes, action: Action) -> Body:
         return codec.sign_message(
             self._identity, self.gossip._voice._next_id(), kind, content, action=action, target=ALL
         )
@@ -113,7 +125,7 @@ class Liar(NodeCore):
             print("invented", flush=True)
         return bodies
 
-    def _invent(self) -> Card:
+    def _invent(self) -> MemberRecord:
         self._invented += 1
         return cards.make(Identity.generate(self._chance), f"tcp://127.0.0.1:{1 + self._invented % 1000}", 1)
 

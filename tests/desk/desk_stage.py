@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from chaplain.client_service import messages
 from chaplain.client_service.core import DeskCore
-from chaplain.client_service.events import DeskEffect, DeskSettings, Views
+from chaplain.client_service.events import DeskEffect, DeskSettings, NodeViews
 from chaplain.client_service.limits import Limits
 from chaplain.client_service.messages import ClientRequest, NodeReply
 from chaplain.link.events import Peer
@@ -15,7 +15,7 @@ from chaplain.mesh.events import (
     Whisper,
     Whispered,
 )
-from chaplain.rights import Right, Want
+from chaplain.rights import RequiredRight, Right
 from chaplain.wire import parcel
 
 OWN = 7
@@ -31,16 +31,16 @@ class Desk:
     def __init__(
         self,
         settings: DeskSettings | None = None,
-        may: Callable[[bytes, Want], bool] | None = None,
+        may: Callable[[bytes, RequiredRight], bool] | None = None,
         limits: Limits | None = None,
     ) -> None:
-        views = Views(
+        views = NodeViews(
             status=lambda: b'{"id":1}',
             members=lambda: b'[{"id":1}]',
             node_id=lambda identifier: identifier,
             identifier={1: 4711}.__getitem__,
             layers=frozenset({LAYER}),
-            wants=lambda layer, body: Want(Right.WRITE, body.decode()) if body.startswith(b"to-") else None,
+            wants=lambda layer, body: RequiredRight(Right.WRITE, body.decode()) if body.startswith(b"to-") else None,
             may=may or (lambda key, want: True),
             is_admin=lambda key: key == ANN.key,
             limits=limits or Limits(),

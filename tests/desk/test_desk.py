@@ -43,21 +43,21 @@ from chaplain.gossip.events import (
     ALL,
     BUILT_IN,
     Acknowledged,
-    Answer,
-    Ask,
-    Decided,
-    Event,
+    AskQuery,
     EventId,
     EventSeen,
     Fire,
+    FiredEvent,
     GiveAnswer,
     KeyStep,
-    Member,
     MemberChanged,
+    MemberState,
+    MemberView,
+    QueryAnswer,
+    QueryDecided,
     Questioned,
     RegisterQuestion,
     Rotated,
-    State,
     UnregisterQuestion,
 )
 from chaplain.link.events import Peer
@@ -73,7 +73,7 @@ from chaplain.mesh.events import (
     Shouted,
     Whispered,
 )
-from chaplain.rights import Right, Want, refusal
+from chaplain.rights import RequiredRight, Right, refusal
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -86,21 +86,21 @@ def test_status_and_members_are_read_from_the_node() -> None:
 
 def test_a_question_is_handed_on_and_its_answer_comes_back_to_who_asked() -> None:
     desk = Desk()
-    assert desk.ask(ANN, AskQuestion(5, "version", 10)) == [Ask(1, "version", 10)]
-    answer = Answer("version", b"1.0", 2, 3, True, (3, 1), (2,))
-    instance, done, payload = reply(desk.step(Decided(1, answer))[0])
+    assert desk.ask(ANN, AskQuestion(5, "version", 10)) == [AskQuery(1, "version", 10)]
+    answer = QueryAnswer("version", b"1.0", 2, 3, True, (3, 1), (2,))
+    instance, done, payload = reply(desk.step(QueryDecided(1, answer))[0])
     assert (instance, done) == (ANN.instance, Done(5))
     told = json.loads(payload)
     assert told["value"] == "1.0"
     assert told["voters"] == [1, 3]
     assert told["missing"] == [2]
-    assert desk.step(Decided(1, answer)) == []
+    assert desk.step(QueryDecided(1, answer)) == []
 
 
 def test_an_answer_that_is_no_text_is_marked_as_base64() -> None:
     desk = Desk()
     desk.ask(ANN, AskQuestion(5, "q", 10))
-    _, _, payload = reply(desk.step(Decided(1, Answer("q", b"\xff", 1, 1, True, (1,), ())))[0])
+    _, _, payload = reply(desk.step(QueryDecided(1, QueryAnswer("q", b"\xff", 1, 1, True, (1,), ())))[0])
     assert json.loads(payload)["value"] == {"base64": "/w=="}
 
 
@@ -108,7 +108,9 @@ def test_an_answer_says_what_else_was_said_and_fits_in_a_message() -> None:
     desk = Desk()
     desk.ask(ANN, AskQuestion(5, "q", 10))
     tally = ((b"a", 2), (b"b", 2), *((bytes([number % 256]) * (1 << 17), 1) for number in range(20)))
-    _, _, payload = reply(desk.step(Decided(1, Answer("q", None, 2, 24, False, (1,), (), (9,), tally, "tie")))[0])
+    _, _, payload = reply(
+        desk.step(QueryDecided(1, QueryAnswer("q", None, 2, 24, False, (1,), (), (9,), tally, "tie")))[0]
+    )
     told = json.loads(payload)
     assert (told["reason"], told["declined"]) == ("tie", [9])
     assert told["tally"][:2] == [["a", 2], ["b", 2]]
@@ -120,16 +122,16 @@ def test_open_questions_are_bounded_per_client() -> None:
     desk.ask(ANN, AskQuestion(1, "version", 10))
     _, failed, _ = reply(desk.ask(ANN, AskQuestion(2, "version", 10))[0])
     assert isinstance(failed, Failed)
-    assert desk.ask(BOB, AskQuestion(1, "version", 10)) == [Ask(2, "version", 10)]
-    desk.step(Decided(1, Answer("version", None, 0, 1, False, (), ())))
-    assert desk.ask(ANN, AskQuestion(3, "version", 10)) == [Ask(3, "version", 10)]
+    assert desk.ask(BOB, AskQuestion(1, "version", 10)) == [AskQuery(2, "version", 10)]
+    desk.step(QueryDecided(1, QueryAnswer("version", None, 0, 1, False, (), ())))
+    assert desk.ask(ANN, AskQuestion(3, "version", 10)) == [AskQuery(3, "version", 10)]
 
 
 def test_a_client_that_left_gets_no_answer_and_frees_its_calls() -> None:
     desk = Desk()
     desk.ask(ANN, AskQuestion(5, "version", 10))
     desk.step(Exited(ANN, "closed"))
-    assert desk.step(Decided(1, Answer("version", b"1", 1, 1, True, (1,), ()))) == []
+    assert desk.step(QueryDecided(1, QueryAnswer("version", b"1", 1, 1, True, (1,), ()))) == []
 
 
 def test_a_broadcast_reaches_peers_and_every_listener_here_once() -> None:
@@ -195,7 +197,7 @@ def test_events_reach_those_who_listen() -> None:
     desk.ask(ANN, ListenEvents(3))
     assert desk.ask(BOB, FireEvent(1, "deployed"), b"v2")[0] == Fire("deployed", b"v2", ALL)
     assert desk.ask(BOB, FireEvent(2, "deployed", target=1), b"v2")[0] == Fire("deployed", b"v2", 4711)
-    seen = EventSeen(Event(EventId(9, 1, 2), "deployed", b"v2"))
+    seen = EventSeen(FiredEvent(EventId(9, 1, 2), "deployed", b"v2"))
     assert [reply(e) for e in desk.step(seen)] == [(ANN.instance, EventItem(3, "00000009-1-2", "deployed", 9), b"v2")]
     desk.ask(ANN, Cancel(3))
     assert desk.step(seen) == []
@@ -205,14 +207,14 @@ def test_news_of_nodes_reach_those_who_asked_for_them() -> None:
     desk = Desk()
     desk.ask(ANN, ListenNews(3))
     desk.ask(BOB, ListenEvents(3))
-    member = Member(300, "tcp://127.0.0.1:1", b"N" * 32, 1, State.ALIVE)
+    member = MemberView(300, "tcp://127.0.0.1:1", b"N" * 32, 1, MemberState.ALIVE)
     news = [
         (Entered(NODE, {}), NewsItem(3, "enter", 300)),
         (Joined(NODE, "chat"), NewsItem(3, "join", 300, "chat")),
         (Left(NODE, "chat"), NewsItem(3, "leave", 300, "chat")),
         (Exited(NODE, "silent"), NewsItem(3, "exit", 300, reason="silent")),
         (MemberChanged(member, None), NewsItem(3, "member", 300, state="alive")),
-        (MemberChanged(member, State.SUSPECT), NewsItem(3, "member", 300, state="alive", was="suspect")),
+        (MemberChanged(member, MemberState.SUSPECT), NewsItem(3, "member", 300, state="alive", was="suspect")),
     ]
     for event, item in news:
         assert [reply(effect) for effect in desk.step(event)] == [(ANN.instance, item, b"")]
@@ -220,7 +222,7 @@ def test_news_of_nodes_reach_those_who_asked_for_them() -> None:
     assert (join, reply(told)[1]) == (JoinPool("chat"), NewsItem(3, "join", OWN, "chat")), "of its own node, too"
     leave, told, _ = desk.ask(BOB, Cancel(1))
     assert (leave, reply(told)[1]) == (LeavePool("chat"), NewsItem(3, "leave", OWN, "chat"))
-    seen = EventSeen(Event(EventId(9, 1, 2), "deployed", b"v2"))
+    seen = EventSeen(FiredEvent(EventId(9, 1, 2), "deployed", b"v2"))
     assert {reply(effect)[0] for effect in desk.step(seen)} == {ANN.instance, BOB.instance}
     desk.ask(ANN, Cancel(3))
     assert desk.step(Joined(NODE, "chat")) == []
@@ -283,7 +285,7 @@ def test_what_nodes_answer_by_themselves_is_no_clients_to_answer(question: str) 
     desk = Desk()
     (only,) = desk.ask(ANN, AnswerQuestions(1, question))
     assert reply(only)[1] == Failed(1, "refused", f"every node answers {question!r} by itself: choose another name")
-    assert desk.ask(ANN, AskQuestion(2, question, 10)) == [Ask(1, question, 10)]
+    assert desk.ask(ANN, AskQuestion(2, question, 10)) == [AskQuery(1, question, 10)]
 
 
 def test_a_rotation_ends_in_done_or_names_who_is_missing() -> None:
@@ -315,17 +317,17 @@ def test_a_call_to_a_layer_is_settled_or_refused_by_it() -> None:
 
 
 def test_what_is_about_a_stream_is_for_those_who_have_the_right() -> None:
-    asked: list[tuple[bytes, Want]] = []
+    asked: list[tuple[bytes, RequiredRight]] = []
 
-    def may(key: bytes, want: Want) -> bool:
+    def may(key: bytes, want: RequiredRight) -> bool:
         asked.append((key, want))
         return want.right is Right.READ
 
     desk = Desk(may=may)
     forbidden = [
-        (Instruct(1, LAYER, b"to-orders"), Want(Right.WRITE, "to-orders")),
-        (LookUp(2, LAYER, b"to-orders"), Want(Right.WRITE, "to-orders")),
-        (ShoutToPool(3, "chat"), Want(Right.WRITE, "chat")),
+        (Instruct(1, LAYER, b"to-orders"), RequiredRight(Right.WRITE, "to-orders")),
+        (LookUp(2, LAYER, b"to-orders"), RequiredRight(Right.WRITE, "to-orders")),
+        (ShoutToPool(3, "chat"), RequiredRight(Right.WRITE, "chat")),
     ]
     for request, want in forbidden:
         effects = desk.ask(ANN, request, b"value")
@@ -340,7 +342,7 @@ def test_what_is_about_a_stream_is_for_those_who_have_the_right() -> None:
     ]
     assert not asked
     assert JoinPool("chat") in desk.ask(ANN, JoinAPool(5, "chat"))
-    assert asked.pop() == (ANN.key, Want(Right.READ, "chat"))
+    assert asked.pop() == (ANN.key, RequiredRight(Right.READ, "chat"))
     assert Fire("chat", b"", ALL) in desk.ask(ANN, FireEvent(6, "chat"))  # events and questions are no streams
     desk.ask(ANN, AnswerQuestions(7, "chat"))
     assert not asked
@@ -349,7 +351,7 @@ def test_what_is_about_a_stream_is_for_those_who_have_the_right() -> None:
 def test_who_may_not_read_joins_no_pool() -> None:
     desk = Desk(may=lambda key, want: key != ANN.key)
     (failed,) = desk.ask(ANN, JoinAPool(1, "chat"))
-    assert reply(failed)[1] == Failed(1, "no_right", refusal(Want(Right.READ, "chat")))
+    assert reply(failed)[1] == Failed(1, "no_right", refusal(RequiredRight(Right.READ, "chat")))
     assert JoinPool("chat") in desk.ask(BOB, JoinAPool(1, "chat"))
     content = parcel.encode(Parcel(300, Layer.CLIENT, b"carl", b"hi"))
     assert [reply(effect)[0] for effect in desk.step(Shouted(NODE, "chat", content))] == [BOB.instance]
@@ -455,7 +457,7 @@ def test_a_listener_whose_right_is_gone_hears_no_more_and_is_told_so() -> None:
     assert desk.step(RightsChanged()) == []
     rights.remove((ANN.key, "red"))
     (told,) = desk.step(RightsChanged())
-    want = Want(Right.READ, "red")
+    want = RequiredRight(Right.READ, "red")
     assert reply(told) == (ANN.instance, Failed(1, "no_right", refusal(want)), b"")
     content = parcel.encode(Parcel(NODE.identifier, Layer.CLIENT, b"", b"secret"))
     heard = [reply(effect)[0] for effect in desk.step(Shouted(NODE, "red", content))]
@@ -475,7 +477,7 @@ def test_a_call_that_waits_for_a_layer_ends_with_its_right() -> None:
     rights.clear()
     withdrawn, told = desk.step(RightsChanged())
     assert withdrawn == ForLayer(LAYER, Withdrawn(number))
-    assert reply(told)[1] == Failed(1, "no_right", refusal(Want(Right.WRITE, "to-red")))
+    assert reply(told)[1] == Failed(1, "no_right", refusal(RequiredRight(Right.WRITE, "to-red")))
     assert desk.step(Settled(number, b"secret")) == []
 
 

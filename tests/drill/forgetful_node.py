@@ -11,24 +11,24 @@ from pathlib import Path
 
 from chaplain.cli.main import main
 from chaplain.core import Persist, Persisted, PersistFailed
-from chaplain.runtime.disk.writer import Storage
+from chaplain.runtime.disk.writer import DiskWriter
 
 FLAG = "forget"
-_really_at_once, _really_perform, _really_finish = Storage.at_once, Storage._perform_all, Storage._finish
+_really_at_once, _really_perform, _really_finish = DiskWriter.at_once, DiskWriter._perform_all, DiskWriter._finish
 _flag = Path(sys.argv[-1]).parent.parent / FLAG
 _forgetting = False
 
 
-def at_once(self: Storage, persists: list[Persist]) -> list[Persisted | PersistFailed]:
+def at_once(self: DiskWriter, persists: list[Persist]) -> list[Persisted | PersistFailed]:
     return [] if _forgets() else _really_at_once(self, persists)
 
 
-def perform_all(self: Storage, group: list[Persist]) -> None:
+def perform_all(self: DiskWriter, group: list[Persist]) -> None:
     if not _forgets():
         _really_perform(self, group)
 
 
-def finish(self: Storage, group: list[Persist]) -> list[Persisted | PersistFailed]:
+def finish(self: DiskWriter, group: list[Persist]) -> list[Persisted | PersistFailed]:
     if not _forgetting:
         return _really_finish(self, group)
     return [Persisted(persist.ticket) for persist in group]
@@ -42,7 +42,7 @@ def _forgets() -> bool:
 
 
 if __name__ == "__main__":
-    Storage.at_once = at_once  # type: ignore[method-assign]
-    Storage._perform_all = perform_all  # type: ignore[method-assign]
-    Storage._finish = finish  # type: ignore[method-assign]
+    DiskWriter.at_once = at_once  # type: ignore[method-assign]
+    DiskWriter._perform_all = perform_all  # type: ignore[method-assign]
+    DiskWriter._finish = finish  # type: ignore[method-assign]
     main()

@@ -8,21 +8,21 @@ from chaplain.client.api.graph import GraphEvent
 from chaplain.client.api.sequence_calls import SequenceEvent
 from chaplain.drill.graph_history import judge_graph
 from chaplain.drill.history import Attempt, judge
-from chaplain.drill.pool_history import Heard, Losses, judge_pool
+from chaplain.drill.pool_history import Losses, PoolHeard, judge_pool
 from chaplain.drill.sequence_history import judge_sequence
-from chaplain.drill.violations import Break
-from chaplain.drill.workers import Entry, counted
+from chaplain.drill.violations import BrokenPromise
+from chaplain.drill.workers import WriteAttempt, counted
 
 
-def kinds(found: list[Break]) -> list[str]:
+def kinds(found: list[BrokenPromise]) -> list[str]:
     return [one.kind for one in found]
 
 
 # Graph.
 
 
-def appended(value: bytes, event_id: str = "", refused: str = "") -> Entry:
-    return Entry(value, 1.0, 2.0 if event_id else 0.0, event_id, refused=refused)
+def appended(value: bytes, event_id: str = "", refused: str = "") -> WriteAttempt:
+    return WriteAttempt(value, 1.0, 2.0 if event_id else 0.0, event_id, refused=refused)
 
 
 def model(*events: tuple[str, bytes]) -> list[GraphEvent]:
@@ -55,7 +55,7 @@ def test_a_good_graph() -> None:
     ],
 )
 def test_every_broken_promise_of_a_graph(
-    entries: list[Entry], readings: list[list[GraphEvent]], found: list[str]
+    entries: list[WriteAttempt], readings: list[list[GraphEvent]], found: list[str]
 ) -> None:
     assert kinds(judge_graph(entries, dict(enumerate(readings, 1)))) == found
 
@@ -63,8 +63,8 @@ def test_every_broken_promise_of_a_graph(
 # Sequence.
 
 
-def published(value: bytes, number: int = 0, at_s: float = 1.0, refused: str = "") -> Entry:
-    return Entry(value, at_s, at_s + 0.5 if number else 0.0, number=number, refused=refused)
+def published(value: bytes, number: int = 0, at_s: float = 1.0, refused: str = "") -> WriteAttempt:
+    return WriteAttempt(value, at_s, at_s + 0.5 if number else 0.0, number=number, refused=refused)
 
 
 def order(*values: bytes, first: int = 1) -> list[SequenceEvent]:
@@ -95,7 +95,7 @@ def test_a_good_sequence() -> None:
     ],
 )
 def test_every_broken_promise_of_a_sequence(
-    entries: list[Entry], readings: list[list[SequenceEvent]], found: list[str]
+    entries: list[WriteAttempt], readings: list[list[SequenceEvent]], found: list[str]
 ) -> None:
     assert kinds(judge_sequence(entries, dict(enumerate(readings, 1)), 0.0)[0]) == found
 
@@ -127,8 +127,8 @@ def test_what_left_the_window_is_left_out() -> None:
 # Pool.
 
 
-def heard(*numbers: int, told: tuple[int, ...] = (), speaker: int = 7) -> list[Heard]:
-    return [Heard(speaker, number, number in told) for number in numbers]
+def heard(*numbers: int, told: tuple[int, ...] = (), speaker: int = 7) -> list[PoolHeard]:
+    return [PoolHeard(speaker, number, number in told) for number in numbers]
 
 
 SAID = {7: [1.0, 2.0, 3.0, 4.0]}
@@ -147,11 +147,11 @@ SAID = {7: [1.0, 2.0, 3.0, 4.0]}
         (heard(0, 1), [], [], (2, 2)),  # the last ones never came
         (heard(0, 1, 1, 2, 3), [], ["doubled"], (0, 0)),
         (heard(0, 2, 1, 3), [(0, 9)], ["disordered"], (1, 0)),
-        ([*heard(0), Heard(8, 0, True), *heard(3)], [], [], (2, 0)),  # told with another's message
+        ([*heard(0), PoolHeard(8, 0, True), *heard(3)], [], [], (2, 0)),  # told with another's message
     ],
 )
 def test_every_broken_promise_and_every_loss_of_a_pool(
-    notes: list[Heard], blows: list[tuple[float, float]], found: list[str], losses: tuple[int, int]
+    notes: list[PoolHeard], blows: list[tuple[float, float]], found: list[str], losses: tuple[int, int]
 ) -> None:
     judged, counted_losses = judge_pool(SAID, {1: notes}, blows)
     assert (kinds(judged), counted_losses) == (found, Losses(*losses))

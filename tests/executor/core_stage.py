@@ -14,19 +14,19 @@ from chaplain.executor.events import (
     Apply,
     BackRead,
     DatabaseOpened,
+    MessageApplied,
     OpenDatabase,
     ReadBack,
-    Step,
 )
 from chaplain.executor.statement import SQL_TYPE
-from chaplain.gossip.events import Told
-from chaplain.journal.consensus.events import Message, Preview
+from chaplain.gossip.events import GossipParcel
+from chaplain.journal.consensus.events import LogEntry, Preview
 from chaplain.journal.messages.cluster import Body, chain_hash, encode_body
 from chaplain.journal.messages.config import NO_ACL
-from chaplain.journal.model.cluster_config import Placed, founded
-from chaplain.journal.model.records import Client, Moment
-from chaplain.journal.model.results import ConfigVerdict, Executed, Verdict
-from chaplain.journal.snapshots.checkpoint import Base
+from chaplain.journal.model.cluster_config import MemberRoles, founded
+from chaplain.journal.model.records import ClientIdentity, LogPosition
+from chaplain.journal.model.results import AppliedMessage, ConfigVerdict, ExecutionVerdict
+from chaplain.journal.snapshots.checkpoint import CheckpointBase
 from chaplain.journal.storage.records import message_records
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Whisper
@@ -36,7 +36,7 @@ from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
 ACL = b"A" * 15
-ALICE = Client(ACL, "alice", b"k" * 32, 1, b"", ("*",), ("main", "other"), False, b"")
+ALICE = ClientIdentity(ACL, "alice", b"k" * 32, 1, b"", ("*",), ("main", "other"), False, b"")
 
 
 def peer(node: int) -> Peer:
@@ -47,8 +47,8 @@ class Journal:
     """What the executor sees of a journal: everything is on disk, at positions that are ten times the index."""
 
     def __init__(self, nodes: int) -> None:
-        self.assembly = founded(Placed(node, bytes([node]) * 32, "", b"") for node in range(1, nodes + 1))
-        self.clients: Mapping[bytes, Client] = {ACL: ALICE}
+        self.assembly = founded(MemberRoles(node, bytes([node]) * 32, "", b"") for node in range(1, nodes + 1))
+        self.clients: Mapping[bytes, ClientIdentity] = {ACL: ALICE}
         self.lanes: Mapping[int, object] = {}
         self.reach: int | None = 0
         self.on_disk = 1 << 60
@@ -57,7 +57,7 @@ class Journal:
         self.keep_through = 0
         self.held = 0
         """What `held_bytes` answers."""
-        self.base = Base(Moment(0, 0, 0, b""), {}, {})
+        self.base = CheckpointBase(LogPosition(0, 0, 0, b""), {}, {})
 
     def fingerprints(self) -> Mapping[int, bytes]:
         return {1: b"one"}
@@ -92,12 +92,14 @@ class Stage:
         batch = Record(Kind.BATCH, body, first_offset=self.index, count=1, stream=stream)
         whole = Body(1, self.index, 1, self.index, bytes(32))
         raw = encode_body(whole)
-        message = Message(whole, raw, chain_hash(whole.previous, raw), 1, ())
+        message = LogEntry(whole, raw, chain_hash(whole.previous, raw), 1, ())
         self.records[self.index] = tuple(message_records(message, Preview(b"", (batch,))))
         lease = ConfigVerdict(1, 0, client_id=lane, acl=ACL) if lane else ConfigVerdict(1, 0, acl=NO_ACL)  # type: ignore[arg-type]
         self.journal.reach = self.index
         self.core.executed(
-            Executed(Moment(self.index, 1, self.index, bytes(32)), Verdict((lease,), ()), (batch,), False)
+            AppliedMessage(
+                LogPosition(self.index, 1, self.index, bytes(32)), ExecutionVerdict((lease,), ()), (batch,), False
+            )
         )
         return self.index
 
@@ -107,7 +109,7 @@ class Stage:
 
     def done(self, apply: object) -> list[object]:
         assert isinstance(apply, Apply)
-        steps = tuple(Step(work.index, work.index.to_bytes(32, "big"), 1) for work in apply.works)
+        steps = tuple(MessageApplied(work.index, work.index.to_bytes(32, "big"), 1) for work in apply.works)
         return [*self.step(Applied(apply.stream, steps)), *self.step(Drained())]
 
     def ask(self, message: object, call: int = 7, client: str = "alice", payload: bytes = b"") -> list[object]:
@@ -120,7 +122,7 @@ class Stage:
         return [(one.instance[0], messages.decode_peer(parcel.decode(one.content).body)) for one in whispers]
 
     def hears(self, node: int, message: object) -> list[object]:
-        told = Told(peer(node), Parcel(node, Layer.EXECUTOR, messages.encode(message)))  # type: ignore[arg-type]
+        told = GossipParcel(peer(node), Parcel(node, Layer.EXECUTOR, messages.encode(message)))  # type: ignore[arg-type]
         return [*self.step(told), *self.step(Drained())]
 
 

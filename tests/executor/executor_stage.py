@@ -9,9 +9,9 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from chaplain.executor.events import Step, Work
-from chaplain.executor.fingerprint import SCHEMA_KEY, Change, Tallies, Tally, fingerprint_of
-from chaplain.executor.statement import SQL_TYPE, Outcome, Statement, decode_run, encode_statement
+from chaplain.executor.events import MessageApplied, Work
+from chaplain.executor.fingerprint import SCHEMA_KEY, RowChange, RowTally, Tallies, fingerprint_of
+from chaplain.executor.statement import SQL_TYPE, RequestOutcome, Statement, decode_run, encode_statement
 from chaplain.runtime.databases.change_log import CHANGES, LOG, quoted
 from chaplain.runtime.databases.sqlite.database import SqliteDatabase, file_name
 from chaplain.runtime.databases.sqlite.integrity import check
@@ -66,10 +66,10 @@ class Database:
         self.engine.close()
         self.engine = SqliteDatabase(self.folder, self.stream)
 
-    def apply(self, work: Work) -> Step:
+    def apply(self, work: Work) -> MessageApplied:
         return self.engine.apply(work)
 
-    def outcomes(self, acl: bytes = ACL) -> list[Outcome]:
+    def outcomes(self, acl: bytes = ACL) -> list[RequestOutcome]:
         """All that are kept."""
         runs = map(decode_run, self.engine.results(acl, 0, 0, 0))
         return [outcome for run in runs for outcome in run.outcomes]
@@ -77,17 +77,17 @@ class Database:
     def rows(self, sql: str) -> list[tuple[object, ...]]:
         return list(self.engine.query(sql, ()).rows)
 
-    def tallies(self) -> dict[str, Tally]:
+    def tallies(self) -> dict[str, RowTally]:
         """As the file says."""
         with apsw.Connection(str(self.folder / file_name(self.stream))) as connection:
             ((stored,),) = connection.execute("select tallies from chaplain_state")
-        return msgspec.msgpack.decode(stored, type=dict[str, Tally])
+        return msgspec.msgpack.decode(stored, type=dict[str, RowTally])
 
     def folded(self) -> bytes:
         """The fingerprint that the row changes add up to."""
         return folded(self.folder, self.stream, self.engine._store.state.changes)
 
-    def counted(self) -> dict[str, Tally]:
+    def counted(self) -> dict[str, RowTally]:
         """As its rows say, all of them read again."""
         connection = apsw.Connection(str(self.folder / file_name(self.stream)), flags=apsw.SQLITE_OPEN_READONLY)
         tallies = Tallies()
@@ -120,11 +120,11 @@ def folded(folder: Path, stream: str, changes: int) -> bytes:
     latest = dict(pairs)
     schema = latest.pop(SCHEMA_KEY, b"\x90")
     tallies = Tallies()
-    tallies.add(Change(msgspec.msgpack.decode(key)[0], key, b"", row) for key, row in latest.items() if row)
+    tallies.add(RowChange(msgspec.msgpack.decode(key)[0], key, b"", row) for key, row in latest.items() if row)
     return fingerprint_of(schema, tallies.values())
 
 
-def _changes(connection: apsw.Connection, table: str, without_rowid: bool) -> Sequence[Change]:
+def _changes(connection: apsw.Connection, table: str, without_rowid: bool) -> Sequence[RowChange]:
     encode = msgspec.msgpack.encode
     keys = connection.execute("select cid from pragma_table_info(?) where pk order by pk", (table,))
     places = [cid for (cid,) in keys] if without_rowid else []
@@ -134,7 +134,7 @@ def _changes(connection: apsw.Connection, table: str, without_rowid: bool) -> Se
     found = []
     for rowid, *row in connection.execute(f'select {first}, * from "{quoted}"'):
         key = [row[place] for place in places] if without_rowid else [rowid]
-        found.append(Change(table, encode([table, *key]), b"", encode(row)))
+        found.append(RowChange(table, encode([table, *key]), b"", encode(row)))
     return found
 
 
@@ -147,7 +147,7 @@ class Pair:
         self.order = Order()
         self.steady, self.restarted = Database(folder / "one"), Database(folder / "two")
 
-    def run(self, *requests: Request, lane: int = 1, acl: bytes = ACL) -> list[Outcome]:
+    def run(self, *requests: Request, lane: int = 1, acl: bytes = ACL) -> list[RequestOutcome]:
         """What became of them, alike on both."""
         work = self.order.message(*requests, lane=lane, acl=acl)
         before = len(self.steady.outcomes(acl))
@@ -160,7 +160,7 @@ class Pair:
         assert self.steady.folded() == self.restarted.folded() == steps[0].fingerprint, "the changes are not the rows"
         return outcomes[before:]
 
-    def one(self, sql: Request, **more: object) -> Outcome:
+    def one(self, sql: Request, **more: object) -> RequestOutcome:
         (outcome,) = self.run(sql, **more)  # type: ignore[arg-type]
         return outcome
 

@@ -95,7 +95,7 @@ BUGS = [
     _bug(
         "forget rows that go with their table",
         "sqlite.row_tracker",
-        "self.changes += [Change(shape.name, key, row, GONE) for key, row in self._rows(shape)]",
+        "self.changes += [RowChange(shape.name, key, row, GONE) for key, row in self._rows(shape)]",
         "self.changes += []",
         ENGINE,
         "schema_and_rows",
@@ -183,7 +183,9 @@ BUGS = [
     _bug("mix two copies", "snapshots", "taking.name not in (None, name) or ", "", COPYING, "another_copy"),
     _bug("take what goes back", "snapshots", "piece.index <= feed.applied or ", "", COPYING, "further_on"),
     _bug("take it from anybody", "snapshots", "peer != taking.peer or ", "", COPYING, "asked_for"),
-    _bug("wake for who has stopped", "snapshots", " if taking.feed.phase is Phase.LACKING]", "]", COPYING, "stopped"),
+    _bug(
+        "wake for who has stopped", "snapshots", " if taking.feed.phase is ApplyPhase.LACKING]", "]", COPYING, "stopped"
+    ),
     _bug("count no rows again", "sqlite.integrity", "if found != state.tallies:", "if False:", DAMAGE, "in_a_row"),
     _bug("believe every index", "sqlite.integrity", "    if wrong:", "    if False:", DAMAGE, "in_an_index"),
     _bug("believe every position", "sqlite.metadata", "seal != _seal(tuple(sealed))", "False", DAMAGE, "position"),

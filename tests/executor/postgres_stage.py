@@ -9,9 +9,9 @@ import msgspec
 from tests.executor.executor_stage import ACL, Order, Pair, folded
 from tests.executor.postgres_server import TestServer
 
-from chaplain.executor.events import Step, Work
-from chaplain.executor.fingerprint import Change, Tallies, Tally
-from chaplain.executor.statement import Outcome, decode_run
+from chaplain.executor.events import MessageApplied, Work
+from chaplain.executor.fingerprint import RowChange, RowTally, Tallies
+from chaplain.executor.statement import RequestOutcome, decode_run
 from chaplain.runtime.databases.postgres.database import PostgresDatabase
 
 _COLUMNS = "select attname from pg_attribute where attrelid = {} and attnum > 0 and not attisdropped order by attnum"
@@ -37,10 +37,10 @@ class PostgresStage:
         self.engine.close()
         self.engine = PostgresDatabase(self.folder, self.stream, self.place)
 
-    def apply(self, work: Work) -> Step:
+    def apply(self, work: Work) -> MessageApplied:
         return self.engine.apply(work)
 
-    def outcomes(self, acl: bytes = ACL) -> list[Outcome]:
+    def outcomes(self, acl: bytes = ACL) -> list[RequestOutcome]:
         runs = map(decode_run, self.engine.results(acl, 0, 0, 0))
         return [outcome for run in runs for outcome in run.outcomes]
 
@@ -50,12 +50,12 @@ class PostgresStage:
     def ask(self, sql: str) -> list[tuple[object, ...]]:
         return self.admin.ask(sql, self.name)
 
-    def tallies(self) -> dict[str, Tally]:
+    def tallies(self) -> dict[str, RowTally]:
         """As the database says."""
         ((stored,),) = self.ask(f"select tallies from chaplain.state where stream = '{self.stream}'")
-        return msgspec.msgpack.decode(bytes(stored), type=dict[str, Tally])  # type: ignore[arg-type]
+        return msgspec.msgpack.decode(bytes(stored), type=dict[str, RowTally])  # type: ignore[arg-type]
 
-    def counted(self) -> dict[str, Tally]:
+    def counted(self) -> dict[str, RowTally]:
         """As its rows say, all of them read again."""
         encode, schema = msgspec.msgpack.encode, self.schema
         tallies = Tallies()
@@ -66,7 +66,7 @@ class PostgresStage:
             for row in self.ask(f"select * from {schema}.{table}"):
                 plain = [int(v) if isinstance(v, bool) else str(v) if isinstance(v, uuid.UUID) else v for v in row]
                 keys = [plain[names.index(name)] for (name,) in key]
-                tallies.add([Change(str(table), encode([table, *keys]), b"", encode(plain))])
+                tallies.add([RowChange(str(table), encode([table, *keys]), b"", encode(plain))])
         return tallies.values()
 
     def folded(self) -> bytes:

@@ -80,7 +80,7 @@ RESERVED_BUGS = [
     _bug(
         "apply while something is tried out",
         "executor.apply_queue",
-        "        if free:\n            self.phase = Phase.BUSY\n",
+        "        if free:\n            self.phase = ApplyPhase.BUSY\n",
         "",
         TRIED,
         "applied_meanwhile",

@@ -14,17 +14,17 @@ from chaplain.executor.events import (
     DatabaseKept,
     DatabaseOpened,
     Looked,
+    MessageApplied,
     OpenDatabase,
     ReadBack,
     RemakeDatabase,
     RunQuery,
-    Step,
 )
 from chaplain.executor.integrity import ROWS_MAX
 from chaplain.executor.messages import AskCopy, Print, Query
 from chaplain.executor.statement import Statement, encode_statement
-from chaplain.journal.model.records import Moment
-from chaplain.journal.snapshots.checkpoint import Base
+from chaplain.journal.model.records import LogPosition
+from chaplain.journal.snapshots.checkpoint import CheckpointBase
 from chaplain.mesh.events import Entered
 
 CHECK, REMAKE = CheckDatabase("main"), RemakeDatabase("main")
@@ -136,7 +136,7 @@ def test_what_is_being_applied_to_it_ends_first_and_counts_for_nothing() -> None
     stage, effects = opened(messages=4)
     (apply,) = [effect for effect in answered(stage, effects) if isinstance(effect, Apply)]
     assert REMAKE not in [*stage.step(ROTTEN), *stage.step(Drained())]
-    steps = (Step(4, b"4" * 32),)
+    steps = (MessageApplied(4, b"4" * 32),)
     assert apply.works[0].index == 4
     assert REMAKE in [*stage.step(Applied("main", steps)), *stage.step(Drained())]
     assert told(stage)["position"] == 0
@@ -151,7 +151,7 @@ def test_an_executor_that_stopped_because_of_damage_goes_on() -> None:
     effects = answered(stage, stage.step(Drained()))
     assert works(effects) == [3]
     (apply,) = [effect for effect in effects if isinstance(effect, Apply)]
-    stage.step(Applied("main", (Step(3, b"o" * 32),)))
+    stage.step(Applied("main", (MessageApplied(3, b"o" * 32),)))
     assert apply.works
     said = told(stage)
     assert (said["state"], said["position"]) == ("idle", 3)
@@ -184,7 +184,7 @@ def from_checkpoint(*, offset: int) -> Stage:
     stage.index = 2
     for _ in range(6):
         stage.agree()
-    stage.journal.base = Base(Moment(8, 1, 0, b""), {"main": 8}, {})
+    stage.journal.base = CheckpointBase(LogPosition(8, 1, 0, b""), {"main": 8}, {})
     stage.journal.first, stage.journal.offset = 3, offset
     stage.core.attach(stage.journal)
     stage.step(Entered(peer(2), {}))

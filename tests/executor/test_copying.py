@@ -9,11 +9,11 @@ from tests.executor.core_stage import Stage, peer, works
 
 from chaplain.core import Drained, Report, Woken
 from chaplain.executor import messages
-from chaplain.executor.apply_queue import Feed, Phase
+from chaplain.executor.apply_queue import ApplyPhase, ApplyQueue
 from chaplain.executor.events import CopyTaken, DatabaseKept, DatabaseOpened, KeepDatabase, KeptRead, ReadKept, TakeCopy
 from chaplain.executor.messages import AskCopy, CopyPiece, PeerMessage
 from chaplain.executor.snapshots import PATIENCE_NS, READS_MAX, Copying
-from chaplain.gossip.events import Told
+from chaplain.gossip.events import GossipParcel
 from chaplain.mesh.events import Entered
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -29,10 +29,10 @@ class Desk:
         self.peers = list(peers)
         self.said: list[tuple[bytes, PeerMessage, bytes]] = []
         self.copying = Copying(lambda *words: self.said.append(words), lambda: self.peers)
-        self.feed = Feed("main", lambda: (1, 2, 3))
+        self.feed = ApplyQueue("main", lambda: (1, 2, 3))
         for index in (5, 8, 9):
             self.feed.touch(index)
-        self.feed.phase = Phase.OPENING
+        self.feed.phase = ApplyPhase.OPENING
         self.feed.opened(5, bytes(32))
 
     def effects(self) -> list[object]:
@@ -139,7 +139,7 @@ def test_reads_for_others_have_a_bound() -> None:
 def test_a_copy_comes_piece_by_piece() -> None:
     desk = Desk()
     desk.want()
-    assert desk.feed.phase is Phase.LACKING
+    assert desk.feed.phase is ApplyPhase.LACKING
     assert desk.asked() == [(ONE, 0)]
     desk.comes(0, b"sixsix")
     assert desk.effects() == [TakeCopy("main", 0, b"sixsix", SIZE, DIGEST)]
@@ -263,7 +263,7 @@ def lacking(nodes: int = 3) -> Stage:
 
 
 def tell(stage: Stage, node: int, piece: CopyPiece, data: bytes) -> list[object]:
-    return stage.step(Told(peer(node), Parcel(node, Layer.EXECUTOR, messages.encode(piece), data)))
+    return stage.step(GossipParcel(peer(node), Parcel(node, Layer.EXECUTOR, messages.encode(piece), data)))
 
 
 def test_a_database_without_a_log_is_copied_and_goes_on_from_there() -> None:
@@ -287,7 +287,7 @@ def test_a_copy_that_comes_after_the_executor_stopped_changes_nothing() -> None:
     feed = stage.core._feeds["main"]
     feed.stop("it differs")
     assert stage.step(DatabaseOpened("main", 2, b"f" * 32)) == []
-    assert feed.phase is Phase.STOPPED
+    assert feed.phase is ApplyPhase.STOPPED
 
 
 def test_a_copy_that_cannot_be_opened_stops_the_executor_and_nothing_is_due() -> None:

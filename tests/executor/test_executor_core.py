@@ -11,21 +11,21 @@ from chaplain.core import Drained, Report, Requested, Settled, Withdrawn, Woken
 from chaplain.executor import messages
 from chaplain.executor.apply_queue import QUEUE_BYTES_MAX
 from chaplain.executor.core import ANNOUNCE_NS, DATABASES_MAX, ExecutorCore
-from chaplain.executor.divergence import HEARD_MAX, Comparison, Finding
+from chaplain.executor.divergence import HEARD_MAX, Comparison, FingerprintMismatch
 from chaplain.executor.events import (
     Applied,
     Apply,
     ClearResults,
     Looked,
+    MessageApplied,
     OpenDatabase,
     RunQuery,
-    Step,
     StopQuery,
     TakeResults,
 )
 from chaplain.executor.messages import AskReach, AskResults, Print, Query, Reach, ReadThrough, WereRead
 from chaplain.journal.messages.membership import Stage as Role
-from chaplain.journal.model.cluster_config import Placed, founded
+from chaplain.journal.model.cluster_config import MemberRoles, founded
 from chaplain.mesh.events import Entered
 
 # Feeding.
@@ -172,9 +172,9 @@ def test_a_fresh_query_waits_for_everything_that_was_agreed() -> None:
     stage.agree()
     assert not [e for e in stage.step(Drained()) if isinstance(e, RunQuery)]
     stage.agree()
-    stage.step(Applied("main", (Step(2, bytes(32)),)))
+    stage.step(Applied("main", (MessageApplied(2, bytes(32)),)))
     assert not [e for e in stage.step(Drained()) if isinstance(e, RunQuery)]
-    effects = [*stage.step(Applied("main", (Step(3, bytes(32)),))), *stage.step(Drained())]
+    effects = [*stage.step(Applied("main", (MessageApplied(3, bytes(32)),))), *stage.step(Drained())]
     (query,) = [e for e in effects if isinstance(e, RunQuery)]
     assert query.sql == "select 1"
 
@@ -192,7 +192,7 @@ def test_a_fresh_query_asks_again_if_others_decide_by_then() -> None:
     stage = ready(3)
     stage.ask(Query("main", 0, True), payload=statement("select 1"))
     stage.hears(2, Reach(1, 2))
-    stage.journal.assembly = founded(Placed(node, bytes([node]) * 32, "", b"") for node in (1, 2, 3, 4, 5))
+    stage.journal.assembly = founded(MemberRoles(node, bytes([node]) * 32, "", b"") for node in (1, 2, 3, 4, 5))
     stage.agree()
     effects = stage.done(stage.step(Drained())[0])
     assert not [e for e in effects if isinstance(e, RunQuery)]
@@ -351,25 +351,25 @@ def test_fingerprints_of_members_that_do_not_execute_displace_no_others() -> Non
         assert comparison.heard(executor, 5, b"b") is None
     for index in range(6, 2 * HEARD_MAX):
         assert comparison.heard(9, index, b"junk") is None
-    assert comparison.reached(5, b"a") == Finding(5, (2, 3), True)
+    assert comparison.reached(5, b"a") == FingerprintMismatch(5, (2, 3), True)
 
 
 def test_who_agrees_with_a_majority_goes_on() -> None:
     comparison = Comparison(lambda: (1, 2, 3))
     assert comparison.heard(2, 5, b"a") is None
     assert comparison.reached(5, b"a") is None
-    assert comparison.heard(3, 5, b"b") == Finding(5, (3,), False)
+    assert comparison.heard(3, 5, b"b") == FingerprintMismatch(5, (3,), False)
     assert comparison.heard(3, 5, b"b") is None
 
 
 def test_without_a_majority_nobody_can_tell() -> None:
     comparison = Comparison(lambda: (1, 2))
     comparison.reached(5, b"a")
-    assert comparison.heard(2, 5, b"b") == Finding(5, (2,), True)
+    assert comparison.heard(2, 5, b"b") == FingerprintMismatch(5, (2,), True)
     comparison = Comparison(lambda: (1, 2, 3))
     comparison.heard(2, 5, b"b")
     comparison.heard(3, 5, b"c")
-    assert comparison.reached(5, b"a") == Finding(5, (2, 3), True)
+    assert comparison.reached(5, b"a") == FingerprintMismatch(5, (2, 3), True)
 
 
 def test_positions_that_were_not_reached_are_not_judged() -> None:

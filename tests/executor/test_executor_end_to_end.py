@@ -22,8 +22,8 @@ from chaplain.executor.fingerprint import Tallies, fingerprint_of
 from chaplain.link.auth.identity import Identity
 from chaplain.runtime.cluster.create import make_cluster
 from chaplain.runtime.cluster.local import bring_down, bring_up
-from chaplain.runtime.databases.sqlite.metadata import Store
-from chaplain.runtime.databases.sqlite.row_tracker import Ledger
+from chaplain.runtime.databases.sqlite.metadata import SqliteStore
+from chaplain.runtime.databases.sqlite.row_tracker import SqliteRowTracker
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -187,7 +187,7 @@ def tamper(node: Node, stream: str, sql: str, *, forge: bool = False) -> None:
     connection = apsw.Connection(str(node.folder / "databases" / f"{stream}.sqlite"))
     connection.execute(sql)
     if forge:
-        store, ledger = Store(connection, stream), Ledger(connection, Tallies())
+        store, ledger = SqliteStore(connection, stream), SqliteRowTracker(connection, Tallies())
         ledger.open()
         tallies, state = ledger.read_again(bool).values(), store.state
         position = (state.index, state.requests, state.whole)

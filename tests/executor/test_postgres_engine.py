@@ -16,7 +16,7 @@ from chaplain.runtime.databases.change_log import CHANGES, ChangeLog
 from chaplain.runtime.databases.interface import EngineFailed
 from chaplain.runtime.databases.postgres import execute, metadata, row_tracker
 from chaplain.runtime.databases.postgres.database import PostgresDatabase
-from chaplain.runtime.databases.postgres.metadata import Store
+from chaplain.runtime.databases.postgres.metadata import PostgresStore
 
 pytestmark = [pytest.mark.skipif(bool(missing()), reason=missing()), pytest.mark.timeout(300)]
 OTHER = b"B" * 15
@@ -213,17 +213,17 @@ def test_dies_between_requests_and_before_the_commit(
     ]
     for stage in (steady, dying):
         stage.apply(works[0])
-    commit = Store.commit
+    commit = PostgresStore.commit
     for survives in range(4):
         left = [1]
 
-        def fail(store: Store, *arguments: object, left: list[int] = left) -> None:
+        def fail(store: PostgresStore, *arguments: object, left: list[int] = left) -> None:
             if not left:
                 raise EngineFailed("dies")
             left.pop()
             commit(store, *arguments)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Store, "commit", fail)
+        monkeypatch.setattr(PostgresStore, "commit", fail)
         if survives < 3:
             with pytest.raises(EngineFailed, match="dies"):
                 dying.apply(works[1])

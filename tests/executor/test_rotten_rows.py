@@ -26,7 +26,7 @@ from chaplain.executor.events import (
     Work,
 )
 from chaplain.runtime.cluster.create import make_cluster
-from chaplain.runtime.databases.interface import Damaged, EngineFailed
+from chaplain.runtime.databases.interface import DatabaseDamaged, EngineFailed
 from chaplain.runtime.databases.snapshots import Copies
 from chaplain.runtime.databases.sqlite.database import SqliteDatabase
 from chaplain.runtime.databases.sqlite.integrity import check
@@ -88,7 +88,7 @@ def closed(folder: Path) -> tuple[Path, bytes]:
 def damage_of(file: Path) -> str:
     try:
         check(file, "main")
-    except Damaged as damage:
+    except DatabaseDamaged as damage:
         return str(damage)
     return ""
 
@@ -194,7 +194,7 @@ def test_every_octet_of_a_page_of_rows_counts(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed) as failed:
         check(tmp_path / "nothing.sqlite", "main")
-    assert not isinstance(failed.value, Damaged)
+    assert not isinstance(failed.value, DatabaseDamaged)
 
 
 def test_a_check_can_be_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from chaplain.errors import Malformed
 from chaplain.executor.fingerprint import row_hash
 from chaplain.executor.statement import (
     STATEMENT_BYTES_MAX,
-    Answer,
-    Outcome,
-    Run,
+    OutcomeRun,
+    RequestOutcome,
     Statement,
+    StatementResult,
     decode_run,
     decode_statement,
     encode_run,
@@ -35,7 +35,7 @@ def test_statement() -> None:
 
 
 def test_run() -> None:
-    run = Run(3, 5, 9, 1, (Outcome(7, (Answer(1),)),))
+    run = OutcomeRun(3, 5, 9, 1, (RequestOutcome(7, (StatementResult(1),)),))
     assert decode_run(EXAMPLES["run"]) == run
     assert encode_run(run) == EXAMPLES["run"]
 

@@ -6,13 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from chaplain.client.api.journal_sync import Line
+from chaplain.client.api.journal_sync import JournalClientContext
 from chaplain.client.api.sql_sync import Sql
 from chaplain.client_service.messages import LookUp
 from chaplain.executor.messages import AskResults, ReadThrough, decode_client, encode_runs
-from chaplain.executor.statement import Outcome, Run, encode_run
+from chaplain.executor.statement import OutcomeRun, RequestOutcome, encode_run
 
-RUNS = [Run(1, 1, 5, 0, (Outcome(0), Outcome(1))), Run(2, 1, 6, 0, (Outcome(2),)), Run(1, 3, 7, 0, (Outcome(3),) * 3)]
+RUNS = [
+    OutcomeRun(1, 1, 5, 0, (RequestOutcome(0), RequestOutcome(1))),
+    OutcomeRun(2, 1, 6, 0, (RequestOutcome(2),)),
+    OutcomeRun(1, 3, 7, 0, (RequestOutcome(3),) * 3),
+]
 
 
 class Executor:
@@ -35,7 +39,7 @@ class Executor:
         assert len(self.asked) < 10, "it never ends"
         return ask.read(encode_runs([encode_run(run) for run in RUNS if self._wanted(message, run)][:1]))
 
-    def _wanted(self, message: AskResults, run: Run) -> bool:
+    def _wanted(self, message: AskResults, run: OutcomeRun) -> bool:
         last = run.first_id + len(run.outcomes) - 1
         read = last <= self.read.get(run.client_id, 0) and (self.prompt or not message.client_id)
         lane = message.client_id in (0, run.client_id)
@@ -44,7 +48,7 @@ class Executor:
 
 
 def given(executor: Executor, through: tuple[int, int] | None) -> list[tuple[int, int]]:
-    return [tuple(one.id) for one in Sql(cast("Line", executor), "main").results(through)]
+    return [tuple(one.id) for one in Sql(cast("JournalClientContext", executor), "main").results(through)]
 
 
 @pytest.mark.parametrize("prompt", [True, False])

@@ -13,12 +13,12 @@ from tests.executor.executor_stage import ACL, START_NS, Database, Order, Pair, 
 
 from chaplain.executor.events import Apply, OpenDatabase, TakeResults
 from chaplain.executor.messages import decode_runs
-from chaplain.executor.statement import Outcome, decode_run
+from chaplain.executor.statement import RequestOutcome, decode_run
 from chaplain.runtime.databases import change_log
 from chaplain.runtime.databases.change_log import CHANGES, LOG, ChangeLog
 from chaplain.runtime.databases.interface import EngineFailed, QueryFailed
 from chaplain.runtime.databases.sqlite import metadata
-from chaplain.runtime.databases.sqlite.metadata import Store
+from chaplain.runtime.databases.sqlite.metadata import SqliteStore
 from chaplain.runtime.databases.workers import Databases
 from chaplain.segment.files import list_segments, scan_file
 from chaplain.segment.record import Kind
@@ -33,7 +33,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     pair.close()
 
 
-def errors(outcomes: list[Outcome]) -> list[str | None]:
+def errors(outcomes: list[RequestOutcome]) -> list[str | None]:
     return [None if outcome.error is None else outcome.error.kind for outcome in outcomes]
 
 
@@ -160,13 +160,13 @@ def test_who_dies_between_commits_goes_on_behind_the_last(tmp_path: Path, monkey
         whole.apply(work)
     outcomes, fingerprint = whole.outcomes(), whole.engine.fingerprint
     whole.engine.close()
-    real, deaths = Store.committed, 0
+    real, deaths = SqliteStore.committed, 0
     for dying in range(1, 40):
         folder = tmp_path / f"dies-{dying}"
         folder.mkdir()
         commits = 0
 
-        def committed(self: Store, dying: int = dying) -> None:
+        def committed(self: SqliteStore, dying: int = dying) -> None:
             nonlocal commits
             commits += 1
             real(self)
@@ -174,7 +174,7 @@ def test_who_dies_between_commits_goes_on_behind_the_last(tmp_path: Path, monkey
                 raise Died
 
         database = Database(folder)
-        monkeypatch.setattr(Store, "committed", committed)
+        monkeypatch.setattr(SqliteStore, "committed", committed)
         try:
             for work in works:
                 database.apply(work)
@@ -404,7 +404,7 @@ def test_a_fault_of_ours_stops_the_executor_and_not_the_node(tmp_path: Path, mon
     order, databases = Order(), Databases("sqlite", tmp_path)
     assert databases.open(OpenDatabase("main")).failed == ""
     works = (order.message("create table t(a)"), order.message("insert into t values (1)"))
-    monkeypatch.setattr(Store, "put_results", lambda self, runs: 1 // (order.index - order.index))
+    monkeypatch.setattr(SqliteStore, "put_results", lambda self, runs: 1 // (order.index - order.index))
     applied = databases.apply(Apply("main", works))
     assert applied.steps == ()
     assert applied.failed.startswith("a fault of the executor in test_sqlite_engine.py")

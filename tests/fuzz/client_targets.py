@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from chaplain.client.protocol.core import ClientCore
-from chaplain.client.protocol.events import Began, Call, Raised, Returned, Settings, Yielded
+from chaplain.client.protocol.events import ClientCall, ListeningBegan, Raised, Returned, Settings, Yielded
 from chaplain.client_service import messages
 from chaplain.client_service.messages import (
     AnswerQuestions,
@@ -118,10 +118,10 @@ def make_target_client_command() -> Callable[[bytes], None]:
         nonlocal now_ns
         now_ns += 10**7
         for request in ended:
-            core.step(now_ns, Call(request, b"", 10**9))
+            core.step(now_ns, ClientCall(request, b"", 10**9))
         effects = core.step(now_ns + 1, Arrived(1, data))
         for effect in effects:
-            assert not isinstance(effect, Yielded | Began) or effect.call in (2, 3, 4, 5)
+            assert not isinstance(effect, Yielded | ListeningBegan) or effect.call in (2, 3, 4, 5)
         assert core.deadline() is not None
         if next(turns) % 10 == 0:  # whoever has not been answered by then
             now_ns += 5 * 10**9
@@ -151,6 +151,6 @@ def _greeting() -> ClientCore:
     rng = Random(1)
     link = LinkCore(_HASTY, _INSTANCE, LinkSettings("fuzz"), rng, pinned=frozenset([b"k" * 32]))
     core = ClientCore(link, _ME.identifier, [_ENDPOINT], Settings(), rng)
-    effects = [*core.step(0, Woken()), *core.step(0, Connected(1)), *core.step(0, Call(GetStatus(1), b"", 10**9))]
+    effects = [*core.step(0, Woken()), *core.step(0, Connected(1)), *core.step(0, ClientCall(GetStatus(1), b"", 10**9))]
     assert all(isinstance(effect, Dial | Send | Report) for effect in effects), effects
     return core

@@ -8,12 +8,12 @@ from chaplain.errors import Malformed
 from chaplain.executor import messages
 from chaplain.executor.messages import AskReach, AskResults, Print, Query, Reach, ReadThrough, WereRead
 from chaplain.executor.statement import (
-    Answer,
-    Outcome,
+    OutcomeRun,
+    RequestOutcome,
     Rows,
-    Run,
     Statement,
     StatementError,
+    StatementResult,
     decode_rows,
     decode_run,
     decode_statement,
@@ -28,8 +28,8 @@ STATEMENTS = [
     encode_statement(Statement("select :a", {"a": b"\x00", "b": None, "c": 1.5})),
 ]
 RUNS = [
-    encode_run(Run(1, 2, 3, 4, (Outcome(5, (Answer(1, ("a",), ((1, "x", None),)),)),))),
-    encode_run(Run(1, 2, 3, 4, (Outcome(5, (), StatementError("limit", "too much", 1)),))),
+    encode_run(OutcomeRun(1, 2, 3, 4, (RequestOutcome(5, (StatementResult(1, ("a",), ((1, "x", None),)),)),))),
+    encode_run(OutcomeRun(1, 2, 3, 4, (RequestOutcome(5, (), StatementError("limit", "too much", 1)),))),
 ]
 CLIENT = [AskResults("main", 1, 1, 9, 5), ReadThrough("main", ((1, 5), (2, 6))), Query("main", 7, True)]
 PEER = [AskReach(1), Reach(1, 9), Print("main", 5, bytes(32)), WereRead("main", ACL, ((1, 2),))]

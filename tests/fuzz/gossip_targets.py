@@ -10,11 +10,22 @@ from chaplain.core import Woken
 from chaplain.errors import Malformed
 from chaplain.gossip import codec, payloads
 from chaplain.gossip import member_record as cards
-from chaplain.gossip.codec import Accuse, Acknowledge, Action, Cards, Compare, Entry, Have, Standing, Type, Want
+from chaplain.gossip.codec import (
+    Accuse,
+    Action,
+    Cards,
+    Compare,
+    DiscoveredAck,
+    EntryStanding,
+    Have,
+    ListEntry,
+    MessageType,
+    WantMessages,
+)
 from chaplain.gossip.core import GossipCore
-from chaplain.gossip.events import EventId, KeyStep, RegisterQuestion, Told
-from chaplain.gossip.payloads import Health, Key, Query, Response, Status, User
-from chaplain.gossip.seen import Seen
+from chaplain.gossip.events import EventId, GossipParcel, KeyStep, RegisterQuestion
+from chaplain.gossip.payloads import Health, KeyRotationStep, LastHeard, QueryPayload, Response, UserEvent
+from chaplain.gossip.seen import SeenMessages
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
@@ -27,25 +38,30 @@ _PEER = Peer(b"p" * 16, PEER.identifier, PEER.key, "tcp://127.0.0.1:7001")
 _ID = EventId(PEER.identifier, 1, 5)
 _CARD = cards.make(PEER, _PEER.endpoint, 2)
 _CONTENTS = {
-    Type.DISCOVERED: payloads.put_card(_CARD),
-    Type.JOINED: payloads.put_card(_CARD),
-    Type.HEALTH: payloads.put_health(Health(OWN.identifier, 1)),
-    Type.STATUS: payloads.put_status(Status(PEER.identifier, 1, 100)),
-    Type.REFUTED: payloads.put_card(_CARD),
-    Type.QUERY: payloads.put_query(Query("load", b"")),
-    Type.ANSWER: payloads.put_response(Response(EventId(OWN.identifier, 1, 1), 1, True, b"x")),
-    Type.USER: payloads.put_user(User("x", b"y")),
+    MessageType.DISCOVERED: payloads.put_card(_CARD),
+    MessageType.JOINED: payloads.put_card(_CARD),
+    MessageType.HEALTH: payloads.put_health(Health(OWN.identifier, 1)),
+    MessageType.STATUS: payloads.put_status(LastHeard(PEER.identifier, 1, 100)),
+    MessageType.REFUTED: payloads.put_card(_CARD),
+    MessageType.QUERY: payloads.put_query(QueryPayload("load", b"")),
+    MessageType.ANSWER: payloads.put_response(Response(EventId(OWN.identifier, 1, 1), 1, True, b"x")),
+    MessageType.USER: payloads.put_user(UserEvent("x", b"y")),
 }
-_KEYS = [payloads.put_key(Key(step, b"id", b"k" * 32)) for step in KeyStep]
-_TYPED = [*_CONTENTS.items(), *((kind, key) for key in _KEYS for kind in (Type.KEY, Type.KEY_CONFIRMED))]
+_KEYS = [payloads.put_key(KeyRotationStep(step, b"id", b"k" * 32)) for step in KeyStep]
+_TYPED = [*_CONTENTS.items(), *((kind, key) for key in _KEYS for kind in (MessageType.KEY, MessageType.KEY_CONFIRMED))]
 _MESSAGES = [codec.sign_message(PEER, _ID, kind, content, action=Action.NONE, target=0) for kind, content in _TYPED]
 _LEAVES = [codec.sign_leave(PEER, _ID, subject, 1) for subject in (PEER.identifier, OWN.identifier)]
 _OTHERS = [
-    Acknowledge(_ID, _CARD),
+    DiscoveredAck(_ID, _CARD),
     Cards((_CARD,), tuple(_LEAVES)),
-    Compare(1, 0, True, (Entry(PEER.identifier, 1, Standing.LOST), Entry(OWN.identifier, 1, Standing.GONE))),
+    Compare(
+        1,
+        0,
+        True,
+        (ListEntry(PEER.identifier, 1, EntryStanding.LOST), ListEntry(OWN.identifier, 1, EntryStanding.GONE)),
+    ),
     Have((_ID,)),
-    Want((_ID,)),
+    WantMessages((_ID,)),
     Accuse(1),
 ]
 
@@ -75,7 +91,7 @@ def _core() -> GossipCore:
     core = GossipCore(_HASTY_OWN, b"o" * 16, "tcp://127.0.0.1:7000", settings, random.Random(1), NOW_NS, check=_any)
     core.step(NOW_NS, RegisterQuestion("load"))
     core.step(NOW_NS, Entered(_PEER, {}))
-    core.step(NOW_NS, Told(_PEER, Parcel(PEER.identifier, Layer.GOSSIP, codec.encode(Cards((_CARD,))))))
+    core.step(NOW_NS, GossipParcel(_PEER, Parcel(PEER.identifier, Layer.GOSSIP, codec.encode(Cards((_CARD,))))))
     return core
 
 
@@ -86,10 +102,10 @@ def make_target_told() -> Callable[[bytes], None]:
 
     def target(data: bytes) -> None:
         nonlocal now_ns
-        core._voice.seen = Seen(core._settings, core._members.is_present)  # or a message would be news but once
+        core._voice.seen = SeenMessages(core._settings, core._members.is_present)  # or a message would be news but once
         if PEER.identifier not in core._voice.sessions:
             core.step(now_ns, Entered(_PEER, {}))
-        core.step(now_ns, Told(_PEER, Parcel(PEER.identifier, Layer.GOSSIP, data)))
+        core.step(now_ns, GossipParcel(_PEER, Parcel(PEER.identifier, Layer.GOSSIP, data)))
         for _ in range(1 if next(turns) % 5 else 3):
             now_ns += 2 * SECOND_NS
             core.step(now_ns, Woken())
@@ -104,7 +120,7 @@ def make_target_told_signed() -> Callable[[bytes], None]:
 
     def target(data: bytes) -> None:
         if data:
-            signed = codec.sign_message(_HASTY_PEER, _ID, Type.USER, data[1:], action=Action.NONE, target=0)
+            signed = codec.sign_message(_HASTY_PEER, _ID, MessageType.USER, data[1:], action=Action.NONE, target=0)
             body = bytearray(codec.encode(signed))
             body[62] = data[0]
             told(bytes(body))

@@ -12,20 +12,32 @@ from chaplain.graph.core import GraphCore
 from chaplain.graph.events import EventsRead, ReadEvents
 from chaplain.graph.messages import client, peer
 from chaplain.graph.messages.client import Append, Page, ReadArrivals, ReadSnapshot, Row
-from chaplain.graph.messages.event import Draft, Link, decode, sign
-from chaplain.graph.messages.peer import Confirmation, Events, Fetch, Fetched, GetData, Inv, Item, Leaves, SyncEvent
+from chaplain.graph.messages.event import EventDraft, ParentLink, decode, sign
+from chaplain.graph.messages.peer import (
+    Confirmation,
+    EventBatch,
+    Fetched,
+    FetchMissing,
+    GetData,
+    Inv,
+    Item,
+    Leaves,
+    SyncEvent,
+)
 from chaplain.graph.settings import GraphSettings
 from chaplain.link.auth.identity import Identity
 
 _WHO = Identity(bytes(32))
-_FIRST = sign(Draft("notes", b"hello", 1), _WHO, "demo")
-_NEXT = sign(Draft("notes", b"", 2, Link(_FIRST.id, 0), (Link(bytes(31) + b"\1", 3),), "ann"), _WHO, "demo")
+_FIRST = sign(EventDraft("notes", b"hello", 1), _WHO, "demo")
+_NEXT = sign(
+    EventDraft("notes", b"", 2, ParentLink(_FIRST.id, 0), (ParentLink(bytes(31) + b"\1", 3),), "ann"), _WHO, "demo"
+)
 _MESSAGES = (
-    Events((Item(_FIRST.raw, ((_WHO.key, bytes(64)),)), Item(_NEXT.raw)), 1),
+    EventBatch((Item(_FIRST.raw, ((_WHO.key, bytes(64)),)), Item(_NEXT.raw)), 1),
     Inv("notes", (Confirmation(_WHO.key, _FIRST.id, bytes(64)),)),
     GetData("notes", (_FIRST.id, _NEXT.id)),
     SyncEvent((Leaves("notes", 1, 2, (_NEXT.id,)), Leaves("other", 0, 0, ()))),
-    Fetch("notes", 7, 0, (_FIRST.id,)),
+    FetchMissing("notes", 7, 0, (_FIRST.id,)),
     Fetched("notes", 7, 1, True, 0, (Item(_FIRST.raw),)),
 )
 

@@ -10,14 +10,14 @@ from itertools import count
 
 from chaplain.core import Drained, Halt, Woken
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import Settled, Started
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.events import AgreedEntry, ConsensusStarted
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.core import JournalCore
-from chaplain.journal.events import Told
+from chaplain.journal.events import JournalParcel
 from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.state import load
 from chaplain.journal.execution.state_machine import JournalExecution
-from chaplain.journal.execution.two_phase import Commit, Span
+from chaplain.journal.execution.two_phase import Commit, RequestRange
 from chaplain.journal.messages import client, config, consensus, ingest, membership
 from chaplain.journal.messages import peer as peer_messages
 from chaplain.journal.messages.client import AskLane, Open, Read, SubmitPetition, Write
@@ -31,13 +31,13 @@ from chaplain.journal.messages.config import (
     RetireLane,
     acl_id,
 )
-from chaplain.journal.messages.consensus import Heard, Mark, Propose
+from chaplain.journal.messages.consensus import AgreedMark, MarkHeard, Propose
 from chaplain.journal.messages.ingest import IngestEntry
-from chaplain.journal.messages.membership import AddNode, NewSet, Refusal, Stage, Step
-from chaplain.journal.messages.peer import Ack, AskPayload, AskState, Order, PassPetition, Payload, StatePiece
+from chaplain.journal.messages.membership import AddNode, NewSet, SetRefusal, Stage, StageStep
+from chaplain.journal.messages.peer import Ack, AskPayload, AskState, ConsensusFrame, PassPetition, Payload, StatePiece
 from chaplain.journal.messages.signing import sign_pack
 from chaplain.journal.messages.write_request import STATEMENTS, check_pack, read_heading
-from chaplain.journal.model.bootstrap import Founding, FoundingClient, Member
+from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage import verdict
 from chaplain.link.auth.identity import Identity
@@ -53,7 +53,10 @@ USER, NODE, OTHER = Identity(b"u" * 32), Identity(b"n" * 32), Identity(b"o" * 32
 ACL = acl_id(0, 0, 1)
 FOUNDING = Founding(
     CLUSTER,
-    (Member(1, NODE.key, "tcp://127.0.0.1:1", b"d" * 16), Member(2, OTHER.key, "tcp://127.0.0.1:2", b"e" * 16)),
+    (
+        FoundingMember(1, NODE.key, "tcp://127.0.0.1:1", b"d" * 16),
+        FoundingMember(2, OTHER.key, "tcp://127.0.0.1:2", b"e" * 16),
+    ),
     (FoundingClient("user", USER.key),),
 )
 _CLIENT = Peer(b"c" * 16, USER.identifier, USER.key, client="user")
@@ -66,7 +69,7 @@ def _pack(first_id: int = 1, message_type: int = 0) -> bytes:
 
 
 _COMMIT = encode_pack(
-    Pack(1, 3, (two_phase.encode(Commit("app", 1, (Span(1, 1, 2),))),), None, None, None, two_phase.COMMIT)
+    Pack(1, 3, (two_phase.encode(Commit("app", 1, (RequestRange(1, 1, 2),))),), None, None, None, two_phase.COMMIT)
 )
 
 
@@ -102,7 +105,7 @@ def _settle(execution: JournalExecution, entries: tuple, payloads: tuple[bytes, 
     preview = execution.preview(body, payloads)
     assert verdict.encode(verdict.decode(preview.verdict)) == preview.verdict
     assert execution.payloads(body, preview.parts) == payloads
-    execution.settle(Settled(body, chain_hash(before.hash, encode_body(body)), payloads))
+    execution.settle(AgreedEntry(body, chain_hash(before.hash, encode_body(body)), payloads))
     return body, preview.parts
 
 
@@ -122,7 +125,7 @@ _SAID = [
     )
 ]
 _PEERS = (
-    Order(b"x"),
+    ConsensusFrame(b"x"),
     Payload(_INGEST),
     AskPayload(Reference(1, 1, 1), b""),
     Ack((Reference(1, 1, 1),)),
@@ -130,14 +133,14 @@ _PEERS = (
     AskState(1, 0),
     StatePiece(1, 0, _STATE),
     *(
-        Order(consensus.encode(message, 2))
-        for message in (Propose(1, 1, b"body"), Mark(1, 1, b"h" * 32), Heard(1, 1, 0))
+        ConsensusFrame(consensus.encode(message, 2))
+        for message in (Propose(1, 1, b"body"), AgreedMark(1, 1, b"h" * 32), MarkHeard(1, 1, 0))
     ),
-    peer_messages.Drained(),
+    peer_messages.IngestDrainedNotice(),
     peer_messages.Removed(9),
 )
 _NODES = (AddNode(EntryType.ADD_INGEST_NODE, 9, "tcp://x:7", b"k" * 32, b"d" * 16), NewSet((1, 2)))
-_STEP = Step(EntryType.NEW_SERIALIZER_SET, Stage.REFUSE, (1, 2), acl_id(1, 2, 3), Refusal.SAME_SET)
+_STEP = StageStep(EntryType.NEW_SERIALIZER_SET, Stage.REFUSE, (1, 2), acl_id(1, 2, 3), SetRefusal.SAME_SET)
 
 SEEDS = {
     "target_pack": [_pack()],
@@ -155,7 +158,7 @@ SEEDS = {
         *(bytes((membership.type_of(one) - 2, config.stage_of(one))) + _petition(one) for one in _NODES),
         bytes((_STEP.entry_type - 2, _STEP.stage)) + membership.encode_step(_STEP),
     ],
-    "target_commit": [two_phase.encode(Commit("app", 1, (Span(1, 1, 2), Span(2, 1, 1))))],
+    "target_commit": [two_phase.encode(Commit("app", 1, (RequestRange(1, 1, 2), RequestRange(2, 1, 1))))],
     "target_verdict": [verdict.encode(verdict.Verdict((), ()))],
 }
 
@@ -223,7 +226,7 @@ def make_target_execute() -> Callable[[bytes], None]:
         times = 2 if fifth else 1
         entry = DataEntry(Reference(2, 1, 1), sha256(data).digest())
         body, _ = _settle(one, (entry,) * times, (data,) * times)
-        other.settle(Settled(body, one.state.moment.hash, (data,) * times))
+        other.settle(AgreedEntry(body, one.state.moment.hash, (data,) * times))
         if fifth or one.state.proofs:  # states that have parted do not meet again
             assert one.fingerprint() == other.fingerprint()
         if one.state.proofs:  # the user signed two things for one id, and may write no more
@@ -289,9 +292,9 @@ def target_verdict(data: bytes) -> None:
 
 def _core() -> JournalCore:
     disk = b"d" * 16
-    order = OrderSettings(1, genesis(CLUSTER), disk, disk, b"b" * 16, segment_bytes=16384)
+    order = ConsensusSettings(1, genesis(CLUSTER), disk, disk, b"b" * 16, segment_bytes=16384)
     core = JournalCore(JournalSettings(order), FOUNDING, random.Random(1), identity=Identity(b"1" * 32), identifier=1)
-    for event in (Started(), Entered(_CLIENT, {}), Entered(_PEER, {})):
+    for event in (ConsensusStarted(), Entered(_CLIENT, {}), Entered(_PEER, {})):
         core.step(NOW_NS, event)
     core.execution.state = load(FOUNDING, _STATE)
     return core
@@ -311,7 +314,7 @@ def _told_by(peer: Peer) -> Callable[[bytes], None]:
         number = next(clock)
         now_ns = NOW_NS + number * 10**8
         parcel = Parcel(peer.identifier, Layer.JOURNAL, *_split(data))
-        effects = [*core.step(now_ns, Told(peer, parcel)), *core.step(now_ns, Drained())]
+        effects = [*core.step(now_ns, JournalParcel(peer, parcel)), *core.step(now_ns, Drained())]
         if number % 5 == 0:
             effects += core.step(now_ns, Woken())
         if any(isinstance(effect, Halt) for effect in effects):

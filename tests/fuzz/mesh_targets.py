@@ -34,7 +34,7 @@ def _verify_any(data: bytes, mac: bytes) -> bool:
     return len(mac) == beacon.MAC_BYTES
 
 
-_NOTES = (control_messages.Heartbeat(), control_messages.Ask(), control_messages.Roll(("red", "blue"), 2))
+_NOTES = (control_messages.Heartbeat(), control_messages.AskPoolList(), control_messages.PoolList(("red", "blue"), 2))
 _COMMANDS = (
     Hello(2, "127.0.0.1", 7001, ("red",), 1, {"a": "b"}),
     Alive(2, b"content"),

@@ -8,14 +8,14 @@ from chaplain.journal.storage import verdict
 from chaplain.link.auth.identity import Identity
 from chaplain.pipeline.source.header_scan import Start
 from chaplain.pipeline.verification.batches import split_first
-from chaplain.pipeline.verification.keys import Signer, Signers
+from chaplain.pipeline.verification.keys import KnownSigner, Signers
 from chaplain.pipeline.verification.manifest import Proven, decode, encode
-from chaplain.pipeline.verification.proof_segments import Point, State, Tail
+from chaplain.pipeline.verification.proof_segments import Point, ProofState, StreamTail
 from chaplain.segment.record import Kind, Record
 
 IDENTITY = Identity(b"m" * 32)
-STATE = State(Point(7, [b"h" * 32], 1, 5), {"orders": Tail(25, [b"c" * 32])}, {1: 26}, all_lanes=True)
-SIGNERS = Signers([Signer(bytes(15), IDENTITY.key, 1, admin=True)], [(1, bytes(15))])
+STATE = ProofState(Point(7, [b"h" * 32], 1, 5), {"orders": StreamTail(25, [b"c" * 32])}, {1: 26}, all_lanes=True)
+SIGNERS = Signers([KnownSigner(bytes(15), IDENTITY.key, 1, admin=True)], [(1, bytes(15))])
 PROVEN = Proven("demo", STATE, Start(0, bytes(16), 8192), 25, SIGNERS)
 assert decode(encode(PROVEN, IDENTITY), IDENTITY.key) == PROVEN
 

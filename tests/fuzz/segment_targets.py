@@ -12,10 +12,10 @@ from chaplain.segment.layout import HEADER_BYTES, RECORDS_START, checksum, padde
 from chaplain.segment.pack import Pack, decode_pack, encode_pack, heads_of
 from chaplain.segment.read import agreed
 from chaplain.segment.record import HEAD_BYTES, Kind, Record, decode_body, decode_head, encode
-from chaplain.segment.scan import Tail, scan
+from chaplain.segment.scan import ScanTail, scan
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.survey import Surveyor
-from chaplain.segment.write import Writer
+from chaplain.segment.write import SegmentWriter
 
 IDENTITY = bytes(range(16))
 POSITION = 8192
@@ -35,7 +35,7 @@ RECORDS = (
 def _segment() -> bytes:
     """A segment of RECORDS, each in a write of its own."""
     data = bytearray(16384)
-    writer = Writer(LogSettings("demo", 5, segment_bytes=16384), random.Random(1))
+    writer = SegmentWriter(LogSettings("demo", 5, segment_bytes=16384), random.Random(1))
     for record in RECORDS:
         for operation in writer.append([record]):
             assert isinstance(operation, WriteAt)
@@ -117,7 +117,7 @@ def target_scan(data: bytes) -> None:
     found = scan(SEGMENT[:RECORDS_START] + data, SEGMENT_HEADER)
     places = {head.position: record for head, record in found.records}
     assert all(WRITTEN.get(position) == record for position, record in places.items())
-    assert found.findings or (places == WRITTEN and found.tail is Tail.OPEN)
+    assert found.findings or (places == WRITTEN and found.tail is ScanTail.OPEN)
     list(agreed(record for _, record in found.records))
 
 

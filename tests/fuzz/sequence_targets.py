@@ -10,19 +10,19 @@ from chaplain.core import Drained, Requested, Settled
 from chaplain.errors import Malformed
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.messages import client, peer
-from chaplain.sequence.messages.client import Page, PageRun, PublishRequest, ReadRequest
+from chaplain.sequence.messages.client import PageRun, PublishRequest, ReadRequest, SequencePage
 from chaplain.sequence.messages.entry import (
     Ballot,
-    Change,
     EntryKind,
-    Member,
+    SeatedMember,
+    WorkSetChange,
     decode_entries,
     encode_change,
     encode_members,
     encode_run,
     make_entry,
 )
-from chaplain.sequence.messages.peer import Bearing, DscReq, Events, Grant, Lock, Refuse, Seq, Why
+from chaplain.sequence.messages.peer import Bearing, DscReq, EntryBatch, Lock, LockGranted, LockRefused, Seq, Why
 from chaplain.sequence.service import SequenceLayer
 from chaplain.sequence.settings import SequenceSettings
 
@@ -31,17 +31,17 @@ _BEARING = Bearing(seat=7, history=9)
 _BALLOT = Ballot(3, 7)
 _ENTRIES = [
     make_entry(EntryKind.EVENTS, _BALLOT, 1, 7, encode_run("s", "ann", [b"a", b""]) + encode_run("t", "", [b"b"])),
-    make_entry(EntryKind.CHANGE, _BALLOT, 1, 7, encode_change(Change(Member(5, 6), joins=True))),
-    make_entry(EntryKind.FOUND, _BALLOT, 1, 7, encode_members([Member(1, 2), Member(3, 0)])),
+    make_entry(EntryKind.CHANGE, _BALLOT, 1, 7, encode_change(WorkSetChange(SeatedMember(5, 6), joins=True))),
+    make_entry(EntryKind.FOUND, _BALLOT, 1, 7, encode_members([SeatedMember(1, 2), SeatedMember(3, 0)])),
     make_entry(EntryKind.PASS, _BALLOT, 1, 8),
 ]
 _MESSAGES = [
     DscReq(_BEARING, {1: "tcp://127.0.0.1:1"}),
-    Seq(_BEARING, 1, bytes(32), _BALLOT, 7, (Member(1, 2),), {"s": (3, bytes(32))}),
-    Events(_BEARING, 1, bytes(32), _ENTRIES[0].encoded),
+    Seq(_BEARING, 1, bytes(32), _BALLOT, 7, (SeatedMember(1, 2),), {"s": (3, bytes(32))}),
+    EntryBatch(_BEARING, 1, bytes(32), _ENTRIES[0].encoded),
     Lock(_BEARING),
-    Grant(_BEARING, _BALLOT, 1, bytes(32), b""),
-    Refuse(_BEARING, Why.STALE),
+    LockGranted(_BEARING, _BALLOT, 1, bytes(32), b""),
+    LockRefused(_BEARING, Why.STALE),
 ]
 
 
@@ -59,7 +59,7 @@ SEEDS = {
     "target_client": [
         bytes((kind,)) + b"".join(number.to_bytes(8, "big") for number in (1, 2, 3)) for kind in range(2)
     ],
-    "target_page": [client.encode(Page(1, 1, 2, [PageRun(1, "ann", bytes(32), [b"a", b"b"])]))],
+    "target_page": [client.encode(SequencePage(1, 1, 2, [PageRun(1, "ann", bytes(32), [b"a", b"b"])]))],
 }
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from chaplain.gossip import codec
 from chaplain.gossip import member_record as cards
-from chaplain.gossip.codec import Action, Body, Cards, Type
+from chaplain.gossip.codec import Action, Body, Cards, MessageType
 from chaplain.gossip.core import GossipCore
-from chaplain.gossip.events import ALL, EventId, GossipInput, Told
+from chaplain.gossip.events import ALL, EventId, GossipInput, GossipParcel
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
@@ -30,7 +30,7 @@ class Partner:
         self.peer = Peer(bytes([number]) * 16, self.identifier, self.identity.key, self.uri)
         self._counter = 0
 
-    def card(self, incarnation: int = 1, uri: str = "") -> cards.Card:
+    def card(self, incarnation: int = 1, uri: str = "") -> cards.MemberRecord:
         return cards.make(self.identity, uri or self.uri, incarnation)
 
     def next_id(self, epoch: int = 1) -> EventId:
@@ -38,11 +38,11 @@ class Partner:
         return EventId(self.identifier, epoch, self._counter)
 
     def message(
-        self, kind: Type, content: bytes, *, target: int = ALL, action: Action = Action.NONE, epoch: int = 1
-    ) -> codec.Message:
+        self, kind: MessageType, content: bytes, *, target: int = ALL, action: Action = Action.NONE, epoch: int = 1
+    ) -> codec.GossipMessage:
         return codec.sign_message(self.identity, self.next_id(epoch), kind, content, action=action, target=target)
 
-    def leave(self, subject: int, incarnation: int) -> codec.Leave:
+    def leave(self, subject: int, incarnation: int) -> codec.LeaveMessage:
         return codec.sign_leave(self.identity, self.next_id(), subject, incarnation)
 
 
@@ -88,7 +88,7 @@ class Stage:
         return self.tell_bytes(partner, codec.encode(body))
 
     def tell_bytes(self, partner: Partner, body: bytes) -> list[Any]:
-        return self.step(Told(partner.peer, Parcel(partner.identifier, Layer.GOSSIP, body)))
+        return self.step(GossipParcel(partner.peer, Parcel(partner.identifier, Layer.GOSSIP, body)))
 
     def said(self, effects: list[Any]) -> list[tuple[Partner, Body]]:
         """What went to whom."""
@@ -98,10 +98,12 @@ class Stage:
             if isinstance(effect, Whisper)
         ]
 
-    def said_of(self, effects: list[Any], kind: type[Any] | Type) -> list[tuple[Partner, Any]]:
+    def said_of(self, effects: list[Any], kind: type[Any] | MessageType) -> list[tuple[Partner, Any]]:
         """Of these, bodies of one class, or messages of one type."""
-        if isinstance(kind, Type):
-            return [pair for pair in self.said(effects) if isinstance(pair[1], codec.Message) and pair[1].type == kind]
+        if isinstance(kind, MessageType):
+            return [
+                pair for pair in self.said(effects) if isinstance(pair[1], codec.GossipMessage) and pair[1].type == kind
+            ]
         return [pair for pair in self.said(effects) if isinstance(pair[1], kind)]
 
 

@@ -5,34 +5,34 @@ from __future__ import annotations
 from gossip_stage import Partner, Stage, of
 
 from chaplain.gossip import payloads
-from chaplain.gossip.codec import Action, Message, Type
+from chaplain.gossip.codec import Action, GossipMessage, MessageType
 from chaplain.gossip.events import ALL, Acknowledged, EventSeen, Fire
-from chaplain.gossip.payloads import Response, User
+from chaplain.gossip.payloads import Response, UserEvent
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 
 
-def fired(stage: Stage, effects: list[object]) -> Message:
-    message: Message = stage.said_of(effects, Type.USER)[0][1]
+def fired(stage: Stage, effects: list[object]) -> GossipMessage:
+    message: GossipMessage = stage.said_of(effects, MessageType.USER)[0][1]
     return message
 
 
-def acknowledge(stage: Stage, partner: Partner, message: Message) -> list[Acknowledged]:
+def acknowledge(stage: Stage, partner: Partner, message: GossipMessage) -> list[Acknowledged]:
     content = payloads.put_response(Response(message.id, 1, True, b""))
-    told = partner.message(Type.ANSWER, content, target=stage.own.identifier)
+    told = partner.message(MessageType.ANSWER, content, target=stage.own.identifier)
     return of(stage.tell(partner, told), Acknowledged)
 
 
 def test_whoever_sees_an_event_acknowledges_it_if_that_is_expected() -> None:
     stage, partner = Stage(), Partner(1)
     stage.meet(partner)
-    content = payloads.put_user(User("deployed", b"v2"))
+    content = payloads.put_user(UserEvent("deployed", b"v2"))
     for action, expected in ((Action.NONE, 0), (Action.ACKNOWLEDGE, 1)):
-        event = partner.message(Type.USER, content, action=action)
+        event = partner.message(MessageType.USER, content, action=action)
         effects = stage.tell(partner, event)
         assert len(of(effects, EventSeen)) == 1
-        given = stage.said_of(effects, Type.ANSWER)
+        given = stage.said_of(effects, MessageType.ANSWER)
         assert [payloads.take_response(answer.content).query for _, answer in given] == [event.id] * expected
-        assert stage.said_of(stage.tell(partner, event), Type.ANSWER) == [], "a duplicate is no news"
+        assert stage.said_of(stage.tell(partner, event), MessageType.ANSWER) == [], "a duplicate is no news"
 
 
 def test_it_ends_when_all_members_have_seen_it() -> None:
@@ -64,7 +64,7 @@ def test_nobody_waits_for_one_who_left_nor_counts_a_stranger() -> None:
     message = fired(stage, stage.step(Fire("deployed", b"v2", ALL, 7, 9 * SECOND_NS)))
     acknowledge(stage, here, message)
     content = payloads.put_response(Response(message.id, 1, True, b""))
-    stage.tell(here, stranger.message(Type.ANSWER, content, target=stage.own.identifier))
+    stage.tell(here, stranger.message(MessageType.ANSWER, content, target=stage.own.identifier))
     stage.tell(leaving, leaving.leave(leaving.identifier, 1))
     [done] = of(stage.wait(SECOND_NS), Acknowledged)
     assert sorted(done.seen_by) == sorted((here.identifier, stage.own.identifier))

@@ -6,8 +6,8 @@ import pytest
 from gossip_stage import Partner, Stage
 from simulator.adapters.gossip_mesh import World
 
-from chaplain.gossip.codec import Acknowledge, Cards
-from chaplain.gossip.events import Assembled, EventId, HeardFrom, JoinThrough, LeaveCluster, State
+from chaplain.gossip.codec import Cards, DiscoveredAck
+from chaplain.gossip.events import Assembled, EventId, HeardFrom, JoinThrough, LeaveCluster, MemberState
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.link.events import Forget, Meet
 from chaplain.mesh.events import Entered
@@ -40,9 +40,9 @@ class Watched(Stage):
         for partner in partners:
             self.part(partner)
         self.wait(2 * T + SECOND_NS)
-        assert all(self.state(partner) is State.LEFT for partner in partners)
+        assert all(self.state(partner) is MemberState.LEFT for partner in partners)
 
-    def state(self, partner: Partner) -> State | None:
+    def state(self, partner: Partner) -> MemberState | None:
         member = self.core.member(partner.identifier)
         return None if member is None else member.state
 
@@ -72,7 +72,7 @@ def test_a_neighbour_that_said_good_bye_is_met_when_it_comes_back() -> None:
     stage.tell(B, B.leave(B.identifier, 1))
     stage.wait(SECOND_NS)
     assert stage.met == {A.uri}
-    assert stage.state(A) is State.LEFT
+    assert stage.state(A) is MemberState.LEFT
 
 
 def test_nodes_of_the_cluster_are_met_until_they_are_removed_from_it() -> None:
@@ -119,7 +119,7 @@ def test_in_a_large_cluster_a_neighbour_is_met_if_the_ring_says_so_or_if_it_is_n
         stage.step(JoinThrough(partner.uri))
     stage.meet(A)
     stage.crowd()
-    stage.tell(A, Acknowledge(EventId(stage.own.identifier, 1, 1), A.card()))
+    stage.tell(A, DiscoveredAck(EventId(stage.own.identifier, 1, 1), A.card()))
     stage.wait(SECOND_NS)
     shut = next(partner for partner in CROWD if partner.uri not in stage.met)
     stage.tell(A, shut.leave(shut.identifier, 1))

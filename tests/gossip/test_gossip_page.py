@@ -14,44 +14,48 @@ from chaplain.errors import Malformed
 from chaplain.gossip import codec, payloads
 from chaplain.gossip.codec import (
     Accuse,
-    Acknowledge,
     Action,
     Body,
     Cards,
     Compare,
-    Entry,
+    DiscoveredAck,
+    EntryStanding,
     Have,
-    Leave,
+    LeaveMessage,
+    ListEntry,
+    MessageType,
     OtherVersion,
-    Standing,
-    Type,
-    Want,
+    WantMessages,
 )
 from chaplain.gossip.events import EventId, KeyStep
-from chaplain.gossip.payloads import Health, Key, Query, Response, Status, User
+from chaplain.gossip.payloads import Health, KeyRotationStep, LastHeard, QueryPayload, Response, UserEvent
 from chaplain.link.auth.identity import verify
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol" / "gossip.md").read_text()
 A, B = Partner(1), Partner(2)
 ID = EventId(A.identifier, 7, 1)
-USER = User("hi", b"you")
+USER = UserEvent("hi", b"you")
 BODIES: dict[str, Body] = {
     "LEAVE": codec.sign_leave(A.identity, ID, A.identifier, 9),
-    "MESSAGE": codec.sign_message(A.identity, ID, Type.USER, payloads.put_user(USER), action=Action.NONE, target=0),
-    "ACKNOWLEDGE": Acknowledge(ID, B.card(3)),
+    "MESSAGE": codec.sign_message(
+        A.identity, ID, MessageType.USER, payloads.put_user(USER), action=Action.NONE, target=0
+    ),
+    "ACKNOWLEDGE": DiscoveredAck(ID, B.card(3)),
     "CARDS": Cards((B.card(3),)),
-    "COMPARE": Compare(1, 0, True, (Entry(A.identifier, 7, Standing.PRESENT), Entry(B.identifier, 3, Standing.LOST))),
+    "COMPARE": Compare(
+        1, 0, True, (ListEntry(A.identifier, 7, EntryStanding.PRESENT), ListEntry(B.identifier, 3, EntryStanding.LOST))
+    ),
     "HAVE": Have((ID,)),
-    "WANT": Want((ID,)),
+    "WANT": WantMessages((ID,)),
     "ACCUSE": Accuse(9),
 }
 CONTENTS = {
     "HEALTH": (payloads.take_health, payloads.put_health, Health(B.identifier, 3)),
-    "STATUS": (payloads.take_status, payloads.put_status, Status(B.identifier, 3, 1500)),
-    "QUERY": (payloads.take_query, payloads.put_query, Query("load", b"cpu")),
+    "STATUS": (payloads.take_status, payloads.put_status, LastHeard(B.identifier, 3, 1500)),
+    "QUERY": (payloads.take_query, payloads.put_query, QueryPayload("load", b"cpu")),
     "ANSWER": (payloads.take_response, payloads.put_response, Response(ID, 1, True, b"0.7")),
     "USER": (payloads.take_user, payloads.put_user, USER),
-    "KEY": (payloads.take_key, payloads.put_key, Key(KeyStep.REMOVE, b"old!", b"new!")),
+    "KEY": (payloads.take_key, payloads.put_key, KeyRotationStep(KeyStep.REMOVE, b"old!", b"new!")),
 }
 
 
@@ -77,7 +81,7 @@ def test_contents(name: str) -> None:
 def test_signatures_on_the_page_hold_and_break_with_any_octet() -> None:
     for name in ("LEAVE", "MESSAGE"):
         body = codec.decode(example(name))
-        assert isinstance(body, Leave | codec.Message)
+        assert isinstance(body, LeaveMessage | codec.GossipMessage)
         assert codec.is_genuine(body, verify)
         for place in range(4, len(example(name))):
             octets = bytearray(example(name))
@@ -86,7 +90,7 @@ def test_signatures_on_the_page_hold_and_break_with_any_octet() -> None:
                 changed = codec.decode(bytes(octets))
             except OtherVersion:
                 continue
-            assert isinstance(changed, Leave | codec.Message)
+            assert isinstance(changed, LeaveMessage | codec.GossipMessage)
             assert not codec.is_genuine(changed, verify), f"{name}: octet {place} is not covered"
 
 
@@ -115,7 +119,7 @@ def test_bytes_that_are_wrong_are_malformed_and_nothing_worse(name: str, place: 
         body = codec.decode(broken)
     except Malformed:
         return
-    if not isinstance(body, Leave):
+    if not isinstance(body, LeaveMessage):
         assert codec.encode(body)[2:] == broken[2:], "each body has one encoding"
 
 

@@ -9,17 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.gossip import payloads
-from chaplain.gossip.codec import Type
-from chaplain.gossip.events import Answer, Ask, Decided, GiveAnswer, Questioned, RegisterQuestion, UnregisterQuestion
-from chaplain.gossip.payloads import Query, Response
-from chaplain.gossip.query import Tally
+from chaplain.gossip.codec import MessageType
+from chaplain.gossip.events import (
+    AskQuery,
+    GiveAnswer,
+    QueryAnswer,
+    QueryDecided,
+    Questioned,
+    RegisterQuestion,
+    UnregisterQuestion,
+)
+from chaplain.gossip.payloads import QueryPayload, Response
+from chaplain.gossip.query import AnswerTally
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 
 VALUES = (b"a", b"b", b"c", None)
 
 
-def tally_of(answers: dict[int, bytes | None]) -> Tally:
-    tally = Tally("q")
+def tally_of(answers: dict[int, bytes | None]) -> AnswerTally:
+    tally = AnswerTally("q")
     for responder, value in answers.items():
         tally.add(responder, 1, value)
     return tally
@@ -63,7 +71,7 @@ def test_when_time_is_up_there_is_always_a_verdict(answers: dict[int, bytes | No
         assert sum(2 * votes >= size for _, votes in verdict.tally) in (0, 2)
 
 
-def check(answer: Answer, members: list[int]) -> None:
+def check(answer: QueryAnswer, members: list[int]) -> None:
     assert sorted((*answer.voters, *answer.missing, *answer.declined)) == members
     assert answer.members == len(members)
     assert sum(votes for _, votes in answer.tally) == len(answer.voters)
@@ -86,7 +94,7 @@ def test_an_exact_tie_is_undecided_and_says_so() -> None:
 
 
 def test_the_newest_answer_of_a_node_counts() -> None:
-    tally = Tally("q")
+    tally = AnswerTally("q")
     assert tally.add(1, 1, b"old")
     assert tally.add(1, 2, b"new")
     assert not tally.add(1, 1, b"old")
@@ -101,19 +109,19 @@ def test_who_is_no_member_has_no_vote() -> None:
 
 def answer(stage: Stage, partner: Partner, ask: object, value: bytes, number: int = 1) -> list[object]:
     content = payloads.put_response(Response(ask, number, True, value))  # type: ignore[arg-type]
-    return stage.tell(partner, partner.message(Type.ANSWER, content, target=stage.own.identifier))
+    return stage.tell(partner, partner.message(MessageType.ANSWER, content, target=stage.own.identifier))
 
 
 def test_the_membership_of_the_moment_decides() -> None:
     stage, partners = Stage(), [Partner(number) for number in range(1, 5)]
     stage.meet(*partners)
-    effects = stage.step(Ask(5, "colour", 60 * SECOND_NS))
-    query = stage.said_of(effects, Type.QUERY)[0][1].id
-    assert of(answer(stage, partners[0], query, b"red"), Decided) == []
-    assert of(answer(stage, partners[1], query, b"red"), Decided) == []
+    effects = stage.step(AskQuery(5, "colour", 60 * SECOND_NS))
+    query = stage.said_of(effects, MessageType.QUERY)[0][1].id
+    assert of(answer(stage, partners[0], query, b"red"), QueryDecided) == []
+    assert of(answer(stage, partners[1], query, b"red"), QueryDecided) == []
     leave = partners[3].leave(partners[3].identifier, 1)
     stage.tell(partners[3], leave)
-    [decided] = of(stage.wait(SECOND_NS), Decided)
+    [decided] = of(stage.wait(SECOND_NS), QueryDecided)
     assert decided.answer.members == 4
     assert decided.answer.value is None or decided.answer.votes >= 2
     assert set(decided.answer.voters) == {partners[0].identifier, partners[1].identifier}
@@ -123,9 +131,9 @@ def test_the_membership_of_the_moment_decides() -> None:
 def test_timeout_names_the_missing() -> None:
     stage, partner, silent = Stage(), Partner(1), Partner(2)
     stage.meet(partner, silent)
-    effects = stage.step(Ask(5, "version", SECOND_NS))
-    assert of(effects, Decided) == []
-    [decided] = of(stage.wait(SECOND_NS), Decided)
+    effects = stage.step(AskQuery(5, "version", SECOND_NS))
+    assert of(effects, QueryDecided) == []
+    [decided] = of(stage.wait(SECOND_NS), QueryDecided)
     assert decided.call == 5
     assert decided.answer.reason == "timeout"
     assert sorted(decided.answer.missing) == sorted([partner.identifier, silent.identifier])
@@ -133,12 +141,12 @@ def test_timeout_names_the_missing() -> None:
 
 def test_a_lonely_node_answers_itself() -> None:
     for question in ("version", "uptime", "members"):
-        [decided] = of(Stage().step(Ask(1, question, SECOND_NS)), Decided)
+        [decided] = of(Stage().step(AskQuery(1, question, SECOND_NS)), QueryDecided)
         assert decided.answer.decided
 
 
 def test_an_unknown_question_is_declined_by_all() -> None:
-    [decided] = of(Stage().step(Ask(1, "never heard of", SECOND_NS)), Decided)
+    [decided] = of(Stage().step(AskQuery(1, "never heard of", SECOND_NS)), QueryDecided)
     assert (decided.answer.decided, decided.answer.reason, decided.answer.votes) == (False, "unknown", 0)
 
 
@@ -146,13 +154,13 @@ def test_an_application_answers_what_it_registered_and_may_answer_again() -> Non
     stage, partner = Stage(), Partner(1)
     stage.meet(partner)
     stage.step(RegisterQuestion("load"))
-    ask = partner.message(Type.QUERY, payloads.put_query(Query("load", b"cpu")))
+    ask = partner.message(MessageType.QUERY, payloads.put_query(QueryPayload("load", b"cpu")))
     [questioned] = of(stage.tell(partner, ask), Questioned)
     assert (questioned.question, questioned.content, questioned.asker) == ("load", b"cpu", partner.identifier)
     numbers = []
     for value in (b"1", b"2"):
         effects = stage.step(GiveAnswer(questioned.query, value))
-        [(told, message)] = stage.said_of(effects, Type.ANSWER)
+        [(told, message)] = stage.said_of(effects, MessageType.ANSWER)
         response = payloads.take_response(message.content)
         assert (told, response.value, response.query) == (partner, value, ask.id)
         numbers.append(response.number)
@@ -163,13 +171,13 @@ def test_a_question_that_nobody_answers_any_more_is_declined_at_once() -> None:
     stage, partner = Stage(), Partner(1)
     stage.meet(partner)
     stage.step(RegisterQuestion("load"))
-    asked = [partner.message(Type.QUERY, payloads.put_query(Query("load", b""))) for _ in range(3)]
+    asked = [partner.message(MessageType.QUERY, payloads.put_query(QueryPayload("load", b""))) for _ in range(3)]
     first, second = (of(stage.tell(partner, ask), Questioned)[0].query for ask in asked[:2])
     stage.step(GiveAnswer(first, b"1"))
-    told = stage.said_of(stage.step(UnregisterQuestion("load")), Type.ANSWER)
+    told = stage.said_of(stage.step(UnregisterQuestion("load")), MessageType.ANSWER)
     responses = [payloads.take_response(message.content) for _, message in told]
     assert responses == [Response(second, 0, False, b"")], "the other one was answered"
-    [(_, late)] = stage.said_of(stage.tell(partner, asked[2]), Type.ANSWER)
+    [(_, late)] = stage.said_of(stage.tell(partner, asked[2]), MessageType.ANSWER)
     assert not payloads.take_response(late.content).known
     assert stage.said(stage.step(GiveAnswer(second, b"2"))) == []
 
@@ -177,14 +185,14 @@ def test_a_question_that_nobody_answers_any_more_is_declined_at_once() -> None:
 def test_an_own_question_whose_answerer_goes_is_unknown_without_waiting() -> None:
     stage = Stage()
     stage.step(RegisterQuestion("load"))
-    assert of(stage.step(Ask(1, "load", 60 * SECOND_NS)), Decided) == []
-    [decided] = of(stage.step(UnregisterQuestion("load")), Decided)
+    assert of(stage.step(AskQuery(1, "load", 60 * SECOND_NS)), QueryDecided) == []
+    [decided] = of(stage.step(UnregisterQuestion("load")), QueryDecided)
     assert decided.answer.reason == "unknown"
 
 
 def test_too_many_open_questions_are_refused() -> None:
     stage = Stage(GossipSettings(queries_max=1))
     stage.meet(Partner(1))
-    assert of(stage.step(Ask(1, "version", SECOND_NS)), Decided) == []
-    [refused] = of(stage.step(Ask(2, "version", SECOND_NS)), Decided)
+    assert of(stage.step(AskQuery(1, "version", SECOND_NS)), QueryDecided) == []
+    [refused] = of(stage.step(AskQuery(2, "version", SECOND_NS)), QueryDecided)
     assert refused.answer.reason == "refused"

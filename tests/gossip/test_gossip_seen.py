@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.gossip.events import EventId
-from chaplain.gossip.seen import Recent, Seen
+from chaplain.gossip.seen import Recent, SeenMessages
 from chaplain.gossip.settings import GossipSettings
 
 IDS = st.builds(EventId, st.integers(1, 3), st.integers(1, 3), st.integers(1, 40))
@@ -14,7 +14,7 @@ IDS = st.builds(EventId, st.integers(1, 3), st.integers(1, 3), st.integers(1, 40
 
 @given(st.lists(IDS, max_size=200))
 def test_nothing_is_fresh_twice_and_what_is_in_the_window_is_fresh_once(ids: list[EventId]) -> None:
-    seen = Seen(GossipSettings(window=16), lambda origin: True)
+    seen = SeenMessages(GossipSettings(window=16), lambda origin: True)
     noted: set[EventId] = set()
     for event_id in ids:
         mine = [one for one in noted if one.origin == event_id.origin]
@@ -29,7 +29,7 @@ def test_nothing_is_fresh_twice_and_what_is_in_the_window_is_fresh_once(ids: lis
 
 @given(st.lists(st.integers(1, 1000), max_size=300))
 def test_strangers_are_bounded_and_members_never_forgotten(origins: list[int]) -> None:
-    seen = Seen(GossipSettings(strangers_max=8), lambda origin: origin <= 3)
+    seen = SeenMessages(GossipSettings(strangers_max=8), lambda origin: origin <= 3)
     member = EventId(2, 1, 1)
     seen.note(member, members=3)
     for number, origin in enumerate(origins):
@@ -41,7 +41,7 @@ def test_strangers_are_bounded_and_members_never_forgotten(origins: list[int]) -
 
 
 def test_counters_at_the_end_of_numbers() -> None:
-    seen = Seen(GossipSettings(), lambda origin: True)
+    seen = SeenMessages(GossipSettings(), lambda origin: True)
     last = EventId(1, (1 << 64) - 1, (1 << 64) - 1)
     seen.note(last, members=1)
     assert not seen.is_fresh(last)

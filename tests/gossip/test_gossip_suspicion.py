@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaplain.gossip.failure_detector import Move, Suspicion
+from chaplain.gossip.failure_detector import FailureDetector, Move
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 
 SETTINGS = GossipSettings()
@@ -13,8 +13,8 @@ T = SETTINGS.silence_ns
 X = 7
 
 
-def watching() -> Suspicion:
-    suspicion = Suspicion(SETTINGS)
+def watching() -> FailureDetector:
+    suspicion = FailureDetector(SETTINGS)
     suspicion.watch(X, 0)
     return suspicion
 
@@ -110,7 +110,7 @@ def test_a_slow_node_follows_the_others_as_soon_as_any() -> None:
 
 def test_a_guest_is_lost_only_if_others_say_so() -> None:
     for told, move in ((False, Move.CLEAR), (True, Move.LOSE)):
-        suspicion = Suspicion(SETTINGS)
+        suspicion = FailureDetector(SETTINGS)
         assert suspicion.accuse(X, 0, lost=told)
         assert suspicion.moves(T - 1) == [(Move.ASK, X)]
         assert suspicion.moves(T) == [(move, X)]

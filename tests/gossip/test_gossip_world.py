@@ -6,16 +6,16 @@ import pytest
 from simulator.adapters.gossip_mesh import World
 
 from chaplain.gossip.events import (
-    Ask,
-    Decided,
+    AskQuery,
     EventSeen,
     Fire,
     JoinThrough,
     LeaveCluster,
     MemberChanged,
+    MemberState,
+    QueryDecided,
     Rotated,
     RotateKey,
-    State,
 )
 from chaplain.gossip.settings import MILLISECOND_NS, SECOND_NS, GossipSettings
 from chaplain.link.auth.keyring import key_id_of
@@ -56,12 +56,12 @@ def test_a_killed_node_is_gone_everywhere_within_2t_and_a_second_and_no_other_is
     world = five(seed)
     world.kill(3)
     assert not world.run(T_NS, lambda: any(3 not in world.view(name) for name in (0, 1, 2, 4)))
-    assert world.state(0, 3) is State.SUSPECT
+    assert world.state(0, 3) is MemberState.SUSPECT
     assert world.run(T_NS + SECOND_NS, lambda: world.agree(0, 1, 2, 4))
     world.run(5 * T_NS)
     assert world.agree(0, 1, 2, 4)
     for name in (0, 1, 2, 4):
-        lost = {of for of in ALL_FIVE if of != name and State.LEFT in world.changes(name, of)}
+        lost = {of for of in ALL_FIVE if of != name and MemberState.LEFT in world.changes(name, of)}
         assert lost == {3}
 
 
@@ -84,7 +84,7 @@ def test_a_restarted_node_is_back_within_two_seconds(after_ns: int) -> None:
     def is_back() -> bool:
         seen = [node.core.member(before.identifier) for node in world.nodes]
         return world.agree(*ALL_FIVE) and all(
-            member is not None and member.state is State.ALIVE and member.incarnation > before.incarnation
+            member is not None and member.state is MemberState.ALIVE and member.incarnation > before.incarnation
             for member in seen
         )
 
@@ -96,13 +96,15 @@ def test_a_node_paused_for_one_and_a_half_t_is_suspected_never_removed_and_back_
     world = five(seed)
     world.pause(2, 3 * T_NS // 2)
     assert not world.run(3 * T_NS // 2 - SECOND_NS, lambda: any(2 not in world.view(name) for name in ALL_FIVE))
-    assert {world.state(name, 2) for name in (0, 1, 3, 4)} == {State.SUSPECT}
+    assert {world.state(name, 2) for name in (0, 1, 3, 4)} == {MemberState.SUSPECT}
     world.run(SECOND_NS)
-    assert world.run(100 * MILLISECOND_NS, lambda: {world.state(name, 2) for name in (0, 1, 3, 4)} == {State.ALIVE})
+    assert world.run(
+        100 * MILLISECOND_NS, lambda: {world.state(name, 2) for name in (0, 1, 3, 4)} == {MemberState.ALIVE}
+    )
     world.run(4 * T_NS)
     for name in (0, 1, 3, 4):
-        assert State.LEFT not in world.changes(name, 2)
-        assert State.SUSPECT not in world.changes(2, name), "the one that slept suspected the others"
+        assert MemberState.LEFT not in world.changes(name, 2)
+        assert MemberState.SUSPECT not in world.changes(2, name), "the one that slept suspected the others"
 
 
 def test_a_node_paused_for_long_is_removed_and_comes_back_by_itself() -> None:
@@ -120,8 +122,8 @@ def test_a_one_way_cut_between_two_evicts_nobody(seed: int) -> None:
     world.run(24 * T_NS)
     for name in ALL_FIVE:
         assert world.view(name) == ALL_FIVE
-        assert all(State.LEFT not in world.changes(name, of) for of in ALL_FIVE)
-    assert State.SUSPECT in world.changes(1, 0)
+        assert all(MemberState.LEFT not in world.changes(name, of) for of in ALL_FIVE)
+    assert MemberState.SUSPECT in world.changes(1, 0)
 
 
 @pytest.mark.parametrize("redial", [True, False])
@@ -185,12 +187,12 @@ def test_an_event_for_one_reaches_one_also_without_a_session() -> None:
 
 def test_a_question_is_answered_by_all_and_goes_on_without_the_dead() -> None:
     world = five(10)
-    world.step(world.nodes[0], Ask(1, "version", 2 * SECOND_NS))
+    world.step(world.nodes[0], AskQuery(1, "version", 2 * SECOND_NS))
     world.run(100 * MILLISECOND_NS)
     world.kill(4)
-    world.step(world.nodes[0], Ask(2, "members", 2 * SECOND_NS))
+    world.step(world.nodes[0], AskQuery(2, "members", 2 * SECOND_NS))
     world.run(250 * MILLISECOND_NS)
-    decided = {effect.call: effect.answer for _, effect in world.nodes[0].effects if isinstance(effect, Decided)}
+    decided = {effect.call: effect.answer for _, effect in world.nodes[0].effects if isinstance(effect, QueryDecided)}
     assert decided[1].decided
     assert (decided[1].votes, decided[1].members, decided[1].missing) == (5, 5, ())
     assert decided[2].decided
@@ -202,7 +204,7 @@ def test_views_converge_when_one_in_twenty_messages_is_lost() -> None:
     world.cluster(5)
     assert world.run(20 * SECOND_NS, lambda: world.agree(*ALL_FIVE))
     world.run(60 * T_NS)
-    assert all(State.LEFT not in world.changes(at, of) for at in ALL_FIVE for of in ALL_FIVE)
+    assert all(MemberState.LEFT not in world.changes(at, of) for at in ALL_FIVE for of in ALL_FIVE)
 
 
 def test_pauses_shorter_than_t_remove_nobody() -> None:
@@ -211,7 +213,7 @@ def test_pauses_shorter_than_t_remove_nobody() -> None:
     for _ in range(60):
         world.pause(world.rng.randrange(5), T_NS * 9 // 10)
         world.run(T_NS)
-    assert all(State.LEFT not in world.changes(at, of) for at in ALL_FIVE for of in ALL_FIVE)
+    assert all(MemberState.LEFT not in world.changes(at, of) for at in ALL_FIVE for of in ALL_FIVE)
 
 
 def test_a_key_is_rotated_and_the_old_one_retired() -> None:
@@ -260,7 +262,7 @@ def test_more_nodes_than_sessions_still_agree_and_notice_a_death() -> None:
         effect.member.identifier
         for node in world.nodes
         for _, effect in node.effects
-        if isinstance(effect, MemberChanged) and effect.member.state is State.LEFT
+        if isinstance(effect, MemberChanged) and effect.member.state is MemberState.LEFT
     }
     assert lost == {world.nodes[5].signer.identifier}
 

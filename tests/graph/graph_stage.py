@@ -11,13 +11,13 @@ from typing import Any
 from simulator.world.disk import apply
 
 from chaplain.core import Drained, Persist, Persisted, Requested, Settled, Woken
-from chaplain.gossip.events import Member, MemberChanged, State, Told
+from chaplain.gossip.events import GossipParcel, MemberChanged, MemberState, MemberView
 from chaplain.graph.core import GraphCore
 from chaplain.graph.events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked, holds
 from chaplain.graph.messages import client
 from chaplain.graph.messages import peer as messages
 from chaplain.graph.messages.client import Append, Appended, Page, ReadArrivals, ReadSnapshot, decode_answer
-from chaplain.graph.messages.event import Draft, Event, Link, sign
+from chaplain.graph.messages.event import Event, EventDraft, ParentLink, sign
 from chaplain.graph.messages.peer import GraphMessage
 from chaplain.graph.settings import MILLISECOND, SECOND, GraphSettings
 from chaplain.graph.storage.store import events_at
@@ -45,15 +45,15 @@ def peer(number: int) -> Peer:
 def left(number: int, *, graceful: bool = False) -> MemberChanged:
     """Gossip gave the node up, or it said good-bye."""
     who = peer(number)
-    return MemberChanged(Member(who.identifier, "", who.key, 1, State.LEFT, graceful), State.ALIVE)
+    return MemberChanged(MemberView(who.identifier, "", who.key, 1, MemberState.LEFT, graceful), MemberState.ALIVE)
 
 
 def make(number: int, content: bytes, previous: Event | None = None, *parents: Event, **fields: Any) -> Event:
     """An event of this author, behind these."""
-    first = None if previous is None else Link(previous.id, previous.height)
-    links = tuple(sorted(Link(one.id, one.height) for one in parents))
+    first = None if previous is None else ParentLink(previous.id, previous.height)
+    links = tuple(sorted(ParentLink(one.id, one.height) for one in parents))
     stream, time_ns = fields.get("stream", "notes"), fields.get("time_ns", START_NS)
-    return sign(Draft(stream, content, time_ns, first, links), identity(number), CLUSTER)
+    return sign(EventDraft(stream, content, time_ns, first, links), identity(number), CLUSTER)
 
 
 class Node:
@@ -128,7 +128,7 @@ class Node:
     def hear(self, now_ns: int, number: int, message: GraphMessage) -> None:
         body, payload = messages.encode(message)
         said = Parcel(peer(number).identifier, Layer.GRAPH, body, payload)
-        self.step(now_ns, Told(peer(number), said))
+        self.step(now_ns, GossipParcel(peer(number), said))
 
     def heard(self) -> list[GraphMessage]:
         """What it said since the last time, as messages."""
@@ -180,7 +180,7 @@ class Stage:
                     if other in self.nodes and frozenset((node.number, other)) not in self.cut:
                         size += len(whisper.content)
                         said = parcel.decode(whisper.content)
-                        self.nodes[other].step(self.now_ns, Told(peer(node.number), said))
+                        self.nodes[other].step(self.now_ns, GossipParcel(peer(node.number), said))
         return size
 
     def run(self, span_ns: int) -> int:

@@ -10,8 +10,18 @@ from graph_stage import CLUSTER, START_NS, Stage, identity, make, peer
 
 from chaplain.core import Report
 from chaplain.errors import Malformed
-from chaplain.graph.messages.event import PARENTS_MAX, Draft, Event, Link, confirm_label, decode, sign
-from chaplain.graph.messages.peer import FIRST, Confirmation, Events, Fetch, GetData, Inv, Item, Leaves, SyncEvent
+from chaplain.graph.messages.event import PARENTS_MAX, Event, EventDraft, ParentLink, confirm_label, decode, sign
+from chaplain.graph.messages.peer import (
+    FIRST,
+    Confirmation,
+    EventBatch,
+    FetchMissing,
+    GetData,
+    Inv,
+    Item,
+    Leaves,
+    SyncEvent,
+)
 from chaplain.graph.settings import SECOND
 
 ROGUE = 3
@@ -38,36 +48,36 @@ def honest_go_on(stage: Stage) -> None:
 
 
 def orphan(chance: random.Random, author: int = ROGUE) -> Event:
-    link = Link(chance.randbytes(32), 0)
-    return sign(Draft("notes", chance.randbytes(16), START_NS, None, (link,)), identity(author), CLUSTER)
+    link = ParentLink(chance.randbytes(32), 0)
+    return sign(EventDraft("notes", chance.randbytes(16), START_NS, None, (link,)), identity(author), CLUSTER)
 
 
 def test_a_hundred_thousand_orphans():
     stage = staged(orphans_max=300, orphans_per_author=200)
     node, chance = stage.nodes[1], random.Random(1)
     some = [orphan(chance) for _ in range(1000)]
-    node.hear(stage.now_ns, ROGUE, Events(tuple(Item(one.raw) for one in some)))
+    node.hear(stage.now_ns, ROGUE, EventBatch(tuple(Item(one.raw) for one in some)))
     assert len(node.core.intake.orphans) == 200
     for _ in range(99):  # bytes that are not looked at any more need not be right
         items = tuple(Item(chance.randbytes(32).join((one.raw[:33], one.raw[65:]))) for one in some)
-        node.hear(stage.now_ns, ROGUE, Events(items))
+        node.hear(stage.now_ns, ROGUE, EventBatch(items))
     assert len(node.core.intake.orphans) <= 200
     assert node.core.counts["unheard"] > 0
     assert not node.core.intake._checking
     assert len(node.core.intake._asked.get(peer(ROGUE).instance, {})) <= node.settings.asked_max
-    node.hear(stage.now_ns, 2, Events((Item(orphan(chance, 2).raw),)))
+    node.hear(stage.now_ns, 2, EventBatch((Item(orphan(chance, 2).raw),)))
     assert len(node.core.intake.orphans) == 201  # one author's flood takes nobody else's room
     honest_go_on(stage)
 
 
 def test_ten_thousand_parents():
-    links = tuple(sorted(Link(random.Random(n).randbytes(32), 0) for n in range(PARENTS_MAX + 1)))
+    links = tuple(sorted(ParentLink(random.Random(n).randbytes(32), 0) for n in range(PARENTS_MAX + 1)))
     with pytest.raises(Malformed, match="parents"):
-        sign(Draft("notes", b"x", 0, None, links), identity(ROGUE), CLUSTER)
+        sign(EventDraft("notes", b"x", 0, None, links), identity(ROGUE), CLUSTER)
     raw = make(ROGUE, b"x").raw
     huge = raw[:145] + b"\xff" + b"".join(link.height.to_bytes(4, "big") + link.id for link in links) * 154 + raw[146:]
     stage = staged()
-    stage.nodes[1].hear(stage.now_ns, ROGUE, Events((Item(huge),)))
+    stage.nodes[1].hear(stage.now_ns, ROGUE, EventBatch((Item(huge),)))
     assert stage.nodes[1].core.counts["refused_malformed_event"] == 1
     honest_go_on(stage)
 
@@ -78,10 +88,10 @@ def test_its_own_parent():
     event = make(ROGUE, b"x")
     first = event.raw[:113] + event.id + event.raw[145:]
     assert decode_or_none(first) is None  # the stated height of 0 cannot be that of a child
-    link = Link(event.id, 0)
+    link = ParentLink(event.id, 0)
     with pytest.raises(Malformed):
-        sign(Draft("notes", b"x", 0, link, (link,)), identity(ROGUE), CLUSTER)
-    stage.nodes[1].hear(stage.now_ns, ROGUE, Events((Item(first), Item(event.raw))))
+        sign(EventDraft("notes", b"x", 0, link, (link,)), identity(ROGUE), CLUSTER)
+    stage.nodes[1].hear(stage.now_ns, ROGUE, EventBatch((Item(first), Item(event.raw))))
     assert stage.nodes[1].model.find(event.id) >= 0
     honest_go_on(stage)
 
@@ -98,9 +108,9 @@ def test_timestamps_a_hundred_years_off(shift_ns):
     stage = staged()
     node = stage.nodes[1]
     event = make(ROGUE, b"x", time_ns=START_NS + shift_ns)
-    node.hear(stage.now_ns, ROGUE, Events((Item(event.raw),), FIRST))
+    node.hear(stage.now_ns, ROGUE, EventBatch((Item(event.raw),), FIRST))
     assert node.model.find(event.id) < 0
-    node.hear(stage.now_ns, ROGUE, Events((Item(event.raw),)))
+    node.hear(stage.now_ns, ROGUE, EventBatch((Item(event.raw),)))
     # Of the past it is kept, for it may have been away, and stands where its height says; the future has not come.
     assert (node.model.find(event.id) >= 0) == (shift_ns < 0)
     assert len(node.core.intake.ahead) == (shift_ns > 0)
@@ -129,7 +139,7 @@ def test_another_authors_signature():
     stage = staged()
     event = make(ROGUE, b"not mine")
     borrowed = event.raw[:1] + identity(2).key + event.raw[33:]
-    stage.nodes[1].hear(stage.now_ns, ROGUE, Events((Item(borrowed),)))
+    stage.nodes[1].hear(stage.now_ns, ROGUE, EventBatch((Item(borrowed),)))
     assert stage.nodes[1].core.counts["refused_wrong_signature"] == 1
     assert len(stage.nodes[1].model) == 1
     honest_go_on(stage)
@@ -141,7 +151,7 @@ def test_a_fork():
     branches = [make(ROGUE, b"%d" % n, root) for n in range(4)]
     for number in (1, 2):
         shown = (root, *branches[number - 1 :: 2])
-        stage.nodes[number].hear(stage.now_ns, ROGUE, Events(tuple(Item(one.raw) for one in shown)))
+        stage.nodes[number].hear(stage.now_ns, ROGUE, EventBatch(tuple(Item(one.raw) for one in shown)))
     stage.run(5 * SECOND)
     one, other = stage.nodes[1].model, stage.nodes[2].model
     assert one.fingerprint == other.fingerprint
@@ -160,7 +170,7 @@ def test_asking_for_everything_in_a_loop():
     given = 0
     ids = tuple(node.model.id_of(n) for n in range(len(node.model)))
     for number in range(2000):
-        request = Fetch("notes", number, 0, ()) if number % 2 else GetData("notes", ids)
+        request = FetchMissing("notes", number, 0, ()) if number % 2 else GetData("notes", ids)
         node.hear(stage.now_ns + number * 1000, ROGUE, request)
         assert len(node.core.syncing._waiting) <= 8
         assert len(node.core.syncing._lists) <= 1
@@ -203,9 +213,9 @@ def test_whoever_is_not_listened_to_is_heard_again_later():
     stage = staged()
     node, event = stage.nodes[1], make(ROGUE, b"later")
     for _ in range(20):
-        node.hear(stage.now_ns, ROGUE, Events((Item(b"nonsense"),)))
-    node.hear(stage.now_ns, ROGUE, Events((Item(event.raw),)))
+        node.hear(stage.now_ns, ROGUE, EventBatch((Item(b"nonsense"),)))
+    node.hear(stage.now_ns, ROGUE, EventBatch((Item(event.raw),)))
     assert node.model.find(event.id) < 0
     stage.run(31 * SECOND)
-    node.hear(stage.now_ns, ROGUE, Events((Item(event.raw),)))
+    node.hear(stage.now_ns, ROGUE, EventBatch((Item(event.raw),)))
     assert node.model.find(event.id) >= 0

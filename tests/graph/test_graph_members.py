@@ -7,9 +7,9 @@ from typing import Any
 from graph_stage import START_NS, Node, Stage, identity, left, make
 
 from chaplain.core import Woken
-from chaplain.gossip.events import Member, MemberChanged, State
+from chaplain.gossip.events import MemberChanged, MemberState, MemberView
 from chaplain.graph.messages.event import confirm_label
-from chaplain.graph.messages.peer import Confirmation, Events, Inv, Item
+from chaplain.graph.messages.peer import Confirmation, EventBatch, Inv, Item
 from chaplain.graph.settings import SECOND
 
 
@@ -56,10 +56,10 @@ def test_the_configuration_says_how_many_make_an_event_read():
     node, lists = configured(1, 2, 3, of=3)
     event = make(2, b"x")
     node.enter(2)
-    node.hear(START_NS, 2, Events((Item(event.raw),)))
+    node.hear(START_NS, 2, EventBatch((Item(event.raw),)))
     assert node.core.common.read_at == 1
     lists.append(keys(1, 2, 3, 4, 5))
-    node.hear(START_NS, 2, Events((Item(make(2, b"y", event).raw),)))
+    node.hear(START_NS, 2, EventBatch((Item(make(2, b"y", event).raw),)))
     assert node.core.common.read_at == 2
     assert [node.model.is_read(number) for number in (0, 1)] == [True, False]
     node.step(START_NS, left(4, graceful=True))
@@ -88,7 +88,7 @@ def test_the_word_of_one_who_was_removed_does_not_count():
     node, lists = configured(1, 2, 3, 4, 5, 6, 7, of=7)
     event = make(2, b"x")
     node.enter(2)
-    node.hear(START_NS, 2, Events((Item(event.raw),)))
+    node.hear(START_NS, 2, EventBatch((Item(event.raw),)))
     word = Confirmation(identity(7).key, event.id, identity(7).sign(confirm_label("demo"), event.id))
     node.hear(START_NS, 2, Inv("notes", (word,)))
     assert not node.model.is_read(0), "ours, and that of 7, but three are needed"
@@ -105,7 +105,7 @@ def test_who_is_not_on_the_list_yet_counts_whom_it_meets():
     node, lists = configured(2, of=0)
     assert node.core.common.read_at == 1
     for number in (3, 4, 5):
-        alive = Member(identity(number).identifier, "", identity(number).key, 1, State.ALIVE)
+        alive = MemberView(identity(number).identifier, "", identity(number).key, 1, MemberState.ALIVE)
         node.step(START_NS, MemberChanged(alive, None))
     assert node.core.common.read_at == 2
     lists.append(keys(1, 2, 3))

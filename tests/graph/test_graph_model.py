@@ -8,7 +8,7 @@ from graph_stage import CLUSTER, identity, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaplain.graph.messages.event import Draft, Event, Link, sign
+from chaplain.graph.messages.event import Event, EventDraft, ParentLink, sign
 from chaplain.graph.messages.ids import IdTable
 from chaplain.graph.model import Model
 
@@ -111,7 +111,7 @@ def test_reading_again_goes_on_behind_any_place():
     model = filled(tree(4, 30))
     order = list(model.ordered())
     for at, number in enumerate(order):
-        assert list(model.ordered(Link(model.id_of(number), model.height_of(number)))) == order[at + 1 :]
+        assert list(model.ordered(ParentLink(model.id_of(number), model.height_of(number)))) == order[at + 1 :]
 
 
 def test_read_covers_ancestors_and_stays():
@@ -157,11 +157,11 @@ def test_heights_and_previous_are_believed_only_as_they_are():
     root, other = make(1, b"root"), make(2, b"other")
     model = filled([root, other])
     lying = make(1, b"x", None, root)
-    stated = Link(root.id, 7)
+    stated = ParentLink(root.id, 7)
 
-    wrong = sign(Draft("notes", b"y", 0, None, (stated,)), identity(1), CLUSTER)
+    wrong = sign(EventDraft("notes", b"y", 0, None, (stated,)), identity(1), CLUSTER)
     assert "height" in model.problem(wrong)
-    foreign = sign(Draft("notes", b"z", 0, Link(other.id, 0)), identity(1), CLUSTER)
+    foreign = sign(EventDraft("notes", b"z", 0, ParentLink(other.id, 0)), identity(1), CLUSTER)
     assert "foreign" in model.problem(foreign)
     assert not model.problem(lying)
 

@@ -15,15 +15,25 @@ from chaplain.errors import Malformed
 from chaplain.graph.messages import peer
 from chaplain.graph.messages.event import (
     CONTENT_BYTES_MAX,
-    Draft,
-    Link,
+    EventDraft,
+    ParentLink,
     confirm_label,
     decode,
     event_label,
     sign,
     signed_part,
 )
-from chaplain.graph.messages.peer import Confirmation, Events, Fetch, Fetched, GetData, Inv, Item, Leaves, SyncEvent
+from chaplain.graph.messages.peer import (
+    Confirmation,
+    EventBatch,
+    Fetched,
+    FetchMissing,
+    GetData,
+    Inv,
+    Item,
+    Leaves,
+    SyncEvent,
+)
 from chaplain.link.auth.identity import Identity, verify
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol" / "graph.md").read_text()
@@ -38,18 +48,18 @@ def examples(heading: str) -> list[bytes]:
 FIRST, SECOND_EVENT = map(decode, examples("Event"))
 WORD = NODE.sign(confirm_label("demo"), FIRST.id)
 MESSAGES = {
-    "EVENTS": Events((Item(FIRST.raw, ((NODE.key, WORD),)),), peer.FIRST),
+    "EVENTS": EventBatch((Item(FIRST.raw, ((NODE.key, WORD),)),), peer.FIRST),
     "INV": Inv("notes", (Confirmation(NODE.key, FIRST.id, WORD),)),
     "GETDATA": GetData("notes", (FIRST.id,)),
     "SYNC": SyncEvent((Leaves("notes", 0, 1, (FIRST.id,)),)),
-    "FETCH": Fetch("notes", 7, 0, (FIRST.id,)),
+    "FETCH": FetchMissing("notes", 7, 0, (FIRST.id,)),
     "FETCHED": Fetched("notes", 7, 1, True, 0, ()),
 }
 
 
 def test_the_events_on_the_page():
     assert (FIRST.stream, FIRST.writer, FIRST.content, FIRST.height, FIRST.links) == ("notes", "ann", b"hello", 0, ())
-    assert SECOND_EVENT.previous == Link(FIRST.id, 0)
+    assert SECOND_EVENT.previous == ParentLink(FIRST.id, 0)
     assert SECOND_EVENT.height == 5
     for event in (FIRST, SECOND_EVENT):
         assert event.id == hashlib.sha256(event.raw).digest()
@@ -66,9 +76,9 @@ def test_the_messages_on_the_page(name):
     assert peer.encode(MESSAGES[name]) == (body, payload)
 
 
-links = st.builds(Link, st.binary(min_size=32, max_size=32).filter(any), st.integers(0, 2**32 - 2))
+links = st.builds(ParentLink, st.binary(min_size=32, max_size=32).filter(any), st.integers(0, 2**32 - 2))
 drafts = st.builds(
-    Draft,
+    EventDraft,
     st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20),
     st.binary(max_size=50),
     st.integers(0, 2**64 - 1),
@@ -102,4 +112,4 @@ def test_a_changed_octet_is_malformed_or_another_event_with_a_wrong_signature(pl
 
 def test_content_has_a_bound():
     with pytest.raises(Malformed, match="bound"):
-        sign(Draft("notes", bytes(CONTENT_BYTES_MAX + 1), 0), identity(1), "demo")
+        sign(EventDraft("notes", bytes(CONTENT_BYTES_MAX + 1), 0), identity(1), "demo")

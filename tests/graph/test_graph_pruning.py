@@ -7,7 +7,7 @@ from graph_stage import Stage, left, make, peer
 
 from chaplain.graph.messages.client import ReadArrivals, ReadSnapshot
 from chaplain.graph.messages.event import decode
-from chaplain.graph.messages.peer import Events, Item, Leaves, SyncEvent
+from chaplain.graph.messages.peer import EventBatch, Item, Leaves, SyncEvent
 from chaplain.graph.settings import MILLISECOND, SECOND
 
 KEEP = 40
@@ -158,10 +158,10 @@ def test_one_member_alone_cannot_raise_a_floor():
     node.hear(stage.now_ns, 3, SyncEvent((Leaves("notes", 1 << 31, 1, (event_id,)),)))
     assert node.model.floor == 0
     orphan = make(3, b"z", make(3, b"y"))
-    node.hear(stage.now_ns, 3, Events((Item(orphan.raw),)))
+    node.hear(stage.now_ns, 3, EventBatch((Item(orphan.raw),)))
     assert node.model.find(orphan.id) < 0
     late = make(4, b"high", None, *[make(4, b"gone", stream="new")], stream="new")
-    node.hear(stage.now_ns, 4, Events((Item(late.raw),)))
+    node.hear(stage.now_ns, 4, EventBatch((Item(late.raw),)))
     assert node.core.streams["new"].model.find(late.id) < 0
     for number in (3, 4):
         told = SyncEvent((Leaves("new", 7, 1, (late.id,)),))

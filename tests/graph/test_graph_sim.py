@@ -10,7 +10,7 @@ from simulator import mutate
 from simulator.runner import run_seed, total
 from simulator.workloads import graph
 
-from chaplain.graph.admission import Intake
+from chaplain.graph.admission import EventAdmission
 from chaplain.graph.settings import SECOND, GraphSettings
 
 BUGS = {bug.name: bug for bug in mutate.bugs("graph")}
@@ -34,8 +34,8 @@ def test_clocks_that_are_ahead_of_each_other_harm_nobody(monkeypatch):
     narrow = partial(GraphSettings, ahead_ns=4 * SECOND)
     monkeypatch.setattr(graph, "GraphSettings", narrow)
     held = []
-    hold = Intake._hold
-    monkeypatch.setattr(Intake, "_hold", lambda self, *args: [held.append(args), hold(self, *args)])
+    hold = EventAdmission._hold
+    monkeypatch.setattr(EventAdmission, "_hold", lambda self, *args: [held.append(args), hold(self, *args)])
     outcomes = [run_seed("graph", seed, "safety") for seed in (0, 10)]
     assert not [outcome.reason for outcome in outcomes if not outcome.ok]
     assert len(held) > 50

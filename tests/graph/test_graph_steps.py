@@ -13,9 +13,9 @@ from chaplain.graph.messages.peer import (
     AGAIN,
     FIRST,
     Confirmation,
-    Events,
-    Fetch,
+    EventBatch,
     Fetched,
+    FetchMissing,
     GetData,
     Inv,
     Item,
@@ -36,7 +36,7 @@ def test_an_append_is_acknowledged_and_broadcast_only_when_it_is_on_disk():
     node.step(START_NS, node.synced())
     assert not node.settled[1].kind
     said = node.heard()
-    assert [type(one) for one in said] == [Events, Events]
+    assert [type(one) for one in said] == [EventBatch, EventBatch]
     event = decode(said[0].items[0].raw)
     assert (event.content, event.writer, said[0].flags) == (b"hello", "ann", FIRST)
 
@@ -52,7 +52,7 @@ def test_an_event_is_confirmed_when_it_is_on_disk():
     node.enter(2, 3)
     node.heard()
     node.stalled = True
-    node.hear(START_NS, 2, Events((Item(event.raw),), FIRST))
+    node.hear(START_NS, 2, EventBatch((Item(event.raw),), FIRST))
     assert node.core.deadline() != START_NS + 5 * MILLISECOND
     node.step(START_NS, node.synced())
 
@@ -86,7 +86,7 @@ def test_one_of_seven_is_not_enough_to_be_read():
 def test_confirmations_count_once_a_member_and_never_for_the_author():
     node, event = Node(1, 7), make(2, b"x")
     node.enter(2, 3)
-    node.hear(START_NS, 2, Events((Item(event.raw),)))
+    node.hear(START_NS, 2, EventBatch((Item(event.raw),)))
     word = identity(3).sign(confirm_label("demo"), event.id)
     own = identity(2).sign(confirm_label("demo"), event.id)
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_a_confirmation_of_a_missing_event_asks_for_it_and_is_kept():
     word = identity(3).sign(confirm_label("demo"), event.id)
     node.hear(START_NS, 3, Inv("notes", (Confirmation(identity(3).key, event.id, word),)))
     assert node.heard() == [GetData("notes", (event.id,))]
-    node.hear(START_NS, 3, Events((Item(event.raw),)))
+    node.hear(START_NS, 3, EventBatch((Item(event.raw),)))
     assert node.core.streams["notes"].unread.has(identity(3).key, 0)
 
 
@@ -114,11 +114,11 @@ def test_an_orphan_asks_for_its_parent_and_is_added_behind_it():
     first = make(2, b"1")
     second = make(2, b"2", first)
     third = make(2, b"3", second)
-    node.hear(START_NS, 2, Events((Item(third.raw),)))
+    node.hear(START_NS, 2, EventBatch((Item(third.raw),)))
     assert node.heard() == [GetData("notes", (second.id,))]
-    node.hear(START_NS, 2, Events((Item(second.raw),)))
+    node.hear(START_NS, 2, EventBatch((Item(second.raw),)))
     assert node.heard() == [GetData("notes", (first.id,))]
-    node.hear(START_NS, 2, Events((Item(first.raw),)))
+    node.hear(START_NS, 2, EventBatch((Item(first.raw),)))
     assert [node.model.find(one.id) for one in (first, second, third)] == [0, 1, 2]
     assert len(node.core.intake.orphans) == 0
 
@@ -130,9 +130,9 @@ def test_an_orphan_far_above_is_reached_by_fetching():
     node = Node(1, 3)
     node.enter(2)
     node.heard()
-    node.hear(START_NS, 2, Events((Item(line[-1].raw),)))
+    node.hear(START_NS, 2, EventBatch((Item(line[-1].raw),)))
     (fetch,) = node.heard()
-    assert isinstance(fetch, Fetch)
+    assert isinstance(fetch, FetchMissing)
     page = Fetched("notes", fetch.token, 29, True, 0, tuple(Item(one.raw) for one in line[:-1]))
     node.hear(START_NS, 2, page)
     assert len(node.model) == 30
@@ -187,21 +187,21 @@ def test_both_sides_of_a_partition_come_together(sides):
 def test_old_events_come_with_a_sync_though_a_first_broadcast_is_refused():
     node, old = Node(1, 3), make(2, b"old", time_ns=START_NS - 3600 * SECOND)
     node.enter(2)
-    node.hear(START_NS, 2, Events((Item(old.raw),), FIRST))
+    node.hear(START_NS, 2, EventBatch((Item(old.raw),), FIRST))
     assert "notes" not in node.core.streams or not len(node.model)
-    node.hear(START_NS, 2, Events((Item(old.raw),), AGAIN))
+    node.hear(START_NS, 2, EventBatch((Item(old.raw),), AGAIN))
     assert node.model.find(old.id) == 0
 
 
 def test_a_first_broadcast_of_an_author_who_is_no_member_is_refused_until_another_member_passes_it_on():
     node, event = Node(1, 3), make(9, b"stranger")
     node.enter(2)
-    node.hear(START_NS, 2, Events((Item(event.raw),), FIRST))
+    node.hear(START_NS, 2, EventBatch((Item(event.raw),), FIRST))
     assert "notes" not in node.core.streams
     assert node.core.counts["refused_unknown_author"] == 1
-    node.hear(START_NS, 2, Events((Item(make(2, b"member").raw),), FIRST))
+    node.hear(START_NS, 2, EventBatch((Item(make(2, b"member").raw),), FIRST))
     assert len(node.model) == 1
-    node.hear(START_NS, 2, Events((Item(event.raw),)))
+    node.hear(START_NS, 2, EventBatch((Item(event.raw),)))
     assert node.model.find(event.id) == 1, "somebody who was a member once may have written it: it comes with a sync"
 
 
@@ -211,7 +211,7 @@ def test_a_child_of_an_event_whose_time_has_not_come_waits_with_it_and_takes_no_
     grandchild = make(2, b"grandchild", child)
     node.enter(2)
     for one in (event, child, grandchild):
-        node.hear(START_NS, 2, Events((Item(one.raw),)))
+        node.hear(START_NS, 2, EventBatch((Item(one.raw),)))
     assert (len(node.core.intake.orphans), len(node.core.intake.ahead)) == (0, 3)
     assert node.core.counts["orphans"] == 0
 
@@ -221,9 +221,9 @@ def test_what_is_too_far_in_the_future_is_not_taken_however_often_it_is_sent(fla
     node, event = Node(1, 3, ahead_ns=8 * SECOND), make(2, b"early", time_ns=START_NS + 60 * SECOND)
     child = make(2, b"child", event)
     node.enter(2)
-    node.hear(START_NS, 2, Events((Item(child.raw),), flags))  # waits for its parent, then with it
-    node.hear(START_NS, 2, Events((Item(event.raw),), flags))
-    node.hear(START_NS, 2, Events((Item(event.raw), Item(child.raw)), flags))
+    node.hear(START_NS, 2, EventBatch((Item(child.raw),), flags))  # waits for its parent, then with it
+    node.hear(START_NS, 2, EventBatch((Item(event.raw),), flags))
+    node.hear(START_NS, 2, EventBatch((Item(event.raw), Item(child.raw)), flags))
     node.heard()
     word = Confirmation(identity(2).key, event.id, identity(2).sign(confirm_label("demo"), event.id))
     node.hear(START_NS + SECOND, 2, Inv("notes", (word,)))
@@ -233,7 +233,7 @@ def test_what_is_too_far_in_the_future_is_not_taken_however_often_it_is_sent(fla
     assert (len(node.core.intake.orphans), len(node.core.intake.ahead)) == (0, 2)
     node.hear(START_NS + 52 * SECOND, 2, SyncEvent((Leaves("notes", 0, 2, (child.id,)),)))
     [fetch] = node.heard()
-    assert isinstance(fetch, Fetch)
+    assert isinstance(fetch, FetchMissing)
     node.hear(START_NS + 52 * SECOND, 2, Fetched("notes", fetch.token, 2, True, 0, (Item(event.raw), Item(child.raw))))
     assert [node.model.find(one.id) for one in (event, child)] == [0, 1]
     assert not len(node.core.intake.ahead)

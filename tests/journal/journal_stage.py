@@ -11,10 +11,10 @@ from simulator.world.disk import apply
 
 from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
 from chaplain.gossip.events import Assembled
-from chaplain.journal.consensus.events import LogRead, ReadLog, Role, RoleChanged, Started
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog, Role, RoleChanged
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.core import JournalCore
-from chaplain.journal.events import Admitted, Told, Verified, Verify
+from chaplain.journal.events import Admitted, JournalParcel, Verified, Verify
 from chaplain.journal.messages import client as client_messages
 from chaplain.journal.messages.client import (
     ClientMessage,
@@ -73,7 +73,7 @@ class Node:
         self.assembled: Assembled | None = None
         self.role = Role.OUT
         self.verifies = 0
-        self.inbox: deque = deque([Started()])
+        self.inbox: deque = deque([ConsensusStarted()])
 
     def take(self, event) -> None:
         for effect in self.core.step(self.cluster.now_ns, event):
@@ -143,7 +143,7 @@ class Client:
 
     def say(self, message: ClientMessage, payload: bytes = b"") -> None:
         said = Parcel(self.identity.identifier, Layer.JOURNAL, client_messages.encode(message), payload)
-        self.cluster.nodes[self.node].inbox.append(Told(self.peer, said))
+        self.cluster.nodes[self.node].inbox.append(JournalParcel(self.peer, said))
 
     def ask(self, message: ClientMessage, payload: bytes = b"") -> tuple[NodeMessage, bytes]:
         """Say it, and wait for what comes back with the call."""
@@ -213,7 +213,7 @@ class Cluster:
             self.start(number)
 
     def settings(self, number: int) -> JournalSettings:
-        order = OrderSettings(
+        order = ConsensusSettings(
             node=number,
             genesis=genesis(CLUSTER),
             disk=bytes((number,)) * 16 if number not in self.swapped else bytes(16),
@@ -255,7 +255,7 @@ class Cluster:
             if node.peer.instance != effect.instance or way in self.cut:
                 continue
             if self.spoil is None or not self.spoil(*way, said):
-                node.inbox.append(Told(sender.peer, said))
+                node.inbox.append(JournalParcel(sender.peer, said))
 
     def settle(self, rounds: int = 10_000) -> None:
         """Until nobody has anything to do at this moment."""

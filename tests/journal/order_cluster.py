@@ -14,6 +14,7 @@ from chaplain.journal.consensus.core import SerializerCore
 from chaplain.journal.consensus.election_proof import Candidacy, sign_vote
 from chaplain.journal.consensus.events import (
     Agreed,
+    ConsensusStarted,
     LogRead,
     NeedPayload,
     PayloadArrived,
@@ -22,10 +23,9 @@ from chaplain.journal.consensus.events import (
     ReadLog,
     Received,
     Role,
-    Started,
     Tell,
 )
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.consensus import ElectionProof, OrderMessage, decode, encode
 from chaplain.journal.storage.log import jot_name, records_between, standing_name
@@ -49,8 +49,8 @@ class Desk:
         self.start()
 
     @property
-    def settings(self) -> OrderSettings:
-        return OrderSettings(
+    def settings(self) -> ConsensusSettings:
+        return ConsensusSettings(
             self.node,
             genesis("tested"),
             self.disk,
@@ -150,7 +150,7 @@ class Cluster:
 
     def rise(self, desk: Desk) -> None:
         self.down.discard(desk.node)
-        desk.step(Started())
+        desk.step(ConsensusStarted())
         for other in self.nodes:
             if other != desk.node and other not in self.down:
                 desk.step(PeerUp(other))

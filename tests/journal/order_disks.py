@@ -5,7 +5,7 @@ from __future__ import annotations
 from order_cluster import Cluster, Desk
 
 from chaplain.journal.consensus.events import Role
-from chaplain.journal.consensus.hard_state import State, decode_standing
+from chaplain.journal.consensus.hard_state import VotingState, decode_standing
 from chaplain.segment.header import read_headers
 from chaplain.segment.scan import scan
 
@@ -24,7 +24,7 @@ def positions(desk: Desk) -> list[tuple[int, int, int]]:
     return [(head.position, head.end, record.index) for head, record in scan(data, header).records if record.parts]
 
 
-def state(desk: Desk) -> State:
+def state(desk: Desk) -> VotingState:
     return decode_standing(bytes(desk.files["journal.standing"])).state
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from simulator.actors import journal_clients
 
-from chaplain.journal.consensus.events import Settled
+from chaplain.journal.consensus.events import AgreedEntry
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages import config, ingest
 from chaplain.journal.messages.client import Run
@@ -24,9 +24,9 @@ from chaplain.journal.messages.cluster import (
 from chaplain.journal.messages.config import ConfigMessage, LeaseLane, acl_id, entry_type_of, stage_of
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, Wrapping, seal_pack, sign_pack
-from chaplain.journal.model.bootstrap import Founding, FoundingClient, Member, Policy
+from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember, Policy
 from chaplain.journal.model.epochs import token_of
-from chaplain.journal.model.results import ConfigVerdict, Executed, PackVerdict
+from chaplain.journal.model.results import AppliedMessage, ConfigVerdict, PackVerdict
 from chaplain.link.auth.identity import Identity
 from chaplain.segment.pack import Pack, encode_pack
 
@@ -48,7 +48,7 @@ def founding(
     copies: int = 0,
 ) -> Founding:
     members = tuple(
-        Member(node, identity.key, f"tcp://127.0.0.1:{7000 + node}", bytes((node,)) * 16)
+        FoundingMember(node, identity.key, f"tcp://127.0.0.1:{7000 + node}", bytes((node,)) * 16)
         for node, identity in list(NODES.items())[:count]
     )
     client = FoundingClient("default", ADMIN.key)
@@ -115,8 +115,8 @@ class Prefix:
 
     def __init__(self, *executors: JournalExecution) -> None:
         self.executors = list(executors)
-        self.messages: list[Settled] = []
-        self.executed: list[Executed] = []
+        self.messages: list[AgreedEntry] = []
+        self.executed: list[AppliedMessage] = []
         self._indexes: dict[int, int] = {}
 
     def ingest(self, entries: Sequence[IngestEntry], node: int = 1) -> tuple[DataEntry, bytes]:
@@ -131,7 +131,7 @@ class Prefix:
         *,
         time_ns: int | None = None,
         regime: int = 1,
-    ) -> Settled:
+    ) -> AgreedEntry:
         """Agree on one message and give it to everybody."""
         message = self.propose(entries, time_ns=time_ns, regime=regime)
         self.messages.append(message)
@@ -145,7 +145,7 @@ class Prefix:
         *,
         time_ns: int | None = None,
         regime: int = 1,
-    ) -> Settled:
+    ) -> AgreedEntry:
         last = self.messages[-1] if self.messages else None
         previous = last.hash if last else genesis(CLUSTER)
         index = len(self.messages) + 1
@@ -153,13 +153,13 @@ class Prefix:
         listed = tuple(entry[0] if isinstance(entry, tuple) else entry for entry in entries)
         body = Body(regime, index, 1, time_ns, previous, listed)
         payloads = tuple(entry[1] for entry in entries if isinstance(entry, tuple))
-        return Settled(body, chain_hash(previous, encode_body(body)), payloads)
+        return AgreedEntry(body, chain_hash(previous, encode_body(body)), payloads)
 
-    def write(self, *entries: IngestEntry, node: int = 1, time_ns: int | None = None) -> Settled:
+    def write(self, *entries: IngestEntry, node: int = 1, time_ns: int | None = None) -> AgreedEntry:
         return self.order([self.ingest(entries, node)], time_ns=time_ns)
 
 
-def give(executor: JournalExecution, message: Settled) -> None:
+def give(executor: JournalExecution, message: AgreedEntry) -> None:
     """As the serializer does: look, then settle."""
     executor.preview(message.body, message.payloads)
     executor.settle(message)
@@ -170,7 +170,7 @@ class Stage:
 
     def __init__(self, policy: Policy | None = None, *, wrapping: Wrapping | None = None) -> None:
         self.founding = founding(policy, wrapping.id if wrapping else b"")
-        self.executed: list[Executed] = []
+        self.executed: list[AppliedMessage] = []
         self.execution = JournalExecution(self.founding, wrapping=wrapping, watch=self.executed.append)
         self.prefix = Prefix(self.execution)
 
@@ -188,7 +188,7 @@ class Stage:
         return packs_of(self.executed[-1])
 
 
-def packs_of(executed: Executed) -> tuple[PackVerdict, ...]:
+def packs_of(executed: AppliedMessage) -> tuple[PackVerdict, ...]:
     return tuple(pack for entry in executed.verdict.entries for pack in getattr(entry, "packs", ()))
 
 

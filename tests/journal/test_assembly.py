@@ -14,17 +14,24 @@ from chaplain.journal.messages.membership import (
     EntryType,
     NewSet,
     NodeMessage,
-    Refusal,
     RemoveNode,
+    SetRefusal,
     Stage,
-    Step,
+    StageStep,
     decode_fields,
     decode_step,
     encode_fields,
     encode_step,
     is_opening,
 )
-from chaplain.journal.model.cluster_config import CHANGES_KEPT, Assembly, Placed, founded, open_change, take_step
+from chaplain.journal.model.cluster_config import (
+    CHANGES_KEPT,
+    ClusterConfig,
+    MemberRoles,
+    founded,
+    open_change,
+    take_step,
+)
 from chaplain.journal.model.quorum import Quorum
 from chaplain.journal.model.reason import Reason
 from chaplain.link.auth.identity import Identity
@@ -40,7 +47,7 @@ class Stream:
     """An assembly, and messages that come to it one after the other."""
 
     def __init__(self) -> None:
-        self.now = founded(Placed(node, bytes((node,)) * 32, f"tcp://{node}", b"") for node in (3, 1, 2))
+        self.now = founded(MemberRoles(node, bytes((node,)) * 32, f"tcp://{node}", b"") for node in (3, 1, 2))
         self.index = 0
         self.reason = Reason.APPLIED
 
@@ -53,7 +60,7 @@ class Stream:
     def step(self, stage: Stage, place: int = -1, **fields: object) -> Stream:
         change = self.now.changes[place]
         self.index += 1
-        step = Step(EntryType(change.entry_type), stage, change.nodes, change.id, **fields)  # type: ignore[arg-type]
+        step = StageStep(EntryType(change.entry_type), stage, change.nodes, change.id, **fields)  # type: ignore[arg-type]
         self.now, self.reason = take_step(self.now, step, self.index)
         return self
 
@@ -69,7 +76,7 @@ def stream() -> Stream:
     return Stream()
 
 
-def roles(assembly: Assembly, node: int) -> list[str]:
+def roles(assembly: ClusterConfig, node: int) -> list[str]:
     placed = assembly.node(node)
     assert placed is not None
     return placed.roles
@@ -157,7 +164,7 @@ def test_a_joint_quorum_needs_more_than_half_of_each_set():
 def test_a_refused_set_changes_nothing_and_makes_room_for_the_next(stream):
     stream.ask(NewSet((1, 2)))
     assert stream.denied(NewSet((2, 3))) is Reason.CHANGE_UNDER_WAY
-    stream.step(Stage.REFUSE, reason=Refusal.TIMED_OUT, about=2)
+    stream.step(Stage.REFUSE, reason=SetRefusal.TIMED_OUT, about=2)
     assert (stream.now.serializers, stream.now.changes[0].about) == ((1, 2, 3), 2)
     assert stream.ask(NewSet((2, 3))).reason is Reason.APPLIED
 
@@ -205,7 +212,7 @@ def test_what_cannot_be_done_is_refused_by_name(stream):
 def test_finished_changes_are_forgotten_in_the_end_and_open_ones_never(stream):
     stream.ask(NEW, asked=b"first")
     for number in range(CHANGES_KEPT + 5):
-        stream.ask(NewSet((1, 2)), asked=b"%d" % number).step(Stage.REFUSE, reason=Refusal.TIMED_OUT, about=2)
+        stream.ask(NewSet((1, 2)), asked=b"%d" % number).step(Stage.REFUSE, reason=SetRefusal.TIMED_OUT, about=2)
     assert len(stream.now.changes) <= CHANGES_KEPT + 1
     assert stream.now.opened(b"first") is not None
     assert stream.now.opened(b"0") is None
@@ -218,9 +225,9 @@ EXAMPLES = {
     "add": encode_fields(NEW),
     "set": encode_fields(NewSet((4, 2, 3))),
     "refuse": encode_step(
-        Step(EntryType.NEW_SERIALIZER_SET, Stage.REFUSE, (4, 2, 3), CHANGE, Refusal.TIMED_OUT, 4),
+        StageStep(EntryType.NEW_SERIALIZER_SET, Stage.REFUSE, (4, 2, 3), CHANGE, SetRefusal.TIMED_OUT, 4),
     ),
-    "live": encode_step(Step(EntryType.ADD_EXECUTOR_NODE, Stage.LIVE, (4,), CHANGE)),
+    "live": encode_step(StageStep(EntryType.ADD_EXECUTOR_NODE, Stage.LIVE, (4,), CHANGE)),
 }
 
 

@@ -15,24 +15,24 @@ from chaplain.core import Halt, Persist, Replace
 from chaplain.errors import Malformed
 from chaplain.executor.statement import SQL_TYPE
 from chaplain.journal.clients.subscriptions import StreamIndex
-from chaplain.journal.consensus.payload_queue import Shelf
+from chaplain.journal.consensus.payload_queue import PayloadQueue
 from chaplain.journal.events import ToPeer
-from chaplain.journal.execution.staged_packs import Holding
-from chaplain.journal.execution.state import State, load
+from chaplain.journal.execution.staged_packs import StagedPacks
+from chaplain.journal.execution.state import ExecutionState, load
 from chaplain.journal.messages import peer
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.config import MakeCheckpoint, encode_fields
 from chaplain.journal.messages.peer import AskState, Covered, StatePiece
 from chaplain.journal.messages.write_request import STATEMENTS
-from chaplain.journal.model.records import Held, Staged
-from chaplain.journal.model.results import Executed, StreamVerdict
+from chaplain.journal.model.records import Staged, StagedPacksRecord
+from chaplain.journal.model.results import AppliedMessage, StreamVerdict
 from chaplain.journal.snapshots import checkpoint
-from chaplain.journal.snapshots.checkpointer import LOOK_NS, Archive
-from chaplain.journal.snapshots.install import Adoption
+from chaplain.journal.snapshots.checkpointer import LOOK_NS, Checkpointer
+from chaplain.journal.snapshots.install import SnapshotInstaller
 from chaplain.journal.snapshots.lagging_members import RETURN_NS
-from chaplain.journal.snapshots.retention import NOBODY, Rules, droppable, first_needed
-from chaplain.journal.snapshots.service import Covering
-from chaplain.journal.storage.segment_index import Places, Stretch
+from chaplain.journal.snapshots.retention import NOBODY, RetentionRules, droppable, first_needed
+from chaplain.journal.snapshots.service import SnapshotService
+from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
 from chaplain.journal.storage.verdict import Reason
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "checkpoints.md"
@@ -73,7 +73,7 @@ def test_statements_are_what_executors_call_so() -> None:
 # Agreed entries.
 
 
-def execute(stage: Stage, entries: list[Any]) -> Executed:
+def execute(stage: Stage, entries: list[Any]) -> AppliedMessage:
     stage.prefix.order(entries)
     return stage.executed[-1]
 
@@ -109,9 +109,9 @@ def test_a_state_is_loaded_as_it_was() -> None:
 # What lies where.
 
 
-def places(*lasts: int, size: int = 100) -> Places:
-    made = Places()
-    made.segments = [Stretch(n, n * size, (n + 1) * size, last, last * 10) for n, last in enumerate(lasts)]
+def places(*lasts: int, size: int = 100) -> SegmentIndex:
+    made = SegmentIndex()
+    made.segments = [SegmentSpan(n, n * size, (n + 1) * size, last, last * 10) for n, last in enumerate(lasts)]
     return made
 
 
@@ -149,27 +149,27 @@ def test_a_message_across_two_segments_goes_with_the_first() -> None:
     assert made.span(3, 3, 100) == (120, 150)
 
 
-def gone(rules: Rules, *, limit: int = 100, released: int = 0, now_ns: int = 0) -> int:
+def gone(rules: RetentionRules, *, limit: int = 100, released: int = 0, now_ns: int = 0) -> int:
     return droppable(places(10, 20, 30, 40), rules, now_ns, limit=limit, released=released)
 
 
 def test_rules() -> None:
-    assert gone(Rules()) == 0
-    assert gone(Rules(), released=20) == 2
-    assert gone(Rules(), released=19) == 1
-    assert gone(Rules(keep_bytes=1)) == 3
-    assert gone(Rules(keep_bytes=250)) == 1
-    assert gone(Rules(keep_bytes=1), limit=15) == 1
-    assert gone(Rules(keep_ns=50), now_ns=300) == 2, "what is younger than that stays"
-    assert gone(Rules(), released=100, limit=0) == 0
+    assert gone(RetentionRules()) == 0
+    assert gone(RetentionRules(), released=20) == 2
+    assert gone(RetentionRules(), released=19) == 1
+    assert gone(RetentionRules(keep_bytes=1)) == 3
+    assert gone(RetentionRules(keep_bytes=250)) == 1
+    assert gone(RetentionRules(keep_bytes=1), limit=15) == 1
+    assert gone(RetentionRules(keep_ns=50), now_ns=300) == 2, "what is younger than that stays"
+    assert gone(RetentionRules(), released=100, limit=0) == 0
 
 
 def test_what_is_staged_or_owed_is_needed() -> None:
     staged = Staged(1, 1, 1, 1, "s", b"", b"", 0, 7, 0, 0)
-    assert first_needed(Holding(), []) == NOBODY
-    assert first_needed(Holding(Held(staged=(staged,))), [9]) == 7
-    assert first_needed(Holding(Held(owed=(staged,))), [NOBODY]) == 7
-    assert first_needed(Holding(Held(owed=(staged,))), [3]) == 3
+    assert first_needed(StagedPacks(), []) == NOBODY
+    assert first_needed(StagedPacks(StagedPacksRecord(staged=(staged,))), [9]) == 7
+    assert first_needed(StagedPacks(StagedPacksRecord(owed=(staged,))), [NOBODY]) == 7
+    assert first_needed(StagedPacks(StagedPacksRecord(owed=(staged,))), [3]) == 3
 
 
 def test_streams_begin_with_what_is_kept() -> None:
@@ -207,21 +207,21 @@ class Desk:
 
     def __init__(self, agreed: int = 30) -> None:
         stage = Stage()
-        self.state: State = stage.execution.state
+        self.state: ExecutionState = stage.execution.state
         self.log: Any = Log()
         self.log.agreed = agreed
         order = SimpleNamespace(folder="", log="journal", retry_ns=10, patience_ns=100)
-        settings: Any = SimpleNamespace(node=1, order=order, rules=Rules(keep_bytes=1))
+        settings: Any = SimpleNamespace(node=1, order=order, rules=RetentionRules(keep_bytes=1))
         self.settings = settings
-        self.archive = Archive(settings, stage.execution)
-        self.adoption = Adoption(settings, stage.execution, self.archive)
+        self.archive = Checkpointer(settings, stage.execution)
+        self.adoption = SnapshotInstaller(settings, stage.execution, self.archive)
         self.archive.attach(self.log, None)
         self.adoption.attach(self.log)
         self.stage = stage
 
     def make(self, index: int) -> checkpoint.Checkpoint:
         moment: Any = SimpleNamespace(index=index)
-        self.archive.executed(Executed(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
+        self.archive.executed(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
         self.archive.written(0, self.archive._ticket)
         made = self.archive.latest
         assert made is not None
@@ -284,7 +284,7 @@ def test_what_somebody_needs_stays() -> None:
 def test_a_checkpoint_counts_when_it_is_on_disk() -> None:
     desk = Desk()
     moment: Any = SimpleNamespace(index=25)
-    desk.archive.executed(Executed(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
+    desk.archive.executed(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
     (persist,) = desk.effects(Persist)
     assert isinstance(persist.operations[0], Replace)
     assert not desk.archive.durable
@@ -398,9 +398,9 @@ def test_checkpoint_is_adopted_after_a_while_if_the_nodes_with_the_log_are_not_b
 def test_what_a_checkpoint_covers_of_ingest_nodes_is_not_ordered_again() -> None:
     desk = Desk()
     desk.state.journals[7] = (3, 40)
-    shelf = Shelf(10**6, 10**9)
+    shelf = PayloadQueue(10**6, 10**9)
     bench: Any = SimpleNamespace(log=desk.log, firsts={}, shelf=shelf)
-    Covering(desk.settings, desk.stage.execution, StreamIndex()).attach(bench, None)
+    SnapshotService(desk.settings, desk.stage.execution, StreamIndex()).attach(bench, None)
     for index in (40, 41):
         assert shelf.put(0, Reference(7, 3, index), bytes(32), b"payload")
     assert [entry.reference.index for entry in shelf.choose(10, 10**6)] == [41]
@@ -409,11 +409,11 @@ def test_what_a_checkpoint_covers_of_ingest_nodes_is_not_ordered_again() -> None
 # Who came too late.
 
 
-def returning() -> tuple[Covering, Log, checkpoint.Checkpoint]:
+def returning() -> tuple[SnapshotService, Log, checkpoint.Checkpoint]:
     """A node that has dropped its log's beginning, and node 3, which connects and lacks what went."""
     desk = Desk()
-    covering = Covering(desk.settings, desk.stage.execution, StreamIndex())
-    covering.attach(SimpleNamespace(log=desk.log, firsts={}, shelf=Shelf(10**6, 10**9)), None)  # type: ignore[arg-type]
+    covering = SnapshotService(desk.settings, desk.stage.execution, StreamIndex())
+    covering.attach(SimpleNamespace(log=desk.log, firsts={}, shelf=PayloadQueue(10**6, 10**9)), None)  # type: ignore[arg-type]
     desk.archive = covering.archive
     made = desk.make(15)
     covering.up(0, 2)

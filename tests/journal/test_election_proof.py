@@ -15,23 +15,23 @@ from chaplain.journal.consensus.events import ConfigOffered, PeerDown, Role
 from chaplain.journal.messages.cluster import Body, chain_hash, encode_body, genesis
 from chaplain.journal.messages.consensus import (
     KNOWN_AGREED,
-    Acknowledge,
+    AgreedMark,
     AskVote,
     Canvass,
     Canvassed,
     ElectionProof,
     Fetch,
     Handover,
-    Heard,
-    Mark,
+    MarkHeard,
+    ProposalAck,
     Propose,
-    Question,
+    RecoveryQuestion,
     Supplied,
     Supply,
     Vote,
 )
 from chaplain.journal.messages.membership import EntryType, NewSet, Stage, encode_fields
-from chaplain.journal.storage.last_known_members import Roster
+from chaplain.journal.storage.last_known_members import LastKnownMembers
 
 LIAR = 4
 
@@ -65,7 +65,7 @@ def reign(desk: Desk, regime: int, master: int = LIAR, number: int = 1) -> None:
     desk.hear(master, Propose(regime, index, raw))
     while desk.persists:
         desk.write()
-    desk.hear(master, Mark(regime, index, digest))
+    desk.hear(master, AgreedMark(regime, index, digest))
     while desk.persists:
         desk.write()
 
@@ -81,7 +81,7 @@ def test_proposal_and_mark_of_a_member_without_a_vote_change_nothing(cluster: Cl
         due_ns = cluster[node].core._election.due_ns
         reign(cluster[node], regime + leap, number=node)
         assert cluster[node].core._election.due_ns == due_ns
-        assert not any(isinstance(said, Acknowledge) for said in cluster[node].said(LIAR))
+        assert not any(isinstance(said, ProposalAck) for said in cluster[node].said(LIAR))
     assert {node: cluster[node].core.agreed for node in (1, 2, 3)} == before
     assert {cluster[node].core.regime for node in (1, 2, 3)} == {regime}
     assert not any(cluster[node].halted for node in (1, 2, 3))
@@ -94,7 +94,7 @@ def test_proposal_and_mark_of_a_member_without_a_vote_change_nothing(cluster: Cl
 def test_unproven_marks_make_a_node_ask_a_serializer_once_in_a_while(cluster: Cluster) -> None:
     desk = cluster[followers(cluster)[0]]
     for _ in range(20):
-        desk.hear(LIAR, Mark(9, 1000, bytes(32)))
+        desk.hear(LIAR, AgreedMark(9, 1000, bytes(32)))
     fetches = [(to, said) for to in (1, 2, 3, LIAR) if to != desk.node for said in desk.said(to)]
     assert [isinstance(said, Fetch) and to != LIAR for to, said in fetches] == [True]
 
@@ -115,7 +115,7 @@ def test_regimes_do_not_rise_by_the_word_of_a_member_without_a_vote(cluster: Clu
     master, regime = cluster.master(), cluster.master().core.regime
     for node in (1, 2, 3):
         desk = cluster[node]
-        desk.hear(LIAR, Heard(regime + 7, 99, 99))
+        desk.hear(LIAR, MarkHeard(regime + 7, 99, 99))
         desk.hear(LIAR, Canvassed(regime + 1, False, regime + 7))
         desk.hear(LIAR, Vote(regime + 1, False, regime + 7, 0, {}))
         desk.hear(LIAR, AskVote(regime + 7, 99, 99, True))
@@ -217,8 +217,8 @@ def test_one_node_that_votes_twice_elects_two_masters_and_is_found_out(cluster: 
     desk.hear_proof(2, 9, 1, 2)
     reign(desk, 9, 2)
     desk.hear_proof(3, 9, 2, 3)
-    desk.hear(3, Mark(9, *desk.core.agreed))
-    desk.hear(3, Mark(9, desk.core.agreed[0], forged(desk, 9, 3)[1]))
+    desk.hear(3, AgreedMark(9, *desk.core.agreed))
+    desk.hear(3, AgreedMark(9, desk.core.agreed[0], forged(desk, 9, 3)[1]))
     assert "not the same" in desk.halted
 
 
@@ -325,11 +325,11 @@ def test_supply_of_one_serializer_is_taken_if_it_leads_to_a_mark_of_a_proven_mas
     desk = behind(cluster)
     master, first = cluster.master(), desk.core.agreed[0] + 1
     other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
-    desk.hear(master.node, Mark(1, *master.core.agreed))
+    desk.hear(master.node, AgreedMark(1, *master.core.agreed))
     desk.hear(other, supply(cluster, other, first, 3))
     assert desk.core.agreed[0] == first - 1, "the mark is of a later message, and the master is not proven"
     desk.hear(master.node, master.core._election.proof())
-    desk.hear(master.node, Mark(1, *master.core.agreed))
+    desk.hear(master.node, AgreedMark(1, *master.core.agreed))
     desk.hear(other, supply(cluster, other, first + 2, 2))
     assert desk.core.agreed == master.core.agreed
 
@@ -341,7 +341,7 @@ def test_mark_of_a_proven_master_confirms_nothing_behind_the_marked_message(clus
     first = desk.core.agreed[0] + 1
     [marked] = master.core._bench.log.recent(first, 1) or []
     desk.hear(master.node, master.core._election.proof())
-    desk.hear(master.node, Mark(1, marked.index, marked.hash))
+    desk.hear(master.node, AgreedMark(1, marked.index, marked.hash))
     desk.hear(other, supply(cluster, other, first, 3))
     assert desk.core.agreed == (marked.index, marked.hash)
 
@@ -457,7 +457,7 @@ def test_follower_that_missed_a_change_does_not_take_one_nodes_word_for_it() -> 
     cluster.run(3)
     assert desk.core.agreed == before
     sets, keys = cluster.master().core.bench.quorum.sets, {node: identity_of(node).key.hex() for node in (4, 5, 6)}
-    desk.core.bench.roster = Roster(cluster.master().core.agreed[0], sets, keys)
+    desk.core.bench.roster = LastKnownMembers(cluster.master().core.agreed[0], sets, keys)
     cluster.run(3)
     assert desk.core.agreed == cluster.master().core.agreed
 
@@ -505,5 +505,5 @@ def test_lone_serializer_proves_its_election_by_its_own_vote() -> None:
 
 def test_question_of_a_member_is_answered_as_before(cluster: Cluster) -> None:
     desk = cluster[followers(cluster)[0]]
-    desk.hear(LIAR, Question(5, 0))
+    desk.hear(LIAR, RecoveryQuestion(5, 0))
     assert desk.said(LIAR)

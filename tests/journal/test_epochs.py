@@ -17,7 +17,7 @@ from chaplain.journal.messages.config import (
     RemoveIdentity,
     RetireLane,
 )
-from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode, Step, encode_step
+from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode, StageStep, encode_step
 from chaplain.journal.messages.membership import Stage as St
 from chaplain.journal.model.bootstrap import Policy
 from chaplain.journal.model.epochs import EpochBounds, token_of
@@ -47,7 +47,7 @@ def finish(stage: Stage, *stages: St) -> None:
     """Take the open change through these stages, as a master does."""
     (change,) = (one for one in stage.execution.assembly.changes if one.open)
     for one in stages:
-        step = encode_step(Step(EntryType(change.entry_type), one, change.nodes, change.id))
+        step = encode_step(StageStep(EntryType(change.entry_type), one, change.nodes, change.id))
         assert decide(stage, ConfigEntry(change.entry_type, one, step)).reason is Reason.APPLIED
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from requests_stage import ADMIN_ACL, Stage, pack
 
-from chaplain.journal.execution.state import State, load
+from chaplain.journal.execution.state import ExecutionState, load
 from chaplain.journal.model import set_hash
-from chaplain.journal.model.records import Lane, Tail
+from chaplain.journal.model.records import LaneState, StreamHead
 from chaplain.journal.model.set_hash import PENDING_MAX, MappingHash, SetHash
 
 keys = st.integers(0, 40)
@@ -46,12 +46,12 @@ def test_mapping_hash_lets_a_bounded_number_of_changes_wait() -> None:
 
 def _filled(streams: int) -> Stage:
     stage = Stage()
-    stage.execution.state.put_streams({f"s{number}": Tail(1, bytes(32)) for number in range(streams)})
+    stage.execution.state.put_streams({f"s{number}": StreamHead(1, bytes(32)) for number in range(streams)})
     stage.execution.fingerprint()
     return stage
 
 
-def _work(state: State) -> int:
+def _work(state: ExecutionState) -> int:
     return state._streams_hash.hashed + state._lanes_hash.hashed
 
 
@@ -59,7 +59,7 @@ def test_fingerprint_after_one_write_hashes_what_was_written(monkeypatch) -> Non
     stage = _filled(3000)
     lane = stage.lane()
     stage.execution.fingerprint()
-    monkeypatch.setattr(State, "export", lambda _: 1 / 0)
+    monkeypatch.setattr(ExecutionState, "export", lambda _: 1 / 0)
     before = _work(stage.execution.state)
     stage.write(pack(lane, 1))
     first = stage.execution.fingerprint()
@@ -80,8 +80,8 @@ def test_fingerprint_differs_if_any_stream_or_lane_does() -> None:
     prints = set()
     for streams, lanes in ({"a": 1}, {}), ({"a": 2}, {}), ({"b": 1}, {}), ({"a": 1}, {1: 1}), ({"a": 1}, {1: 2}):
         state = Stage().execution.state
-        state.put_streams({name: Tail(offset, bytes(32)) for name, offset in streams.items()})
+        state.put_streams({name: StreamHead(offset, bytes(32)) for name, offset in streams.items()})
         for client_id, last_id in lanes.items():
-            state.put_lane(Lane(client_id, ADMIN_ACL, b"n" * 16, 1, last_id))
+            state.put_lane(LaneState(client_id, ADMIN_ACL, b"n" * 16, 1, last_id))
         prints.add(state.fingerprint())
     assert len(prints) == 5

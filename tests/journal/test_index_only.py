@@ -11,13 +11,13 @@ from requests_stage import NODES, founding, pack, petition
 
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.client import Ended, Open, Opened, Read
-from chaplain.journal.messages.consensus import Acknowledge, Propose, decode
+from chaplain.journal.messages.consensus import ProposalAck, Propose, decode
 from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode
-from chaplain.journal.messages.peer import AskState, Covered, Order
+from chaplain.journal.messages.peer import AskState, ConsensusFrame, Covered
 from chaplain.journal.messages.peer import decode as decode_peer
-from chaplain.journal.model.cluster_config import Assembly, open_change
+from chaplain.journal.model.cluster_config import ClusterConfig, open_change
 from chaplain.journal.model.reason import Reason
-from chaplain.journal.snapshots.install import Adoption
+from chaplain.journal.snapshots.install import SnapshotInstaller
 
 SERIALIZERS, HOLDERS = (1, 2, 3), (4, 5)
 SECOND = 10**9
@@ -48,7 +48,7 @@ def has_payload(cluster: Cluster, number: int, value: bytes = VALUE) -> bool:
 def said(parcel, kind: type) -> bool:
     """Whether this is a message of the order, of this kind."""
     message = decode_peer(parcel.body, parcel.payload)
-    return isinstance(message, Order) and isinstance(decode(message.message), kind)
+    return isinstance(message, ConsensusFrame) and isinstance(decode(message.message), kind)
 
 
 # What is ordered, and who holds it.
@@ -86,7 +86,7 @@ def test_a_message_that_one_alone_took_is_not_shown_to_serializers(cluster: Clus
     def spoil(sender: int, to: int, parcel) -> bool:
         if said(parcel, Propose) and to in SERIALIZERS:
             shown.append(to)
-        return sender == 5 and said(parcel, Acknowledge)
+        return sender == 5 and said(parcel, ProposalAck)
 
     cluster.spoil = spoil
     client.write(pack(lane, 1))
@@ -102,7 +102,7 @@ def test_a_message_that_one_alone_took_is_not_shown_to_serializers(cluster: Clus
 def test_a_new_master_brings_what_it_inherits_though_it_holds_no_payload(cluster: Cluster) -> None:
     client, lane = writer(cluster)
     master = cluster.master
-    cluster.spoil = lambda sender, to, parcel: to == master and sender in SERIALIZERS and said(parcel, Acknowledge)
+    cluster.spoil = lambda sender, to, parcel: to == master and sender in SERIALIZERS and said(parcel, ProposalAck)
     client.write(pack(lane, 1, (VALUE,)))
     cluster.settle()
     tails = [cluster.nodes[number].core.serializer.bench.log.tail for number in SERIALIZERS]
@@ -122,7 +122,7 @@ def test_a_serializer_in_doubt_takes_nothing_that_was_never_shown_to_one(cluster
     write(client, lane, 1)
     doubter = next(number for number in SERIALIZERS if number != cluster.master)
     agreed = cluster.nodes[cluster.master].core.serializer.agreed[0]
-    cluster.spoil = lambda sender, to, parcel: sender in HOLDERS and said(parcel, Acknowledge)
+    cluster.spoil = lambda sender, to, parcel: sender in HOLDERS and said(parcel, ProposalAck)
     client.write(pack(lane, 2))
     cluster.settle()
     tails = [cluster.nodes[number].core.serializer.bench.log.tail for number in HOLDERS]
@@ -188,7 +188,7 @@ def test_what_nobody_has_any_more_is_named_and_never_skipped(cluster: Cluster) -
 def test_what_another_proposal_took_the_place_of_is_still_to_be_had(cluster: Cluster) -> None:
     """Both nodes that hold data took a message, and then another of a later regime; a serializer may have the first."""
     client, lane = writer(cluster)
-    cluster.spoil = lambda sender, to, parcel: sender in HOLDERS and said(parcel, Acknowledge)
+    cluster.spoil = lambda sender, to, parcel: sender in HOLDERS and said(parcel, ProposalAck)
     client.write(pack(lane, 1, (VALUE,)))
     cluster.settle()
     tails = [cluster.nodes[number].core.serializer.bench.log.tail for number in HOLDERS]
@@ -211,7 +211,7 @@ def asked_for_a_checkpoint(said: dict[int, Covered]) -> bool:
     settings: Any = SimpleNamespace(node=5, order=SimpleNamespace(retry_ns=10, patience_ns=100))
     archive: Any = SimpleNamespace(said=said)
     log: Any = SimpleNamespace(agreed=0)
-    adoption = Adoption(settings, execution, archive)
+    adoption = SnapshotInstaller(settings, execution, archive)
     adoption.attach(log)
     adoption.look(0)
     adoption.woken(50)
@@ -298,14 +298,14 @@ def test_whoever_holds_data_stays_with_it(message, reason: Reason) -> None:
 
 
 def test_as_many_hold_data_as_there_must_be_copies() -> None:
-    assembly: Assembly = founding(None, b"", SERIALIZERS, count=5, copies=2).assembly()
+    assembly: ClusterConfig = founding(None, b"", SERIALIZERS, count=5, copies=2).assembly()
     removed = RemoveNode(EntryType.REMOVE_INGEST_NODE, 4)
     without, reason = open_change(assembly, removed, b"c", b"a", 1, copies=2)
     assert reason is Reason.APPLIED
-    without = Assembly(without.nodes, without.serializers)  # the change is over
+    without = ClusterConfig(without.nodes, without.serializers)  # the change is over
     last = RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, 4)
     assert open_change(without, last, b"d", b"b", 2, copies=2)[1] is Reason.APPLIED  # blocked: it holds data still
-    dropped = Assembly(
+    dropped = ClusterConfig(
         tuple(type(one)(one.node, one.key, one.uri, one.disk, one.executor) for one in without.nodes), SERIALIZERS
     )
     assert open_change(dropped, last, b"d", b"b", 3, copies=2)[1] is Reason.NEEDED

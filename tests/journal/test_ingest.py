@@ -11,8 +11,8 @@ from requests_stage import ADMIN_ACL, BOB, CLUSTER, Stage, lease, pack
 
 from chaplain.core import Drained, Persist, Persisted, Replace, Report, Woken
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import NeedPayload, PayloadArrived, PeerDown, PeerUp, Started
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.events import ConsensusStarted, NeedPayload, PayloadArrived, PeerDown, PeerUp
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.events import (
     AckCame,
     Ordered,
@@ -29,15 +29,15 @@ from chaplain.journal.events import (
 from chaplain.journal.ingest import core
 from chaplain.journal.ingest.core import IngestCore
 from chaplain.journal.ingest.flow_control import CreditBook
-from chaplain.journal.ingest.payload_cache import Cellar, Reach
-from chaplain.journal.ingest.signature_queue import Checking
+from chaplain.journal.ingest.payload_cache import PayloadCache, ReceivedVector
+from chaplain.journal.ingest.signature_queue import SignatureQueue
 from chaplain.journal.messages import ingest as ingest_message
 from chaplain.journal.messages import peer
 from chaplain.journal.messages.client import GoBack, NotWritten, Receipts
 from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.peer import Ack, AskPayload, PassPetition, Payload
-from chaplain.journal.messages.signing import Check, holds
+from chaplain.journal.messages.signing import PackCheck, holds
 from chaplain.journal.settings import JournalSettings
 from chaplain.segment.headers import encode_headers
 
@@ -45,9 +45,9 @@ ME = b"me".ljust(16)
 NOW = 10**12
 
 
-def order_settings() -> OrderSettings:
+def order_settings() -> ConsensusSettings:
     disk = b"d" * 16
-    return OrderSettings(1, genesis(CLUSTER), disk, disk, b"b" * 16)
+    return ConsensusSettings(1, genesis(CLUSTER), disk, disk, b"b" * 16)
 
 
 class Bench:
@@ -58,7 +58,7 @@ class Bench:
         self.lane = self.stage.lane()
         self.settings = JournalSettings(order_settings(), **changed)
         self.core = IngestCore(self.settings, random.Random(1), self.stage.execution, stored)
-        (self.persist,) = self.step(Started())
+        (self.persist,) = self.step(ConsensusStarted())
         if ready:
             self.step(Persisted(self.persist.ticket))
         for event in (PeerUp(2), PeerUp(3), SessionOpened(ME)):
@@ -362,7 +362,7 @@ def test_a_client_that_left_is_forgotten_but_its_octets_count_until_their_verdic
 
 
 def test_reach_is_without_gaps():
-    reach = Reach()
+    reach = ReceivedVector()
     for index in (3, 1):
         reach.received(Reference(2, 5, index))
     assert reach.vector() == (Reference(2, 5, 1),)
@@ -375,7 +375,7 @@ def test_reach_is_without_gaps():
 
 
 def test_a_cellar_keeps_within_its_bounds_and_its_own():
-    cellar = Cellar(1, 100, 50)
+    cellar = PayloadCache(1, 100, 50)
     for index in range(1, 5):
         cellar.put(Reference(2, 1, index), b"d", b"x" * 40)
     cellar.put(Reference(1, 1, 1), b"d", b"x" * 400)
@@ -400,11 +400,11 @@ def test_credit_holds_everybody_back_while_too_much_waits():
 @given(st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=8), st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=100)
 def test_checked_things_come_out_in_the_order_they_went_in(rounds, rng):
-    checking: Checking[int] = Checking()
+    checking: SignatureQueue[int] = SignatureQueue()
     questions, number, out = [], 0, []
     for things in rounds:
         for checks in things:
-            checking.add(number, [Check(1, b"", "", "", b"%d" % number), None][:checks])
+            checking.add(number, [PackCheck(1, b"", "", "", b"%d" % number), None][:checks])
             number += 1
         assert bool(checking.new) is bool(things)
         questions += [checking.ask()] if checking.new else []
@@ -420,7 +420,7 @@ def test_checked_things_come_out_in_the_order_they_went_in(rounds, rng):
 @pytest.mark.parametrize(
     "message",
     [
-        peer.Order(b"x"),
+        peer.ConsensusFrame(b"x"),
         Payload(b""),
         AskPayload(Reference(1, 2, 3), b"d" * 32),
         AskPayload(Reference(1, 2, 3), b""),

@@ -24,8 +24,8 @@ from chaplain.journal.messages.client import (
     WrapSecret,
 )
 from chaplain.journal.messages.config import AddIdentity, FenceLane
-from chaplain.journal.messages.peer import Order, Payload, decode
-from chaplain.journal.messages.signing import Check, SignatureType, holds
+from chaplain.journal.messages.peer import ConsensusFrame, Payload, decode
+from chaplain.journal.messages.signing import PackCheck, SignatureType, holds
 
 
 def test_a_write_is_answered_with_a_receipt_and_executed_everywhere(cluster, client):
@@ -238,7 +238,7 @@ def test_nobody_speaks_for_another_ingest_node(cluster, client):
     lane = client.lease()
     client.write(pack(lane, 1))
     cluster.until(lambda: client.runs)
-    from chaplain.journal.events import Told
+    from chaplain.journal.events import JournalParcel
     from chaplain.journal.messages import ingest as ingest_message
     from chaplain.journal.messages import peer as peer_messages
     from chaplain.journal.messages.cluster import Reference
@@ -246,7 +246,7 @@ def test_nobody_speaks_for_another_ingest_node(cluster, client):
 
     forged = ingest_message.encode(Reference(3, 1, 1), [pack(lane, 2)])
     body, payload = peer_messages.encode(Payload(forged))
-    cluster.nodes[1].take(Told(cluster.nodes[2].peer, Parcel(2, Layer.JOURNAL, body, payload)))
+    cluster.nodes[1].take(JournalParcel(cluster.nodes[2].peer, Parcel(2, Layer.JOURNAL, body, payload)))
     assert cluster.nodes[1].reports[-1].event == "ingest message of another node refused"
 
 
@@ -283,7 +283,7 @@ def test_a_compromised_identity_is_told_and_both_requests_are_proof(cluster, cli
     shown = packs[: proof.first_bytes], packs[proof.first_bytes :]
     assert shown == (first.raw, second.raw)
     for raw, stream in zip(shown, (proof.first_stream, proof.second_stream), strict=True):
-        assert holds(Check(SignatureType.ED25519, proof.key, proof.cluster, stream, raw))
+        assert holds(PackCheck(SignatureType.ED25519, proof.key, proof.cluster, stream, raw))
     assert client.ask(AskProof(61, ADMIN_ACL))[0].kind == "unknown"
 
 
@@ -328,12 +328,12 @@ def test_wrapped_secrets_come_from_a_node():
 
 
 def test_malformed_parcels_are_reported(cluster, client):
-    from chaplain.journal.events import Told
+    from chaplain.journal.events import JournalParcel
     from chaplain.wire.parcel import Layer, Parcel
 
     cluster.settle()
     for peer in (client.peer, cluster.nodes[2].peer):
-        cluster.nodes[1].take(Told(peer, Parcel(1, Layer.JOURNAL, b"\xff\xff")))
+        cluster.nodes[1].take(JournalParcel(peer, Parcel(1, Layer.JOURNAL, b"\xff\xff")))
         assert cluster.nodes[1].reports[-1].event == "malformed journal parcel"
 
 
@@ -346,4 +346,4 @@ def test_one_cluster_of_one():
     cluster.until(lambda: client.runs)
     assert ADMIN.key in cluster.nodes[1].admitted.clients
     assert client.ask(Open(90))[0].cluster == CLUSTER
-    assert Order(b"x") == decode(b"\x01\x01", b"x")
+    assert ConsensusFrame(b"x") == decode(b"\x01\x01", b"x")

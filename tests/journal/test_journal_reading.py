@@ -6,7 +6,7 @@ from journal_stage import Client, Cluster
 from msgspec.structs import replace
 from requests_stage import BOB, pack, petition
 
-from chaplain.journal.clients.subscriptions import READ_WINDOW_BYTES_MIN, Reading
+from chaplain.journal.clients.subscriptions import READ_WINDOW_BYTES_MIN, Subscriptions
 from chaplain.journal.messages.client import LATEST, Chunk, Ended, Failed, Grant, Read, StopReading
 from chaplain.journal.messages.config import AddIdentity, RemoveIdentity
 from chaplain.segment.pack import decode_pack, heads_of
@@ -160,9 +160,11 @@ def test_a_message_costs_only_readers_of_its_streams(cluster, client, monkeypatc
     reader.say(Read(50, "orders", LATEST, 1 << 20, follow=True))
     cluster.settle()
     looked = []
-    give, pump = Reading._give, Reading._pump
-    monkeypatch.setattr(Reading, "_give", lambda self, one, *rest: looked.append(one.call) or give(self, one, *rest))
-    monkeypatch.setattr(Reading, "_pump", lambda self, one: looked.append(one.call) or pump(self, one))
+    give, pump = Subscriptions._give, Subscriptions._pump
+    monkeypatch.setattr(
+        Subscriptions, "_give", lambda self, one, *rest: looked.append(one.call) or give(self, one, *rest)
+    )
+    monkeypatch.setattr(Subscriptions, "_pump", lambda self, one: looked.append(one.call) or pump(self, one))
     client.write(pack(client.lease(b"m" * 16), 1))
     cluster.settle()
     cluster.agree()

@@ -9,43 +9,43 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from requests_stage import ADMIN_ACL, BOB, SECOND, Prefix, Stage, founding, give, lease, pack, packs_of, petition
 
-from chaplain.journal.execution.dedup import Standing, applied, rule
+from chaplain.journal.execution.dedup import PackStatus, applied, rule
 from chaplain.journal.execution.state import stream_genesis
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.config import RetireLane, retry_nonce
 from chaplain.journal.messages.write_request import Heading
 from chaplain.journal.model.bootstrap import Policy
-from chaplain.journal.model.records import Lane, Moment, Remembered
+from chaplain.journal.model.records import AppliedRequest, LaneState, LogPosition
 from chaplain.journal.storage.verdict import Reason
 
-MOMENT = Moment(1, 1, 1, b"h" * 32)
+MOMENT = LogPosition(1, 1, 1, b"h" * 32)
 
 
-def remembered(first_id: int, requests: int, digest: bytes = b"d") -> Remembered:
-    return Remembered(first_id, requests, digest, "s", 0, requests, MOMENT, 0, 0)
+def remembered(first_id: int, requests: int, digest: bytes = b"d") -> AppliedRequest:
+    return AppliedRequest(first_id, requests, digest, "s", 0, requests, MOMENT, 0, 0)
 
 
 def heading(first_id: int, requests: int) -> Heading:
     return Heading(1, first_id, requests, requests, 1, b"", 0)
 
 
-LANE = Lane(1, ADMIN_ACL, b"", 0, last_id=9, recent=(remembered(4, 2), remembered(6, 4)))
+LANE = LaneState(1, ADMIN_ACL, b"", 0, last_id=9, recent=(remembered(4, 2), remembered(6, 4)))
 
 
 @pytest.mark.parametrize(
     ("first_id", "requests", "digest", "standing"),
     [
-        (10, 1, b"d", Standing.NEXT),
-        (11, 1, b"d", Standing.GAP),
-        (6, 4, b"d", Standing.SEEN),
-        (6, 4, b"e", Standing.CONFLICT),
-        (4, 2, b"d", Standing.SEEN),
-        (5, 1, b"e", Standing.CONFLICT),
-        (1, 3, b"d", Standing.OLD),
-        (1, 3, b"e", Standing.OLD),
-        (3, 2, b"e", Standing.CONFLICT),
-        (9, 2, b"e", Standing.CONFLICT),
-        (1, 99, b"e", Standing.CONFLICT),
+        (10, 1, b"d", PackStatus.NEXT),
+        (11, 1, b"d", PackStatus.GAP),
+        (6, 4, b"d", PackStatus.SEEN),
+        (6, 4, b"e", PackStatus.CONFLICT),
+        (4, 2, b"d", PackStatus.SEEN),
+        (5, 1, b"e", PackStatus.CONFLICT),
+        (1, 3, b"d", PackStatus.OLD),
+        (1, 3, b"e", PackStatus.OLD),
+        (3, 2, b"e", PackStatus.CONFLICT),
+        (9, 2, b"e", PackStatus.CONFLICT),
+        (1, 99, b"e", PackStatus.CONFLICT),
     ],
 )
 def test_the_rule(first_id, requests, digest, standing):
@@ -53,7 +53,7 @@ def test_the_rule(first_id, requests, digest, standing):
 
 
 def test_a_lane_remembers_the_last_packs_only():
-    lane = Lane(1, ADMIN_ACL, b"", 0)
+    lane = LaneState(1, ADMIN_ACL, b"", 0)
     for number in range(1, 100):
         lane = applied(lane, remembered(number, 1), Policy(remembered_packs=5))
     assert (lane.last_id, len(lane.recent), lane.recent[0].first_id) == (99, 5, 95)

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from requests_stage import pack
 
 from chaplain.errors import Malformed
-from chaplain.journal.events import Told
+from chaplain.journal.events import JournalParcel
 from chaplain.journal.messages import consensus, peer
 from chaplain.journal.messages.client import Chunk, Ended, Read
 from chaplain.journal.messages.consensus import Recalled
-from chaplain.journal.messages.peer import Order
+from chaplain.journal.messages.peer import ConsensusFrame
 from chaplain.journal.model.verdict_chain import put_head, verdict_hash
 from chaplain.journal.storage.records import is_message
 from chaplain.segment.header import read_headers
@@ -114,7 +114,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 def said(message: Recalled) -> Parcel:
-    body, payload = peer.encode(Order(consensus.encode(message, 1)))
+    body, payload = peer.encode(ConsensusFrame(consensus.encode(message, 1)))
     return Parcel(1, Layer.JOURNAL, body, payload)
 
 
@@ -146,10 +146,10 @@ def test_only_the_message_that_is_missing_takes_its_place(cluster: Cluster) -> N
         replace(true, payloads=(flipped(true.payloads[0], len(true.payloads[0]) - 1),)),
         replace(true, verdict=true.verdict[:-1]),
     ):
-        node.take(Told(cluster.nodes[1].peer, said(Recalled(index, (false, true)))))
+        node.take(JournalParcel(cluster.nodes[1].peer, said(Recalled(index, (false, true)))))
         cluster.settle()
     for elsewhere in (Recalled(index - 1, (true,)), Recalled(index, ())):
-        node.take(Told(cluster.nodes[1].peer, said(elsewhere)))
+        node.take(JournalParcel(cluster.nodes[1].peer, said(elsewhere)))
         cluster.settle()
     assert [report.event for report in node.reports].count("recalled message does not fit") == 3
     assert read(cluster, 2)[1] == "damaged"

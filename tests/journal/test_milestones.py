@@ -8,7 +8,7 @@ from journal_stage import Client, Cluster
 from requests_stage import pack
 
 from chaplain.journal.snapshots import fingerprints
-from chaplain.journal.snapshots.fingerprints import APART, KEPT, Milestones, common
+from chaplain.journal.snapshots.fingerprints import APART, KEPT, Fingerprints, common
 
 
 @given(st.integers(1, 5 * APART), st.integers(0, (KEPT - 1) * APART))
@@ -16,7 +16,7 @@ def test_nodes_not_too_far_apart_have_a_position_in_common(behind: int, ahead: i
     held: dict[int, dict[int, str]] = {}
     for node, last in (1, behind), (2, behind + ahead):
         position = [0]
-        made = Milestones(lambda at=position: b"%d" % at[0])
+        made = Fingerprints(lambda at=position: b"%d" % at[0])
         for position[0] in range(1, last + 1):
             made.passed(position[0])
         given_out = made.at(last)

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.hard_state import Standing, State, decode_standing, encode_standing, found_standing
+from chaplain.journal.consensus.hard_state import (
+    HardState,
+    VotingState,
+    decode_standing,
+    encode_standing,
+    found_standing,
+)
 from chaplain.journal.messages import consensus as om
 from chaplain.journal.messages.cluster import (
     Body,
@@ -22,7 +28,7 @@ from chaplain.journal.messages.cluster import (
     encode_body,
     genesis,
 )
-from chaplain.journal.storage.records import Jot, decode_jot, encode_jot
+from chaplain.journal.storage.records import SyncHint, decode_jot, encode_jot
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol" / "journal-order.md"
 EXAMPLES = {
@@ -40,21 +46,23 @@ BODY = Body(
 HASH = b"\x33" * 32
 MESSAGES: dict[str, om.OrderMessage] = {
     "propose": om.Propose(3, 7, b"\x01\x02\x03"),
-    "acknowledge": om.Acknowledge(3, 7, HASH, 0, {2: 1}),
-    "mark": om.Mark(3, 7, HASH),
-    "heard": om.Heard(3, 8, 7),
+    "acknowledge": om.ProposalAck(3, 7, HASH, 0, {2: 1}),
+    "mark": om.AgreedMark(3, 7, HASH),
+    "heard": om.MarkHeard(3, 8, 7),
     "canvass": om.Canvass(4, 8, 3),
     "canvassed": om.Canvassed(4, True, 3),
     "askvote": om.AskVote(4, 8, 3, False),
     "vote": om.Vote(4, True, 4, 0, {2: 1}, b"\x44" * 64),
     "fetch": om.Fetch(5, True),
     "supply": om.Supply(5, 5, (om.Supplied(b"\xb0\xd1", (b"\xaa\xbb",)), om.Supplied(b"\xb2", ())), 3),
-    "question": om.Question(0x1122334455667788, 1),
-    "answer": om.Answer(0x1122334455667788, 3, 8, 3, State.SOUND, 1, {2: 1}),
+    "question": om.RecoveryQuestion(0x1122334455667788, 1),
+    "answer": om.RecoveryAnswer(0x1122334455667788, 3, 8, 3, VotingState.SOUND, 1, {2: 1}),
     "handover": om.Handover(3, 9),
     "recall": om.Recall(5, 256),
     "proof": om.ElectionProof(4, {1: b"\x44" * 64, 2: b"\x55" * 64}),
-    "recalled": om.Recalled(5, (om.Kept(b"\xb0\xd1", b"\xe1\xe2\xe3", (b"\xaa\xbb",)), om.Kept(b"\xb2", b"\xe4", ()))),
+    "recalled": om.Recalled(
+        5, (om.RecalledMessage(b"\xb0\xd1", b"\xe1\xe2\xe3", (b"\xaa\xbb",)), om.RecalledMessage(b"\xb2", b"\xe4", ()))
+    ),
 }
 
 
@@ -67,11 +75,11 @@ def test_the_documents_messages(name: str) -> None:
 def test_the_documents_other_examples() -> None:
     assert decode_body(EXAMPLES["body"]) == BODY
     assert encode_body(BODY) == EXAMPLES["body"]
-    standing = Standing(bytes(range(16)), State.SOUND, 3, 2, True, 0, {2: 1})
+    standing = HardState(bytes(range(16)), VotingState.SOUND, 3, 2, True, 0, {2: 1})
     assert decode_standing(EXAMPLES["standing"]) == standing
     assert encode_standing(standing) == EXAMPLES["standing"]
-    assert decode_jot(EXAMPLES["jot"]) == Jot(b"0123456789abcdef", 81920, 6)
-    assert encode_jot(Jot(b"0123456789abcdef", 81920, 6)) == EXAMPLES["jot"]
+    assert decode_jot(EXAMPLES["jot"]) == SyncHint(b"0123456789abcdef", 81920, 6)
+    assert encode_jot(SyncHint(b"0123456789abcdef", 81920, 6)) == EXAMPLES["jot"]
     assert set(EXAMPLES) == {*MESSAGES, "body", "standing", "jot"}
 
 
@@ -100,17 +108,20 @@ bodies = st.builds(
 )
 supplied = st.builds(om.Supplied, st.binary(max_size=9), st.lists(st.binary(max_size=9), max_size=3).map(tuple))
 kept = st.builds(
-    om.Kept, st.binary(max_size=9), st.binary(max_size=9), st.lists(st.binary(max_size=9), max_size=3).map(tuple)
+    om.RecalledMessage,
+    st.binary(max_size=9),
+    st.binary(max_size=9),
+    st.lists(st.binary(max_size=9), max_size=3).map(tuple),
 )
 messages = st.one_of(
     st.builds(om.Propose, numbers, numbers, st.binary(max_size=40)),
-    st.builds(om.Acknowledge, numbers, numbers, hashes, numbers, lives),
+    st.builds(om.ProposalAck, numbers, numbers, hashes, numbers, lives),
     st.builds(om.Vote, numbers, st.just(False), numbers, numbers, lives),
     st.builds(om.Vote, numbers, st.just(True), numbers, numbers, lives, signatures),
     st.builds(om.ElectionProof, numbers, st.dictionaries(st.integers(1, 255), signatures, max_size=5)),
     st.builds(om.AskVote, numbers, numbers, numbers, st.booleans()),
     st.builds(om.Supply, numbers, numbers, st.lists(supplied, min_size=1, max_size=3).map(tuple), numbers),
-    st.builds(om.Answer, numbers, numbers, numbers, numbers, st.integers(1, 3), numbers, lives),
+    st.builds(om.RecoveryAnswer, numbers, numbers, numbers, numbers, st.integers(1, 3), numbers, lives),
     st.builds(om.Recalled, numbers, st.lists(kept, max_size=3).map(tuple)),
 )
 
@@ -148,7 +159,7 @@ def test_a_proof_with_a_voter_twice_is_malformed() -> None:
 
 
 def test_an_order_message_of_the_first_protocol_is_refused_by_its_number() -> None:
-    raw = om.encode(om.Heard(3, 8, 7), 2)
+    raw = om.encode(om.MarkHeard(3, 8, 7), 2)
     with pytest.raises(Malformed, match="protocol 1, this program speaks 2"):
         om.decode(b"\x01" + raw[1:])
 
@@ -163,10 +174,10 @@ def test_huge_counts_are_refused_before_anything_is_allocated() -> None:
 
 def test_only_a_founder_that_never_ran_may_come_without_a_standing() -> None:
     disk, other = bytes(range(16)), bytes(16)
-    assert found_standing(None, disk, disk, log_empty=True).state is State.SOUND
-    assert found_standing(None, disk, disk, log_empty=False).state is State.WIPED
-    assert found_standing(None, disk, other, log_empty=True).state is State.WIPED
-    kept = encode_standing(Standing(disk, State.SOUND, 4, 1))
+    assert found_standing(None, disk, disk, log_empty=True).state is VotingState.SOUND
+    assert found_standing(None, disk, disk, log_empty=False).state is VotingState.WIPED
+    assert found_standing(None, disk, other, log_empty=True).state is VotingState.WIPED
+    kept = encode_standing(HardState(disk, VotingState.SOUND, 4, 1))
     assert found_standing(kept, disk, other, log_empty=False).regime == 4
-    assert found_standing(kept, other, other, log_empty=False).state is State.WIPED
-    assert found_standing(kept[:-1] + b"x", disk, disk, log_empty=False).state is State.WIPED
+    assert found_standing(kept, other, other, log_empty=False).state is VotingState.WIPED
+    assert found_standing(kept[:-1] + b"x", disk, disk, log_empty=False).state is VotingState.WIPED

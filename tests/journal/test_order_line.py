@@ -8,7 +8,7 @@ from order_cluster import MILLISECOND, Cluster, Desk, elected
 from chaplain.core import Drained, Woken
 from chaplain.journal.consensus.events import PayloadArrived
 from chaplain.journal.consensus.follower import LINE_MAX
-from chaplain.journal.messages.consensus import Acknowledge, Fetch, Propose
+from chaplain.journal.messages.consensus import Fetch, ProposalAck, Propose
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def go_ahead(cluster: Cluster, count: int, lost: int = 0) -> tuple[Desk, Desk, l
         proposal = next(message for message in master.said(quick.node) if isinstance(message, Propose))
         quick.hear(master.node, proposal)
         quick.write()
-        master.hear(quick.node, next(said for said in quick.said(master.node) if isinstance(said, Acknowledge)))
+        master.hear(quick.node, next(said for said in quick.said(master.node) if isinstance(said, ProposalAck)))
         if number != lost:
             slow.hear(master.node, proposal)
     return master, slow, arrived
@@ -46,7 +46,7 @@ def test_proposals_wait_in_line_for_payloads_that_are_on_their_way(cluster: Clus
     while slow.persists:
         slow.write()
     said = slow.said(master.node)
-    assert [one.index for one in said if isinstance(one, Acknowledge)] == [before + 1, before + 2, before + 3]
+    assert [one.index for one in said if isinstance(one, ProposalAck)] == [before + 1, before + 2, before + 3]
     assert not any(isinstance(one, Fetch) for one in said)
     assert slow.core.agreed[0] == before + 2, "the last one is agreed when the next message, or a mark, says so"
 

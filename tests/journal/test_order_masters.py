@@ -8,7 +8,7 @@ from order_cluster import Cluster, elected
 from chaplain.core import Drained
 from chaplain.journal.consensus.events import PeerDown, Role
 from chaplain.journal.messages.cluster import decode_body
-from chaplain.journal.messages.consensus import AskVote, Canvassed, Fetch, Heard, Mark, Propose
+from chaplain.journal.messages.consensus import AgreedMark, AskVote, Canvassed, Fetch, MarkHeard, Propose
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_who_hears_of_the_death_first_asks_again_soon(cluster: Cluster) -> None:
     cluster[a].hear(master.node, master.said(a)[-1])
     cluster[a].write()
     assert cluster[a].core.reach == cluster[b].core.reach + 1  # type: ignore[operator]
-    cluster[b].hear(master.node, Mark(1, *cluster[b].core.agreed))
+    cluster[b].hear(master.node, AgreedMark(1, *cluster[b].core.agreed))
     cluster.kill(master.node, told=False)
     cluster[a].step(PeerDown(master.node))
     cluster.run(0.02)
@@ -53,7 +53,7 @@ def test_what_the_dead_master_was_asked_for_is_asked_of_the_next_at_once(cluster
         cluster.arrive()
         cluster.settle()
     cluster.cut.clear()
-    cluster[a].hear(master.node, Mark(1, *master.core.agreed))
+    cluster[a].hear(master.node, AgreedMark(1, *master.core.agreed))
     assert isinstance(cluster[a].said(master.node)[-1], Fetch)
     cluster.kill(master.node)
     cluster.run(0.3)
@@ -66,7 +66,7 @@ def test_one_word_does_not_use_the_regimes_up(cluster: Cluster, regime: int) -> 
     """Whoever is told of the last regime there is neither dies of it nor goes there."""
     liar = cluster.master().node
     for node in cluster.followers():
-        cluster[node].hear(liar, Heard(regime, 1, 1))
+        cluster[node].hear(liar, MarkHeard(regime, 1, 1))
         cluster[node].hear(liar, Canvassed(1, False, regime))
         cluster[node].hear(liar, AskVote(regime, 0, 0, False))
     cluster.kill(liar)
@@ -145,11 +145,11 @@ def test_a_held_message_is_replaced_by_what_the_new_master_proposes(cluster: Clu
 
 def test_a_stale_master_is_told_and_steps_down(cluster: Cluster) -> None:
     master, node = cluster.master(), cluster.followers()[0]
-    master.hear(node, Heard(5, 1, 1))
+    master.hear(node, MarkHeard(5, 1, 1))
     assert master.core.role is Role.FOLLOWER
     follower = cluster[node]
     follower.hear_proof(master.node, 3, *cluster.nodes)
-    follower.hear(master.node, Mark(3, *follower.core.agreed))
-    follower.hear(master.node, Mark(2, *follower.core.agreed))
-    answers = [m for m in follower.said(master.node) if isinstance(m, Heard)]
+    follower.hear(master.node, AgreedMark(3, *follower.core.agreed))
+    follower.hear(master.node, AgreedMark(2, *follower.core.agreed))
+    answers = [m for m in follower.said(master.node) if isinstance(m, MarkHeard)]
     assert answers[-1].regime == 3

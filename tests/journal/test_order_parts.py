@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.core import Persist, Replace
-from chaplain.journal.consensus.acks import Tally
+from chaplain.journal.consensus.acks import AckTally
 from chaplain.journal.consensus.events import Stood, Tell
-from chaplain.journal.consensus.payload_queue import PAYLOAD_OVERHEAD_BYTES, Shelf
-from chaplain.journal.consensus.persist_barrier import Quill
+from chaplain.journal.consensus.payload_queue import PAYLOAD_OVERHEAD_BYTES, PayloadQueue
+from chaplain.journal.consensus.persist_barrier import PersistBarrier
 from chaplain.journal.messages.cluster import DataEntry, Reference
 from chaplain.journal.messages.consensus import Fetch
 from chaplain.journal.model.quorum import Quorum
@@ -23,12 +23,12 @@ def entry(index: int, journal: int = 1) -> DataEntry:
     return DataEntry(Reference(9, journal, index), sha256(b"%d" % index).digest())
 
 
-def put(shelf: Shelf, index: int, journal: int = 1) -> bool:
+def put(shelf: PayloadQueue, index: int, journal: int = 1) -> bool:
     return shelf.put(0, Reference(9, journal, index), sha256(b"%d" % index).digest(), b"%d" % index)
 
 
 def test_a_quorum_is_more_than_half_and_counts_members_once() -> None:
-    tally = Tally(Quorum(((1, 2, 3, 4),)))
+    tally = AckTally(Quorum(((1, 2, 3, 4),)))
     for node in (1, 1, 2, 99):
         tally.add(node, 0, {})
     assert not tally.reached({})
@@ -37,7 +37,7 @@ def test_a_quorum_is_more_than_half_and_counts_members_once() -> None:
 
 
 def test_a_life_that_somebody_knows_to_be_over_does_not_count() -> None:
-    tally = Tally(Quorum(((1, 2, 3),)))
+    tally = AckTally(Quorum(((1, 2, 3),)))
     tally.add(1, 0, {})
     tally.add(2, 0, {})
     assert tally.reached({})
@@ -49,7 +49,7 @@ def test_a_life_that_somebody_knows_to_be_over_does_not_count() -> None:
 
 
 def test_an_old_word_does_not_replace_a_newer_one() -> None:
-    tally = Tally(Quorum(((1, 2, 3),)))
+    tally = AckTally(Quorum(((1, 2, 3),)))
     tally.add(2, 2, {})
     tally.add(2, 1, {})
     tally.add(1, 0, {2: 2})
@@ -58,7 +58,7 @@ def test_an_old_word_does_not_replace_a_newer_one() -> None:
 
 @given(st.lists(st.integers(1, 12), max_size=30), st.integers(1, 5))
 def test_references_are_offered_in_order_without_gaps(arrivals: list[int], entries_max: int) -> None:
-    shelf = Shelf(1 << 20, IDLE_NS)
+    shelf = PayloadQueue(1 << 20, IDLE_NS)
     ordered: list[int] = []
     for index in arrivals:
         put(shelf, index)
@@ -71,14 +71,14 @@ def test_references_are_offered_in_order_without_gaps(arrivals: list[int], entri
 
 
 def test_a_large_payload_goes_alone_and_others_wait() -> None:
-    shelf = Shelf(1 << 20, IDLE_NS)
+    shelf = PayloadQueue(1 << 20, IDLE_NS)
     shelf.put(0, Reference(9, 1, 1), b"d" * 32, bytes(500))
     put(shelf, 2)
     assert [one.reference.index for one in shelf.choose(10, 100)] == [1]
 
 
 def test_the_shelf_is_bounded_but_takes_what_a_proposal_waits_for() -> None:
-    shelf = Shelf(2 * PAYLOAD_OVERHEAD_BYTES + 10, IDLE_NS)
+    shelf = PayloadQueue(2 * PAYLOAD_OVERHEAD_BYTES + 10, IDLE_NS)
     assert put(shelf, 1)
     assert put(shelf, 2)
     assert not put(shelf, 3)
@@ -93,7 +93,7 @@ def test_the_shelf_is_bounded_but_takes_what_a_proposal_waits_for() -> None:
 
 
 def test_gaps_are_named_up_to_a_bound() -> None:
-    shelf = Shelf(1 << 20, IDLE_NS)
+    shelf = PayloadQueue(1 << 20, IDLE_NS)
     put(shelf, 2)
     put(shelf, 5)
     assert [gap.index for gap in shelf.gaps(10)] == [1, 3, 4]
@@ -101,7 +101,7 @@ def test_gaps_are_named_up_to_a_bound() -> None:
 
 
 def test_a_journal_that_fell_silent_is_let_go() -> None:
-    shelf = Shelf(1 << 20, IDLE_NS)
+    shelf = PayloadQueue(1 << 20, IDLE_NS)
     put(shelf, 2)  # 1 will never come: its node is gone
     shelf.put(IDLE_NS - 1, Reference(8, 1, 1), b"d" * 32, b"alive")
     assert shelf.expire(IDLE_NS - 1) == []
@@ -114,14 +114,14 @@ def test_a_journal_that_fell_silent_is_let_go() -> None:
 
 
 def test_a_digest_that_differs_is_as_good_as_missing() -> None:
-    shelf = Shelf(1 << 20, IDLE_NS)
+    shelf = PayloadQueue(1 << 20, IDLE_NS)
     put(shelf, 1)
     other = DataEntry(Reference(9, 1, 1), b"x" * 32)
     assert shelf.find(other) is None
 
 
 def test_a_promise_waits_for_all_that_was_written_before_it() -> None:
-    quill = Quill(1)
+    quill = PersistBarrier(1)
     quill.promise(2, Fetch(1, False))
     assert [type(effect) for effect in quill.finish()] == [Tell], "nothing was written: nothing to wait for"
     quill.write((Replace("a", b""),), Stood(1))
@@ -143,7 +143,7 @@ def test_a_promise_waits_for_all_that_was_written_before_it() -> None:
 
 
 def test_after_a_failed_disk_nothing_waits_any_more() -> None:
-    quill = Quill(1)
+    quill = PersistBarrier(1)
     quill.write((Replace("a", b""),))
     quill.promise(2, Fetch(2, False))
     quill.finish()

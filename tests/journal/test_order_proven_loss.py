@@ -7,7 +7,7 @@ from order_cluster import Cluster
 from order_disks import SEGMENT, damage, follower, positions, state
 
 from chaplain.journal.consensus.events import Role
-from chaplain.journal.consensus.hard_state import State
+from chaplain.journal.consensus.hard_state import VotingState
 
 
 def acknowledged_by_two() -> tuple[Cluster, list[int], tuple[int, bytes]]:
@@ -43,7 +43,7 @@ def test_two_of_three_lost_what_they_acknowledged_and_do_not_go_on(how: str) -> 
         assert not [desk.node for desk in cluster.up() if desk.core.role is Role.MASTER]
         for node in holders:
             assert cluster[node].core.role is Role.OUT
-            assert state(cluster[node]) is State.LOST
+            assert state(cluster[node]) is VotingState.LOST
             reports = [report for report in cluster[node].reports if "no vote until caught up" in report.event]
             assert any("held" in report.detail for report in reports)
         for node in cluster.nodes:
@@ -56,7 +56,7 @@ def test_one_of_three_that_lost_it_gets_it_back() -> None:
     for node in cluster.nodes:
         cluster.restart(node)
     cluster.run(8)
-    assert {state(desk) for desk in cluster.up()} == {State.SOUND}
+    assert {state(desk) for desk in cluster.up()} == {VotingState.SOUND}
     assert {desk.core.agreed for desk in cluster.up()} == {cluster.master().core.agreed}
     assert any(message.hash == agreed[1] for message in cluster[holders[0]].agreed)
 
@@ -77,9 +77,9 @@ def test_log_that_ends_before_its_jot_is_lost_on_the_same_boot_only(boot: bytes)
     desk.boot = boot
     cluster.restart(desk.node)
     desk.write()
-    assert state(desk) is (State.LOST if boot == b"boot            " else State.SOUND)
+    assert state(desk) is (VotingState.LOST if boot == b"boot            " else VotingState.SOUND)
     cluster.run(3)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     assert desk.core.agreed == cluster.master().core.agreed
 
 
@@ -104,10 +104,10 @@ def test_message_that_one_of_two_holders_lost_to_its_disk_is_not_replaced() -> N
         cluster.restart(node)
     cluster.run(12)
     assert not [desk.node for desk in cluster.up() if desk.core.role is Role.MASTER]
-    assert state(cluster[victim]) is State.LOST
+    assert state(cluster[victim]) is VotingState.LOST
     cluster.restart(master.node)
     cluster.run(8)
-    assert state(cluster[victim]) is State.SOUND
+    assert state(cluster[victim]) is VotingState.SOUND
     assert any(message.hash == agreed[1] for message in cluster[third].agreed)
 
 
@@ -120,8 +120,8 @@ def test_node_in_doubt_does_not_go_on_with_one_that_lost_records() -> None:
     for node in cluster.nodes:
         cluster.restart(node)
     cluster.run(12)
-    assert state(cluster[lost]) is State.LOST
-    assert state(cluster[doubtful]) is State.DOUBTFUL
+    assert state(cluster[lost]) is VotingState.LOST
+    assert state(cluster[doubtful]) is VotingState.DOUBTFUL
     assert not [desk.node for desk in cluster.up() if desk.core.role is Role.MASTER]
 
 
@@ -134,7 +134,7 @@ def test_jot_without_content_is_what_a_power_cut_leaves(content: bytes) -> None:
     desk.files["journal.jot"][:] = content
     cluster.restart(desk.node)
     desk.write()
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
 
 
 def test_damaged_jot_takes_the_vote_until_caught_up() -> None:
@@ -146,9 +146,9 @@ def test_damaged_jot_takes_the_vote_until_caught_up() -> None:
     desk.files["journal.jot"][30] ^= 1
     cluster.restart(desk.node)
     desk.write()
-    assert state(desk) is State.DOUBTFUL
+    assert state(desk) is VotingState.DOUBTFUL
     cluster.run(3)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
 
 
 def lose_the_beginning(cluster: Cluster, node: int) -> None:
@@ -158,7 +158,7 @@ def lose_the_beginning(cluster: Cluster, node: int) -> None:
     cluster.restart(node)
     assert cluster[node].core.standing.startswith("lost")
     cluster.run(8)
-    assert state(cluster[node]) is State.SOUND
+    assert state(cluster[node]) is VotingState.SOUND
 
 
 def several_segments() -> Cluster:
@@ -193,5 +193,5 @@ def test_two_that_lost_and_fetched_their_beginning_one_after_the_other_go_on_whe
     for node in cluster.nodes:
         cluster.restart(node)
     cluster.run(5)
-    assert {state(desk) for desk in cluster.up()} == {State.SOUND}
+    assert {state(desk) for desk in cluster.up()} == {VotingState.SOUND}
     assert cluster.master().core.agreed[0] >= agreed

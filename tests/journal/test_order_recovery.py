@@ -12,21 +12,21 @@ from simulator.adapters.consensus_node import segments_of
 
 from chaplain.core import Drained, Replace, WriteAt
 from chaplain.errors import Malformed, StorageError
-from chaplain.journal.consensus.events import PeerUp, Role, Started
-from chaplain.journal.consensus.hard_state import State, decode_standing
+from chaplain.journal.consensus.events import ConsensusStarted, PeerUp, Role
+from chaplain.journal.consensus.hard_state import VotingState, decode_standing
 from chaplain.journal.messages.cluster import genesis
 from chaplain.journal.messages.consensus import (
     KNOWN_AGREED,
-    Acknowledge,
-    Answer,
     AskVote,
-    Question,
+    ProposalAck,
+    RecoveryAnswer,
+    RecoveryQuestion,
     Supplied,
     Supply,
     Vote,
 )
-from chaplain.journal.model.records import Moment
-from chaplain.journal.storage.records import Group, Grouper, Jot, decode_jot, encode_jot, is_message
+from chaplain.journal.model.records import LogPosition
+from chaplain.journal.storage.records import Group, Grouper, SyncHint, decode_jot, encode_jot, is_message
 from chaplain.journal.storage.recovery import _Heap, recover
 from chaplain.segment.header import read_headers
 from chaplain.segment.record import Kind
@@ -86,12 +86,12 @@ def test_rot_in_the_last_record_takes_the_vote_until_caught_up(cluster: Cluster)
     cluster.restart(desk.node)
     cluster.settle()
     assert desk.core.role is Role.OUT
-    assert state(desk) is State.DOUBTFUL
+    assert state(desk) is VotingState.DOUBTFUL
     desk.hear(others[0], AskVote(50, 1000, KNOWN_AGREED, True))
     assert not any(isinstance(message, Vote) for message in desk.said(others[0]))
     cluster.cut.clear()
     cluster.run(3)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     assert desk.core.agreed >= before
     standing = decode_standing(bytes(desk.files["journal.standing"]))
     assert standing.life == 1
@@ -115,13 +115,13 @@ def test_a_log_that_had_begun_and_is_gone_was_lost(cluster: Cluster) -> None:
     cluster.restart(desk.node)
     cluster.restart(third)
     cluster.run(8)
-    assert state(desk) is State.LOST
+    assert state(desk) is VotingState.LOST
     assert desk.core.role is Role.OUT
     assert any("lost what was acknowledged" in report.event for report in desk.reports)
     assert cluster[third].core.role is not Role.MASTER, "what two had agreed to would be forgotten"
     cluster.restart(master.node)
     cluster.run(5)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     assert desk.core.agreed[0] >= counted[0]
 
 
@@ -132,7 +132,7 @@ def test_a_log_that_never_began_may_be_empty() -> None:
     made.kill(1)
     made.restart(1)
     made.run(3)
-    assert state(made[1]) is State.SOUND
+    assert state(made[1]) is VotingState.SOUND
     assert decode_standing(bytes(made[1].files["journal.standing"])).begun
 
 
@@ -167,7 +167,7 @@ def test_a_wiped_disk_gets_back_a_message_that_it_had_acknowledged(cluster: Clus
         if node in cluster.down:
             cluster.restart(node)
     cluster.run(5)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     assert desk.core.agreed >= counted
     assert {agreed.hash for agreed in desk.agreed} >= {counted[1]}
 
@@ -180,7 +180,7 @@ def test_on_the_same_boot_a_torn_end_behind_the_jot_is_cut(cluster: Cluster) -> 
     desk.files[SEGMENT][jot.position : jot.position + 8] = b"\xff" * 8
     cluster.restart(desk.node)
     cluster.settle()
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     assert desk.core.agreed[0] >= before[0] - 1
     cluster.run(1)
     assert desk.core.agreed == cluster.master().core.agreed
@@ -199,7 +199,7 @@ def test_damage_in_the_middle_is_fetched_and_the_vote_stays(cluster: Cluster) ->
     desk.hear(other, AskVote(60, 3, 9, True))
     assert not any(isinstance(message, Vote) and message.granted for message in desk.said(other))
     cluster.run(2)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     assert desk.core.agreed[0] >= before[0]
     cluster.kill(desk.node)
     cluster.restart(desk.node)
@@ -273,22 +273,22 @@ def test_a_lost_vote_file_is_a_lost_memory(cluster: Cluster) -> None:
     assert desk.core.role is Role.OUT
     cluster.rise(desk)
     cluster.settle()
-    assert desk.core.role is Role.FOLLOWER or state(desk) is State.WIPED
+    assert desk.core.role is Role.FOLLOWER or state(desk) is VotingState.WIPED
     cluster.run(3)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
 
 
 def test_a_log_shorter_than_its_jot_is_in_doubt(cluster: Cluster) -> None:
     desk = follower(cluster)
     files = {name: bytes(data) for name, data in desk.files.items()}
     jot = decode_jot(files["journal.jot"])
-    ahead = encode_jot(Jot(jot.boot, jot.position, desk.core.agreed[0] + 5))
-    found = recover("journal", segments_of(files), ahead, desk.boot, Moment(0, 0, 0, genesis("tested")))
+    ahead = encode_jot(SyncHint(jot.boot, jot.position, desk.core.agreed[0] + 5))
+    found = recover("journal", segments_of(files), ahead, desk.boot, LogPosition(0, 0, 0, genesis("tested")))
     assert "were on disk" in found.doubt
     assert not recover(
-        "journal", segments_of(files), files["journal.jot"], desk.boot, Moment(0, 0, 0, genesis("tested"))
+        "journal", segments_of(files), files["journal.jot"], desk.boot, LogPosition(0, 0, 0, genesis("tested"))
     ).doubt
-    assert not recover("journal", segments_of(files), None, desk.boot, Moment(0, 0, 0, genesis("tested"))).doubt
+    assert not recover("journal", segments_of(files), None, desk.boot, LogPosition(0, 0, 0, genesis("tested"))).doubt
 
 
 def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
@@ -332,12 +332,12 @@ def test_who_is_in_doubt_answers_questions_but_acknowledges_nothing(cluster: Clu
     cluster.restart(desk.node)
     cluster.settle()
     other = next(node for node in cluster.nodes if node != desk.node)
-    desk.hear(other, Question(5, 0))
+    desk.hear(other, RecoveryQuestion(5, 0))
     answer = desk.said(other)[-1]
-    assert answer.standing == State.WIPED  # type: ignore[union-attr]
+    assert answer.standing == VotingState.WIPED  # type: ignore[union-attr]
     cluster.arrive()
     cluster.run(0.5)
-    assert not any(isinstance(message, Acknowledge) for message in desk.said(other))
+    assert not any(isinstance(message, ProposalAck) for message in desk.said(other))
 
 
 def test_standing_is_regained_only_after_the_log_is_on_disk(cluster: Cluster) -> None:
@@ -352,7 +352,7 @@ def test_standing_is_regained_only_after_the_log_is_on_disk(cluster: Cluster) ->
     def watched() -> None:
         operations = desk.persists[0].operations
         standings = [decode_standing(one.data) for one in operations if isinstance(one, Replace)]
-        regained = any(standing.state is State.SOUND for standing in standings)
+        regained = any(standing.state is VotingState.SOUND for standing in standings)
         log = any(one.file.endswith(".segment") for one in operations if isinstance(one, WriteAt))
         written.append((regained, log, len(desk.persists)))
         write()
@@ -360,7 +360,7 @@ def test_standing_is_regained_only_after_the_log_is_on_disk(cluster: Cluster) ->
     desk.write = watched  # type: ignore[method-assign]
     cluster.restart(desk.node)
     cluster.run(1)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     regained = [place for place, one in enumerate(written) if one[0]]
     assert written[regained[0]] == (True, False, 1), "alone in its ticket, and nothing before it outstanding"
     assert any(log for _, log, _ in written[: regained[0]])
@@ -373,22 +373,22 @@ def test_a_life_that_was_forgotten_too_is_not_used_again(cluster: Cluster) -> No
     desk.disk = b"a new directory!"
     others = [node for node in cluster.nodes if node != desk.node]
     desk.start()
-    desk.step(Started())
+    desk.step(ConsensusStarted())
     desk.write()
     for node in others:
         asked = desk.said(node)[-1]
-        assert isinstance(asked, Question)
-        desk.hear(node, Answer(asked.nonce, 1, 3, 1, State.SOUND, 0, {}))
+        assert isinstance(asked, RecoveryQuestion)
+        desk.hear(node, RecoveryAnswer(asked.nonce, 1, 3, 1, VotingState.SOUND, 0, {}))
     desk.write()
     begun = desk.said(others[0])[-1]
-    assert isinstance(begun, Question)
+    assert isinstance(begun, RecoveryQuestion)
     assert begun.life == 1
-    desk.hear(others[0], Answer(begun.nonce, 1, 3, 1, State.SOUND, 4, {desk.node: 4}))
+    desk.hear(others[0], RecoveryAnswer(begun.nonce, 1, 3, 1, VotingState.SOUND, 4, {desk.node: 4}))
     again = desk.said(others[0])[-1]
-    assert isinstance(again, Question)
+    assert isinstance(again, RecoveryQuestion)
     assert (again.life, again.nonce != begun.nonce) == (0, True)
     for node in others:
-        desk.hear(node, Answer(again.nonce, 1, 3, 1, State.SOUND, 4, {desk.node: 4}))
+        desk.hear(node, RecoveryAnswer(again.nonce, 1, 3, 1, VotingState.SOUND, 4, {desk.node: 4}))
     desk.write()
     assert desk.said(others[1])[-1].life == 5  # type: ignore[union-attr]
 
@@ -401,17 +401,17 @@ def test_vote_that_was_forgotten_is_not_given_again_after_standing_is_regained(c
     desk.disk = b"a new directory!"
     others = [node for node in cluster.nodes if node != desk.node]
     desk.start()
-    desk.step(Started())
+    desk.step(ConsensusStarted())
     for _ in range(2):  # which lives do you know; what do you hold
         while desk.persists:
             desk.write()
         for node in others:
             asked = desk.said(node)[-1]
-            assert isinstance(asked, Question)
-            desk.hear(node, Answer(asked.nonce, 7, 0, 0, State.SOUND, 0, {}))
+            assert isinstance(asked, RecoveryQuestion)
+            desk.hear(node, RecoveryAnswer(asked.nonce, 7, 0, 0, VotingState.SOUND, 0, {}))
     while desk.persists:
         desk.write()
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     desk.hear(others[0], AskVote(7, 1000, KNOWN_AGREED, True))
     desk.hear(others[1], AskVote(8, 1000, KNOWN_AGREED, True))
     while desk.persists:
@@ -429,7 +429,7 @@ def test_mark_behind_a_damaged_message_says_how_far_the_log_went(cluster: Cluste
     start = next(start for start, _, index in positions(desk) if index == agreed)
     damage(desk, start + 20)
     files = {name: bytes(data) for name, data in desk.files.items()}
-    found = recover("journal", segments_of(files), None, desk.boot, Moment(0, 0, 0, genesis("tested")))
+    found = recover("journal", segments_of(files), None, desk.boot, LogPosition(0, 0, 0, genesis("tested")))
     assert max(found.groups) == agreed - 1
     assert found.floor[0] == agreed
 
@@ -450,7 +450,9 @@ def test_damage_behind_the_last_message_is_doubt(cluster: Cluster) -> None:
         desk.write()
     damage(desk, position + 20)
     files = {name: bytes(data) for name, data in desk.files.items()}
-    found = recover("journal", segments_of(files), files["journal.jot"], desk.boot, Moment(0, 0, 0, genesis("tested")))
+    found = recover(
+        "journal", segments_of(files), files["journal.jot"], desk.boot, LogPosition(0, 0, 0, genesis("tested"))
+    )
     assert "behind its last message" in found.doubt
 
 
@@ -492,8 +494,8 @@ def test_what_is_read_back_must_hang_together(cluster: Cluster) -> None:
 
 
 def test_jots_are_checked() -> None:
-    jot = encode_jot(Jot(b"b" * 16, 8192, 3))
-    assert decode_jot(jot) == Jot(b"b" * 16, 8192, 3)
+    jot = encode_jot(SyncHint(b"b" * 16, 8192, 3))
+    assert decode_jot(jot) == SyncHint(b"b" * 16, 8192, 3)
     for bad in (b"", jot[:-1], jot[:5] + b"x" + jot[6:]):
         with pytest.raises(Malformed):
             decode_jot(bad)

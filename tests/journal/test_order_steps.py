@@ -10,22 +10,22 @@ from simulator.adapters.consensus_node import identity_of
 
 from chaplain.core import Drained, PersistFailed, Replace, Stopping, Woken
 from chaplain.journal.consensus.events import ConfigOffered, PayloadArrived, PeerDown, Role, SpaceTold
-from chaplain.journal.consensus.hard_state import State, decode_standing
+from chaplain.journal.consensus.hard_state import VotingState, decode_standing
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.consensus import (
-    Acknowledge,
+    AgreedMark,
     AskVote,
     Canvass,
     Canvassed,
     Handover,
-    Heard,
-    Mark,
+    MarkHeard,
+    ProposalAck,
     Propose,
-    Question,
+    RecoveryQuestion,
     Vote,
 )
 from chaplain.journal.messages.membership import EntryType, NewSet, Stage, encode_fields
-from chaplain.journal.storage.last_known_members import Roster
+from chaplain.journal.storage.last_known_members import LastKnownMembers
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_no_acknowledgement_before_persisted(cluster: Cluster) -> None:
     assert not follower.said(master.node)
     follower.write()
     acknowledged = follower.said(master.node)[-1]
-    assert isinstance(acknowledged, Acknowledge)
+    assert isinstance(acknowledged, ProposalAck)
     assert (acknowledged.regime, acknowledged.index) == (1, 2)
 
 
@@ -110,8 +110,8 @@ def test_acknowledgements_of_another_regime_or_body_do_not_count(cluster: Cluste
     master.write()
     proposal = next(m for m in master.said(a) if isinstance(m, Propose))
     before = master.core.agreed[0]
-    master.hear(a, Acknowledge(7, proposal.index, b"h" * 32, 0, {}))
-    master.hear(a, Acknowledge(1, proposal.index, b"h" * 32, 0, {}))
+    master.hear(a, ProposalAck(7, proposal.index, b"h" * 32, 0, {}))
+    master.hear(a, ProposalAck(1, proposal.index, b"h" * 32, 0, {}))
     assert master.core.agreed[0] == before
     cluster[b].hear(master.node, proposal)
     cluster[b].write()
@@ -133,10 +133,10 @@ def test_an_acknowledgement_of_a_life_that_is_over_does_not_count(cluster: Clust
     cluster5[c].hear(master.node, digest)
     cluster5[c].write()
     acknowledged = cluster5[c].said(master.node)[-1]
-    assert isinstance(acknowledged, Acknowledge)
+    assert isinstance(acknowledged, ProposalAck)
     before = master.core.agreed[0]
     master.hear(a, acknowledged)
-    master.hear(b, Acknowledge(acknowledged.regime, acknowledged.index, acknowledged.hash, 0, {a: 1}))
+    master.hear(b, ProposalAck(acknowledged.regime, acknowledged.index, acknowledged.hash, 0, {a: 1}))
     assert master.core.agreed[0] == before
     master.hear(c, acknowledged)
     assert master.core.agreed[0] == before + 1
@@ -176,14 +176,14 @@ def test_many_marks_have_one_answer(cluster: Cluster) -> None:
     master, node = cluster.master(), cluster.followers()[0]
     follower = cluster[node]
     cluster.run(0.5)
-    mark = Mark(master.core.regime, *master.core.agreed)
+    mark = AgreedMark(master.core.regime, *master.core.agreed)
     cluster.now_ns += 150 * MILLISECOND
     for _ in range(3):
         follower.hear(master.node, mark)
-    assert len([m for m in follower.said(master.node) if isinstance(m, Heard)]) == 1
+    assert len([m for m in follower.said(master.node) if isinstance(m, MarkHeard)]) == 1
     cluster.now_ns += 100 * MILLISECOND
     follower.hear(master.node, mark)
-    assert len([m for m in follower.said(master.node) if isinstance(m, Heard)]) == 2
+    assert len([m for m in follower.said(master.node) if isinstance(m, MarkHeard)]) == 2
 
 
 def test_one_vote_a_regime_on_disk_before_it_leaves(cluster: Cluster) -> None:
@@ -221,7 +221,7 @@ def test_who_hears_the_master_helps_nobody_unless_the_connection_closed(cluster:
     ask = Canvass(2, cluster[b].core.agreed[0], 0xFFFFFFFF)
     master.hear(a, ask)
     assert master.said(a)[-1] == Canvassed(2, False, 1)
-    cluster[b].hear(master.node, Mark(1, *master.core.agreed))
+    cluster[b].hear(master.node, AgreedMark(1, *master.core.agreed))
     cluster[b].hear(a, ask)
     assert cluster[b].said(a)[-1] == Canvassed(2, False, 1)
     cluster[b].step(PeerDown(master.node))
@@ -263,7 +263,7 @@ def test_a_failed_disk_ends_every_promise(cluster: Cluster) -> None:
     assert follower.halted == "the disk failed: EIO"
     assert follower.core.role is Role.OUT
     assert not follower.said(master.node)
-    follower.hear(master.node, Mark(1, *master.core.agreed))
+    follower.hear(master.node, AgreedMark(1, *master.core.agreed))
     assert not follower.said(master.node)
     assert follower.core.deadline() is None
 
@@ -271,10 +271,10 @@ def test_a_failed_disk_ends_every_promise(cluster: Cluster) -> None:
 def test_two_masters_in_one_regime_stop_the_node(cluster: Cluster) -> None:
     """Two quorums voted in one regime: somebody voted twice."""
     master, node = cluster.master(), cluster.followers()[0]
-    master.hear(node, Mark(1, *master.core.agreed))
+    master.hear(node, AgreedMark(1, *master.core.agreed))
     assert not master.halted
     master.hear_proof(node, 1, *cluster.followers())
-    master.hear(node, Mark(1, *master.core.agreed))
+    master.hear(node, AgreedMark(1, *master.core.agreed))
     assert "both master" in master.halted
 
 
@@ -334,7 +334,7 @@ def test_configuration_entries_are_ordered_by_the_master_alone(cluster: Cluster)
 
 def test_a_question_is_answered_after_the_new_life_is_on_disk(cluster: Cluster) -> None:
     master, node = cluster.master(), cluster.followers()[0]
-    master.hear(node, Question(77, 3))
+    master.hear(node, RecoveryQuestion(77, 3))
     assert not master.said(node)
     master.write()
     assert decode_standing(bytes(master.files["journal.standing"])).lives == {node: 3}
@@ -348,7 +348,7 @@ def test_one_node_alone_is_a_cluster() -> None:
     alone.settle()
     assert alone.master().agreed[-1].payloads
     state = decode_standing(bytes(alone[1].files["journal.standing"]))
-    assert (state.state, state.vote) == (State.SOUND, 1)
+    assert (state.state, state.vote) == (VotingState.SOUND, 1)
 
 
 def test_a_payload_that_fits_in_no_frame_is_refused(cluster: Cluster) -> None:
@@ -413,7 +413,7 @@ def test_a_wiped_node_learns_from_those_of_its_roster_when_the_founders_are_gone
     cluster.kill(3)
     wiped.start()
     keys = {node: identity_of(node).key.hex() for node in (3, 4, 5)}
-    wiped.core.bench.roster = Roster(cluster[4].core.agreed[0], ((4, 3, 5),), keys)
+    wiped.core.bench.roster = LastKnownMembers(cluster[4].core.agreed[0], ((4, 3, 5),), keys)
     cluster.rise(wiped)
     cluster.run(8)
     assert wiped.core.standing == "sound"

@@ -11,17 +11,17 @@ from simulator.world.disk import apply, segments_of
 
 from chaplain.core import Drained, Persist, WriteAt
 from chaplain.journal.messages.cluster import genesis
-from chaplain.journal.messages.consensus import Acknowledge, Propose
-from chaplain.journal.model.records import Moment
+from chaplain.journal.messages.consensus import ProposalAck, Propose
+from chaplain.journal.model.records import LogPosition
 from chaplain.journal.storage.log import JOTS_UNSYNCED_MAX
 from chaplain.journal.storage.recovery import recover
-from chaplain.runtime.disk.operations import Files
-from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.operations import DataFiles
+from chaplain.runtime.disk.syscalls import DataDirectory
 
 JOT = "journal.jot"
 
 
-class RecordingDisk(Disk):
+class RecordingDisk(DataDirectory):
     """Knows which files were written since they were synced last, and how often."""
 
     def __init__(self, directory: str) -> None:
@@ -61,7 +61,7 @@ def test_real_files_sync_the_jot_with_every_mark_and_after_a_bounded_number_of_m
         cluster.settle()
     cluster.run(0.1)
     disk = RecordingDisk(str(tmp_path))
-    files = Files(disk)
+    files = DataFiles(disk)
     for persist in persists:
         for operation in persist.operations:
             files.perform(operation)
@@ -91,7 +91,7 @@ def propose_to(cluster: Cluster, desk: Desk) -> Propose:
 def messages_on(media: dict[str, bytearray]) -> dict[int, bytes]:
     """What a log holds that is read after a power cut: hashes by index."""
     files = {name: bytes(data) for name, data in media.items()}
-    found = recover("journal", segments_of(files), None, b"another boot    ", Moment(0, 0, 0, genesis("tested")))
+    found = recover("journal", segments_of(files), None, b"another boot    ", LogPosition(0, 0, 0, genesis("tested")))
     return {index: group.first.chain_hash for index, group in found.groups.items()}
 
 
@@ -116,7 +116,7 @@ def test_record_that_only_the_page_cache_holds_is_on_disk_before_it_is_acknowled
     assert desk.core.reach == proposed.index
     assert proposed.index not in messages_on(media)
     desk.hear(master.node, proposed)
-    while not (said := [one for one in desk.said(master.node) if isinstance(one, Acknowledge)]):
+    while not (said := [one for one in desk.said(master.node) if isinstance(one, ProposalAck)]):
         for operation in desk.persists[0].operations:
             apply(media, operation)
         desk.write()

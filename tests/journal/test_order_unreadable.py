@@ -11,7 +11,7 @@ from order_disks import SEGMENT, follower, positions, state
 from tests.unreadable import PAGE_BYTES, make_unreadable
 
 from chaplain.journal.consensus.events import Role
-from chaplain.journal.consensus.hard_state import State
+from chaplain.journal.consensus.hard_state import VotingState
 from chaplain.runtime.layers import journal
 from chaplain.runtime.layers.journal import UNREADABLE, content, segments_of
 
@@ -57,7 +57,7 @@ def test_unreadable_page_in_the_middle_is_fetched_from_other_nodes(
     assert desk.core.agreed[0] < before[0]
     assert any("missing" in report.event for report in desk.reports)
     cluster.run(3)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     assert desk.core.agreed == cluster.master().core.agreed
     assert desk.core.whole
 
@@ -73,7 +73,7 @@ def test_unreadable_page_at_the_end_takes_the_vote_until_caught_up(
     cluster.restart(desk.node)
     assert desk.core.role is Role.OUT
     cluster.run(3)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     assert desk.core.agreed == cluster.master().core.agreed
 
 
@@ -85,7 +85,7 @@ def test_segment_that_was_truncated_takes_the_vote_until_caught_up(cluster: Clus
     cluster.restart(desk.node)
     assert desk.core.role is Role.OUT
     cluster.run(3)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     assert desk.core.agreed == cluster.master().core.agreed
 
 
@@ -115,9 +115,9 @@ def test_small_file_that_cannot_be_read_counts_as_damaged_and_not_as_absent(
     read_back(desk, tmp_path)
     cluster.restart(desk.node)
     cluster.settle()
-    assert desk.core.role is Role.OUT or state(desk) is State.SOUND
+    assert desk.core.role is Role.OUT or state(desk) is VotingState.SOUND
     cluster.run(3)
-    assert state(desk) is State.SOUND
+    assert state(desk) is VotingState.SOUND
     assert desk.core.agreed == cluster.master().core.agreed
 
 

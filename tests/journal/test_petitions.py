@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from requests_stage import ADMIN_ACL, CLUSTER, Stage, lease
 
-from chaplain.journal.clients.config_requests import Petitions
+from chaplain.journal.clients.config_requests import ConfigRequests
 from chaplain.journal.consensus.events import ConfigOffered, Role, RoleChanged
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.events import ToClient, ToPeer, Verified, Verify
 from chaplain.journal.messages.client import Decided, Failed
 from chaplain.journal.messages.cluster import ConfigEntry, genesis
@@ -16,7 +16,7 @@ from chaplain.journal.messages.signing import holds
 from chaplain.journal.settings import JournalSettings
 
 NODE, OTHER = 1, 2
-ORDER = OrderSettings(node=NODE, genesis=genesis(CLUSTER), disk=b"d" * 16, founding_disk=b"d" * 16, boot=b"b" * 16)
+ORDER = ConsensusSettings(node=NODE, genesis=genesis(CLUSTER), disk=b"d" * 16, founding_disk=b"d" * 16, boot=b"b" * 16)
 IN_ALL, PER_CLIENT = 6, 4
 EVE = b"eve's ACL id   "
 
@@ -27,7 +27,7 @@ class Desk:
     def __init__(self) -> None:
         settings = JournalSettings(ORDER, petitions_max=IN_ALL, petitions_per_client_max=PER_CLIENT)
         self.stage = Stage()
-        self.petitions = Petitions(settings, self.stage.execution)
+        self.petitions = ConfigRequests(settings, self.stage.execution)
         self.now_ns = 1
         self.calls = 0
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from requests_stage import ADMIN, BOB, CLUSTER, WRAPPING, pack, sealed_pack
 
 from chaplain.errors import Malformed
-from chaplain.journal.messages.signing import Check, SignatureType, Wrapping, holds
+from chaplain.journal.messages.signing import PackCheck, SignatureType, Wrapping, holds
 from chaplain.journal.messages.write_request import (
     _end_of_few,
     _end_of_many,
@@ -29,7 +29,7 @@ SIGNATURE_AT = 64
 
 
 def check(entry=ENTRY, *, key=ADMIN.key, cluster=CLUSTER, stream="orders", kind=SignatureType.ED25519):
-    return holds(Check(kind, key, cluster, stream, entry.raw))
+    return holds(PackCheck(kind, key, cluster, stream, entry.raw))
 
 
 def repaired(raw: bytes) -> bytes:
@@ -62,7 +62,7 @@ def test_every_flipped_bit_is_noticed():
         for bit in range(8):
             raw = bytearray(ENTRY.raw)
             raw[at] ^= 1 << bit
-            assert not holds(Check(SignatureType.ED25519, ADMIN.key, CLUSTER, "orders", bytes(raw))), (at, bit)
+            assert not holds(PackCheck(SignatureType.ED25519, ADMIN.key, CLUSTER, "orders", bytes(raw))), (at, bit)
 
 
 def test_a_digest_that_was_not_computed_is_refused():

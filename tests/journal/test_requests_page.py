@@ -9,14 +9,14 @@ import pytest
 from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, FIRST_EPOCH, Stage, lease, pack, petition
 
 from chaplain.journal.execution import two_phase
-from chaplain.journal.execution.two_phase import Commit, Span
+from chaplain.journal.execution.two_phase import Commit, RequestRange
 from chaplain.journal.messages import client, ingest, peer
 from chaplain.journal.messages import config as config_message
 from chaplain.journal.messages.client import MembersAre, Opened, Receipts, Run, Whereabouts, Write
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.config import AddIdentity, FenceLane, LeaseLane, RetireLane
 from chaplain.journal.messages.peer import Ack, AskPayload
-from chaplain.journal.messages.signing import Check, holds
+from chaplain.journal.messages.signing import PackCheck, holds
 from chaplain.journal.model.results import ConfigVerdict, DataVerdict
 from chaplain.journal.storage import verdict
 from chaplain.journal.storage.verdict import Reason
@@ -67,7 +67,7 @@ def test_the_pack_is_what_the_page_says():
     raw = example("pack")
     shown = decode_pack(raw)
     assert (shown.client_id, shown.first_id, shown.values, shown.request_counts) == (1, 1, (b"alpha", b"be"), (2,))
-    assert holds(Check(1, ADMIN.key, CLUSTER, "orders", raw))
+    assert holds(PackCheck(1, ADMIN.key, CLUSTER, "orders", raw))
 
 
 def test_the_front_of_the_ingest_message_is_what_the_page_says():
@@ -102,7 +102,7 @@ def test_petitions_are_what_the_page_says(name, entry_type, message):
 
 def test_the_commit_is_what_the_page_says():
     shown = two_phase.decode(example("commit"))
-    assert shown == Commit("job-7", 3, (Span(2, 1, 300), Span(3, 1, 280)))
+    assert shown == Commit("job-7", 3, (RequestRange(2, 1, 300), RequestRange(3, 1, 280)))
 
 
 def test_what_is_said_is_what_the_page_says():

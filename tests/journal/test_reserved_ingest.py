@@ -8,10 +8,10 @@ import pytest
 from requests_stage import ADMIN_ACL, BOB, CLUSTER, Stage, pack, petition
 
 from chaplain.core import Drained, Persisted
-from chaplain.journal.consensus.events import PayloadArrived, Started
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.events import ConsensusStarted, PayloadArrived
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.events import (
-    Dropped,
+    IngestDropped,
     Ordered,
     PackWritten,
     Rehearse,
@@ -27,7 +27,7 @@ from chaplain.journal.messages.cluster import DataEntry, genesis
 from chaplain.journal.messages.config import AddIdentity
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import holds
-from chaplain.journal.model.records import Status
+from chaplain.journal.model.records import LaneStatus
 from chaplain.journal.settings import JournalSettings
 from chaplain.link.auth.identity import Identity
 
@@ -45,10 +45,10 @@ class Bench:
         self.bobs_acl = added.acl
         self.lane = self.stage.lane()
         self.bobs = self.stage.lane(1, BOB, self.bobs_acl)
-        order = OrderSettings(1, genesis(CLUSTER), b"d" * 16, b"d" * 16, b"b" * 16)
+        order = ConsensusSettings(1, genesis(CLUSTER), b"d" * 16, b"d" * 16, b"b" * 16)
         settings = JournalSettings(order, reserved=reserved, prevalidate=prevalidate)
         self.core = IngestCore(settings, random.Random(1), self.stage.execution, None)
-        (persist,) = self.step(Started())
+        (persist,) = self.step(ConsensusStarted())
         self.step(Persisted(persist.ticket))
         self.step(SessionOpened(ME))
 
@@ -180,7 +180,7 @@ def test_what_may_be_proof_against_its_signer_is_ordered_untried() -> None:
     (second,) = shipped(bench.drain())
     bench.order(first)
     bench.order(second)
-    assert bench.stage.execution.state.clients[ADMIN_ACL].status == Status.COMPROMISED
+    assert bench.stage.execution.state.clients[ADMIN_ACL].status == LaneStatus.COMPROMISED
 
 
 def test_others_do_not_wait_for_it() -> None:
@@ -234,6 +234,6 @@ def test_what_is_not_signed_is_not_tried_out() -> None:
 def test_a_node_that_loses_its_role_gives_back_what_it_tries_out() -> None:
     bench = Bench("default")
     (rehearse,) = bench.asked(sql(bench, 1), sql(bench, 2))
-    assert [one.kind for one in told(bench.step(Dropped()), NotWritten)] == ["not_ingest"] * 2
+    assert [one.kind for one in told(bench.step(IngestDropped()), NotWritten)] == ["not_ingest"] * 2
     assert bench.core.idle
     assert not bench.answer(rehearse.ticket, *FAILS), "an answer that comes too late"

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from requests_stage import pack, petition
 from test_mending import RECALL, flipped, hold_back, order_purpose, rot, said
 
-from chaplain.journal.events import Told
+from chaplain.journal.events import JournalParcel
 from chaplain.journal.messages import consensus
 from chaplain.journal.messages.client import EARLIEST, Chunk, Ended, Read
 from chaplain.journal.messages.config import MakeCheckpoint
 from chaplain.journal.messages.consensus import Recall, Recalled
 from chaplain.journal.snapshots.checkpoint import checkpoint_name, first_of
-from chaplain.journal.snapshots.retention import Rules
+from chaplain.journal.snapshots.retention import RetentionRules
 from chaplain.segment.record import Kind
 
 WRITES = 150
@@ -28,8 +28,8 @@ PIECE_BYTES = 16 * 1024
 class Journal:
     """A cluster of which the log up to one message was released, and what its nodes give to readers."""
 
-    def __init__(self, rules: Rules | None = None) -> None:
-        self.cluster = Cluster(order={"supply_bytes_max": PIECE_BYTES}, rules=rules or Rules())
+    def __init__(self, rules: RetentionRules | None = None) -> None:
+        self.cluster = Cluster(order={"supply_bytes_max": PIECE_BYTES}, rules=rules or RetentionRules())
         self.cluster.elect()
         self.client = Client(self.cluster).connect(1)
         self.lane = self.client.lease()
@@ -75,7 +75,7 @@ class Journal:
         self.cluster.start(node)
 
     def tell(self, sender: int, receiver: int, message: Recalled) -> None:
-        self.cluster.nodes[receiver].inbox.append(Told(self.cluster.nodes[sender].peer, said(message)))
+        self.cluster.nodes[receiver].inbox.append(JournalParcel(self.cluster.nodes[sender].peer, said(message)))
         self.cluster.settle()
 
     def wait(self) -> None:
@@ -260,7 +260,7 @@ def test_whoever_reads_files_is_told_where_they_are_in_order(journal: Journal) -
 
 
 def test_what_the_rules_let_go_is_not_fetched() -> None:
-    journal = Journal(Rules(keep_bytes=1))
+    journal = Journal(RetentionRules(keep_bytes=1))
     asked: list[int] = []
     journal.cluster.spoil = lambda sender, receiver, said: order_purpose(said) == RECALL and bool(asked.append(sender))
     journal.replace_disk(3)

@@ -8,7 +8,7 @@ from requests_stage import BOB, NODES, pack, petition
 
 from chaplain.core import Halt
 from chaplain.journal.consensus.events import Role
-from chaplain.journal.events import Told
+from chaplain.journal.events import JournalParcel
 from chaplain.journal.execution.local_roles import REMOVED
 from chaplain.journal.messages import peer
 from chaplain.journal.messages.client import (
@@ -22,7 +22,7 @@ from chaplain.journal.messages.client import (
     Whereabouts,
 )
 from chaplain.journal.messages.config import AddIdentity, acl_id
-from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode, Stage, Step, encode_step
+from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode, Stage, StageStep, encode_step
 from chaplain.wire.parcel import Layer, Parcel
 
 NEWCOMER = AddNode(EntryType.ADD_EXECUTOR_NODE, 4, "tcp://127.0.0.1:7004", NODES[4].key, b"\x04" * 16)
@@ -166,10 +166,10 @@ def test_one_member_that_lies_makes_nobody_leave(cluster, admin):
     node = cluster.nodes[number]
     said = Parcel(NODES[liar].identifier, Layer.JOURNAL, *peer.encode(peer.Removed(9)))
     for _ in range(3):
-        node.inbox.append(Told(cluster.nodes[liar].peer, said))
+        node.inbox.append(JournalParcel(cluster.nodes[liar].peer, said))
         cluster.settle()
     assert not node.core.removed
-    node.inbox.append(Told(cluster.nodes[other].peer, said))
+    node.inbox.append(JournalParcel(cluster.nodes[other].peer, said))
     cluster.settle()
     assert node.core.removed
 
@@ -227,7 +227,7 @@ def test_only_admins_change_nodes_and_nobody_asks_for_a_later_stage(cluster, adm
     client = Client(cluster, BOB, added.acl, "bob").connect(cluster.master)
     wish = petition(NewSet((1, 2)), BOB, added.acl)
     assert client.petition(wish).kind == "not_allowed"
-    step = Step(EntryType.NEW_SERIALIZER_SET, Stage.CONFIRM, (1, 2), acl_id(1, 1, 0))
+    step = StageStep(EntryType.NEW_SERIALIZER_SET, Stage.CONFIRM, (1, 2), acl_id(1, 1, 0))
     answer, _ = admin.ask(SubmitPetition(50, step.entry_type, step.stage), encode_step(step))
     assert answer.kind == "unknown_type"
     assert assembly(cluster).serializers == (1, 2, 3)

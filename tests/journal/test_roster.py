@@ -5,9 +5,15 @@ from __future__ import annotations
 from chaplain.core import Persist, Replace
 from chaplain.journal.consensus.events import PeerDown, PeerUp
 from chaplain.journal.messages.membership import Stage
-from chaplain.journal.model.cluster_config import Assembly, Placed, founded
-from chaplain.journal.peers import Nodes
-from chaplain.journal.storage.last_known_members import ROSTER_FILE, Roster, RosterKeeper, read_roster, roster_of
+from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles, founded
+from chaplain.journal.peers import PeerTable
+from chaplain.journal.storage.last_known_members import (
+    ROSTER_FILE,
+    LastKnownMembers,
+    LastKnownMembersStore,
+    read_roster,
+    roster_of,
+)
 from chaplain.link.events import Peer
 
 
@@ -15,8 +21,8 @@ def key(node: int) -> bytes:
     return bytes((node,)) * 32
 
 
-def placed(node: int, stage: Stage = Stage.LIVE) -> Placed:
-    return Placed(node, key(node), f"tcp://127.0.0.1:{node}", bytes(16), stage, stage, stage)
+def placed(node: int, stage: Stage = Stage.LIVE) -> MemberRoles:
+    return MemberRoles(node, key(node), f"tcp://127.0.0.1:{node}", bytes(16), stage, stage, stage)
 
 
 def peer(node: int) -> Peer:
@@ -24,11 +30,11 @@ def peer(node: int) -> Peer:
 
 
 FOUNDED = founded(map(placed, (1, 2, 3)))
-REPLACED = Assembly((*(placed(node, Stage.NONE) for node in (1, 2, 3)), *map(placed, (4, 5, 6))), (4, 5, 6))
+REPLACED = ClusterConfig((*(placed(node, Stage.NONE) for node in (1, 2, 3)), *map(placed, (4, 5, 6))), (4, 5, 6))
 
 
 def test_it_is_written_when_it_says_something_new_and_never_goes_back() -> None:
-    keeper = RosterKeeper(None, FOUNDED)
+    keeper = LastKnownMembersStore(None, FOUNDED)
     assert keeper.look(FOUNDED, 7) is None, "an empty log says as much"
     written = keeper.look(REPLACED, 40)
     assert isinstance(written, Persist)
@@ -36,8 +42,8 @@ def test_it_is_written_when_it_says_something_new_and_never_goes_back() -> None:
     assert isinstance(operation, Replace)
     assert operation.file == ROSTER_FILE
     found = read_roster(operation.data)
-    assert found == Roster(40, ((4, 5, 6),), {node: key(node).hex() for node in (4, 5, 6)})
-    again = RosterKeeper(found, FOUNDED)
+    assert found == LastKnownMembers(40, ((4, 5, 6),), {node: key(node).hex() for node in (4, 5, 6)})
+    again = LastKnownMembersStore(found, FOUNDED)
     assert again.look(FOUNDED, 7) is None, "a log that begins anew knows less"
     assert again.look(REPLACED, 41) is None
     assert again.look(FOUNDED, 42) is not None
@@ -49,17 +55,17 @@ def test_what_is_no_roster_is_none() -> None:
 
 
 def test_those_of_the_roster_are_known_until_the_assembly_knows_them_itself() -> None:
-    nodes = Nodes(FOUNDED, roster_of(REPLACED, 40).nodes)
+    nodes = PeerTable(FOUNDED, roster_of(REPLACED, 40).nodes)
     assert nodes.entered(peer(4)) == [PeerUp(4)]
     assert (nodes.speaker(peer(4)), nodes.instance(4)) == (4, peer(4).instance)
     assert nodes.entered(peer(7)) == [], "a stranger is one"
     assert nodes.assembled(REPLACED) == [], "it was up, and is"
-    gone = Assembly((*REPLACED.nodes[:3], placed(4, Stage.NONE), *REPLACED.nodes[4:]), (5, 6))
+    gone = ClusterConfig((*REPLACED.nodes[:3], placed(4, Stage.NONE), *REPLACED.nodes[4:]), (5, 6))
     assert nodes.assembled(gone) == [PeerDown(4)]
     assert nodes.speaker(peer(4)) == 0
 
 
 def test_whom_the_assembly_contradicts_is_no_guide() -> None:
-    nodes = Nodes(REPLACED, {key(1): 1, key(9): 4})
+    nodes = PeerTable(REPLACED, {key(1): 1, key(9): 4})
     assert nodes.entered(peer(1)) == [], "it was removed"
     assert nodes.entered(peer(9)) == [], "node 4 has another key"

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from chaplain.journal.consensus.reconfiguration import Stages, Watch
-from chaplain.journal.messages.membership import EntryType, Refusal, Stage
-from chaplain.journal.model.cluster_config import Change, Placed, founded
+from chaplain.journal.consensus.reconfiguration import Progress, Reconfiguration
+from chaplain.journal.messages.membership import EntryType, SetRefusal, Stage
+from chaplain.journal.model.cluster_config import ConfigChange, MemberRoles, founded
 
 MASTER, OLD, NEW = 1, 2, 3
 NOMINATED = 40
@@ -21,14 +21,16 @@ class Office:
     """A master that watches one nomination: from nodes 1 and 2 to nodes 1 and 3."""
 
     def __init__(self) -> None:
-        change = Change(b"c" * 15, b"a" * 32, EntryType.NEW_SERIALIZER_SET, (MASTER, NEW), Stage.NOMINATE, NOMINATED)
-        assembly = founded(Placed(node, b"key %d" % node, "", b"") for node in (MASTER, OLD, NEW))
+        change = ConfigChange(
+            b"c" * 15, b"a" * 32, EntryType.NEW_SERIALIZER_SET, (MASTER, NEW), Stage.NOMINATE, NOMINATED
+        )
+        assembly = founded(MemberRoles(node, b"key %d" % node, "", b"") for node in (MASTER, OLD, NEW))
         assembly = replace(assembly, serializers=(MASTER, OLD), changes=(change,))
         bench = SimpleNamespace(log=SimpleNamespace(assembly=assembly), settings=SETTINGS)
-        self.watch = Watch(0)
-        self._stages = Stages(bench, self.watch)  # type: ignore[arg-type]
+        self.watch = Progress(0)
+        self._stages = Reconfiguration(bench, self.watch)  # type: ignore[arg-type]
 
-    def due(self, now_ns: int) -> tuple[Stage, Refusal] | None:
+    def due(self, now_ns: int) -> tuple[Stage, SetRefusal] | None:
         step = self._stages.due(now_ns)
         return None if step is None else (step.stage, step.reason)
 
@@ -40,7 +42,7 @@ def office() -> Office:
 
 def test_set_is_implemented_when_its_new_node_holds_the_nomination(office: Office) -> None:
     office.watch.hear(SECOND, NEW, NOMINATED)
-    assert office.due(SECOND) == (Stage.IMPLEMENT, Refusal.NONE)
+    assert office.due(SECOND) == (Stage.IMPLEMENT, SetRefusal.NONE)
 
 
 @pytest.mark.parametrize("held", [0, NOMINATED - 1])
@@ -62,4 +64,4 @@ def test_set_is_not_implemented_when_its_new_node_was_last_heard_an_election_tim
 def test_set_is_refused_when_its_new_node_comes_no_further(office: Office) -> None:
     assert office.due(0) is None
     office.watch.hear(9 * SECOND, NEW, 0)
-    assert office.due(10 * SECOND) == (Stage.REFUSE, Refusal.TIMED_OUT)
+    assert office.due(10 * SECOND) == (Stage.REFUSE, SetRefusal.TIMED_OUT)

@@ -6,17 +6,17 @@ import pytest
 from requests_stage import ADMIN_ACL, BOB, SECOND, Stage, pack, petition
 
 from chaplain.errors import Malformed
-from chaplain.journal.clients.receipts import Attendance
-from chaplain.journal.consensus.events import Message
+from chaplain.journal.clients.receipts import LaneSubscriptions
+from chaplain.journal.consensus.events import LogEntry
 from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.state_machine import JournalExecution
-from chaplain.journal.execution.two_phase import COMMIT, STAGED, STAGED_NS, TRANSACTIONS, Commit, Span
+from chaplain.journal.execution.two_phase import COMMIT, STAGED, STAGED_NS, TRANSACTIONS, Commit, RequestRange
 from chaplain.journal.messages.client import AlreadyWritten, Receipts
 from chaplain.journal.messages.cluster import encode_body
 from chaplain.journal.messages.config import AddIdentity, ReleaseLane, RemoveIdentity
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SignatureType
-from chaplain.journal.storage.pack_lookup import Excerpt
+from chaplain.journal.storage.pack_lookup import PackLookup
 from chaplain.journal.storage.records import message_records
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import NO_OFFSET
@@ -29,7 +29,7 @@ def staged(lane: int, first_id: int, values: list[bytes], **more) -> IngestEntry
 
 
 def commit(lane: int, first_id: int, version: int, *spans: tuple[int, int, int], app: str = JOB, **more) -> IngestEntry:
-    value = two_phase.encode(Commit(app, version, tuple(Span(*span) for span in spans)))
+    value = two_phase.encode(Commit(app, version, tuple(RequestRange(*span) for span in spans)))
     return pack(lane, first_id, [value], stream=TRANSACTIONS, message_type=COMMIT, **more)
 
 
@@ -138,7 +138,7 @@ def test_committed_pack_gets_no_offsets_if_its_octets_are_not_those_that_were_si
 def test_a_commit_goes_nowhere_else_and_other_packs_not_there():
     stage = Stage()
     lane = stage.lane()
-    value = two_phase.encode(Commit(JOB, 0, (Span(lane, 1, 1),)))
+    value = two_phase.encode(Commit(JOB, 0, (RequestRange(lane, 1, 1),)))
     assert one(stage, pack(lane, 1, [value], message_type=COMMIT))[0] is Reason.NO_RIGHT
     assert one(stage, pack(lane, 1, [b"x"], stream=TRANSACTIONS))[0] is Reason.NO_RIGHT
     assert one(stage, staged(lane, 1, [b"x"], stream=TRANSACTIONS))[0] is Reason.NO_RIGHT
@@ -197,8 +197,8 @@ def test_a_staged_pack_is_found_again_in_the_log():
         replay.settle(settled)
     last = stage.prefix.messages[-1]
     preview = replay.preview(last.body, last.payloads)
-    records = message_records(Message(last.body, encode_body(last.body), last.hash, 1, last.payloads), preview)
-    excerpt = Excerpt(records)
+    records = message_records(LogEntry(last.body, encode_body(last.body), last.hash, 1, last.payloads), preview)
+    excerpt = PackLookup(records)
     for found in stage.execution.state.holding.staged.values():
         assert excerpt.pack(found.index, found.entry, found.pack) in [entry.raw for entry in entries[1:]]
     with pytest.raises(Malformed, match="has no pack 3"):
@@ -210,7 +210,7 @@ def test_a_staged_pack_is_found_again_in_the_log():
 def test_answers_say_that_it_is_taken_and_where_a_commit_stands():
     stage = Stage()
     lane = stage.lane()
-    attendance = Attendance()
+    attendance = LaneSubscriptions()
     attendance.attend(b"me", lane)
     stage.write(pack(lane, 1), staged(lane, 2, [b"a", b"b"]))
     stage.write(staged(lane, 2, [b"a", b"b"]), commit(lane, 4, 0, (lane, 2, 3)))
@@ -224,7 +224,7 @@ def test_answers_say_that_it_is_taken_and_where_a_commit_stands():
 
 
 def test_octets():
-    commit_ = Commit(JOB, 3, (Span(1, 2, 3), Span(4, 5, 5)))
+    commit_ = Commit(JOB, 3, (RequestRange(1, 2, 3), RequestRange(4, 5, 5)))
     data = two_phase.encode(commit_)
     assert two_phase.decode(data) == commit_
     for broken in (data[:-1], data + b"\0", b"\2" + data[1:], data[:15] + bytes(4)):

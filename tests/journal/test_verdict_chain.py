@@ -13,18 +13,18 @@ from test_mending import RECALLED, WRITES, cluster, last, order_purpose, read, r
 from test_restocking import Journal, journal, misfits  # noqa: F401  a fixture
 
 from chaplain.journal.consensus.events import LogRead, ReadLog
-from chaplain.journal.events import Told
+from chaplain.journal.events import JournalParcel
 from chaplain.journal.messages import consensus
-from chaplain.journal.messages.consensus import Kept, Recalled
+from chaplain.journal.messages.consensus import Recalled, RecalledMessage
 from chaplain.journal.model.reason import Reason
-from chaplain.journal.model.results import DataVerdict, Verdict
+from chaplain.journal.model.results import DataVerdict, ExecutionVerdict
 from chaplain.journal.model.verdict_chain import NO_VERDICT, previous_of, verdict_hash
 from chaplain.journal.storage import verdict as verdicts
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Kind
 
 
-def without_its_packs(verdict: Verdict) -> Verdict:
+def without_its_packs(verdict: ExecutionVerdict) -> ExecutionVerdict:
     """As if no pack of the message had been applied."""
     entries = []
     for entry in verdict.entries:
@@ -36,7 +36,7 @@ def without_its_packs(verdict: Verdict) -> Verdict:
     return replace(verdict, entries=tuple(entries), streams=())
 
 
-def moved(verdict: Verdict) -> Verdict:
+def moved(verdict: ExecutionVerdict) -> ExecutionVerdict:
     """As if the message had been written elsewhere in its streams."""
     entries = []
     for entry in verdict.entries:
@@ -48,21 +48,21 @@ def moved(verdict: Verdict) -> Verdict:
     return replace(verdict, entries=tuple(entries))
 
 
-def with_another_predecessor(verdict: Verdict) -> Verdict:
+def with_another_predecessor(verdict: ExecutionVerdict) -> ExecutionVerdict:
     return replace(verdict, previous=bytes(32))
 
 
 FORGERIES = [without_its_packs, moved, with_another_predecessor]
 
 
-def forged(kept: Kept, forge: Callable[[Verdict], Verdict]) -> Kept:
+def forged(kept: RecalledMessage, forge: Callable[[ExecutionVerdict], ExecutionVerdict]) -> RecalledMessage:
     return replace(kept, verdict=verdicts.encode(forge(verdicts.decode(kept.verdict))))
 
 
 class Liar:
     """Whichever peer the receiver asks first: from then on it forges every verdict that it supplies there."""
 
-    def __init__(self, cluster: Cluster, receiver: int, forge: Callable[[Verdict], Verdict]) -> None:  # noqa: F811
+    def __init__(self, cluster: Cluster, receiver: int, forge: Callable[[ExecutionVerdict], ExecutionVerdict]) -> None:  # noqa: F811
         self._cluster = cluster
         self._receiver = receiver
         self._forge = forge
@@ -80,7 +80,7 @@ class Liar:
         message = consensus.decode(parcel.payload)
         assert isinstance(message, Recalled)
         false = Recalled(message.index, tuple(forged(kept, self._forge) for kept in message.messages))
-        self._cluster.nodes[receiver].inbox.append(Told(self._cluster.nodes[sender].peer, said(false)))
+        self._cluster.nodes[receiver].inbox.append(JournalParcel(self._cluster.nodes[sender].peer, said(false)))
         return True
 
 

@@ -15,7 +15,7 @@ from chaplain.segment.layout import NO_HASH
 STREAM = "load"
 
 
-class Writer(writers.Writer):
+class Writer(writers.DrillWriter):
     def __init__(self, directory: Path, number: int, timeout_s: float = 10.0) -> None:
         super().__init__(directory, STREAM, number, timeout_s)
 

@@ -14,8 +14,8 @@ from tests.journal_real.history import STREAM, read_all
 from tests.journal_real.scenes import find_master, three, wait_until_same
 
 from chaplain import Client
-from chaplain.client.protocol.journal.lane import Lane
-from chaplain.client.protocol.journal.writer import Phase
+from chaplain.client.protocol.journal.lane import ProducerLane
+from chaplain.client.protocol.journal.writer import LanePhase
 from chaplain.errors import Missing, Refused, Unknown
 
 pytestmark = pytest.mark.timeout(300)
@@ -122,7 +122,7 @@ def is_refused(cluster: Cluster, identity: Path) -> bool:
 def use_lane(client: Client, client_id: int) -> None:
     """As a client would that was copied with its memory: the lane of another, from its first id on."""
     writing = client._line.engine._drive._core._journal._writing
-    writing._lane, writing._phase = Lane(client_id), Phase.OPEN
+    writing._lane, writing._phase = ProducerLane(client_id), LanePhase.OPEN
 
 
 def test_packs_signed_by_hmac(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ from tests.journal_real.history import read_chain
 from tests.journal_real.scenes import find_master, status, wait_until_same
 
 from chaplain.client.sync import Client
-from chaplain.runtime.cluster.create import Split
+from chaplain.runtime.cluster.create import NodeSplit
 
 pytestmark = pytest.mark.timeout(400)
 SERIALIZERS, HOLDERS = (1, 2, 3), (4, 5)
@@ -39,7 +39,7 @@ def kill(cluster: Cluster, *numbers: int) -> None:
 
 def test_everything_is_there_after_kills(tmp_path: Path) -> None:
     values = [b"order %d of those who hold data" % number for number in range(30)]
-    with founded(tmp_path / "five", 5, split=Split(3, 2)) as cluster:
+    with founded(tmp_path / "five", 5, split=NodeSplit(3, 2)) as cluster:
         cluster.start()
         cluster.wait_until_whole()
         assert find_master(cluster).number in SERIALIZERS

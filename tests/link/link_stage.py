@@ -30,7 +30,7 @@ from chaplain.link.auth.hello import GREETING_NODE
 from chaplain.link.auth.identity import Identity, new_instance
 from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.core import LinkCore
-from chaplain.link.events import Dropped, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Said, Say
+from chaplain.link.events import CommandDropped, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Said, Say
 from chaplain.link.settings import LinkSettings
 
 SECOND_NS = 1_000_000_000
@@ -64,7 +64,7 @@ class Actor:
         self.met: list[Met] = []
         self.said: list[Said] = []
         self.missed: list[Missed] = []
-        self.dropped: list[Dropped] = []
+        self.dropped: list[CommandDropped] = []
         self.parted: list[Parted] = []
         self.reports: list[Report] = []
         self.admitted: dict[bytes, bool] = {}
@@ -93,7 +93,7 @@ class Actor:
 
     def step(self, event: LinkInput) -> list[LinkEffect]:
         effects = self.core.step(self.stage.now_ns, event)
-        self.taken += isinstance(event, Say) and not any(isinstance(effect, Dropped) for effect in effects)
+        self.taken += isinstance(event, Say) and not any(isinstance(effect, CommandDropped) for effect in effects)
         for effect in effects:
             self._perform(effect)
         self.stage.check(self)
@@ -122,7 +122,7 @@ class Actor:
                 self.said.append(effect)
             case Missed():
                 self.missed.append(effect)
-            case Dropped():
+            case CommandDropped():
                 self.dropped.append(effect)
             case Parted():
                 self.parted.append(effect)

@@ -132,7 +132,7 @@ def test_a_member_that_claims_anothers_address_disturbs_nobody() -> None:
 def test_a_greeting_with_another_nodes_key_needs_its_signature() -> None:
     """Mallory's greeting carries alice's key and instance, a MAC of the cluster key, and mallory's signature."""
     from chaplain.link.auth import hello as codec
-    from chaplain.link.auth.key_exchange import Offer
+    from chaplain.link.auth.key_exchange import KeyOffer
 
     stage, alice, bob = pair()
     mallory = Identity.generate(random.Random(9))
@@ -140,7 +140,7 @@ def test_a_greeting_with_another_nodes_key_needs_its_signature() -> None:
     hello = commands.decode(codec.open_envelope(frame).hello)
     assert isinstance(hello, commands.Hello)
     hello.headers["chaplain.turn"] = "99"
-    forged = codec.encode(mallory, Offer(random.Random(1), 99, CLUSTER_KEY), hello)
+    forged = codec.encode(mallory, KeyOffer(random.Random(1), 99, CLUSTER_KEY), hello)
     inject(bob, alice, forged)
     assert bob.reasons("greeting refused") == ["wrong signature"]
     unharmed(stage, alice, bob)

@@ -9,7 +9,7 @@ from link_stage import Actor, Stage, pair
 
 from chaplain.core import Arrived, Drained, Flushed, Send, Woken
 from chaplain.errors import ConfigError, Malformed
-from chaplain.link.events import Dropped, Forget, Missed, Say
+from chaplain.link.events import CommandDropped, Forget, Missed, Say
 from chaplain.link.sessions import batching
 from chaplain.link.sessions.aead import BUNDLED, HEADER, HEADER_BYTES
 from chaplain.link.settings import BUNDLE_BYTES_MAX, LinkSettings
@@ -132,11 +132,11 @@ def test_the_budget_counts_what_waits() -> None:
     stage, alice, bob = pair(queue_bytes_max=1000, reserve_bytes=0)
     alice.step(Flushed(stage.between(alice, bob).dial, 1 << 20))
     effects = [effect for _ in range(20) for effect in alice.step(Say(bob.instance, bytes(100)))]
-    assert [type(effect) for effect in effects] == [Dropped] * 13
+    assert [type(effect) for effect in effects] == [CommandDropped] * 13
     (send,) = alice.step(Drained())
     assert isinstance(send, Send)
     assert len(send.frame) <= 1000
-    assert isinstance(alice.say(bob, bytes(300))[0], Dropped)
+    assert isinstance(alice.say(bob, bytes(300))[0], CommandDropped)
     alice.step(Flushed(send.channel, len(send.frame)))
     assert isinstance(alice.say(bob, bytes(300))[0], Send)
 

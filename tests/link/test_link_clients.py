@@ -10,7 +10,7 @@ from link_stage import SECOND_NS, Actor, Stage
 from chaplain.core import Arrived, HangUp, Send
 from chaplain.link.auth import hello as greeting
 from chaplain.link.auth.identity import Identity, to_text
-from chaplain.link.auth.key_exchange import Offer
+from chaplain.link.auth.key_exchange import KeyOffer
 from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.events import Dismiss, InstallKey, Meet, Pin, Register
 from chaplain.link.settings import LinkSettings
@@ -322,7 +322,7 @@ def test_a_signed_greeting_that_contradicts_itself(header: str, value: str, reas
     hello = commands.decode(greeting.open_envelope(stage.between(client, node).there[0]).hello)
     assert isinstance(hello, commands.Hello)
     hello.headers[f"chaplain.{header}"] = value
-    forged = greeting.encode(client.core.identity, Offer(random.Random(1), 1, b""), hello)
+    forged = greeting.encode(client.core.identity, KeyOffer(random.Random(1), 1, b""), hello)
     node.step(Arrived(client.core.route, forged))
     assert node.reasons("greeting refused") == ([reason] if reason else [])
     assert node.sessions == set()
@@ -339,7 +339,7 @@ def test_a_key_inside_that_is_not_the_envelopes() -> None:
     assert isinstance(hello, commands.Hello)
     hello.headers["chaplain.key"] = to_text(other.key)
     hello.headers["chaplain.identifier"] = f"{other.identifier:08x}"
-    forged = greeting.encode(client.core.identity, Offer(random.Random(1), 1, b""), hello)
+    forged = greeting.encode(client.core.identity, KeyOffer(random.Random(1), 1, b""), hello)
     node.step(Arrived(client.core.route, forged))
     assert node.reasons("greeting refused") == ["key is not the envelope's"]
 
@@ -354,7 +354,9 @@ def test_a_share_of_low_order_makes_no_session() -> None:
     hello = commands.decode(greeting.open_envelope(wire.there[0]).hello)
     assert isinstance(hello, commands.Hello)
     hello.headers["chaplain.share"] = to_text(bytes(32))
-    node.step(Arrived(client.core.route, greeting.encode(client.core.identity, Offer(random.Random(1), 1, b""), hello)))
+    node.step(
+        Arrived(client.core.route, greeting.encode(client.core.identity, KeyOffer(random.Random(1), 1, b""), hello))
+    )
     assert node.reasons("greeting refused") == ["share of low order"]
     assert node.sessions == set()
     stage.settle()

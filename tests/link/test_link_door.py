@@ -11,7 +11,7 @@ from chaplain.core import Knocked, Refuse
 from chaplain.link.auth.connect_token import OneUse, knock_as_client, knock_as_node
 from chaplain.link.auth.identity import Identity
 from chaplain.link.auth.keyring import KeyRing, key_id_of
-from chaplain.link.errors import Refusal
+from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import InstallKey, Register, RemoveKey, UseKey
 
 WINDOW_NS = 60 * SECOND_NS
@@ -141,11 +141,11 @@ def test_what_is_not_proven_is_not_remembered(stage: Stage, bob: Actor) -> None:
 def test_one_use_forgets_exactly_when_it_may() -> None:
     memory = OneUse(2, 2, keep_ns=10)
     memory.spend(0, b"a", b"n")
-    with pytest.raises(Refusal):
+    with pytest.raises(GreetingRefused):
         memory.spend(10, b"a", b"n")
     memory.spend(11, b"a", b"n")
     memory.spend(11, b"b", b"n")
-    with pytest.raises(Refusal, match="too many"):
+    with pytest.raises(GreetingRefused, match="too many"):
         memory.spend(11, b"c", b"n")
 
 

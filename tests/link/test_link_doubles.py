@@ -5,7 +5,7 @@ from __future__ import annotations
 from link_stage import SECOND_NS, Actor, Stage
 
 from chaplain.link.events import Peer
-from chaplain.link.sessions.duplicate_nodes import INSTANCES_MAX, Double, Doubles
+from chaplain.link.sessions.duplicate_nodes import INSTANCES_MAX, Double, DuplicateNodes
 
 EVENT = "identity used twice"
 
@@ -74,7 +74,7 @@ def test_sessions_that_are_lost_are_no_doubles() -> None:
 
 
 def test_a_last_word_that_is_late_is_no_double() -> None:
-    doubles = Doubles(8)
+    doubles = DuplicateNodes(8)
     old, new = (Peer(instance, 1, b"k", "tcp://a:1") for instance in (b"old", b"new"))
     assert [doubles.met(now_ns, peer) for now_ns, peer in enumerate((old, new, old, new))] == [None] * 4
     assert not doubles.now(4)
@@ -82,7 +82,7 @@ def test_a_last_word_that_is_late_is_no_double() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    doubles = Doubles(2)
+    doubles = DuplicateNodes(2)
     for number in range(9):
         for _ in range(3):
             for instance in (b"a", b"b"):

@@ -10,7 +10,7 @@ from link_stage import CLUSTER_KEY, SECOND_NS, Stage, pair
 from chaplain.errors import Malformed
 from chaplain.link.auth.identity import Identity, from_text, identifier_of, to_text, verify
 from chaplain.link.auth.keyring import KEYS_MAX, KeyRing, key_id_of
-from chaplain.link.errors import Refusal
+from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
 
 NEW = bytes(range(32, 64))
@@ -96,7 +96,7 @@ def test_a_ring_is_bounded() -> None:
     for number in range(1, KEYS_MAX):
         ring.install(bytes([number]) * 32)
     ring.install(bytes(32))
-    with pytest.raises(Refusal, match="full"):
+    with pytest.raises(GreetingRefused, match="full"):
         ring.install(b"x" * 32)
 
 

@@ -149,7 +149,7 @@ def test_an_overheard_offer_cannot_be_taken_over() -> None:
 
 def test_an_echo_for_another_instance_completes_nothing() -> None:
     from chaplain.link.auth import hello as codec
-    from chaplain.link.auth.key_exchange import Offer
+    from chaplain.link.auth.key_exchange import KeyOffer
 
     stage = Stage()
     alice, bob = stage.node("alice"), stage.node("bob")
@@ -163,7 +163,7 @@ def test_an_echo_for_another_instance_completes_nothing() -> None:
     assert "chaplain.echo" in hello.headers
     hello.headers["chaplain.to"] = to_text(bytes(16))
     genuine = wire.there.popleft()
-    inject(alice, bob, codec.encode(bob.core.identity, Offer(random.Random(1), 1, CLUSTER_KEY), hello))
+    inject(alice, bob, codec.encode(bob.core.identity, KeyOffer(random.Random(1), 1, CLUSTER_KEY), hello))
     assert alice.sessions == set()
     inject(alice, bob, genuine)
     assert alice.sessions == {bob.instance}

@@ -7,7 +7,7 @@ from link_stage import SECOND_NS, Stage, pair
 
 from chaplain.core import Connected, Disconnected, Send
 from chaplain.link.auth.hello import GREETING_NODE
-from chaplain.link.events import Dropped, Forget, Introduce, Meet, Parted, Register, Say
+from chaplain.link.events import CommandDropped, Forget, Introduce, Meet, Parted, Register, Say
 from chaplain.link.settings import LinkSettings
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
@@ -268,15 +268,15 @@ def test_ordinary_commands_stop_at_the_budget_and_urgent_ones_at_the_reserve() -
     stage.settle()
     assert len(bob.said) == 2_500 // 133
     assert alice.say(bob, b"there is room again") != []
-    assert not isinstance(alice.log[-1], Dropped)
+    assert not isinstance(alice.log[-1], CommandDropped)
     assert not bob.missed
 
 
 def test_what_cannot_be_sent_is_told() -> None:
     stage, alice, bob = pair(queue_bytes_max=64 << 20)
-    assert alice.step(Say(b"?" * 16, b"x")) == [Dropped(b"?" * 16, b"x", "no session")]
+    assert alice.step(Say(b"?" * 16, b"x")) == [CommandDropped(b"?" * 16, b"x", "no session")]
     big = bytes(FRAME_BYTES_MAX)
-    assert alice.step(Say(bob.instance, big)) == [Dropped(bob.instance, big, "larger than a frame")]
+    assert alice.step(Say(bob.instance, big)) == [CommandDropped(bob.instance, big, "larger than a frame")]
     largest = bytes(FRAME_BYTES_MAX - 33)
     alice.say(bob, largest)
     stage.settle()

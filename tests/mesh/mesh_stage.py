@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 from chaplain.core import Woken
-from chaplain.link.events import Dropped, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said, Say
+from chaplain.link.events import CommandDropped, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said, Say
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Gapped, MeshEffect, MeshInput, Shouted
 from chaplain.mesh.settings import SECOND_NS, MeshSettings
@@ -117,7 +117,7 @@ class World:
             lane.under_way.append(False)
             self.losses[index, to, True] += 1
             self.ended["dropped"] += is_shout
-            self.step(index, Dropped(say.instance, say.command, "budget"))
+            self.step(index, CommandDropped(say.instance, say.command, "budget"))
         elif fate == "lose":
             lane.under_way.append(None)
             self.ended["lost"] += is_shout

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.link.link_stage import Actor, Stage, Wire, greetings
 
 from chaplain.core import Arrived, Drained
-from chaplain.link.events import Dropped, Introduce, Meet, Met, Missed, Parted, Peer, Said, Say
+from chaplain.link.events import CommandDropped, Introduce, Meet, Met, Missed, Parted, Peer, Said, Say
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Exited, Gapped, JoinPool, LeavePool, MeshEffect, MeshInput, Whisper, Whispered
 from chaplain.mesh.settings import MeshSettings
@@ -46,7 +46,7 @@ class Person:
         while self._seen < len(self.link.log):
             effect = self.link.log[self._seen]
             self._seen += 1
-            if isinstance(effect, Met | Said | Missed | Dropped | Parted):
+            if isinstance(effect, Met | Said | Missed | CommandDropped | Parted):
                 self._mesh(effect)
         self.link.step(Drained())
 

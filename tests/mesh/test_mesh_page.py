@@ -42,7 +42,7 @@ def test_commands(name: str) -> None:
 
 
 def test_notes() -> None:
-    shown = [control_messages.Heartbeat(), control_messages.Ask(), control_messages.Roll(("red",), 2)]
+    shown = [control_messages.Heartbeat(), control_messages.AskPoolList(), control_messages.PoolList(("red",), 2)]
     assert [control_messages.decode(octets, 1) for octets in examples("Notes")] == shown
     assert [control_messages.encode(1, note) for note in shown] == examples("Notes")
 

@@ -81,9 +81,9 @@ def test_a_status_out_of_step_is_reported_and_the_roll_asked_for() -> None:
     assert (effects[0].event, effects[0].detail["reason"]) == ("status out of step", "2 instead of 1")
     assert effects[1] == Joined(ANNA, "red")
     assert spoken(effects) == [
-        (ANNA.instance, Alive(2, control_messages.encode(OWN.identifier, control_messages.Ask())), True)
+        (ANNA.instance, Alive(2, control_messages.encode(OWN.identifier, control_messages.AskPoolList())), True)
     ]
-    roll = control_messages.encode(1, control_messages.Roll(("blue", "red"), 2))
+    roll = control_messages.encode(1, control_messages.PoolList(("blue", "red"), 2))
     assert core.step(1, said(ANNA, Alive(3, roll))) == [Joined(ANNA, "blue")]
     assert core.step(2 * SECOND, said(ANNA, Join(4, "green", 3))) == [Joined(ANNA, "green")]
 
@@ -93,17 +93,20 @@ def test_the_roll_is_asked_for_until_it_comes_but_not_too_often() -> None:
     assert len(spoken(core.step(0, said(ANNA, Alive(4, b"x"))))) == 1
     assert spoken(core.step(SECOND - 1, said(ANNA, Alive(5, b"x")))) == []
     assert len(spoken(core.step(SECOND, said(ANNA, Alive(6, b"x"))))) == 1
-    core.step(SECOND, said(ANNA, Alive(7, control_messages.encode(1, control_messages.Roll((), 0)))))
+    core.step(SECOND, said(ANNA, Alive(7, control_messages.encode(1, control_messages.PoolList((), 0)))))
     assert spoken(core.step(3 * SECOND, said(ANNA, Alive(8, b"x")))) == []
 
 
 def test_an_asking_peer_gets_our_roll_but_not_too_often() -> None:
     core = make_with(ANNA)
     core.step(0, JoinPool("red"))
-    ask = control_messages.encode(1, control_messages.Ask())
+    ask = control_messages.encode(1, control_messages.AskPoolList())
     [(_, told, urgent)] = spoken(core.step(0, said(ANNA, Alive(2, ask))))
     assert isinstance(told, Alive)
-    assert (control_messages.decode(told.content, OWN.identifier), urgent) == (control_messages.Roll(("red",), 1), True)
+    assert (control_messages.decode(told.content, OWN.identifier), urgent) == (
+        control_messages.PoolList(("red",), 1),
+        True,
+    )
     assert core.step(1, said(ANNA, Alive(3, ask))) == []
     assert len(core.step(SECOND, said(ANNA, Alive(4, ask)))) == 1
 
@@ -112,7 +115,7 @@ def test_who_greets_after_we_joined_gets_the_roll() -> None:
     core = make()
     core.step(0, JoinPool("red"))
     [(_, told, _)] = spoken(core.step(0, Met(ANNA, hello())))
-    assert told == Alive(2, control_messages.encode(OWN.identifier, control_messages.Roll(("red",), 1)))
+    assert told == Alive(2, control_messages.encode(OWN.identifier, control_messages.PoolList(("red",), 1)))
 
 
 def test_joining_twice_or_leaving_unjoined_by_a_peer_changes_nothing() -> None:
@@ -178,9 +181,9 @@ def test_clients_are_in_no_pool() -> None:
     assert core.members("red") == ()
     assert only(Joined, core.step(0, said(TASK, Join(2, "red", 1)))) == []
     assert core.step(0, said(TASK, Broadcast(3, "red", b"hi"))) == []
-    roll = control_messages.encode(9, control_messages.Roll(("red",), 1))
+    roll = control_messages.encode(9, control_messages.PoolList(("red",), 1))
     assert core.step(0, said(TASK, Alive(4, roll))) == []
-    assert core.step(0, said(TASK, Alive(5, control_messages.encode(9, control_messages.Ask())))) == []
+    assert core.step(0, said(TASK, Alive(5, control_messages.encode(9, control_messages.AskPoolList())))) == []
     gap = core.step(0, said(TASK, Alive(9, b"x")))
     assert gap == [Gapped(TASK, 3, outgoing=False), Whispered(TASK, b"x")]
     assert core.members("red") == ()

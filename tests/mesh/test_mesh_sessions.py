@@ -7,7 +7,7 @@ from mesh_stage import OWN, SECOND, hello, make, make_with, only, peer, said, sp
 
 from chaplain.core import Report
 from chaplain.errors import ConfigError
-from chaplain.link.events import Dropped, Forget, Meet, Met, Missed, Parted, Said, Say
+from chaplain.link.events import CommandDropped, Forget, Meet, Met, Missed, Parted, Said, Say
 from chaplain.mesh.events import Entered, Exited, Gapped, Joined, JoinPool, Left, Whisper, Whispered
 from chaplain.mesh.settings import MeshSettings
 from chaplain.wire.command import Alive, Hello, encode
@@ -141,21 +141,21 @@ def test_a_dropped_command_keeps_its_number_and_a_heartbeat_shows_the_gap() -> N
     core = make_with(ANNA)
     [say] = core.step(0, Whisper(ANNA.instance, b"x"))
     assert isinstance(say, Say)
-    effects = core.step(0, Dropped(ANNA.instance, say.command, "budget"))
+    effects = core.step(0, CommandDropped(ANNA.instance, say.command, "budget"))
     assert effects[0] == Gapped(ANNA, 1, outgoing=True)
     assert [(what.sequence, urgent) for _, what, urgent in spoken(effects)] == [(3, True)]
     [say] = core.step(1, Whisper(ANNA.instance, b"y"))
     assert isinstance(say, Say)
-    assert core.step(1, Dropped(ANNA.instance, say.command, "budget")) == [Gapped(ANNA, 1, outgoing=True)]
+    assert core.step(1, CommandDropped(ANNA.instance, say.command, "budget")) == [Gapped(ANNA, 1, outgoing=True)]
     [say] = core.step(SECOND, Whisper(ANNA.instance, b"z"))
     assert isinstance(say, Say)
-    assert len(spoken(core.step(SECOND, Dropped(ANNA.instance, say.command, "budget")))) == 1
+    assert len(spoken(core.step(SECOND, CommandDropped(ANNA.instance, say.command, "budget")))) == 1
 
 
 def test_sends_to_nobody_are_reported() -> None:
     core = make()
     assert [each.event for each in core.step(0, Whisper(b"?" * 16, b"xy"))] == ["whisper to nobody"]  # type: ignore[union-attr]
-    gone = Dropped(ANNA.instance, encode(Alive(2, b"x")), "no session")
+    gone = CommandDropped(ANNA.instance, encode(Alive(2, b"x")), "no session")
     assert [each.event for each in core.step(0, gone)] == ["dropped after parting"]  # type: ignore[union-attr]
     assert core.step(0, Missed(ANNA.instance, 3)) == []
 

@@ -117,8 +117,10 @@ COST_BUGS = [
     _bug(
         "a status writes down the whole state",
         "journal.execution.state",
-        "rest = msgspec.msgpack.encode(self._export((), (), (), Held(paid=self.holding.paid), self.epochs.bare()))",
-        "rest = self.export()",
+        "        rest = msgspec.msgpack.encode(\n"
+        "            self._export((), (), (), StagedPacksRecord(paid=self.holding.paid), self.epochs.bare())\n"
+        "        )\n",
+        "        rest = self.export()\n",
         STATUS,
         "exports",
     ),

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from chaplain.graph.messages import client as graph
-from chaplain.journal.model.records import Client, Status
-from chaplain.node.authorization import Clearance
-from chaplain.rights import Right, Want, covers, may, refusal
+from chaplain.journal.model.records import ClientIdentity, LaneStatus
+from chaplain.node.authorization import Authorization
+from chaplain.rights import RequiredRight, Right, covers, may, refusal
 from chaplain.sequence.messages import client as sequence
 from chaplain.wire.parcel import Layer
 
 KEY = b"k" * 32
-READER = Client(b"A" * 15, "reader", KEY, 1, b"", ("own-*",), ("news", "own-*"), False, b"")
+READER = ClientIdentity(b"A" * 15, "reader", KEY, 1, b"", ("own-*",), ("news", "own-*"), False, b"")
 
 
 @pytest.mark.parametrize(
@@ -69,25 +69,30 @@ def test_the_right_that_a_request_takes(layer: Layer, body: bytes, right: Right)
         Layer.SEQUENCE: SimpleNamespace(wants=sequence.wanted),
         Layer.EXECUTOR: SimpleNamespace(),
     }
-    clearance = Clearance(None, uppers)
-    assert clearance.wants(layer, body) == Want(right, "news")
+    clearance = Authorization(None, uppers)
+    assert clearance.wants(layer, body) == RequiredRight(right, "news")
     assert clearance.wants(layer, body[:-1]) is None  # no request: the layer says so
     assert clearance.wants(Layer.EXECUTOR, body) is None  # it asks for itself
-    assert clearance.may(KEY, Want(right, "news"))  # without a journal there is no list of rights
+    assert clearance.may(KEY, RequiredRight(right, "news"))  # without a journal there is no list of rights
 
 
 def test_who_has_it() -> None:
-    known: dict[bytes, Client] = {KEY: READER}
+    known: dict[bytes, ClientIdentity] = {KEY: READER}
     journal: Any = SimpleNamespace(execution=SimpleNamespace(client_of_key=known.get))
-    clearance = Clearance(journal, {})
-    wants = [Want(right, stream) for stream in ("news", "own-1", "hidden") for right in (Right.READ, Right.WRITE)]
+    clearance = Authorization(journal, {})
+    wants = [
+        RequiredRight(right, stream) for stream in ("news", "own-1", "hidden") for right in (Right.READ, Right.WRITE)
+    ]
     assert [clearance.may(KEY, want) for want in wants] == [True, False, True, True, False, False]
     assert not clearance.may(b"x" * 32, wants[0])
-    for status in (Status.REMOVED, Status.COMPROMISED):
-        known[KEY] = Client(b"A" * 15, "reader", KEY, 1, b"", ("*",), ("*",), False, b"", status)
+    for status in (LaneStatus.REMOVED, LaneStatus.COMPROMISED):
+        known[KEY] = ClientIdentity(b"A" * 15, "reader", KEY, 1, b"", ("*",), ("*",), False, b"", status)
         assert not clearance.may(KEY, wants[0])
 
 
 def test_a_refusal_names_the_stream_and_the_right() -> None:
-    assert may(READER, Want(Right.READ, "news"))
-    assert refusal(Want(Right.WRITE, "news")) == "this client may not write stream 'news': ask an admin for the right"
+    assert may(READER, RequiredRight(Right.READ, "news"))
+    assert (
+        refusal(RequiredRight(Right.WRITE, "news"))
+        == "this client may not write stream 'news': ask an admin for the right"
+    )

@@ -14,7 +14,7 @@ from chaplain.client_service import messages
 from chaplain.client_service.events import DeskEffect, ForLayer, RotationWanted
 from chaplain.client_service.messages import LookUp
 from chaplain.core import Drained, Persist, Persisted, Replace, Requested, Send, Settled
-from chaplain.gossip.events import GossipEffect, MemberChanged, State, Told
+from chaplain.gossip.events import GossipEffect, GossipParcel, MemberChanged, MemberState
 from chaplain.gossip.layer_api import UpperEffect, UpperInput
 from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import Identity, new_instance
@@ -82,7 +82,7 @@ class Cluster:
 
     def all_know_all(self) -> bool:
         return all(
-            sum(1 for member in self.node(name).gossip.members() if member.state == State.ALIVE) == len(NAMES)
+            sum(1 for member in self.node(name).gossip.members() if member.state == MemberState.ALIVE) == len(NAMES)
             for name in NAMES
         )
 
@@ -239,7 +239,7 @@ def test_a_layer_above_gossip_hears_its_like_and_its_members() -> None:
     heard = cluster.postmen["two"].heard
     others = {identity.identifier for name, identity in cluster.keys.items() if name != "two"}
     assert {event.peer.identifier for event in heard if isinstance(event, Entered)} == others
-    assert {event.peer.identifier for event in heard if isinstance(event, Told)} == others
+    assert {event.peer.identifier for event in heard if isinstance(event, GossipParcel)} == others
     assert others <= {event.member.identifier for event in heard if isinstance(event, MemberChanged)}
     assert status.of_node(cluster.node("two"))["post"] == len(heard)
 

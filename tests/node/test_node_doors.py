@@ -9,13 +9,13 @@ from simulator.trace import Trace
 from simulator.world.disk import segments_of
 from simulator.world.world import World
 
-from chaplain.gossip.events import State
+from chaplain.gossip.events import MemberState
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.consensus.events import Role
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.core import JournalCore
 from chaplain.journal.messages.cluster import genesis
-from chaplain.journal.model.bootstrap import Founding, FoundingClient, Member
+from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.log import jot_name, standing_name
 from chaplain.link.auth.identity import Identity, new_instance
@@ -40,12 +40,14 @@ def disk_of(name: str) -> bytes:
     return name.encode().ljust(16)
 
 
-MEMBERS = tuple(Member(number, KEYS[name].key, endpoint(name), disk_of(name)) for number, name in enumerate(NAMES, 1))
+MEMBERS = tuple(
+    FoundingMember(number, KEYS[name].key, endpoint(name), disk_of(name)) for number, name in enumerate(NAMES, 1)
+)
 FOUNDING = Founding("home", MEMBERS, (FoundingClient("default", Identity.generate(Random("client")).key),))
 
 
 def make(name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> NodeCore:
-    order = OrderSettings(
+    order = ConsensusSettings(
         node=NAMES.index(name) + 1,
         genesis=genesis("home"),
         disk=disk_of(name),
@@ -81,7 +83,7 @@ def node(world: World, name: str) -> NodeCore:
 
 
 def present(world: World, name: str) -> int:
-    return sum(member.state is State.ALIVE for member in node(world, name).gossip.members())
+    return sum(member.state is MemberState.ALIVE for member in node(world, name).gossip.members())
 
 
 def test_nodes_find_each_other_by_the_journal_and_one_that_stopped_is_found_when_it_is_back() -> None:

@@ -16,12 +16,12 @@ from tests.journal.requests_stage import ADMIN, CLUSTER, NODES, founding, petiti
 
 from chaplain.client_service.events import RotationWanted
 from chaplain.core import Drained, Frozen, Halt, Persist, Report
-from chaplain.gossip.events import Ask, Decided, EventSeen, Fire, MemberChanged, State, Told
+from chaplain.gossip.events import AskQuery, EventSeen, Fire, GossipParcel, MemberChanged, MemberState, QueryDecided
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.consensus.events import LogRead, ReadLog, Role
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.core import JournalCore
-from chaplain.journal.events import Told as Spoken
+from chaplain.journal.events import JournalParcel as Spoken
 from chaplain.journal.messages import client
 from chaplain.journal.messages.client import SubmitPetition
 from chaplain.journal.messages.cluster import ConfigEntry, genesis
@@ -76,7 +76,7 @@ class Talker:
                 self.here[event.peer.instance] = event.peer
             case Exited():
                 del self.here[event.peer.instance]
-            case Told():
+            case GossipParcel():
                 self.told_by.append(event.peer.identifier)
             case MemberChanged():
                 return [Whisper(instance, self._hello) for instance in self.here]
@@ -163,7 +163,7 @@ class Trio:
     def _make(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> NodeCore:
         number = int(name)
         own = bytes((number,)) * 16
-        order = OrderSettings(number, genesis(CLUSTER), disk=own, founding_disk=own, boot=b"b" * 16)
+        order = ConsensusSettings(number, genesis(CLUSTER), disk=own, founding_disk=own, boot=b"b" * 16)
         files = {file: bytearray(data) for file, data in disk.items()}
         segments = [(parse_name(file)[1], bytes(files[file])) for file in sorted(files) if file.endswith(".segment")]
         journal = JournalCore(
@@ -200,7 +200,7 @@ class Trio:
         node.files, node.stubborn = files, number in self.stubborn
         heard = self.heard[number] = []
         node._mesh.send(heard.append, Shouted)
-        node._gossip.send(heard.append, EventSeen, Decided)
+        node._gossip.send(heard.append, EventSeen, QueryDecided)
         return node
 
     def __getitem__(self, number: int) -> NodeCore:
@@ -219,7 +219,7 @@ class Trio:
     def alive(self, number: int) -> set[int]:
         """Whom this node holds for alive."""
         node = self[number]
-        return {node.node_id(one.identifier) for one in node.gossip.members() if one.state is State.ALIVE}
+        return {node.node_id(one.identifier) for one in node.gossip.members() if one.state is MemberState.ALIVE}
 
     def tell(self, number: int, event: object) -> None:
         self.world.tell(self.world.hosts[str(number)], event)
@@ -302,7 +302,7 @@ def test_one_that_goes_on_all_the_same_has_no_part_in_anything(trio: Trio) -> No
     trio.tell(3, Shout("red", b"of 3"))
     for number in (1, 3):
         trio[number]._work.append((trio[number]._gossip, Fire("news", b"of %d" % number)))
-    trio[1]._work.append((trio[1]._gossip, Ask(7, "version", SECOND)))
+    trio[1]._work.append((trio[1]._gossip, AskQuery(7, "version", SECOND)))
     trio[2]._rotate(RotationWanted(1))
     trio.run(15)
     assert_nobody_counts(trio, 3, 1, 2)
@@ -310,7 +310,7 @@ def test_one_that_goes_on_all_the_same_has_no_part_in_anything(trio: Trio) -> No
         assert NODES[3].identifier not in (*trio.talkers[number].told_by, *trio.patients[number].told_by)
         assert not [one for one in trio.heard[number] if b"of 3" in repr(one).encode()]
     assert not [one for one in trio.heard[3] if b"of 1" in repr(one).encode()]
-    (answer,) = [one.answer for one in trio.heard[1] if isinstance(one, Decided)]
+    (answer,) = [one.answer for one in trio.heard[1] if isinstance(one, QueryDecided)]
     assert (answer.decided, answer.votes, answer.members) == (True, 2, 2)
     rings = [trio[number]._rings.ring.ids for number in (1, 2)]
     assert rings[0] == rings[1] != OLD_RING.ids

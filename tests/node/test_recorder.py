@@ -7,7 +7,7 @@ import random
 import pytest
 
 from chaplain.core import Drained, Persist, Persisted, Report, WriteAt
-from chaplain.gossip.events import Event, EventId, EventSeen
+from chaplain.gossip.events import EventId, EventSeen, FiredEvent
 from chaplain.link.events import Peer
 from chaplain.mesh.events import JoinPool, Shout, Shouted
 from chaplain.node.recorder import ROW_BYTES, Recorder, RecorderEffect
@@ -36,7 +36,7 @@ def said(text: bytes) -> bytes:
 
 
 def fired(kind: str, content: bytes = b"v2") -> EventSeen:
-    return EventSeen(Event(EventId(9, 1, 1), kind, content))
+    return EventSeen(FiredEvent(EventId(9, 1, 1), kind, content))
 
 
 def test_a_recorder_joins_its_pools_and_keeps_what_is_said_there_and_here() -> None:

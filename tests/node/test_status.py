@@ -11,7 +11,7 @@ from simulator.world.world import World
 from test_node_doors import NAMES, endpoint, make, node
 
 from chaplain.core import STATUS_STREAMS_MAX
-from chaplain.journal.execution.state import State
+from chaplain.journal.execution.state import ExecutionState
 from chaplain.node import status
 from chaplain.node.core import NodeCore
 from chaplain.node.snapshot import FRESH_NS, Snapshot
@@ -29,7 +29,7 @@ def core() -> NodeCore:
 
 
 def test_status_never_exports_the_state(core: NodeCore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(State, "export", lambda _: pytest.fail("the whole state was written down"))
+    monkeypatch.setattr(ExecutionState, "export", lambda _: pytest.fail("the whole state was written down"))
     assert json.loads(core.status())["agreed"] == core.journal.execution.settled
 
 

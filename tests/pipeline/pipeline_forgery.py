@@ -12,7 +12,7 @@ from pipeline_scene import Named, Scene, first_batch_of_entry, split, streams_of
 from requests_stage import ADMIN_ACL, BOB, CLUSTER, Stage, petition
 
 from chaplain.journal.execution import dedup
-from chaplain.journal.execution.dedup import Ruling, Standing
+from chaplain.journal.execution.dedup import PackStatus, Ruling
 from chaplain.journal.messages import config
 from chaplain.journal.messages.cluster import chain_hash, decode_body, encode_body
 from chaplain.journal.messages.config import LeaseLane
@@ -225,7 +225,7 @@ def after_loss(scene: Scene, lost: set[tuple[int, int]]) -> Named:
 def lawless() -> Iterator[None]:
     """Executors to whom every id is the next one."""
     kept = dedup.rule, dedup.applied
-    dedup.rule = lambda *_: Ruling(Standing.NEXT)  # type: ignore[assignment]
+    dedup.rule = lambda *_: Ruling(PackStatus.NEXT)  # type: ignore[assignment]
     dedup.applied = lambda lane, remembered, _: msgspec.structs.replace(  # type: ignore[assignment]
         lane, last_id=remembered.last_id, active_ns=remembered.moment.timestamp_ns
     )

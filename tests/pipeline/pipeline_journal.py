@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "journal"))
 
 from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, Stage, pack, petition
 
-from chaplain.journal.consensus.events import Message
+from chaplain.journal.consensus.events import LogEntry
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.cluster import encode_body
 from chaplain.journal.messages.config import AddIdentity
@@ -96,6 +96,6 @@ def recorded(stage: Stage, believe: bool = False) -> Groups:
             execution.learn(entry.digest, [True])
         preview = execution.preview(settled.body, settled.payloads)
         execution.settle(settled)
-        message = Message(settled.body, encode_body(settled.body), settled.hash, settled.body.regime, settled.payloads)
+        message = LogEntry(settled.body, encode_body(settled.body), settled.hash, settled.body.regime, settled.payloads)
         groups.append(message_records(message, preview))
     return groups

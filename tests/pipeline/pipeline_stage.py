@@ -12,13 +12,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "segment"))
 from requests_stage import CLUSTER, Stage, pack
 from segment_stage import Disk
 
-from chaplain.journal.consensus.events import Message
+from chaplain.journal.consensus.events import LogEntry
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.cluster import encode_body
 from chaplain.journal.storage.records import mark_record, message_records
 from chaplain.segment.record import Record
 from chaplain.segment.settings import LogSettings
-from chaplain.segment.write import Writer
+from chaplain.segment.write import SegmentWriter
 
 assert CLUSTER
 MESSAGES = 40
@@ -40,7 +40,7 @@ def journal(messages: int = MESSAGES, rows: int = ROWS, ballot: int = 1) -> list
     for settled in stage.prefix.messages:
         preview = execution.preview(settled.body, settled.payloads)
         execution.settle(settled)
-        message = Message(settled.body, encode_body(settled.body), settled.hash, ballot, settled.payloads)
+        message = LogEntry(settled.body, encode_body(settled.body), settled.hash, ballot, settled.payloads)
         groups.append(message_records(message, preview))
     return groups
 
@@ -48,7 +48,7 @@ def journal(messages: int = MESSAGES, rows: int = ROWS, ballot: int = 1) -> list
 def put(folder: Path, groups: list[list[Record]], segment_bytes: int = 16 * 1024) -> Path:
     """Write the records of messages, and a mark that makes the last one agreed."""
     disk = Disk()
-    writer = Writer(LogSettings("journal", 5, segment_bytes=segment_bytes), random.Random(7))
+    writer = SegmentWriter(LogSettings("journal", 5, segment_bytes=segment_bytes), random.Random(7))
     for group in groups:
         disk.perform(writer.append(group))
         writer.synced(writer.written)

@@ -13,7 +13,7 @@ from pipeline_stage import journal, put
 from requests_stage import Stage, pack
 
 from chaplain.journal.execution import two_phase
-from chaplain.journal.execution.two_phase import COMMIT, STAGED, TRANSACTIONS, Commit, Span
+from chaplain.journal.execution.two_phase import COMMIT, STAGED, TRANSACTIONS, Commit, RequestRange
 from chaplain.pipeline.verification.plan import Asked
 from chaplain.pipeline.verification.verify import prove_here
 
@@ -66,7 +66,7 @@ def test_batches_in_two_phases_are_whole(tmp_path: Path, tasks: int) -> None:
     stage = Stage()
     lane, driver = stage.lane(1), stage.lane(2)
     staged = [pack(lane, first_id, [b"a", b"b"], message_type=STAGED) for first_id in (1, 5)]
-    value = two_phase.encode(Commit("job", 1, (Span(lane, 1, 2), Span(lane, 5, 6))))
+    value = two_phase.encode(Commit("job", 1, (RequestRange(lane, 1, 2), RequestRange(lane, 5, 6))))
     stage.write(staged[0])
     stage.write(pack(lane, 3, [b"x", b"y"]))
     stage.write(staged[1], pack(driver, 1, [value], stream=TRANSACTIONS, message_type=COMMIT))

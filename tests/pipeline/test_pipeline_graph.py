@@ -15,13 +15,13 @@ from chaplain.graph.messages.event import decode
 from chaplain.graph.settings import GraphSettings
 from chaplain.link.auth.identity import Identity
 from chaplain.pipeline import register
-from chaplain.runtime.disk.operations import Files
-from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.operations import DataFiles
+from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.segment.tap import StreamKind
 
 
 def test_events_are_rows_and_can_be_put_together_again(spark: SparkSession, tmp_path: Path) -> None:
-    files = Files(Disk(str(tmp_path / "node-1")))
+    files = DataFiles(DataDirectory(str(tmp_path / "node-1")))
     settings = GraphSettings("demo", folder="segments/", segment_bytes=1 << 20)
     core = GraphCore(settings, Identity(bytes(32)), random.Random(1), now_ns=10**18)
     for number in range(20):

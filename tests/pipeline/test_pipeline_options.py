@@ -17,7 +17,7 @@ from chaplain.pipeline.session import java_version, local_session
 from chaplain.pipeline.sink.sink import parse_sink
 from chaplain.pipeline.source.options import (
     Bound,
-    Stretch,
+    KnownOffsets,
     Target,
     check,
     check_named,
@@ -26,11 +26,11 @@ from chaplain.pipeline.source.options import (
     resolve,
     resolve_end,
 )
-from chaplain.pipeline.source.rows import Span, cuts, header_lists, rows_of
+from chaplain.pipeline.source.rows import OffsetRange, cuts, header_lists, rows_of
 from chaplain.segment.headers import encode_headers
 
 BASE = {"path": "segments", "subscribe": "orders"}
-STRETCH = Stretch(10, 40, [(10, 1_000_000), (20, 2_000_000), (30, 3_000_000)])
+STRETCH = KnownOffsets(10, 40, [(10, 1_000_000), (20, 2_000_000), (30, 3_000_000)])
 
 
 @pytest.mark.parametrize(
@@ -210,20 +210,20 @@ class Fixed:
 
     streams = ("orders",)
 
-    def __init__(self, held: Stretch) -> None:
+    def __init__(self, held: KnownOffsets) -> None:
         self._held = held
 
     def refresh(self, at_once: bool = True) -> None:
         pass
 
-    def stretch(self, stream: str) -> Stretch:
+    def stretch(self, stream: str) -> KnownOffsets:
         return self._held
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> list[Span]:
-        return [Span(stream, low, high) for low, high in cuts(start, end, parts)]
+    def cut(self, stream: str, start: int, end: int, parts: int) -> list[OffsetRange]:
+        return [OffsetRange(stream, low, high) for low, high in cuts(start, end, parts)]
 
 
-def _planner(held: Stretch, **given: str) -> data_source._StreamReader:
+def _planner(held: KnownOffsets, **given: str) -> data_source._StreamReader:
     reader = data_source._StreamReader(parse({**BASE, **given}, streaming=True), StructType())
     reader._origin = cast("Any", Fixed(held))
     return reader
@@ -235,7 +235,7 @@ def _spans(reader: data_source._StreamReader, start: int, end: int) -> list[tupl
 
 
 def test_what_was_dropped_takes_no_rows_of_a_batch() -> None:
-    held = Stretch(60, 100)
+    held = KnownOffsets(60, 100)
     loose = _planner(held, failOnDataLoss="false", minPartitions="1")
     for start in ({}, {"orders": {"0": 20}}):  # a stream that is new to the query, and one that fell behind
         assert loose.latestOffset(start, ReadMaxRows(10)) == {"orders": {"0": 70}}
@@ -250,13 +250,13 @@ def test_what_was_dropped_takes_no_rows_of_a_batch() -> None:
 
 
 def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    loose = _planner(Stretch(60, 100), failOnDataLoss="false", minPartitions="1")
+    loose = _planner(KnownOffsets(60, 100), failOnDataLoss="false", minPartitions="1")
     for start, end in ((20, 70), (70, 80), (80, 80)):
         _spans(loose, start, end)
     assert caplog.messages == ["'orders': offsets 20 to 59 were dropped, and are left out"]
     caplog.clear()
     begin, end = Bound(offsets={"orders": 5}), Bound(offsets={"orders": 9})
-    wanted = Span(
+    wanted = OffsetRange(
         "orders",
         resolve(begin, "orders", STRETCH, fail_on_loss=False),
         resolve_end(end, "orders", STRETCH, fail_on_loss=False),
@@ -264,7 +264,7 @@ def test_what_is_left_out_is_told_once(caplog: pytest.LogCaptureFixture) -> None
     assert (wanted.start, wanted.end) == (10, 9)
     assert caplog.messages == ["'orders': offsets 5 to 9 were dropped, and are left out"]
     caplog.clear()
-    assert list(rows_of([], Span("orders", 20, 22), ["offset"], fail_on_loss=False)) == []
+    assert list(rows_of([], OffsetRange("orders", 20, 22), ["offset"], fail_on_loss=False)) == []
     assert caplog.messages == ["'orders': 0 messages stand where offsets 20 to 21 should; what is lost is left out"]
 
 
@@ -272,7 +272,7 @@ def test_a_small_batch_waits_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -
     now_s = [0.0]
     monkeypatch.setattr(data_source.time, "monotonic", lambda: now_s[0])
     given = {"minOffsetsPerTrigger": "10", "maxTriggerDelay": "60s"}
-    reader = _planner(Stretch(0, 14), **given)
+    reader = _planner(KnownOffsets(0, 14), **given)
     nothing, some, enough = ({"orders": {"0": offset}} for offset in (14, 5, 4))
     assert reader.latestOffset(some, ReadAllAvailable()) == nothing, "the first batch does not wait"
     now_s[0] = 59.0

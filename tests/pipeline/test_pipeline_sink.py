@@ -18,9 +18,9 @@ from tests.pipeline.sink_scenes import STARTS, fill, kill_drivers, kill_writers
 
 from chaplain import Client
 from chaplain.client.api.two_phase import joined
-from chaplain.client.protocol.journal.events import Place
+from chaplain.client.protocol.journal.events import ReceiptPlace
 from chaplain.errors import ConfigError
-from chaplain.journal.execution.two_phase import Span
+from chaplain.journal.execution.two_phase import RequestRange
 from chaplain.pipeline.sink import rows as sink_rows
 from chaplain.pipeline.sink.rows import batches, check_schema, cut_points
 from chaplain.pipeline.sink.sink import StagedRows, commit_all, parse_sink, query_of, stage
@@ -132,12 +132,12 @@ def test_cuts_are_by_size_and_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_places_become_spans() -> None:
     places = [
-        Place(1, 1, 5, "x", -1, 5),
-        Place(1, 6, 1, "y", -1, 1),
-        Place(2, 1, 2, "x", -1, 2),
-        Place(1, 9, 1, "x", -1, 1),
+        ReceiptPlace(1, 1, 5, "x", -1, 5),
+        ReceiptPlace(1, 6, 1, "y", -1, 1),
+        ReceiptPlace(2, 1, 2, "x", -1, 2),
+        ReceiptPlace(1, 9, 1, "x", -1, 1),
     ]
-    assert joined(places) == (Span(1, 1, 6), Span(2, 1, 2), Span(1, 9, 9))
+    assert joined(places) == (RequestRange(1, 1, 6), RequestRange(2, 1, 2), RequestRange(1, 9, 9))
 
 
 def test_a_query_is_known_by_its_checkpoint(tmp_path: Path) -> None:

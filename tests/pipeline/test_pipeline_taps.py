@@ -9,15 +9,15 @@ from pipeline_stage import journal, put
 from pyspark.sql import SparkSession
 
 from chaplain.pipeline import register
-from chaplain.runtime.disk.operations import Files
-from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.operations import DataFiles
+from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap
 
 
 def test_each_kind_is_read_from_its_own_log(spark: SparkSession, tmp_path: Path) -> None:
     folder = put(tmp_path / "node-1" / "segments", journal())
-    files = Files(Disk(tmp_path / "node-1"))
+    files = DataFiles(DataDirectory(tmp_path / "node-1"))
     tap = Tap(LogSettings("pool", StreamKind.POOL, folder="segments/"), random.Random(1))
     for operation in tap.write(StreamKind.POOL, "orders", [b"a", b"b"], 10**18, keys=[b"ann", b"bob"], writer=7):
         files.perform(operation)

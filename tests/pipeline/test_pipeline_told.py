@@ -9,12 +9,12 @@ from pipeline_damage import flipped_header, flipped_payload
 from pipeline_scene import Scene, find
 
 from chaplain.pipeline.verification.plan import Asked
-from chaplain.pipeline.verification.verify import Proof, prove, prove_here
+from chaplain.pipeline.verification.verify import VerifyResult, prove, prove_here
 from chaplain.pipeline.verification.violations import shown
 from chaplain.segment.record import Record
 
 
-def of_cluster(scene: Scene) -> Proof:
+def of_cluster(scene: Scene) -> VerifyResult:
     return prove_here(Asked(cluster=str(scene.directory)))[0]
 
 

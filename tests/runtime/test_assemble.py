@@ -19,7 +19,7 @@ from chaplain.link.auth.identity import identifier_of
 from chaplain.node.core import NodeCore
 from chaplain.runtime.cluster.create import make_cluster
 from chaplain.runtime.layers.node import make_node
-from chaplain.sequence.messages.peer import State
+from chaplain.sequence.messages.peer import SequenceState
 from chaplain.sequence.service import SequenceLayer
 from chaplain.wire.parcel import Layer
 
@@ -66,8 +66,8 @@ def test_the_graphs_members_are_who_belongs_by_the_configuration_stream(tmp_path
     assert graph.common.read_at == 0
 
 
-@pytest.mark.parametrize(("count", "state"), [(1, State.WRK), (2, State.DSC), (3, State.DSC)])
-def test_only_who_is_configured_alone_begins_a_history_alone(tmp_path: Path, count: int, state: State) -> None:
+@pytest.mark.parametrize(("count", "state"), [(1, SequenceState.WRK), (2, SequenceState.DSC), (3, SequenceState.DSC)])
+def test_only_who_is_configured_alone_begins_a_history_alone(tmp_path: Path, count: int, state: SequenceState) -> None:
     sequence = made(tmp_path / "cluster", count, count).uppers[Layer.SEQUENCE]
     assert isinstance(sequence, SequenceLayer)
     for second in range(2, 62):

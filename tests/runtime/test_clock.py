@@ -9,10 +9,10 @@ from tests.runtime.toy_core import ToyCore
 
 from chaplain.clock import FIFTH, LOOK_NS, SLACK_NS, Clock
 from chaplain.link.zmq.sockets import Sockets
-from chaplain.runtime.disk.syscalls import Disk
-from chaplain.runtime.disk.writer import Storage
-from chaplain.runtime.event_loop import Host
-from chaplain.runtime.json_log import Log
+from chaplain.runtime.disk.syscalls import DataDirectory
+from chaplain.runtime.disk.writer import DiskWriter
+from chaplain.runtime.event_loop import EventLoop
+from chaplain.runtime.json_log import JsonLog
 
 SECOND = 10**9
 
@@ -91,7 +91,9 @@ def test_it_never_goes_back_nor_leaps(moments: list[tuple[int, int]]) -> None:
 def test_a_node_says_when_its_clock_was_set_and_when_it_has_followed(tmp_path) -> None:
     machine, lines = Machine(), StringIO()
     core = ToyCore(machine.clock.now_ns())
-    host = Host(core, Sockets(b"h" * 16), Storage(Disk(str(tmp_path))), Log("toy", lines), clock=machine.clock)
+    host = EventLoop(
+        core, Sockets(b"h" * 16), DiskWriter(DataDirectory(str(tmp_path))), JsonLog("toy", lines), clock=machine.clock
+    )
 
     def turn() -> list[str]:
         machine.go(2)

@@ -22,13 +22,13 @@ from chaplain.graph.events import EventsRead, ReadEvents
 from chaplain.link.settings import SESSIONS_MAX
 from chaplain.link.zmq.sockets import Sockets
 from chaplain.runtime import fd_limits
-from chaplain.runtime.disk.syscalls import Disk
-from chaplain.runtime.disk.writer import Storage
-from chaplain.runtime.event_loop import Errands, Host
+from chaplain.runtime.disk.syscalls import DataDirectory
+from chaplain.runtime.disk.writer import DiskWriter
+from chaplain.runtime.event_loop import BackgroundTasks, EventLoop
 from chaplain.runtime.fd_limits import NoDescriptors
-from chaplain.runtime.json_log import Log
+from chaplain.runtime.json_log import JsonLog
 from chaplain.runtime.layers.graph import graph_errands
-from chaplain.runtime.worker_pool import Labour
+from chaplain.runtime.worker_pool import WorkerPool
 
 PATIENCE_S = 20
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_opened_for_want_of_descriptors_is_told_apart(tmp_path: P
     assert read(tmp_path / "there") == b"here"
 
 
-def answers(labour: Labour[str], count: int) -> list[str]:
+def answers(labour: WorkerPool[str], count: int) -> list[str]:
     found: list[str] = []
     while len(found) < count:
         assert select.select([labour.fd], [], [], PATIENCE_S)[0], "nothing came"
@@ -90,7 +90,7 @@ def test_work_that_finds_no_descriptor_is_done_again_behind_the_rest():
             raise OSError(code, os.strerror(code))
         return wanted
 
-    labour: Labour[str] = Labour(threads=1)
+    labour: WorkerPool[str] = WorkerPool(threads=1)
     try:
         labour.submit(lambda: read("read at last"))
         labour.submit(lambda: "checked meanwhile")
@@ -105,7 +105,7 @@ def test_whatever_else_goes_wrong_still_stops_the_node():
     def read(_wanted: str) -> str:
         raise OSError(errno.EIO, "the disk is broken")
 
-    labour: Labour[str] = Labour(threads=1)
+    labour: WorkerPool[str] = WorkerPool(threads=1)
     try:
         labour.submit(lambda: read(""))
         with pytest.raises(OSError, match="broken"):
@@ -116,10 +116,12 @@ def test_whatever_else_goes_wrong_still_stops_the_node():
 
 def test_a_node_without_descriptors_reads_later_and_says_so(tmp_path: Path):
     (tmp_path / "segments").mkdir()
-    errands = Errands(graph_errands(tmp_path / "segments"))
+    errands = BackgroundTasks(graph_errands(tmp_path / "segments"))
     lines, clock = StringIO(), Clock()
-    storage = Storage(Disk(str(tmp_path)))
-    host = Host(ToyCore(clock.now_ns()), Sockets(b"h" * 16), storage, Log("toy", lines), clock=clock, errands=errands)
+    storage = DiskWriter(DataDirectory(str(tmp_path)))
+    host = EventLoop(
+        ToyCore(clock.now_ns()), Sockets(b"h" * 16), storage, JsonLog("toy", lines), clock=clock, errands=errands
+    )
     [labour] = errands.labours
     with none_left():
         errands.run(ReadEvents(7, ()))

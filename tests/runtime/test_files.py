@@ -8,11 +8,11 @@ import pytest
 
 from chaplain import durable
 from chaplain.core import Remove, Rename, Replace, WriteAt
-from chaplain.runtime.disk.operations import OPEN_FILES_MAX, Files
-from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.operations import OPEN_FILES_MAX, DataFiles
+from chaplain.runtime.disk.syscalls import DataDirectory
 
 
-class Names(Disk):
+class Names(DataDirectory):
     """A real disk that remembers what happened to names, and which were synced."""
 
     def __init__(self, directory) -> None:
@@ -54,7 +54,7 @@ def disk(tmp_path):
 
 
 def test_a_new_file_and_its_folders_are_on_disk_before_it_is_written(disk):
-    files = Files(disk)
+    files = DataFiles(disk)
     files.perform(WriteAt("a/b/c", 0, b"x"))
     assert disk.calls == ["make a", "sync ./", "make a/b", "sync a/", "create a/b/c", "sync a/b/"]
     files.sync()
@@ -63,7 +63,7 @@ def test_a_new_file_and_its_folders_are_on_disk_before_it_is_written(disk):
 
 
 def test_a_name_that_changes_waits_for_what_was_written_and_is_synced(disk):
-    files = Files(disk)
+    files = DataFiles(disk)
     files.perform(WriteAt("a", 0, b"x"))
     disk.calls.clear()
     files.perform(Rename("a", "folder/b"))
@@ -75,14 +75,14 @@ def test_a_name_that_changes_waits_for_what_was_written_and_is_synced(disk):
 
 
 def test_what_is_replaced_is_whole_under_its_new_name(disk):
-    files = Files(disk)
+    files = DataFiles(disk)
     files.perform(Replace("a", b"x"))
     assert disk.calls == ["create a.new", "sync a.new", "rename a.new a", "sync ./"]
     files.close()
 
 
 def test_a_file_that_is_closed_to_make_room_is_synced_first(disk, tmp_path):
-    files = Files(disk)
+    files = DataFiles(disk)
     for number in range(OPEN_FILES_MAX):
         files.perform(WriteAt(f"{number}", 0, b"x"))
     files.sync()

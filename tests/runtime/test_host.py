@@ -19,13 +19,13 @@ from chaplain.core import Arrived, Connected, Disconnected, Heard, Send, Stoppin
 from chaplain.errors import ConfigError
 from chaplain.link.zmq.sockets import Sockets
 from chaplain.runtime import event_loop
-from chaplain.runtime.disk.syscalls import Disk
-from chaplain.runtime.disk.writer import Storage
-from chaplain.runtime.event_loop import Host
+from chaplain.runtime.disk.syscalls import DataDirectory
+from chaplain.runtime.disk.writer import DiskWriter
+from chaplain.runtime.event_loop import EventLoop
 from chaplain.runtime.exit_codes import BROKEN, DONE, HALTED, REMOVED
 from chaplain.runtime.http import server as http
-from chaplain.runtime.http.server import HttpServer, Views
-from chaplain.runtime.json_log import Log
+from chaplain.runtime.http.server import HttpServer, HttpViews
+from chaplain.runtime.json_log import JsonLog
 from chaplain.runtime.udp_beacon import BeaconSocket
 
 
@@ -38,8 +38,8 @@ class Running:
         self.core = ToyCore(clock.now_ns(), cast)
         self.sockets = Sockets(b"h" * 16, "tcp://127.0.0.1:*")
         self.endpoint = self.sockets.endpoint
-        storage = Storage(Disk(str(path)))
-        self.host = Host(self.core, self.sockets, storage, Log("toy", self.log), beacon=beacon, clock=clock)
+        storage = DiskWriter(DataDirectory(str(path)))
+        self.host = EventLoop(self.core, self.sockets, storage, JsonLog("toy", self.log), beacon=beacon, clock=clock)
         self.code: int | None = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -144,7 +144,7 @@ def test_a_bad_beacon_address_is_one_clear_sentence():
 
 def test_an_event_is_not_logged_without_bound():
     stream, now = io.StringIO(), [0.0]
-    log = Log("n", stream, lines_per_second_max=3, monotonic_s=lambda: now[0])
+    log = JsonLog("n", stream, lines_per_second_max=3, monotonic_s=lambda: now[0])
     for _ in range(10):
         log.write("again", {"event": "a detail may not overwrite a field"})
     now[0] = 1.0
@@ -167,7 +167,7 @@ def fetch(port: int, path: str, **headers: str) -> tuple[int, str]:
 
 def test_http_tells_how_the_node_is(running):
     ready = [False]
-    server = HttpServer("127.0.0.1", 0, Views(running.host, lambda: b'{"id":1}', lambda: ready[0]))
+    server = HttpServer("127.0.0.1", 0, HttpViews(running.host, lambda: b'{"id":1}', lambda: ready[0]))
     try:
         assert fetch(server.port, "/healthz") == (200, "ok\n")
         assert fetch(server.port, "/readyz")[0] == 503
@@ -183,14 +183,14 @@ def test_http_tells_how_the_node_is(running):
         assert "chaplain_link_admitted_total 1.0" in metrics
         assert "process_resident_memory_bytes" in metrics
         with pytest.raises(ConfigError, match="choose another http address"):
-            HttpServer("127.0.0.1", server.port, Views(running.host, bytes, lambda: True))
+            HttpServer("127.0.0.1", server.port, HttpViews(running.host, bytes, lambda: True))
     finally:
         server.end()
 
 
 def test_who_drips_octets_keeps_nobody_waiting_for_long(running, monkeypatch):
     monkeypatch.setattr(http, "REQUEST_S", 0.5)
-    server = HttpServer("127.0.0.1", 0, Views(running.host, bytes, lambda: True))
+    server = HttpServer("127.0.0.1", 0, HttpViews(running.host, bytes, lambda: True))
     slow = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(http.CONNECTIONS_MAX)]
     try:
         end_s = time.monotonic() + PATIENCE_S
@@ -211,7 +211,7 @@ def test_who_drips_octets_keeps_nobody_waiting_for_long(running, monkeypatch):
 
 def test_a_loop_that_does_not_turn_is_not_healthy(running):
     running.end()
-    server = HttpServer("127.0.0.1", 0, Views(running.host, bytes, lambda: True))
+    server = HttpServer("127.0.0.1", 0, HttpViews(running.host, bytes, lambda: True))
     running.host.ask = lambda *_: (_ for _ in ()).throw(TimeoutError)
     try:
         assert fetch(server.port, "/healthz")[0] == 503

@@ -9,15 +9,15 @@ import pytest
 from tests.unreadable import make_unreadable
 
 from chaplain.journal.consensus.events import ReadLog
-from chaplain.runtime.disk.operations import Files
-from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.operations import DataFiles
+from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.runtime.layers import journal
 from chaplain.runtime.layers.journal import read_log
 from chaplain.segment.files import OpenSegment, list_segments
 from chaplain.segment.layout import HEADER_COPIES, PAGE_BYTES
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.settings import LogSettings
-from chaplain.segment.write import Writer
+from chaplain.segment.write import SegmentWriter
 
 SEGMENT_BYTES = 16 * 1024
 RECORDS = 200
@@ -29,8 +29,8 @@ class Log:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.spans: list[tuple[int, int]] = []
-        files = Files(Disk(str(folder)))
-        writer = Writer(LogSettings("log", 5, segment_bytes=SEGMENT_BYTES), random.Random(1))
+        files = DataFiles(DataDirectory(str(folder)))
+        writer = SegmentWriter(LogSettings("log", 5, segment_bytes=SEGMENT_BYTES), random.Random(1))
         for index in range(RECORDS):
             for operation in writer.append([Record(Kind.META, b"x" * 1000, index=index)]):
                 files.perform(operation)

@@ -11,12 +11,12 @@ import pytest
 
 from chaplain.core import Persist, Persisted, PersistFailed, Remove, Rename, Replace, WriteAt
 from chaplain.errors import StorageError
-from chaplain.runtime.disk.operations import Files, check_name
-from chaplain.runtime.disk.syscalls import Disk
-from chaplain.runtime.disk.writer import SMALL_BYTES, Storage
+from chaplain.runtime.disk.operations import DataFiles, check_name
+from chaplain.runtime.disk.syscalls import DataDirectory
+from chaplain.runtime.disk.writer import SMALL_BYTES, DiskWriter
 
 
-class Recorder(Disk):
+class Recorder(DataDirectory):
     """A real disk that remembers the order of calls and fails the one it is told to."""
 
     def __init__(self, directory, fail: str = "", at: int = 1) -> None:
@@ -46,7 +46,7 @@ class Recorder(Disk):
         super().sync_directory(name)
 
 
-class FullDisk(Disk):
+class FullDisk(DataDirectory):
     """A real disk without room until it is told that there is some."""
 
     def __init__(self, directory) -> None:
@@ -66,7 +66,7 @@ class FullDisk(Disk):
         super().sync(fd)
 
 
-def finish(storage: Storage, count: int) -> list[Persisted | PersistFailed]:
+def finish(storage: DiskWriter, count: int) -> list[Persisted | PersistFailed]:
     done: list[Persisted | PersistFailed] = []
     end = time.monotonic() + 20
     while len(done) < count:
@@ -82,7 +82,7 @@ def write(ticket: int, file: str = "a", position: int = 0, data: bytes = b"x") -
 
 def test_a_write_that_finds_no_room_waits_for_some(tmp_path):
     disk = FullDisk(tmp_path)
-    storage = Storage(disk)
+    storage = DiskWriter(disk)
     storage.submit([write(1, "a", 0, b"hello"), Persist(2, (Replace("state", b"new"),))])
     end = time.monotonic() + 20
     while storage.counts["storage_waits_for_room"] < 2:
@@ -98,7 +98,7 @@ def test_a_write_that_finds_no_room_waits_for_some(tmp_path):
 def test_a_sync_that_finds_no_room_is_never_tried_again(tmp_path):
     disk = FullDisk(tmp_path)
     disk.room = disk.syncs_full = True
-    storage = Storage(disk)
+    storage = DiskWriter(disk)
     storage.submit([write(1)])
     assert isinstance(finish(storage, 1)[0], PersistFailed)
     disk.syncs_full = False
@@ -108,13 +108,13 @@ def test_a_sync_that_finds_no_room_is_never_tried_again(tmp_path):
 
 
 def test_a_full_disk_does_not_keep_a_node_from_ending(tmp_path):
-    storage = Storage(FullDisk(tmp_path))
+    storage = DiskWriter(FullDisk(tmp_path))
     storage.submit([write(1)])
     storage.close()
 
 
 def test_everything_ends_up_on_disk_in_order(tmp_path):
-    storage = Storage(Disk(str(tmp_path)))
+    storage = DiskWriter(DataDirectory(str(tmp_path)))
     storage.submit(
         [
             write(1, "segments/one", 0, b"hello"),
@@ -133,7 +133,7 @@ def test_everything_ends_up_on_disk_in_order(tmp_path):
 
 
 def test_a_write_after_a_rename_goes_to_the_name_not_the_old_file(tmp_path):
-    storage = Storage(Disk(str(tmp_path)))
+    storage = DiskWriter(DataDirectory(str(tmp_path)))
     operations = (WriteAt("a", 0, b"first"), Rename("a", "b"), WriteAt("a", 0, b"second"), WriteAt("b", 0, b"F"))
     storage.submit([Persist(1, operations)])
     finish(storage, 1)
@@ -142,7 +142,7 @@ def test_a_write_after_a_rename_goes_to_the_name_not_the_old_file(tmp_path):
 
 
 def test_files_and_folders_are_for_their_owner_only(tmp_path):
-    storage = Storage(Disk(str(tmp_path / "data")))
+    storage = DiskWriter(DataDirectory(str(tmp_path / "data")))
     storage.submit([write(1, "segments/one"), Persist(2, (Replace("state", b"s"),))])
     finish(storage, 2)
     storage.close()
@@ -152,7 +152,7 @@ def test_files_and_folders_are_for_their_owner_only(tmp_path):
 
 def test_a_group_syncs_each_file_once(tmp_path):
     disk = Recorder(tmp_path)
-    files = Files(disk)
+    files = DataFiles(disk)
     for name in ("a", "b"):
         files.perform(WriteAt(name, 0, b"x"))
     files.sync()
@@ -167,7 +167,7 @@ def test_a_group_syncs_each_file_once(tmp_path):
 
 def test_names_change_only_between_syncs(tmp_path):
     disk = Recorder(tmp_path)
-    files = Files(disk)
+    files = DataFiles(disk)
     files.perform(WriteAt("log", 0, b"x"))
     disk.calls.clear()
     files.perform(Replace("state", b"points into log"))
@@ -178,7 +178,7 @@ def test_names_change_only_between_syncs(tmp_path):
 @pytest.mark.parametrize("fail", ["write", "sync"])
 def test_after_an_error_everything_fails_and_nothing_is_tried_again(tmp_path, fail):
     disk = Recorder(tmp_path, fail, at=2)
-    storage = Storage(disk)
+    storage = DiskWriter(disk)
     storage.submit([write(1)])
     assert finish(storage, 1) == [Persisted(1)]
     storage.submit([write(2), write(3)])
@@ -196,7 +196,7 @@ def test_after_an_error_everything_fails_and_nothing_is_tried_again(tmp_path, fa
 def test_names_that_leave_the_directory_are_refused(tmp_path, name):
     with pytest.raises(StorageError):
         check_name(name)
-    storage = Storage(Disk(str(tmp_path / "data")))
+    storage = DiskWriter(DataDirectory(str(tmp_path / "data")))
     storage.submit([write(1, name)])
     assert isinstance(finish(storage, 1)[0], PersistFailed)
     storage.close()
@@ -208,7 +208,7 @@ def test_a_link_is_not_followed(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     (data / "a").symlink_to(outside)
-    storage = Storage(Disk(str(data)))
+    storage = DiskWriter(DataDirectory(str(data)))
     storage.submit([write(1)])
     assert isinstance(finish(storage, 1)[0], PersistFailed)
     storage.close()
@@ -216,7 +216,7 @@ def test_a_link_is_not_followed(tmp_path):
 
 
 def test_many_files_stay_within_the_bound_of_open_ones(tmp_path):
-    storage = Storage(Disk(str(tmp_path)))
+    storage = DiskWriter(DataDirectory(str(tmp_path)))
     before = len(os.listdir("/proc/self/fd"))
     storage.submit([write(number, f"f{number}", 0, b"%d" % number) for number in range(200)])
     finish(storage, 200)
@@ -226,7 +226,7 @@ def test_many_files_stay_within_the_bound_of_open_ones(tmp_path):
 
 
 def test_a_full_queue_makes_the_node_wait_and_never_overflows(tmp_path):
-    storage = Storage(Disk(str(tmp_path)), queue_bytes_max=10_000)
+    storage = DiskWriter(DataDirectory(str(tmp_path)), queue_bytes_max=10_000)
     for ticket in range(100):
         storage.submit([write(ticket, data=bytes(4000))])
         assert storage.queued_bytes <= 14_000
@@ -235,7 +235,7 @@ def test_a_full_queue_makes_the_node_wait_and_never_overflows(tmp_path):
 
 
 def test_closing_finishes_what_is_queued(tmp_path):
-    storage = Storage(Disk(str(tmp_path)))
+    storage = DiskWriter(DataDirectory(str(tmp_path)))
     storage.submit([write(ticket, position=ticket, data=b"%d" % (ticket % 10)) for ticket in range(10)])
     storage.close()
     assert (tmp_path / "a").read_bytes() == b"0123456789"
@@ -244,7 +244,7 @@ def test_closing_finishes_what_is_queued(tmp_path):
 def test_small_writes_are_on_disk_when_submit_returns(tmp_path, monkeypatch):
     monkeypatch.setattr("chaplain.runtime.disk.writer.SLOW_NS", 10**12)  # however busy the machine is
     disk = Recorder(tmp_path)
-    storage = Storage(disk)
+    storage = DiskWriter(disk)
     storage.submit([write(1)])
     finish(storage, 1)
     del disk.calls[:]
@@ -256,7 +256,7 @@ def test_small_writes_are_on_disk_when_submit_returns(tmp_path, monkeypatch):
 
 def test_what_is_done_at_once_is_told_at_once_and_never_overtakes(tmp_path, monkeypatch):
     monkeypatch.setattr("chaplain.runtime.disk.writer.SLOW_NS", 10**12)
-    storage = Storage(Disk(str(tmp_path)))
+    storage = DiskWriter(DataDirectory(str(tmp_path)))
     assert storage.at_once([write(1), write(2)]) == [Persisted(1), Persisted(2)]
     assert storage.completed() == []
     assert storage.at_once([Persist(3, (Replace("b", b"x"),))]) == []
@@ -271,12 +271,12 @@ def test_a_slow_disk_gets_a_thread(tmp_path, monkeypatch):
     monkeypatch.setattr("chaplain.runtime.disk.writer.SLOW_NS", -1)  # whatever it takes is slow
     submitters: list[int] = []
 
-    class Watched(Disk):
+    class Watched(DataDirectory):
         def sync(self, fd):
             submitters.append(threading.get_ident())
             super().sync(fd)
 
-    storage = Storage(Watched(str(tmp_path)))
+    storage = DiskWriter(Watched(str(tmp_path)))
     for ticket in (1, 2):
         storage.submit([write(ticket)])
         finish(storage, 1)
@@ -286,7 +286,7 @@ def test_a_slow_disk_gets_a_thread(tmp_path, monkeypatch):
 
 def test_large_writes_and_changes_of_names_go_to_the_thread(tmp_path):
     disk = Recorder(tmp_path)
-    storage = Storage(disk)
+    storage = DiskWriter(disk)
     held = threading.Event()
     entered = threading.Event()
 
@@ -305,7 +305,7 @@ def test_large_writes_and_changes_of_names_go_to_the_thread(tmp_path):
 
 def test_a_small_write_that_fails_fails_for_good(tmp_path):
     disk = Recorder(tmp_path, "sync", at=2)
-    storage = Storage(disk)
+    storage = DiskWriter(disk)
     storage.submit([write(1)])
     storage.submit([write(2)])
     storage.submit([write(3)])
@@ -316,7 +316,7 @@ def test_a_small_write_that_fails_fails_for_good(tmp_path):
 
 def test_lazy_writes_are_written_and_not_synced(tmp_path):
     disk = Recorder(tmp_path)
-    storage = Storage(disk)
+    storage = DiskWriter(disk)
     storage.submit([write(1, "log"), write(2, "jot")])
     finish(storage, 2)
     del disk.calls[:]

@@ -13,7 +13,7 @@ from tests.runtime.sockets_stage import PATIENCE_S, Side, until
 from tests.runtime.strangers import GREETING, address
 
 from chaplain.core import Arrived, Connected, Disconnected, Send
-from chaplain.link.zmq.stalled_messages import KEPT_BYTES_MAX, Unfinished
+from chaplain.link.zmq.stalled_messages import KEPT_BYTES_MAX, StalledMessages
 
 SERVER, CALLER = b"s" * 16, b"c" * 16
 ANY = "tcp://127.0.0.1:*"
@@ -123,7 +123,7 @@ def test_whom_we_dialled_is_ended_likewise() -> None:
 
 
 def test_what_has_ended_is_forgotten() -> None:
-    unfinished = Unfinished(Counter(), lambda: None)
+    unfinished = StalledMessages(Counter(), lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         descriptor = accepted.fileno()

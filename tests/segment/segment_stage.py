@@ -13,7 +13,7 @@ from chaplain.segment.record import Kind, Record
 from chaplain.segment.scan import Scan, scan
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.survey import Survey, Surveyor
-from chaplain.segment.write import Writer
+from chaplain.segment.write import SegmentWriter
 
 SMALL = LogSettings("log", 5, segment_bytes=16 * 1024)
 
@@ -84,7 +84,7 @@ def batch(index: int, packs: list[Pack], first_offset: int = 0, stream: str = "o
 def written(records: list[Record], settings: LogSettings = SMALL, sync: bool = True, seed: int = 1) -> Disk:
     """A disk on which each record was appended, and synced, by itself."""
     disk = Disk()
-    writer = Writer(settings, random.Random(seed))
+    writer = SegmentWriter(settings, random.Random(seed))
     for record in records:
         disk.perform(writer.append([record]))
         if sync:

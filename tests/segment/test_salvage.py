@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from tests.unreadable import PAGE_BYTES, make_unreadable
 
-from chaplain.runtime.disk.operations import Files
-from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.operations import DataFiles
+from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.segment import salvage
 from chaplain.segment.files import LogReader, list_segments, refuse_other_versions, scan_file, survey_folder
 from chaplain.segment.record import Flag, Kind, Record
-from chaplain.segment.scan import Verdict
+from chaplain.segment.scan import ScanVerdict
 from chaplain.segment.settings import LogSettings
-from chaplain.segment.write import Writer
+from chaplain.segment.write import SegmentWriter
 
 CONTENT = random.Random(1).randbytes(10 * PAGE_BYTES + 100)
 
@@ -90,8 +90,8 @@ def test_other_errors_than_those_of_the_medium_are_raised(descriptor: int, monke
 def test_readers_of_segments_report_an_unreadable_page_as_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = Files(Disk(str(tmp_path)))
-    writer = Writer(LogSettings("log", 5, segment_bytes=64 * 1024), random.Random(1))
+    files = DataFiles(DataDirectory(str(tmp_path)))
+    writer = SegmentWriter(LogSettings("log", 5, segment_bytes=64 * 1024), random.Random(1))
     for index in range(80):
         for operation in writer.append([Record(Kind.META, bytes(1000), index=index, flags=Flag.SETTLED)]):
             files.perform(operation)
@@ -101,7 +101,7 @@ def test_readers_of_segments_report_an_unreadable_page_as_damage(
     make_unreadable(monkeypatch, first, 5 * PAGE_BYTES)
     refuse_other_versions(tmp_path)
     [found] = scan_file(first).findings
-    assert found.verdict is Verdict.DAMAGED
+    assert found.verdict is ScanVerdict.DAMAGED
     assert [one.position for one in survey_folder(tmp_path, "log").findings] == [found.position]
     reader = LogReader(tmp_path, "log")
     read = [record.index for record in reader.poll()]
@@ -112,8 +112,8 @@ def test_readers_of_segments_report_an_unreadable_page_as_damage(
 def test_segment_with_an_unreadable_header_copy_is_read_by_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = Files(Disk(str(tmp_path)))
-    writer = Writer(LogSettings("log", 5, segment_bytes=64 * 1024), random.Random(1))
+    files = DataFiles(DataDirectory(str(tmp_path)))
+    writer = SegmentWriter(LogSettings("log", 5, segment_bytes=64 * 1024), random.Random(1))
     for operation in writer.append([Record(Kind.META, b"content", index=1)]):
         files.perform(operation)
     files.close()

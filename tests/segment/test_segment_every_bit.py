@@ -14,9 +14,9 @@ from chaplain.errors import Malformed
 from chaplain.segment.header import decode_header, read_headers
 from chaplain.segment.layout import HEADER_BYTES, PAGE_BYTES, RECORDS_START, segment_name
 from chaplain.segment.record import decode_body, decode_head
-from chaplain.segment.scan import Scan, Tail, Verdict, scan
+from chaplain.segment.scan import Scan, ScanTail, ScanVerdict, scan
 from chaplain.segment.settings import LogSettings
-from chaplain.segment.write import Writer
+from chaplain.segment.write import SegmentWriter
 
 SIZE = 64 * 1024
 SIZES = (30_000, 0, 17_000, 5, 333)
@@ -27,7 +27,7 @@ def segment() -> bytes:
     """A recycled segment: behind its end stand records of a former life."""
     settings = LogSettings("log", 5, segment_bytes=SIZE)
     disk = Disk()
-    writer = Writer(settings, random.Random(1))
+    writer = SegmentWriter(settings, random.Random(1))
     for _ in range(2):
         disk.perform(writer.append(chained(1, SIZE - RECORDS_START - 1000)))
         writer.synced(writer.written)
@@ -75,7 +75,7 @@ def test_every_flip_in_every_head_and_in_the_end_mark(segment, whole):
     heads = [(head.position, head.body_at, head.end) for head, _ in whole.records] + [(whole.end, 144, whole.end)]
     for number, (position, size, end) in enumerate(heads):
         last = number == len(heads) - 1
-        verdict = Verdict.DAMAGED if position < whole.proven else Verdict.IN_DOUBT
+        verdict = ScanVerdict.DAMAGED if position < whole.proven else ScanVerdict.IN_DOUBT
         for bit in range(size * 8):
             at, mask = position - base + bit // 8, 1 << bit % 8
             data[at] ^= mask
@@ -83,7 +83,7 @@ def test_every_flip_in_every_head_and_in_the_end_mark(segment, whole):
             data[at] ^= mask
             (finding,) = found.findings
             assert (finding.verdict, finding.position, finding.end) == (verdict, position, end), bit
-            assert found.tail is (Tail.BROKEN if last else Tail.OPEN)
+            assert found.tail is (ScanTail.BROKEN if last else ScanTail.OPEN)
             assert [head for head, _ in found.records] == [head for head, _ in whole.records[number + 1 :]]
 
 
@@ -144,13 +144,13 @@ def test_every_truncation(segment, whole):
         assert found.short_bytes == SIZE - size
         assert len(found.records) == sum(end <= size for end in ends)
         if size >= needed:
-            assert (found.clean, found.tail) == (True, Tail.OPEN)
+            assert (found.clean, found.tail) == (True, ScanTail.OPEN)
         else:
-            assert found.tail is Tail.BROKEN
+            assert found.tail is ScanTail.BROKEN
             assert found.findings
     for size in range(RECORDS_START):
         found = scan(view[:size], whole.header)
-        assert (found.records, found.tail, found.clean) == ((), Tail.BROKEN, False)
+        assert (found.records, found.tail, found.clean) == ((), ScanTail.BROKEN, False)
         assert (read_headers(view[:size]).header is None) == (size < HEADER_BYTES)
 
 

@@ -27,8 +27,8 @@ from chaplain.segment.header import SegmentHeader
 from chaplain.segment.layout import NO_HASH, segment_name
 from chaplain.segment.read import Agreement, Incomplete, agreed
 from chaplain.segment.record import Flag, Kind, Record
-from chaplain.segment.scan import Verdict, scan
-from chaplain.segment.write import Writer
+from chaplain.segment.scan import ScanVerdict, scan
+from chaplain.segment.write import SegmentWriter
 
 
 def mark(index: int, chain_hash: bytes = NO_HASH) -> Record:
@@ -155,7 +155,7 @@ def test_records_larger_than_a_window_are_read(tmp_path, monkeypatch):
 
 def test_polling_follows_a_log_as_it_grows_at_every_single_operation(tmp_path):
     records = chained(42, 1500)
-    disk, writer, reader = Disk(), Writer(SMALL, random.Random(1)), LogReader(tmp_path, "log")
+    disk, writer, reader = Disk(), SegmentWriter(SMALL, random.Random(1)), LogReader(tmp_path, "log")
     shown = []
     for first in range(0, 42, 3):  # four fit in a segment, so that rolls fall within appends
         for operation in writer.append(records[first : first + 3]):
@@ -175,7 +175,7 @@ def test_damage_is_passed_over_and_named_and_the_rest_is_shown(tmp_path):
     put(disk, tmp_path)
     reader = LogReader(tmp_path, "log")
     shown = list(reader.poll())
-    assert [finding.verdict for finding in reader.findings] == [Verdict.DAMAGED]
+    assert [finding.verdict for finding in reader.findings] == [ScanVerdict.DAMAGED]
     missing = set(range(59)) - set(indexes(shown))
     assert len(missing) == 2, "the damaged one, and the one that only it could have shown"
 

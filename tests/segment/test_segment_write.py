@@ -11,9 +11,9 @@ from chaplain.core import Remove, Rename, WriteAt
 from chaplain.errors import ConfigError, StorageError
 from chaplain.segment.layout import RECORDS_START, segment_name
 from chaplain.segment.record import Kind, Record
-from chaplain.segment.scan import Verdict
+from chaplain.segment.scan import ScanVerdict
 from chaplain.segment.settings import LogSettings
-from chaplain.segment.write import Writer, mend_header
+from chaplain.segment.write import SegmentWriter, mend_header
 
 
 def name(sequence: int) -> str:
@@ -21,7 +21,7 @@ def name(sequence: int) -> str:
 
 
 def test_an_append_is_one_write_and_the_next_begins_where_its_end_mark_stands():
-    writer = Writer(SMALL, random.Random(1))
+    writer = SegmentWriter(SMALL, random.Random(1))
     writer.append(chained(1))
     end = writer.written
     (operation,) = writer.append(chained(3))
@@ -46,13 +46,13 @@ def test_a_full_segment_rolls_and_the_log_reads_as_one():
 
 def test_many_records_in_one_append_roll_too():
     disk = Disk()
-    disk.perform(Writer(SMALL, random.Random(1)).append(chained(100, 1000)))
+    disk.perform(SegmentWriter(SMALL, random.Random(1)).append(chained(100, 1000)))
     survey, found = disk.survey()
     assert (found, survey.clean) == (chained(100, 1000), True)
 
 
 def test_the_new_segment_is_begun_before_the_old_one_is_sealed():
-    writer = Writer(SMALL, random.Random(1), free=["x.free"])
+    writer = SegmentWriter(SMALL, random.Random(1), free=["x.free"])
     assert isinstance(writer.append(chained(1, 7000))[0], Rename)
     operations = writer.append(chained(1, 7000))
     kinds = [(type(operation), operation.file) for operation in operations]
@@ -61,13 +61,13 @@ def test_the_new_segment_is_begun_before_the_old_one_is_sealed():
 
 def test_a_segment_begun_and_never_used_leaves_the_log_clean_and_is_begun_again():
     disk = Disk()
-    writer = Writer(SMALL, random.Random(1))
+    writer = SegmentWriter(SMALL, random.Random(1))
     disk.perform(writer.append(chained(1, 5000)))
     end = writer.written
     disk.perform(writer.append(chained(1, 5000, first=1))[:2])
     survey, found = disk.survey()
     assert (survey.clean, survey.unused, found) == (True, (1,), chained(1, 5000))
-    writer = Writer(SMALL, random.Random(2), survey)
+    writer = SegmentWriter(SMALL, random.Random(2), survey)
     assert writer.written == end
     disk.perform(writer.append(chained(2, 5000, first=1)))
     survey, found = disk.survey()
@@ -75,7 +75,7 @@ def test_a_segment_begun_and_never_used_leaves_the_log_clean_and_is_begun_again(
 
 
 def test_released_files_are_recycled_by_name_up_to_a_bound():
-    writer = Writer(LogSettings("log", 5, "deep/", 16 * 1024, free_max=1), random.Random(1))
+    writer = SegmentWriter(LogSettings("log", 5, "deep/", 16 * 1024, free_max=1), random.Random(1))
     for _ in range(3):
         writer.append(chained(1, 7000))
     assert writer.release(0) == (Rename(f"deep/{name(0)}", "deep/log-00000000000000000000.free"),)
@@ -86,7 +86,7 @@ def test_released_files_are_recycled_by_name_up_to_a_bound():
 
 
 def test_proven_is_only_what_was_synced():
-    writer = Writer(SMALL, random.Random(1))
+    writer = SegmentWriter(SMALL, random.Random(1))
     disk = Disk()
     disk.perform(writer.append(chained(1)))
     first_end = writer.written
@@ -106,7 +106,7 @@ def test_a_record_larger_than_a_segment_gets_a_segment_in_which_it_fits(more: in
     room = SMALL.record_bytes_max - 144
     files = ["log-00000000000000000099.free"] if free else []
     disk.files.update({file: bytearray(SMALL.segment_bytes) for file in files})
-    writer = Writer(SMALL, random.Random(1), free=files)
+    writer = SegmentWriter(SMALL, random.Random(1), free=files)
     records = [*chained(3), Record(Kind.META, bytes(room + more), index=3), *chained(20, 1000, first=4)]
     disk.perform(writer.append(records[:3]))
     disk.perform(writer.append(records[3:]))
@@ -117,19 +117,19 @@ def test_a_record_larger_than_a_segment_gets_a_segment_in_which_it_fits(more: in
     survey, found = disk.survey()
     assert survey.clean
     assert found == records
-    disk.perform(Writer(SMALL, random.Random(2), survey).append(chained(1, first=24)))
+    disk.perform(SegmentWriter(SMALL, random.Random(2), survey).append(chained(1, first=24)))
     assert disk.survey()[0].clean
 
 
 def test_a_log_whose_segments_have_an_impossible_size_is_refused():
     with pytest.raises(ConfigError):
-        Writer(LogSettings("log", 5, segment_bytes=5000), random.Random(1))
+        SegmentWriter(LogSettings("log", 5, segment_bytes=5000), random.Random(1))
 
 
 def test_a_clean_log_goes_on_in_its_last_segment():
     disk = written(chained(20, 1000))
     survey, _ = disk.survey()
-    writer = Writer(SMALL, random.Random(2), survey)
+    writer = SegmentWriter(SMALL, random.Random(2), survey)
     assert writer.written == survey.endings[-1].end
     disk.perform(writer.append(chained(20, 1000, first=20, seed=2)))
     survey, found = disk.survey()
@@ -143,9 +143,9 @@ def test_a_segment_that_was_begun_keeps_its_size_when_another_is_set(was: int, n
     disk = Disk()
     records = chained(60, 1000)
     before, after = (LogSettings("log", 5, segment_bytes=size * 1024) for size in (was, now))
-    disk.perform(Writer(before, random.Random(1)).append(records[:5]))
+    disk.perform(SegmentWriter(before, random.Random(1)).append(records[:5]))
     survey, _ = disk.survey()
-    disk.perform(Writer(after, random.Random(2), survey).append(records[5:]))
+    disk.perform(SegmentWriter(after, random.Random(2), survey).append(records[5:]))
     assert all(len(content) == header_of(bytes(content)).size_bytes for content in disk.files.values())
     survey, found = disk.survey()
     assert survey.clean
@@ -154,17 +154,17 @@ def test_a_segment_that_was_begun_keeps_its_size_when_another_is_set(was: int, n
 
 def test_a_log_in_doubt_is_cut_only_on_request_and_nothing_cut_comes_back():
     disk = Disk()
-    writer = Writer(SMALL, random.Random(1))
+    writer = SegmentWriter(SMALL, random.Random(1))
     disk.perform(writer.append(chained(2)))
     end = writer.written
     disk.perform(writer.append(chained(3, first=2)))
     disk.files[name(0)][end + 20] ^= 1  # the first record of an unsynced write; two more of it are whole
     survey, found = disk.survey()
-    assert [finding.verdict for finding in survey.findings] == [Verdict.IN_DOUBT]
+    assert [finding.verdict for finding in survey.findings] == [ScanVerdict.IN_DOUBT]
     assert len(found) == 4
     with pytest.raises(StorageError, match="in doubt at position"):
-        Writer(SMALL, random.Random(2), survey)
-    writer = Writer(SMALL, random.Random(2), survey, cut_doubt=True)
+        SegmentWriter(SMALL, random.Random(2), survey)
+    writer = SegmentWriter(SMALL, random.Random(2), survey, cut_doubt=True)
     disk.perform(writer.append(chained(1, first=2, seed=3)))
     survey, found = disk.survey()
     assert survey.clean
@@ -176,11 +176,11 @@ def test_damage_in_the_middle_does_not_keep_a_log_from_going_on():
     disk = written(chained(20, 1000))
     disk.files[name(0)][RECORDS_START + 300] ^= 1
     survey, _ = disk.survey()
-    assert [finding.verdict for finding in survey.findings] == [Verdict.DAMAGED]
-    writer = Writer(SMALL, random.Random(2), survey)
+    assert [finding.verdict for finding in survey.findings] == [ScanVerdict.DAMAGED]
+    writer = SegmentWriter(SMALL, random.Random(2), survey)
     disk.perform(writer.append(chained(1, first=20)))
     survey, found = disk.survey()
-    assert [finding.verdict for finding in survey.findings] == [Verdict.DAMAGED]
+    assert [finding.verdict for finding in survey.findings] == [ScanVerdict.DAMAGED]
     assert found[-1] == chained(1, first=20)[0]
 
 
@@ -196,7 +196,7 @@ def test_missing_foreign_and_headless_segments_are_named():
     last = max(disk.files)
     del disk.files[last]
     (finding,) = disk.survey()[0].findings
-    assert finding.verdict is Verdict.IN_DOUBT
+    assert finding.verdict is ScanVerdict.IN_DOUBT
     assert "is missing" in finding.reason
 
 
@@ -207,7 +207,7 @@ def test_one_lost_header_copy_is_reported_and_costs_nothing_and_both_are_made_up
     survey, found = disk.survey()
     assert found == chained(40, 1000)
     assert [(finding.verdict, finding.reason) for finding in survey.findings] == [
-        (Verdict.DAMAGED, "header: one copy is bad")
+        (ScanVerdict.DAMAGED, "header: one copy is bad")
     ]
     disk.files[name(1)][4096:4200] = b"x" * 104
     survey, found = disk.survey()
@@ -230,8 +230,8 @@ def test_a_log_whose_first_segment_is_lost_and_nothing_proves_the_rest_is_begun_
     disk.files[name(1)][:8192] = b"x" * 8192
     survey, _ = disk.survey()
     with pytest.raises(StorageError, match="in doubt at position 0"):
-        Writer(SMALL, random.Random(2), survey)
-    writer = Writer(SMALL, random.Random(2), survey, cut_doubt=True)
+        SegmentWriter(SMALL, random.Random(2), survey)
+    writer = SegmentWriter(SMALL, random.Random(2), survey, cut_doubt=True)
     disk.perform(writer.append(chained(3)))
     assert set(disk.files) == {name(0)}
     survey, found = disk.survey()
@@ -249,7 +249,7 @@ def test_a_process_killed_between_any_two_operations_leaves_a_log_that_goes_on(d
     crashed, kept = _run(data, sizes, recycle, tear=False)
     survey, found = crashed.survey()
     assert found[: len(kept)] == kept
-    writer = Writer(SMALL, random.Random(9), survey, cut_doubt=False)
+    writer = SegmentWriter(SMALL, random.Random(9), survey, cut_doubt=False)
     more = chained(2, 3000, first=len(found), seed=5)
     crashed.perform(writer.append(more))
     survey, again = crashed.survey()
@@ -265,8 +265,8 @@ def test_after_a_power_cut_in_any_write_nothing_synced_is_lost(data, sizes, recy
     crashed, kept = _run(data, sizes, recycle, tear=True)
     survey, found = crashed.survey()
     assert found[: len(kept)] == kept
-    assert all("header: one copy" in f.reason for f in survey.findings if f.verdict is Verdict.DAMAGED)
-    writer = Writer(SMALL, random.Random(9), survey, cut_doubt=True)
+    assert all("header: one copy" in f.reason for f in survey.findings if f.verdict is ScanVerdict.DAMAGED)
+    writer = SegmentWriter(SMALL, random.Random(9), survey, cut_doubt=True)
     more = chained(2, 3000, first=len(kept), seed=5)
     crashed.perform(writer.append(more))
     crashed.perform(tuple(mend_header(ending.header) for ending in crashed.survey()[0].endings))
@@ -279,7 +279,7 @@ def test_after_a_power_cut_in_any_write_nothing_synced_is_lost(data, sizes, recy
 def _run(data, sizes, recycle, *, tear):
     """Append and sync records; in the last append the machine fails. Returns what should survive."""
     disk = Disk()
-    writer = Writer(SMALL, random.Random(1))
+    writer = SegmentWriter(SMALL, random.Random(1))
     records = [record for number, size in enumerate(sizes) for record in chained(1, size, first=number, seed=number)]
     kept = []
     if recycle:
@@ -297,7 +297,7 @@ def _run(data, sizes, recycle, *, tear):
     return crashed, [*kept, *records[:synced]]
 
 
-def _recycle(disk: Disk, writer: Writer) -> list[Record]:
+def _recycle(disk: Disk, writer: SegmentWriter) -> list[Record]:
     """Three segments come and go; what stands in the fourth is left."""
     for number in range(4):
         (kept,) = chained(1, 7000, seed=70 + number)

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from chaplain.core import Drained, Woken
-from chaplain.gossip.events import Told
+from chaplain.gossip.events import GossipParcel
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.sequence.core import SequenceCore
@@ -102,7 +102,7 @@ class Stage:
         if self.loses(to, message):
             return
         self.said.append((sender, to, message))
-        self.feed(to, Told(self.peers[sender], opened))
+        self.feed(to, GossipParcel(self.peers[sender], opened))
 
     def run(self, seconds: float) -> Stage:
         end_ns = self.now_ns + int(seconds * SECOND)

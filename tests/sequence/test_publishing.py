@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from chaplain.sequence.events import Publish
 from chaplain.sequence.messages.entry import Ballot, EntryKind, make_entry
-from chaplain.sequence.publish_queue import Publishing
-from chaplain.sequence.window.entries import Held
+from chaplain.sequence.publish_queue import PublishQueue
+from chaplain.sequence.window.entries import HeldEntry
 
 BALLOT = Ballot(1, 1)
 MUCH = 1 << 20
 
 
-def placed(*tokens: int) -> tuple[Publishing, list[Held]]:
+def placed(*tokens: int) -> tuple[PublishQueue, list[HeldEntry]]:
     """One entry for each of these, from index 3 on, and all of them displaced."""
-    publishing = Publishing()
+    publishing = PublishQueue()
     dropped = []
     for index, token in enumerate(tokens, 3):
         publishing.add(Publish(token, "s", "ann", (b"%d" % token,)))
         entry = make_entry(EntryKind.EVENTS, BALLOT, 1, 1, publishing.take(index, MUCH))
-        dropped.append(Held(index, entry, b"hash %d" % index))
+        dropped.append(HeldEntry(index, entry, b"hash %d" % index))
     publishing.displaced(dropped)
     return publishing, dropped
 
 
-def waiting(publishing: Publishing) -> list[int]:
+def waiting(publishing: PublishQueue) -> list[int]:
     return publishing.abandon_pending()
 
 

@@ -13,10 +13,10 @@ from simulator.checkers.base import Violation
 from simulator.checkers.sequence import SequenceChecker
 
 from chaplain.core import Drained
-from chaplain.gossip.events import Told
+from chaplain.gossip.events import GossipParcel
 from chaplain.sequence.events import Published
 from chaplain.sequence.messages.entry import EntryKind
-from chaplain.sequence.messages.peer import Bearing, Beat, Events, State, encode
+from chaplain.sequence.messages.peer import Bearing, Beat, EntryBatch, SequenceState, encode
 from chaplain.wire.parcel import Layer, Parcel
 
 
@@ -81,7 +81,7 @@ def test_who_joins_in_the_step_of_an_acknowledgement_need_not_hold_it_yet() -> N
     assert stage.cores[3].bench.learns
     stage.kill(2)
     stage.cut = set()
-    stage.loses = lambda to, message: to == 3 and isinstance(message, Events)
+    stage.loses = lambda to, message: to == 3 and isinstance(message, EntryBatch)
     stage.start(2).deliver()
     assert stage.outcome(token) == Published(token, 1)
     assert stage.kinds_behind(1, decided) == [EntryKind.EVENTS, EntryKind.CHANGE, EntryKind.CHANGE]
@@ -99,7 +99,7 @@ def test_what_is_decided_without_a_memory_that_lives_is_found_though_that_is_rem
 
 
 def _pretend_that_it_lost_its_memory(stage: Watched, number: int) -> None:
-    bearing = msgspec.structs.replace(Bearing(), state=State.DSC, seat=stage.cores[number].bench.seat ^ 1)
+    bearing = msgspec.structs.replace(Bearing(), state=SequenceState.DSC, seat=stage.cores[number].bench.seat ^ 1)
     body, payload = encode(Beat(bearing))
-    stage.feed(1, Told(stage.peers[number], Parcel(number, Layer.SEQUENCE, body, payload)))
+    stage.feed(1, GossipParcel(stage.peers[number], Parcel(number, Layer.SEQUENCE, body, payload)))
     stage.feed(1, Drained())

@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-from chaplain.client.api.sequence_calls import Reading, SequenceEvent, check_values
+from chaplain.client.api.sequence_calls import SequenceEvent, SequenceReader, check_values
 from chaplain.core import Drained, Persist, Persisted, Report, Requested, Settled, Withdrawn, Woken
 from chaplain.errors import Missing
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.messages import client
-from chaplain.sequence.messages.client import Numbered, Page, PublishRequest, ReadRequest
+from chaplain.sequence.messages.client import Numbered, PublishRequest, ReadRequest, SequencePage
 from chaplain.sequence.service import LayerEffect, SequenceLayer
 from chaplain.sequence.settings import SequenceSettings
 
@@ -55,13 +55,13 @@ class Alone:
         assert len(found) <= 1, "a call is settled once"
         return found[0] if found else None
 
-    def page(self, start: int = 0, wait_ns: int = 0, history: int = 0) -> Page:
+    def page(self, start: int = 0, wait_ns: int = 0, history: int = 0) -> SequencePage:
         settled = self.answer(self.ask(ReadRequest("s", start, wait_ns, history)))
         assert settled is not None
         assert not settled.kind, settled.reason
         return client.decode_page(settled.payload)
 
-    def read(self, reading: Reading, pages: int = 100) -> list[SequenceEvent]:
+    def read(self, reading: SequenceReader, pages: int = 100) -> list[SequenceEvent]:
         """As a client does, page by page."""
         found: list[SequenceEvent] = []
         for _ in range(pages):
@@ -92,17 +92,17 @@ def test_pages_hold_events_with_hashes_that_link_them() -> None:
     node = Alone()
     node.publish(b"a", b"b", b"c")
     node.publish(b"d")
-    whole = node.read(Reading("s", None, None, False, None))
+    whole = node.read(SequenceReader("s", None, None, False, None))
     assert [(one.number, one.value, one.publisher) for one in whole] == [
         (1, b"a", "ann"),
         (2, b"b", "ann"),
         (3, b"c", "ann"),
         (4, b"d", "ann"),
     ]
-    assert node.read(Reading("s", 2, None, False, None)) == whole[1:], "hashes do not depend on where one begins"
-    assert node.read(Reading("s", 2, 4, False, None)) == whole[1:3]
-    assert node.read(Reading("s", 3, 3, False, None)) == []
-    assert node.read(Reading("nothing", None, None, False, None)) == []
+    assert node.read(SequenceReader("s", 2, None, False, None)) == whole[1:], "hashes do not depend on where one begins"
+    assert node.read(SequenceReader("s", 2, 4, False, None)) == whole[1:3]
+    assert node.read(SequenceReader("s", 3, 3, False, None)) == []
+    assert node.read(SequenceReader("nothing", None, None, False, None)) == []
 
 
 def test_a_long_stream_is_read_in_bounded_pages() -> None:
@@ -112,14 +112,14 @@ def test_a_long_stream_is_read_in_bounded_pages() -> None:
     page = node.page()
     assert (page.first, page.head) == (1, 50)
     assert sum(len(value) for run in page.runs for value in run.values) < 1200
-    assert len(node.read(Reading("s", None, None, False, None))) == 50
+    assert len(node.read(SequenceReader("s", None, None, False, None))) == 50
 
 
 def test_without_follow_a_reader_ends_at_the_head_of_its_first_page() -> None:
     node = Alone(page_bytes_max=1)
     for number in range(3):
         node.publish(b"%d" % number)
-    reading = Reading("s", None, None, False, None)
+    reading = SequenceReader("s", None, None, False, None)
     seen = node.read(reading, pages=1)
     node.publish(b"late")
     seen += node.read(reading)
@@ -271,11 +271,11 @@ def test_the_client_refuses_what_no_node_would_take() -> None:
     with pytest.raises(TypeError, match="bytes are wanted"):
         check_values(["text"])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="begin at 1"):
-        Reading("s", 0, None, False, None)
+        SequenceReader("s", 0, None, False, None)
 
 
 def test_a_client_notices_a_gap_in_an_answer() -> None:
-    reading = Reading("s", 1, None, True, None)
-    page = Page(1, 2, 2, [client.PageRun(2, "ann", bytes(32), [b"b"])])
+    reading = SequenceReader("s", 1, None, True, None)
+    page = SequencePage(1, 2, 2, [client.PageRun(2, "ann", bytes(32), [b"b"])])
     with pytest.raises(Missing, match="s 1 is not in"):
         list(reading.take(page))

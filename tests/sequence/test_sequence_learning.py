@@ -5,7 +5,7 @@ from __future__ import annotations
 from sequence_stage import Stage
 
 from chaplain.sequence.events import Delivered, Published
-from chaplain.sequence.messages.peer import Beat, Events, Fill, SeqRes
+from chaplain.sequence.messages.peer import Beat, EntryBatch, Fill, SeqRes
 
 VALUES = {1: b"a", 2: b"b", 3: b"c"}
 
@@ -61,7 +61,7 @@ def test_no_seat_is_asked_for_and_nothing_acknowledged_before_the_window_is_held
     assert of_three[wish].bearing.events == 20
     held = [one.bearing.decided for one in of_three[:wish] if isinstance(one, Beat)]
     assert not held, "who has no seat acknowledges nothing"
-    pages = [len(one.entries) for _, to, one in stage.said if to == 3 and isinstance(one, Events)]
+    pages = [len(one.entries) for _, to, one in stage.said if to == 3 and isinstance(one, EntryBatch)]
     assert max(pages) < 2 * 3000
     assert [effect.learned for who, effect in stage.effects if who == 3 and isinstance(effect, Delivered)][-20:] == [
         True
@@ -84,7 +84,9 @@ def test_the_others_publish_while_one_learns_and_it_catches_up() -> None:
 def learner(stage: Stage, number: int, pages: int = 0) -> Stage:
     """Start this node, and let no more than so many pages come to it: it stays on its way."""
     stage.said.clear()
-    stage.loses = lambda to, message: to == number and isinstance(message, Events) and len(pages_for(stage)) >= pages
+    stage.loses = lambda to, message: (
+        to == number and isinstance(message, EntryBatch) and len(pages_for(stage)) >= pages
+    )
     stage.start(number).run(0.5)
     assert stage.cores[number].bench.learns
     assert stage.states()[number] == "DSC"
@@ -93,7 +95,7 @@ def learner(stage: Stage, number: int, pages: int = 0) -> Stage:
 
 def pages_for(stage: Stage) -> list[int]:
     """Who gave pages, in order."""
-    return [sender for sender, _, message in stage.said if isinstance(message, Events)]
+    return [sender for sender, _, message in stage.said if isinstance(message, EntryBatch)]
 
 
 def test_one_learns_on_from_another_when_its_guide_dies() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from sequence_stage import Stage
 
 from chaplain.sequence.events import Published
-from chaplain.sequence.messages.entry import EntryKind, Member, decode_entries
-from chaplain.sequence.messages.peer import Events, Fill, Message
+from chaplain.sequence.messages.entry import EntryKind, SeatedMember, decode_entries
+from chaplain.sequence.messages.peer import EntryBatch, Fill, Message
 
 SEEDS = range(1, 8)
 
 
 def changes(message: Message) -> bool:
-    return isinstance(message, Events) and any(e.kind is EntryKind.CHANGE for e in decode_entries(message.entries))
+    return isinstance(message, EntryBatch) and any(e.kind is EntryKind.CHANGE for e in decode_entries(message.entries))
 
 
 def grown(stage: Stage, unhearing: tuple[int, ...]) -> Stage:
@@ -149,5 +149,5 @@ def test_half_counts_only_for_one_of_them() -> None:
     """Another may have words of seats that died before the rest did, and the rest went on meanwhile."""
     bench = Stage(1).start().cores[1].bench
     bench.company.dead.add(20)
-    assert bench.dead((bench.me, Member(2, 20))) == {20}
-    assert bench.dead((Member(2, 20), Member(3, 30))) == ()
+    assert bench.dead((bench.me, SeatedMember(2, 20))) == {20}
+    assert bench.dead((SeatedMember(2, 20), SeatedMember(3, 30))) == ()

@@ -12,10 +12,10 @@ from chaplain.sequence.messages import client
 from chaplain.sequence.messages.entry import (
     NO_HASH,
     Ballot,
-    Change,
-    Entry,
     EntryKind,
-    Member,
+    SeatedMember,
+    SequenceEntry,
+    WorkSetChange,
     decode_change,
     decode_entries,
     decode_members,
@@ -27,16 +27,16 @@ from chaplain.sequence.messages.entry import (
     make_entry,
     run_hash,
 )
-from chaplain.sequence.messages.peer import BEARING_BYTES, Bearing, Beat, Place, Seq, State, decode, encode
+from chaplain.sequence.messages.peer import BEARING_BYTES, Bearing, Beat, LogLength, Seq, SequenceState, decode, encode
 
 PAGE = (Path(__file__).parents[2] / "docs/protocol/sequence.md").read_text()
 BEARING = Bearing(
-    State.WRK,
+    SequenceState.WRK,
     0x1122334455667788,
     0xA1,
     wants=True,
     promised=Ballot(3, 0xB2),
-    head=Place(Ballot(3, 0xB2), 7),
+    head=LogLength(Ballot(3, 0xB2), 7),
     decided=6,
     decided_hash=bytes(range(32)),
     events=41,
@@ -46,10 +46,14 @@ ENTRIES = {
         EntryKind.EVENTS, Ballot(3, 0xB2), 0x0A0B0C0D, 0xA1, encode_run("ticks", "ann", [b"one", b"to"])
     ),
     "CHANGE entry": make_entry(
-        EntryKind.CHANGE, Ballot(3, 0xB2), 0x0A0B0C0D, 0xB2, encode_change(Change(Member(5, 0xC3), joins=True))
+        EntryKind.CHANGE,
+        Ballot(3, 0xB2),
+        0x0A0B0C0D,
+        0xB2,
+        encode_change(WorkSetChange(SeatedMember(5, 0xC3), joins=True)),
     ),
     "FOUND entry": make_entry(
-        EntryKind.FOUND, Ballot(1, 0xA1), 1, 0xA1, encode_members([Member(1, 0xA1), Member(2, 0)])
+        EntryKind.FOUND, Ballot(1, 0xA1), 1, 0xA1, encode_members([SeatedMember(1, 0xA1), SeatedMember(2, 0)])
     ),
 }
 
@@ -69,7 +73,7 @@ def test_a_bearing_is_as_on_the_page() -> None:
 
 def test_a_number_is_told_as_on_the_page() -> None:
     rest, payload = examples("SEQ")
-    members = (Member(1, 0xA1), Member(2, 0xB2))
+    members = (SeatedMember(1, 0xA1), SeatedMember(2, 0xB2))
     told = Seq(BEARING, 6, bytes(range(32)), Ballot(3, 0xB2), 0xB2, members, {"ticks": (41, bytes(32))})
     body, streams = encode(told)
     assert (body[BEARING_BYTES:], streams) == (rest, payload)
@@ -125,5 +129,5 @@ def test_bodies_that_are_wrong() -> None:
 
 
 def test_an_entry_is_its_octets() -> None:
-    entry: Entry = ENTRIES["CHANGE entry"]
-    assert decode_change(entry.body) == Change(Member(5, 0xC3), joins=True)
+    entry: SequenceEntry = ENTRIES["CHANGE entry"]
+    assert decode_change(entry.body) == WorkSetChange(SeatedMember(5, 0xC3), joins=True)

@@ -8,10 +8,20 @@ from hypothesis import strategies as st
 from sequence_stage import Stage
 
 from chaplain.core import Drained
-from chaplain.gossip.events import Told
+from chaplain.gossip.events import GossipParcel
 from chaplain.sequence.events import Published
-from chaplain.sequence.messages.entry import Ballot, Change, Member
-from chaplain.sequence.messages.peer import Beat, Events, Grant, Lock, Message, Refuse, Why, decode, encode
+from chaplain.sequence.messages.entry import Ballot, SeatedMember, WorkSetChange
+from chaplain.sequence.messages.peer import (
+    Beat,
+    EntryBatch,
+    Lock,
+    LockGranted,
+    LockRefused,
+    Message,
+    Why,
+    decode,
+    encode,
+)
 from chaplain.sequence.work_set import changed, enough_index, is_enough, is_lost, successor
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
@@ -23,8 +33,8 @@ def test_nobody_speaks_for_another_and_malformed_words_change_nothing() -> None:
     stage = Stage(3).start().run(1)
     before = stage.cores[1].bench.bearing()
     body, payload = encode(Beat(stage.cores[2].bench.bearing()))
-    stage.feed(1, Told(stage.peers[3], Parcel(2, Layer.SEQUENCE, body, payload)))
-    stage.feed(1, Told(stage.peers[3], Parcel(3, Layer.SEQUENCE, b"\xff" * 200, b"")))
+    stage.feed(1, GossipParcel(stage.peers[3], Parcel(2, Layer.SEQUENCE, body, payload)))
+    stage.feed(1, GossipParcel(stage.peers[3], Parcel(3, Layer.SEQUENCE, b"\xff" * 200, b"")))
     stage.feed(1, Drained())
     assert stage.cores[1].bench.bearing() == before
     assert stage.cores[1].bench.counts["parcels_malformed"] == 2
@@ -66,8 +76,8 @@ def test_one_that_fell_behind_the_window_joins_anew() -> None:
 # Sets.
 
 
-def member(number: int) -> Member:
-    return Member(number, number * 10)
+def member(number: int) -> SeatedMember:
+    return SeatedMember(number, number * 10)
 
 
 def test_what_is_enough() -> None:
@@ -79,10 +89,10 @@ def test_what_is_enough() -> None:
     assert not is_enough(four, {10, 20}, {30})
     assert is_enough(four, {10, 20}, {30, 40})
     assert not is_enough(five, {10, 20}, {30, 40, 50}), "less than half never is"
-    vacant = (*four[:3], Member(4, 0))
+    vacant = (*four[:3], SeatedMember(4, 0))
     assert is_enough(vacant, {10, 20}, {30}), "nobody ever remembered anything on a vacant seat"
     assert not is_enough(vacant, {10, 20}, ()), "the third may be alive"
-    assert is_lost((*vacant, Member(5, 0)), {10})
+    assert is_lost((*vacant, SeatedMember(5, 0)), {10})
     assert is_lost(five, {10, 20, 30})
     assert not is_lost(four, {10, 20})
     assert enough_index(five, {10: 9, 20: 7, 30: 5, 40: 1}, ()) == 5
@@ -94,7 +104,7 @@ def test_what_is_enough() -> None:
     st.sets(st.sampled_from(range(10, 80, 10))),
 )
 def test_an_index_is_enough_if_those_who_hold_it_are(seated: list[bool], held: dict[int, int], dead: set[int]) -> None:
-    members = tuple(Member(number, number * 10 * seat) for number, seat in enumerate(seated, 1))
+    members = tuple(SeatedMember(number, number * 10 * seat) for number, seat in enumerate(seated, 1))
     here = {member.seat: held[member.seat] for member in members if member.seat in held}
     enough = [i for i in (1, 2, 3, 4) if is_enough(members, {seat for seat in here if here[seat] >= i}, dead)]
     assert enough_index(members, here, dead) == max(enough, default=0)
@@ -102,10 +112,10 @@ def test_an_index_is_enough_if_those_who_hold_it_are(seated: list[bool], held: d
 
 def test_changes_and_turns() -> None:
     three = tuple(map(member, (1, 2, 3)))
-    assert changed(three, Change(member(4), joins=True)) == (*three, member(4))
-    assert changed(three, Change(Member(2, 99), joins=True)) == three, "its former self must leave first"
-    assert changed(three, Change(member(2), joins=False)) == (member(1), member(3))
-    assert changed((member(1),), Change(member(1), joins=False)) == (member(1),), "a work set is never empty"
+    assert changed(three, WorkSetChange(member(4), joins=True)) == (*three, member(4))
+    assert changed(three, WorkSetChange(SeatedMember(2, 99), joins=True)) == three, "its former self must leave first"
+    assert changed(three, WorkSetChange(member(2), joins=False)) == (member(1), member(3))
+    assert changed((member(1),), WorkSetChange(member(1), joins=False)) == (member(1),), "a work set is never empty"
     assert successor(three, 20, {10, 30}) == 30
     assert successor(three, 30, {10, 20}) == 10
     assert successor(three, 30, {30}) == 0
@@ -125,7 +135,7 @@ def test_what_is_asked_for_fits_into_a_frame_and_comes_whole() -> None:
     stage.cut = set()
     stage.said.clear()
     stage.run(4)
-    sizes = [len(message.entries) for _, _, message in stage.said if isinstance(message, Events | Grant)]
+    sizes = [len(message.entries) for _, _, message in stage.said if isinstance(message, EntryBatch | LockGranted)]
     assert max(sizes) < 7 << 20
     assert {core.bench.events for core in stage.cores.values()} == {12}
     assert stage.states() == {1: "WRK", 2: "WRK", 3: "WRK"}
@@ -134,12 +144,12 @@ def test_what_is_asked_for_fits_into_a_frame_and_comes_whole() -> None:
 # Promises.
 
 
-def lock_of(stage: Stage, asker: int, rounds: int) -> Told:
+def lock_of(stage: Stage, asker: int, rounds: int) -> GossipParcel:
     """A wish of this node for the lock, so many rounds above what it has promised."""
     bench = stage.cores[asker].bench
     ballot = Ballot(bench.promised.round + rounds, bench.seat)
     body, payload = encode(Lock(msgspec.structs.replace(bench.bearing(), promised=ballot)))
-    return Told(stage.peers[asker], Parcel(asker, Layer.SEQUENCE, body, payload))
+    return GossipParcel(stage.peers[asker], Parcel(asker, Layer.SEQUENCE, body, payload))
 
 
 def heard_from(stage: Stage, sender: int) -> list[Message]:
@@ -157,13 +167,13 @@ def test_after_a_promise_the_old_holder_is_not_acknowledged() -> None:
     stage.wire.clear()
     stage.feed(3, lock_of(stage, 2, rounds=1))
     [grant] = heard_from(stage, 3)
-    assert isinstance(grant, Grant)
+    assert isinstance(grant, LockGranted)
     before = stage.cores[3].bench.log.head
     for sender, to, content in on_their_way:
         stage._arrive(sender, to, content)
     assert stage.cores[3].bench.log.head == before, "held under a ballot that was given up"
     [refuse] = heard_from(stage, 3)
-    assert isinstance(refuse, Refuse)
+    assert isinstance(refuse, LockRefused)
     assert refuse.why is Why.STALE
 
 
@@ -173,9 +183,9 @@ def test_after_a_promise_a_lower_ballot_is_refused_and_the_same_granted_again() 
     stage.feed(3, lock_of(stage, 1, rounds=4))
     stage.feed(3, lock_of(stage, 2, rounds=5))
     granted, refused, again = heard_from(stage, 3)
-    assert isinstance(granted, Grant)
-    assert isinstance(refused, Refuse)
-    assert isinstance(again, Grant)
+    assert isinstance(granted, LockGranted)
+    assert isinstance(refused, LockRefused)
+    assert isinstance(again, LockGranted)
     assert stage.cores[3].bench.promised == granted.ballot == again.ballot
 
 
@@ -187,7 +197,7 @@ def test_who_does_not_know_what_is_decided_gets_no_lock() -> None:
     stage.deliver()
     stage.feed(3, ask)
     [refuse] = heard_from(stage, 3)
-    assert isinstance(refuse, Refuse)
+    assert isinstance(refuse, LockRefused)
     assert refuse.why is Why.BEHIND
 
 
@@ -200,6 +210,6 @@ def test_who_left_the_work_set_is_told_so() -> None:
     promised = stage.cores[1].bench.promised
     stage.feed(1, ask)
     [refuse] = heard_from(stage, 1)
-    assert isinstance(refuse, Refuse)
+    assert isinstance(refuse, LockRefused)
     assert refuse.why is Why.OUTSIDE
     assert stage.cores[1].bench.promised == promised, "nobody outside moves a ballot"

@@ -7,7 +7,17 @@ from sequence_stage import Stage
 
 from chaplain.sequence.events import Became, Published, Unpublished
 from chaplain.sequence.messages.entry import EntryKind
-from chaplain.sequence.messages.peer import Beat, DscReq, DscRes, Events, Grant, Lock, Seq, SeqRes, State
+from chaplain.sequence.messages.peer import (
+    Beat,
+    DscReq,
+    DscRes,
+    EntryBatch,
+    Lock,
+    LockGranted,
+    Seq,
+    SeqRes,
+    SequenceState,
+)
 
 
 def said(stage: Stage, kind: type) -> list[tuple[int, int]]:
@@ -94,7 +104,7 @@ def test_a_history_whose_majority_lost_its_memory_ends_and_another_begins() -> N
 
 def test_one_that_was_named_at_the_beginning_and_never_heard_of_it_comes_in() -> None:
     stage = Stage(3)
-    stage.loses = lambda to, message: to == 3 and isinstance(message, Events)
+    stage.loses = lambda to, message: to == 3 and isinstance(message, EntryBatch)
     stage.start().run(1)
     token = stage.publish(1, b"a")
     stage.run(1)
@@ -153,7 +163,7 @@ def test_many_pending_events_travel_as_one_range() -> None:
     tokens = [stage.publish(1, b"%d" % number) for number in range(100)]
     stage.deliver()
     assert [stage.outcome(token) for token in tokens] == [Published(t, n) for n, t in enumerate(tokens, 1)]
-    assert len(said(stage, Events)) == 2, "one message to each of the two others"
+    assert len(said(stage, EntryBatch)) == 2, "one message to each of the two others"
 
 
 def test_an_uncontended_holder_keeps_the_lock() -> None:
@@ -164,7 +174,7 @@ def test_an_uncontended_holder_keeps_the_lock() -> None:
         stage.deliver()
     assert stage.holder() == 1
     assert not said(stage, Lock)
-    assert len(said(stage, Events)) == 10
+    assert len(said(stage, EntryBatch)) == 10
 
 
 def test_of_three_only_the_author_is_told_who_holds_its_entry() -> None:
@@ -224,7 +234,7 @@ def test_a_dead_holder_blocks_nobody() -> None:
     assert stage.outcome(token) == Published(token, 2)
     assert stage.now_ns - before_ns < 300_000_000
     assert said(stage, Lock)
-    assert said(stage, Grant)
+    assert said(stage, LockGranted)
 
 
 def test_events_whose_writer_died_before_a_majority_held_them_do_not_block_the_number() -> None:
@@ -268,7 +278,7 @@ def test_what_lost_its_place_here_may_keep_it_elsewhere_and_is_numbered_once() -
     stage.deliver()
     stage.split((1,), (2,), (3, 4, 5))
     stage.cut.discard((4, 1))
-    stage.loses = lambda to, message: isinstance(message, Events) and to in (3, 5)
+    stage.loses = lambda to, message: isinstance(message, EntryBatch) and to in (3, 5)
     theirs = stage.publish(4, b"theirs")
     stage.run(0.8)
     assert stage.cores[1].bench.log.author == 4, "what it wrote lost its place"
@@ -353,7 +363,10 @@ def test_a_minority_is_in_err_says_why_and_comes_back() -> None:
     assert set(stage.states().values()) == {"WRK"}
     assert stage.members(3) == [1, 2, 3, 4, 5]
     states = [effect.state for number, effect in stage.effects if number == 1 and isinstance(effect, Became)]
-    assert states[-3:] == [State.ERR, State.DSC, State.WRK] or State.DSC in states[states.index(State.ERR) :]
+    assert (
+        states[-3:] == [SequenceState.ERR, SequenceState.DSC, SequenceState.WRK]
+        or SequenceState.DSC in states[states.index(SequenceState.ERR) :]
+    )
 
 
 def test_halves_that_both_have_no_majority_go_on_with_what_they_hold() -> None:

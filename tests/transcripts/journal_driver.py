@@ -21,14 +21,14 @@ from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import ConfigOffered, IngestDrained, Received
 from chaplain.journal.messages.cluster import ConfigEntry, decode_body
 from chaplain.journal.messages.consensus import (
-    Acknowledge,
+    AgreedMark,
     AskVote,
     Canvass,
     Canvassed,
     ElectionProof,
     Handover,
-    Heard,
-    Mark,
+    MarkHeard,
+    ProposalAck,
     Propose,
     Vote,
 )
@@ -37,8 +37,8 @@ from chaplain.journal.messages.membership import (
     AddNode,
     EntryType,
     NewSet,
-    Refusal,
     RemoveNode,
+    SetRefusal,
     Stage,
     decode_fields,
     decode_step,
@@ -55,7 +55,7 @@ WISHES = {
     "remove-executor": EntryType.REMOVE_EXECUTOR_NODE,
     "remove-ingest": EntryType.REMOVE_INGEST_NODE,
 }
-QUIET = (Heard, Mark)
+QUIET = (MarkHeard, AgreedMark)
 
 
 class Overheard(Cluster):
@@ -183,11 +183,11 @@ def _words(message):
             what = "; ".join(map(_entry, body.entries)) or "nothing"
             again = f" of regime {body.regime}" if body.regime != message.regime else ""
             return f"Propose {message.index}{again}{', final' if body.final else ''}: {what}"
-        case Acknowledge():
+        case ProposalAck():
             return f"Acknowledge {message.index}"
-        case Mark():
+        case AgreedMark():
             return f"Mark: {message.index} is agreed"
-        case Heard():
+        case MarkHeard():
             return f"Heard, holding {message.index}"
         case Canvass() | AskVote():
             return f"{type(message).__name__} for regime {message.regime}, holding {message.index}"
@@ -211,7 +211,7 @@ def _entry(entry):
         else:
             step = decode_step(entry.entry_type, entry.stage, entry.data)
             nodes = step.nodes
-            why = {Refusal.SAME_SET: " (the same set)", Refusal.TIMED_OUT: f" (node {step.about} timed out)"}.get(
+            why = {SetRefusal.SAME_SET: " (the same set)", SetRefusal.TIMED_OUT: f" (node {step.about} timed out)"}.get(
                 step.reason, ""
             )
     except Malformed as wrong:

@@ -33,7 +33,7 @@ from chaplain.core import (
 from chaplain.link.auth.identity import Identity, new_instance
 from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.core import LinkCore
-from chaplain.link.events import Dropped, Meet, Met, Missed, Parted, Said, Say
+from chaplain.link.events import CommandDropped, Meet, Met, Missed, Parted, Said, Say
 from chaplain.link.settings import LinkSettings
 
 SECOND = 10**9
@@ -137,7 +137,7 @@ class Driver:
                 return [f"Said {command.decode()!r} by {speaker}" for command in effect.commands]
             case Missed():
                 return [f"Missed {effect.count} of {self.instances[effect.instance]}"]
-            case Dropped():
+            case CommandDropped():
                 return [f"Dropped {effect.command.decode()!r}: {effect.reason}"]
             case Parted():
                 name = self.instances[effect.peer.instance]

@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from chaplain.client.api import admin_calls, calls, journal_calls
-from chaplain.client.api.calls import Ask
+from chaplain.client.api.calls import PreparedCall
 from chaplain.client.api.graph import AsyncGraph
 from chaplain.client.api.journal_aio import AsyncJournal
-from chaplain.client.api.no_copy import Unshared
+from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.api.sequence import AsyncSequenceStream
 from chaplain.client.api.sql_aio import AsyncSql
-from chaplain.client.connect.options import Opening, Secret, prepare
+from chaplain.client.connect.options import ConnectOptions, Secret, prepare
 from chaplain.client.io.asyncio_engine import LoopEngine
 from chaplain.client.io.asyncio_registry import LoopBoard
-from chaplain.client.io.call_registry import Board, ListeningSink, Sink
+from chaplain.client.io.call_registry import CallRegistry, ListeningSink, Sink
 from chaplain.client.io.item_buffer import Inbox
 from chaplain.client.io.lifecycle import JOIN_S
-from chaplain.client.io.write_coalescing import Together
+from chaplain.client.io.write_coalescing import WriteCoalescer
 from chaplain.client.types import validation
-from chaplain.client.types.equivocation_proof import Proof
+from chaplain.client.types.equivocation_proof import EquivocationProof
 from chaplain.client.types.journal import AssemblyRecord, ClientRecord, Receipt, StreamRecord
 from chaplain.client.types.results import (
     Acknowledgement,
@@ -44,23 +44,23 @@ T = TypeVar("T")
 Item = TypeVar("Item", bound=Heard)
 
 
-class _Line(Unshared):
+class _Line(NotPicklable):
     """The engine and the board behind a client. Belongs to the loop's thread."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: ConnectOptions) -> None:
         self.timeout_s = opening.timeout_s
         self.cluster = opening.cluster
         self.loop = asyncio.get_running_loop()
         self.engine = LoopEngine(*opening.build())
-        self.board: Board = LoopBoard(self.engine.submit, self.loop)
+        self.board: CallRegistry = LoopBoard(self.engine.submit, self.loop)
         self.push = self.engine.push
-        self._together: dict[str, Together] = {}
+        self._together: dict[str, WriteCoalescer] = {}
         self.engine.start(self.board)
 
-    def together(self, stream: str) -> Together:
-        return self._together.get(stream) or self._together.setdefault(stream, Together(self, stream))
+    def together(self, stream: str) -> WriteCoalescer:
+        return self._together.get(stream) or self._together.setdefault(stream, WriteCoalescer(self, stream))
 
-    async def run(self, ask: Ask[T]) -> T:
+    async def run(self, ask: PreparedCall[T]) -> T:
         timeout_s = self.timeout_s if ask.timeout_s is None else ask.timeout_s
         future: asyncio.Future[Any] = self.loop.create_future()
         call = self.board.open(lambda number: ask.build(number, int(timeout_s * 1e9)), Sink(future))
@@ -79,7 +79,7 @@ class _Line(Unshared):
 class _Listening(Generic[Item]):
     """One listening at the cluster, and what it brought that nobody took yet."""
 
-    def __init__(self, line: _Line, ask: Ask[None]) -> None:
+    def __init__(self, line: _Line, ask: PreparedCall[None]) -> None:
         self._line = line
         self._inbox = Inbox()
         self._changed = asyncio.Event()
@@ -115,7 +115,7 @@ class _Listening(Generic[Item]):
         self._line.board.cancel(self._call)
 
 
-class AsyncListener(Unshared, Generic[Item]):
+class AsyncListener(NotPicklable, Generic[Item]):
     """Iterates over what is heard; ends when nothing new came for `timeout` seconds, and may then be iterated again."""
 
     def __init__(self, listening: _Listening[Item], timeout_s: float | None, *, owner: bool) -> None:
@@ -189,14 +189,14 @@ class AsyncPool:
         return self._joined
 
 
-class AsyncClient(Unshared):
+class AsyncClient(NotPicklable):
     """A connection to a cluster, kept up through two of its nodes. Belongs to the loop it was entered in."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: ConnectOptions) -> None:
         """Use `AsyncClient.connect`."""
-        if not isinstance(opening, Opening):
+        if not isinstance(opening, ConnectOptions):
             raise Misused(f"a client is made by connecting: AsyncClient.connect({opening!r})")
-        self._opening: Opening | None = opening
+        self._opening: ConnectOptions | None = opening
         self._opened: _Line | None = None
         self._pools: dict[str, AsyncPool] = {}
         self._sqls: dict[str, AsyncSql] = {}
@@ -393,7 +393,7 @@ class AsyncClient(Unshared):
         """
         return await self._line.run(admin_calls.checkpoint(through))
 
-    async def proof(self, name: str) -> Proof:
+    async def proof(self, name: str) -> EquivocationProof:
         """The two requests by which a client was found to be compromised; anybody can check them. For admins."""
         acl = journal_calls.find_compromised(name, await self.clients())
         return await self._line.run(journal_calls.proof(acl))

@@ -11,20 +11,20 @@ from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from chaplain.client.api import admin_calls, calls, journal_calls
-from chaplain.client.api.calls import Ask
+from chaplain.client.api.calls import PreparedCall
 from chaplain.client.api.graph import Graph
 from chaplain.client.api.journal_sync import Journal
-from chaplain.client.api.no_copy import Unshared
+from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.api.sequence import SequenceStream
 from chaplain.client.api.sql_sync import Sql
-from chaplain.client.connect.options import Opening, Secret, prepare
-from chaplain.client.io.call_registry import Board, ListeningSink, Sink
+from chaplain.client.connect.options import ConnectOptions, Secret, prepare
+from chaplain.client.io.call_registry import CallRegistry, ListeningSink, Sink
 from chaplain.client.io.item_buffer import Inbox
-from chaplain.client.io.thread_engine import Engine
+from chaplain.client.io.thread_engine import ThreadEngine
 from chaplain.client.io.timeouts import nap
 from chaplain.client.io.waiter import Waiter
 from chaplain.client.types import validation
-from chaplain.client.types.equivocation_proof import Proof
+from chaplain.client.types.equivocation_proof import EquivocationProof
 from chaplain.client.types.journal import AssemblyRecord, ClientRecord, Receipt, StreamRecord
 from chaplain.client.types.results import (
     Acknowledgement,
@@ -45,22 +45,22 @@ _OVERTIME_S = 5.0
 """The core ends every call in time; this much later we stop believing in it."""
 
 
-class _Line(Unshared):
+class _Line(NotPicklable):
     """The engine and the board behind a client, its pools and its listenings."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: ConnectOptions) -> None:
         self.timeout_s = opening.timeout_s
         self.cluster = opening.cluster
-        self.engine = Engine(*opening.build())
-        self.board = Board(self.engine.submit)
+        self.engine = ThreadEngine(*opening.build())
+        self.board = CallRegistry(self.engine.submit)
         self.engine.start(self.board)
 
-    def run(self, ask: Ask[T]) -> T:
+    def run(self, ask: PreparedCall[T]) -> T:
         waiter = Waiter()
         self.call(ask, Sink(waiter), waiter)
         return ask.read(waiter.result())
 
-    def call(self, ask: Ask[Any], sink: Sink, waiter: Waiter) -> int:
+    def call(self, ask: PreparedCall[Any], sink: Sink, waiter: Waiter) -> int:
         """Make a call, and block until its waiter has something; gives its number."""
         timeout_s = self.timeout_s if ask.timeout_s is None else ask.timeout_s
         try:
@@ -76,7 +76,7 @@ class _Line(Unshared):
 class _Listening(Generic[Item]):
     """One listening at the cluster, and what it brought that nobody took yet."""
 
-    def __init__(self, line: _Line, ask: Ask[None]) -> None:
+    def __init__(self, line: _Line, ask: PreparedCall[None]) -> None:
         self._line = line
         self._inbox = Inbox()
         self._lock = RLock()  # taken itself: on its way through a condition's `__enter__` a signal could leave it taken
@@ -114,7 +114,7 @@ class _Listening(Generic[Item]):
             self._changed.notify()
 
 
-class Listener(Unshared, Generic[Item]):
+class Listener(NotPicklable, Generic[Item]):
     """Iterates over what is heard; ends when nothing new came for `timeout` seconds, and may then be iterated again."""
 
     def __init__(self, listening: _Listening[Item], timeout_s: float | None, *, owner: bool) -> None:
@@ -188,12 +188,12 @@ class Pool:
             return self._joined
 
 
-class Client(Unshared):
+class Client(NotPicklable):
     """A connection to a cluster, kept up through two of its nodes. Safe to use from many threads."""
 
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, opening: ConnectOptions) -> None:
         """Use `Client.connect`."""
-        if not isinstance(opening, Opening):
+        if not isinstance(opening, ConnectOptions):
             raise Misused(f"a client is made by connecting: Client.connect({opening!r})")
         self._line = _Line(opening)
         self._pools: dict[str, Pool] = {}
@@ -396,7 +396,7 @@ class Client(Unshared):
         """
         return self._line.run(admin_calls.checkpoint(through))
 
-    def proof(self, name: str) -> Proof:
+    def proof(self, name: str) -> EquivocationProof:
         """The two requests by which a client was found to be compromised; anybody can check them. For admins."""
         acl = journal_calls.find_compromised(name, self.clients())
         return self._line.run(journal_calls.proof(acl))

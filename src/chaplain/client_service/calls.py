@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from chaplain.client_service.sessions import Guest
-from chaplain.rights import Want
+from chaplain.client_service.sessions import ConnectedClient
+from chaplain.rights import RequiredRight
 
 
 class OpenCall(NamedTuple):
-    guest: Guest
+    guest: ConnectedClient
     call: int
     """The client's own number for it."""
     layer: int | None
     """Which layer is told when nobody waits any more, if any."""
-    want: Want | None
+    want: RequiredRight | None
     """The right that it takes, if any."""
 
 
@@ -27,7 +27,9 @@ class OpenCalls:
         """By session and number: the client's own number for it."""
         self._last = 0
 
-    def open(self, guest: Guest, call: int, layer: int | None = None, want: Want | None = None) -> int:
+    def open(
+        self, guest: ConnectedClient, call: int, layer: int | None = None, want: RequiredRight | None = None
+    ) -> int:
         self._last += 1
         self._open[self._last] = OpenCall(guest, call, layer, want)
         self._by_guest.setdefault(guest.instance, {})[self._last] = call
@@ -45,11 +47,11 @@ class OpenCalls:
                 del self._by_guest[entry.guest.instance]
         return entry
 
-    def with_rights(self) -> list[tuple[int, OpenCall, Want]]:
+    def with_rights(self) -> list[tuple[int, OpenCall, RequiredRight]]:
         """All that take a right, and which."""
         return [(number, entry, entry.want) for number, entry in self._open.items() if entry.want is not None]
 
-    def of(self, guest: Guest, call: int | None = None) -> list[int]:
+    def of(self, guest: ConnectedClient, call: int | None = None) -> list[int]:
         """What this client has open: all of it, or under one of its numbers."""
         mine = self._by_guest.get(guest.instance, {})
         return [number for number, own in mine.items() if call is None or call == own]

@@ -31,9 +31,9 @@ from chaplain.client_service.events import (
     DeskInput,
     DeskSettings,
     ForLayer,
+    NodeViews,
     RightsChanged,
     RotationWanted,
-    Views,
 )
 from chaplain.client_service.limits import REASON_LENGTH_MAX, bad_target
 from chaplain.client_service.member_events import item_of
@@ -63,18 +63,18 @@ from chaplain.client_service.messages import (
     ShoutToPool,
     Started,
 )
-from chaplain.client_service.sessions import Guest, Listeners, Topic
+from chaplain.client_service.sessions import ConnectedClient, Listeners, Topic
 from chaplain.core import Report, Requested, Settled, Withdrawn
 from chaplain.errors import Malformed
 from chaplain.gossip.events import (
     ALL,
     Acknowledged,
-    Ask,
-    Decided,
+    AskQuery,
     EventSeen,
     Fire,
     GiveAnswer,
     MemberChanged,
+    QueryDecided,
     Questioned,
     RegisterQuestion,
     Rotated,
@@ -93,7 +93,7 @@ from chaplain.mesh.events import (
     Whisper,
     Whispered,
 )
-from chaplain.rights import NO_RIGHT, NOT_EXECUTOR, Right, Want, refusal
+from chaplain.rights import NO_RIGHT, NOT_EXECUTOR, RequiredRight, Right, refusal
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
@@ -105,13 +105,13 @@ NO_STATEMENTS = "this node executes no statements: its database is set to none"
 
 
 class DeskCore:
-    def __init__(self, identifier: int, settings: DeskSettings, views: Views) -> None:
+    def __init__(self, identifier: int, settings: DeskSettings, views: NodeViews) -> None:
         self.counts: Counter[str] = Counter()
         self._identifier = identifier
         self._settings = settings
         self._views = views
         self._limits = views.limits
-        self._guests: dict[bytes, Guest] = {}
+        self._guests: dict[bytes, ConnectedClient] = {}
         self._listeners = Listeners()
         self._calls = OpenCalls()
         self._budgets = Budgets(settings.spread_per_second_max)
@@ -122,7 +122,9 @@ class DeskCore:
     def step(self, now_ns: int, event: DeskInput) -> list[DeskEffect]:
         match event:
             case Entered() if event.peer.client:
-                self._guests[event.peer.instance] = Guest(event.peer.instance, event.peer.client, event.peer.key)
+                self._guests[event.peer.instance] = ConnectedClient(
+                    event.peer.instance, event.peer.client, event.peer.key
+                )
                 return []
             case Exited() if event.peer.client:
                 return self._see_out(event.peer.instance)
@@ -138,7 +140,7 @@ class DeskCore:
                 return self._tell_event(event)
             case Questioned():
                 return self._tell_question(event)
-            case Decided():
+            case QueryDecided():
                 return self._finish(event.call, presenters.answer(event.answer, self._views.node_id))
             case Acknowledged():
                 return self._finish_fire(event)
@@ -196,12 +198,12 @@ class DeskCore:
             return [self._fail(guest, request.call, "busy", f"{often}: do it again later")]
         return self._answer(guest, request, opened.payload)
 
-    def _is_late(self, guest: Guest, request: ClientRequest) -> bool:
+    def _is_late(self, guest: ConnectedClient, request: ClientRequest) -> bool:
         """Whether the client may have given the request up, for all we know."""
         late = self._views.unheard_ns(guest.instance) > self._settings.unheard_ns_max
         return late and not messages.is_repeatable(request)
 
-    def _answer(self, guest: Guest, request: ClientRequest, payload: bytes) -> list[DeskEffect]:
+    def _answer(self, guest: ConnectedClient, request: ClientRequest, payload: bytes) -> list[DeskEffect]:
         call = request.call
         match request:
             case GetStatus():
@@ -236,7 +238,7 @@ class DeskCore:
             case _:
                 assert_never(request)
 
-    def _pass_to_layer(self, guest: Guest, request: LookUp | Instruct, payload: bytes) -> list[DeskEffect]:
+    def _pass_to_layer(self, guest: ConnectedClient, request: LookUp | Instruct, payload: bytes) -> list[DeskEffect]:
         layer = request.layer
         if layer == Layer.EXECUTOR and layer not in self._views.layers:
             return [self._fail(guest, request.call, NOT_EXECUTOR, NO_STATEMENTS)]
@@ -253,11 +255,11 @@ class DeskCore:
 
     def _hand_on(
         self,
-        guest: Guest,
+        guest: ConnectedClient,
         call: int,
-        make: Callable[[int], Ask | Fire | RotationWanted | ForLayer],
+        make: Callable[[int], AskQuery | Fire | RotationWanted | ForLayer],
         layer: int | None = None,
-        want: Want | None = None,
+        want: RequiredRight | None = None,
     ) -> list[DeskEffect]:
         if guest.waiting >= self._settings.calls_max:
             return [self._refuse(guest, call, f"{guest.waiting} calls are open already: wait for an answer first")]
@@ -296,16 +298,18 @@ class DeskCore:
         reason = event.reason or f"step {event.step} not confirmed by node {missing}; both keys stay in use: ask again"
         return [self._refuse(entry.guest, entry.call, reason)]
 
-    def _ask(self, guest: Guest, request: AskQuestion, payload: bytes) -> list[DeskEffect]:
+    def _ask(self, guest: ConnectedClient, request: AskQuestion, payload: bytes) -> list[DeskEffect]:
         if problem := presenters.bad_name(request.question) or self._limits.bad_content(len(payload)):
             return [self._refuse(guest, request.call, problem)]
         timeout_ns = self._bounded(request.timeout_ns)
-        return self._hand_on(guest, request.call, lambda number: Ask(number, request.question, timeout_ns, payload))
+        return self._hand_on(
+            guest, request.call, lambda number: AskQuery(number, request.question, timeout_ns, payload)
+        )
 
     def _bounded(self, timeout_ns: int) -> int:
         return min(max(timeout_ns, 0), self._settings.question_timeout_ns_max)
 
-    def _fire(self, guest: Guest, request: FireEvent | FireAndWait, payload: bytes) -> list[DeskEffect]:
+    def _fire(self, guest: ConnectedClient, request: FireEvent | FireAndWait, payload: bytes) -> list[DeskEffect]:
         problem = (
             presenters.bad_name(request.event) or bad_target(request.target) or self._limits.bad_content(len(payload))
         )
@@ -319,17 +323,17 @@ class DeskCore:
             guest, request.call, lambda number: Fire(request.event, payload, target, number, timeout_ns)
         )
 
-    def _shout(self, guest: Guest, request: ShoutToPool, payload: bytes) -> list[DeskEffect]:
+    def _shout(self, guest: ConnectedClient, request: ShoutToPool, payload: bytes) -> list[DeskEffect]:
         if problem := presenters.bad_name(request.pool) or self._limits.bad_broadcast(len(payload)):
             return [self._refuse(guest, request.call, problem)]
-        want = Want(Right.WRITE, request.pool)
+        want = RequiredRight(Right.WRITE, request.pool)
         if not self._views.may(guest.key, want):
             return [self._forbid(guest, request.call, want)]
         content = parcel.encode(Parcel(self._identifier, Layer.CLIENT, guest.name.encode(), payload))
         shout = Shout(request.pool, content)
         return [shout, *self._pass_on(self._identifier, request.pool, content), self._done(guest, request.call)]
 
-    def _give_answer(self, guest: Guest, request: GiveAnAnswer, payload: bytes) -> list[DeskEffect]:
+    def _give_answer(self, guest: ConnectedClient, request: GiveAnAnswer, payload: bytes) -> list[DeskEffect]:
         try:
             query = presenters.query_id(request.query)
         except Malformed as error:
@@ -340,10 +344,10 @@ class DeskCore:
 
     # Listening.
 
-    def _listen(self, guest: Guest, call: int, topic: Topic) -> list[DeskEffect]:
+    def _listen(self, guest: ConnectedClient, call: int, topic: Topic) -> list[DeskEffect]:
         if problem := self._bad_topic(topic):
             return [self._refuse(guest, call, problem)]
-        want = Want(Right.READ, topic.name)
+        want = RequiredRight(Right.READ, topic.name)
         if topic.kind == "pool" and not self._views.may(guest.key, want):
             return [self._forbid(guest, call, want)]
         if len(guest.listening) >= self._settings.listeners_max:
@@ -373,7 +377,7 @@ class DeskCore:
         effects: list[DeskEffect] = []
         for guest in self._guests.values():
             for call, topic in list(guest.listening.items()):
-                want = Want(Right.READ, topic.name)
+                want = RequiredRight(Right.READ, topic.name)
                 if topic.kind == "pool" and not self._views.may(guest.key, want):
                     effects += [*self._cancel(guest, call), self._forbid(guest, call, want)]
         for number, entry, want in self._calls.with_rights():
@@ -381,7 +385,7 @@ class DeskCore:
                 effects += [*self._withdraw(number), self._forbid(entry.guest, entry.call, want)]
         return effects
 
-    def _cancel(self, guest: Guest, call: int) -> list[DeskEffect]:
+    def _cancel(self, guest: ConnectedClient, call: int) -> list[DeskEffect]:
         topic = guest.listening.get(call)
         if topic is None:
             return [effect for number in self._calls.of(guest, call) for effect in self._withdraw(number)]
@@ -437,7 +441,7 @@ class DeskCore:
 
     def _tell_news(self, item: NewsItem) -> list[DeskEffect]:
         """Whatever is about a pool is for those who may read it."""
-        want = Want(Right.READ, item.pool)
+        want = RequiredRight(Right.READ, item.pool)
         return [
             self._reply(guest, replace(item, call=call))
             for guest, call in self._listeners.of(Topic("news"))
@@ -457,18 +461,18 @@ class DeskCore:
 
     # Replies.
 
-    def _done(self, guest: Guest, call: int, result: object = None) -> Whisper:
+    def _done(self, guest: ConnectedClient, call: int, result: object = None) -> Whisper:
         return self._reply(guest, Done(call), b"" if result is None else msgspec.json.encode(result))
 
-    def _refuse(self, guest: Guest, call: int, reason: str) -> Whisper:
+    def _refuse(self, guest: ConnectedClient, call: int, reason: str) -> Whisper:
         return self._fail(guest, call, "refused", reason)
 
-    def _forbid(self, guest: Guest, call: int, want: Want) -> Whisper:
+    def _forbid(self, guest: ConnectedClient, call: int, want: RequiredRight) -> Whisper:
         self.counts["requests_forbidden"] += 1
         return self._fail(guest, call, NO_RIGHT, refusal(want))
 
-    def _fail(self, guest: Guest, call: int, kind: str, reason: str) -> Whisper:
+    def _fail(self, guest: ConnectedClient, call: int, kind: str, reason: str) -> Whisper:
         return self._reply(guest, Failed(call, kind, reason[:REASON_LENGTH_MAX]))
 
-    def _reply(self, guest: Guest, reply: NodeReply, payload: bytes = b"") -> Whisper:
+    def _reply(self, guest: ConnectedClient, reply: NodeReply, payload: bytes = b"") -> Whisper:
         return Whisper(guest.instance, messages.encode(self._identifier, reply, payload))

@@ -9,12 +9,12 @@ from chaplain.client_service.limits import Limits
 from chaplain.core import Frozen, Report, Requested, Settled, Withdrawn
 from chaplain.gossip.events import (
     Acknowledged,
-    Ask,
-    Decided,
+    AskQuery,
     EventSeen,
     Fire,
     GiveAnswer,
     MemberChanged,
+    QueryDecided,
     Questioned,
     RegisterQuestion,
     Rotated,
@@ -33,7 +33,7 @@ from chaplain.mesh.events import (
     Whisper,
     Whispered,
 )
-from chaplain.rights import Want
+from chaplain.rights import RequiredRight
 
 
 class DeskSettings(Frozen, frozen=True):
@@ -81,7 +81,7 @@ DeskInput: TypeAlias = (
     | MemberChanged
     | EventSeen
     | Questioned
-    | Decided
+    | QueryDecided
     | Acknowledged
     | Rotated
     | Settled
@@ -89,7 +89,7 @@ DeskInput: TypeAlias = (
 DeskEffect: TypeAlias = (
     Whisper
     | Fire
-    | Ask
+    | AskQuery
     | GiveAnswer
     | RegisterQuestion
     | UnregisterQuestion
@@ -102,7 +102,7 @@ DeskEffect: TypeAlias = (
 )
 
 
-class Views(Frozen, frozen=True):
+class NodeViews(Frozen, frozen=True):
     """What the desk may read of its node when a client asks."""
 
     status: Callable[[], bytes]
@@ -115,9 +115,9 @@ class Views(Frozen, frozen=True):
     """The other way round; a number that names no configured node is an identifier already."""
     layers: frozenset[int] = frozenset()
     """The layers above gossip that answer clients here."""
-    wants: Callable[[int, bytes], Want | None] = lambda layer, body: None
+    wants: Callable[[int, bytes], RequiredRight | None] = lambda layer, body: None
     """The right that a request to a layer takes; none if it is none, or the layer asks for itself."""
-    may: Callable[[bytes, Want], bool] = lambda key, want: True
+    may: Callable[[bytes, RequiredRight], bool] = lambda key, want: True
     """Whether the client of this key has a right."""
     is_admin: Callable[[bytes], bool] = lambda key: True
     """Whether the client of this key may change the cluster itself."""

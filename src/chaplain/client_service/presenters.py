@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from chaplain.client_service.messages import NAME_BYTES_MAX
 from chaplain.errors import Malformed
-from chaplain.gossip.events import BUILT_IN, Acknowledged, Answer, EventId
+from chaplain.gossip.events import BUILT_IN, Acknowledged, EventId, QueryAnswer
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Parcel
 
@@ -67,7 +67,7 @@ def value(data: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def answer(given: Answer, node_id: Callable[[int], int]) -> dict[str, object]:
+def answer(given: QueryAnswer, node_id: Callable[[int], int]) -> dict[str, object]:
     return {
         "question": given.question,
         "value": None if given.value is None else value(given.value),

@@ -12,7 +12,7 @@ class Topic(NamedTuple):
     name: str = ""
 
 
-class Guest:
+class ConnectedClient:
     def __init__(self, instance: bytes, name: str, key: bytes) -> None:
         self.instance = instance
         self.name = name
@@ -32,23 +32,23 @@ class Listeners:
     """Who listens to what, in the order they came."""
 
     def __init__(self) -> None:
-        self._by_topic: dict[Topic, list[tuple[Guest, int]]] = {}
+        self._by_topic: dict[Topic, list[tuple[ConnectedClient, int]]] = {}
 
-    def of(self, topic: Topic) -> tuple[tuple[Guest, int], ...]:
+    def of(self, topic: Topic) -> tuple[tuple[ConnectedClient, int], ...]:
         return tuple(self._by_topic.get(topic, ()))
 
     def names(self, kind: str) -> tuple[str, ...]:
         """Of the topics of one kind that somebody here listens to."""
         return tuple(topic.name for topic in self._by_topic if topic.kind == kind)
 
-    def add(self, topic: Topic, guest: Guest, call: int) -> bool:
+    def add(self, topic: Topic, guest: ConnectedClient, call: int) -> bool:
         """True if this is the topic's first listener here."""
         guest.listening[call] = topic
         listeners = self._by_topic.setdefault(topic, [])
         listeners.append((guest, call))
         return len(listeners) == 1
 
-    def remove(self, topic: Topic, guest: Guest, call: int) -> bool:
+    def remove(self, topic: Topic, guest: ConnectedClient, call: int) -> bool:
         """True if nobody here listens to the topic any more."""
         del guest.listening[call]
         listeners = self._by_topic[topic]
@@ -58,6 +58,6 @@ class Listeners:
         del self._by_topic[topic]
         return True
 
-    def drop(self, guest: Guest) -> list[Topic]:
+    def drop(self, guest: ConnectedClient) -> list[Topic]:
         """Forget a client; the topics that nobody here listens to any more."""
         return [topic for call, topic in list(guest.listening.items()) if self.remove(topic, guest, call)]

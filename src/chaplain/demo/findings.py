@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaplain.core import Frozen
 
 
-class Finding(Frozen, frozen=True):
+class DemoFinding(Frozen, frozen=True):
     promise: str
     promised: str
     found: str
@@ -16,12 +16,12 @@ class Findings:
     """Collects findings in the order they were made."""
 
     def __init__(self) -> None:
-        self.all: list[Finding] = []
+        self.all: list[DemoFinding] = []
         self.latencies: list[tuple[float, float]] = []
         """When single writes were acknowledged, in seconds since 1970, and after how many milliseconds."""
 
     def add(self, promise: str, promised: object, found: object, kept: bool) -> None:
-        self.all.append(Finding(promise, str(promised), str(found), kept))
+        self.all.append(DemoFinding(promise, str(promised), str(found), kept))
 
     def equal(self, promise: str, promised: object, found: object) -> None:
         self.add(promise, promised, found, promised == found)

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from chaplain.client.sync import Client
 from chaplain.config import load_cluster
-from chaplain.drill.violations import Break
+from chaplain.drill.violations import BrokenPromise
 from chaplain.errors import ChaplainError, Refused
 from chaplain.link.auth.identity import Identity
 
@@ -63,10 +63,10 @@ class Access:
             else:
                 return
 
-    def read(self, of: str, how: Callable[[Client], T]) -> tuple[dict[int, T], list[Break]]:
+    def read(self, of: str, how: Callable[[Client], T]) -> tuple[dict[int, T], list[BrokenPromise]]:
         """What each node has, and which nodes could not be read. As an admin: the drill's own identity may be gone."""
         readings: dict[int, T] = {}
-        found: list[Break] = []
+        found: list[BrokenPromise] = []
         for node in self.nodes:
             end_s = time.monotonic() + READABLE_S
             while True:
@@ -76,7 +76,9 @@ class Access:
                     break
                 except ChaplainError as error:  # it may still be repairing its log
                     if time.monotonic() > end_s:
-                        found.append(Break("unreadable", None, f"node {node.id}, for {READABLE_S:g} s: {error}", of))
+                        found.append(
+                            BrokenPromise("unreadable", None, f"node {node.id}, for {READABLE_S:g} s: {error}", of)
+                        )
                         break
                     time.sleep(AGAIN_S)
         return readings, found

@@ -22,7 +22,7 @@ from chaplain.drill.entry_loads import GraphLoad, SequenceLoad
 from chaplain.drill.journal_load import JournalLoad
 from chaplain.drill.load import Blow, Load
 from chaplain.drill.pool_load import PoolLoad
-from chaplain.drill.violations import GRAPH, JOURNAL, KINDS, POOL, SEQUENCE, Break, Judged
+from chaplain.drill.violations import GRAPH, JOURNAL, KINDS, POOL, SEQUENCE, BrokenPromise, Judged
 from chaplain.errors import ChaplainError
 from chaplain.runtime.cluster.probe import get_status
 from chaplain.runtime.cluster.status import describe
@@ -45,12 +45,12 @@ LOADS: dict[str, Callable[[Access], Load]] = {
 Tell = Callable[[str], None]
 
 
-class Verdict(Frozen, frozen=True):
+class DrillVerdict(Frozen, frozen=True):
     blows: dict[str, int]
     kinds: tuple[Judged, ...]
     gaps_s: tuple[float, ...]
     """From each blow to the next acknowledgement of something begun after it, for the slowest kind of stream."""
-    breaks: tuple[Break, ...]
+    breaks: tuple[BrokenPromise, ...]
     left_out: tuple[str, ...]
 
     @property
@@ -94,9 +94,9 @@ class Drill:
         self._counts: Counter[str] = Counter()
         self._dealt: list[Blow] = []
         self._gaps_s: list[float] = []
-        self._found: list[Break] = []
+        self._found: list[BrokenPromise] = []
 
-    def run(self) -> Verdict:
+    def run(self) -> DrillVerdict:
         self._check_whole()
         with self._access.granted():
             for load in self.loads.values():
@@ -115,7 +115,7 @@ class Drill:
         left_out = [one for kind in judged for one in kind.left_out]
         breaks = [one for kind in judged for one in kind.breaks]
         every = (tuple(self._gaps_s), (*self._found, *breaks), (*self._left_out, *left_out))
-        return Verdict(dict(self._counts), judged, *every)
+        return DrillVerdict(dict(self._counts), judged, *every)
 
     def _check_whole(self) -> None:
         down = [node.id for node in self._nodes if not node.http or get_status(node.http) is None]
@@ -190,5 +190,5 @@ class Drill:
             while (lack := lacks(load)) and not any(found.of == load.of for found in self._found):
                 if time.monotonic() > end_s:
                     what = f"{SURVIVE_S:g} s after: {deed}: {lack}"
-                    self._found.append(Break("stuck", None, what, load.of))
+                    self._found.append(BrokenPromise("stuck", None, what, load.of))
                 time.sleep(POLL_S)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from chaplain.client.sync import Client
 from chaplain.drill.cluster import PATIENCE_S, Access
-from chaplain.drill.follower import Follower
+from chaplain.drill.follower import DrillFollower
 from chaplain.drill.graph_history import judge_graph
 from chaplain.drill.load import Blow
 from chaplain.drill.sequence_history import judge_sequence
 from chaplain.drill.violations import GRAPH, SEQUENCE, Judged
-from chaplain.drill.workers import Clerks, Entry, counted
+from chaplain.drill.workers import Clerks, WriteAttempt, counted
 from chaplain.runtime.cluster.probe import get_status
 
 POLL_S = 0.05
@@ -20,7 +20,7 @@ Statuses = Sequence[Mapping[str, object]]
 
 
 class _EntryLoad:
-    def __init__(self, access: Access, of: str, enter: Callable[[Client, Entry], None]) -> None:
+    def __init__(self, access: Access, of: str, enter: Callable[[Client, WriteAttempt], None]) -> None:
         self.of = of
         self._access = access
         self._clerks = Clerks(access, of, enter)
@@ -48,7 +48,7 @@ class GraphLoad(_EntryLoad):
     def __init__(self, access: Access) -> None:
         super().__init__(access, GRAPH, self._append)
 
-    def _append(self, client: Client, entry: Entry) -> None:
+    def _append(self, client: Client, entry: WriteAttempt) -> None:
         entry.id = client.graph(self._access.stream).append(entry.value).id
 
     def missing(self, since_s: float, statuses: Statuses) -> str:
@@ -69,13 +69,13 @@ class GraphLoad(_EntryLoad):
 class SequenceLoad(_EntryLoad):
     def __init__(self, access: Access) -> None:
         super().__init__(access, SEQUENCE, self._publish)
-        self._follower = Follower(access)
+        self._follower = DrillFollower(access)
 
     def start(self) -> None:
         self._follower.start()
         super().start()
 
-    def _publish(self, client: Client, entry: Entry) -> None:
+    def _publish(self, client: Client, entry: WriteAttempt) -> None:
         entry.number = client.sequence(self._access.stream).publish(entry.value)
 
     def missing(self, since_s: float, statuses: Statuses) -> str:

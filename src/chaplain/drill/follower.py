@@ -16,7 +16,7 @@ from chaplain.errors import ChaplainError
 POLL_S = 0.05
 
 
-class Follower(threading.Thread):
+class DrillFollower(threading.Thread):
     def __init__(self, access: Access) -> None:
         super().__init__(daemon=True, name="follower of the sequence")
         self.events: list[SequenceEvent] = []

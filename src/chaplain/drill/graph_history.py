@@ -8,55 +8,57 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from chaplain.client.api.graph import GraphEvent
-from chaplain.drill.violations import GRAPH, Break, shown
-from chaplain.drill.workers import Entry
+from chaplain.drill.violations import GRAPH, BrokenPromise, shown
+from chaplain.drill.workers import WriteAttempt
 
 Readings = Mapping[int, Sequence[GraphEvent]]
 
 
-def judge_graph(entries: Sequence[Entry], readings: Readings) -> list[Break]:
+def judge_graph(entries: Sequence[WriteAttempt], readings: Readings) -> list[BrokenPromise]:
     acked = [entry for entry in entries if entry.acked_s]
     if not readings:
         what = f"{len(acked)} acknowledged events could not be looked for: no node could be read"
-        return [Break("unverified", None, what, GRAPH)] if acked else []
+        return [BrokenPromise("unverified", None, what, GRAPH)] if acked else []
     return [*_nodes(readings), *_fates(acked, readings), *_strange(entries, readings)]
 
 
-def _nodes(readings: Readings) -> Iterator[Break]:
+def _nodes(readings: Readings) -> Iterator[BrokenPromise]:
     first_node, first = next(iter(readings.items()))
     for node, reading in readings.items():
         for event_id, times in Counter(event.id for event in reading).items():
             if times > 1:
-                yield Break("doubled", None, f"node {node} shows event {event_id[:16]} {times} times", GRAPH)
+                yield BrokenPromise("doubled", None, f"node {node} shows event {event_id[:16]} {times} times", GRAPH)
         if [event.id for event in reading] != [event.id for event in first]:
             what = f"nodes {node} and {first_node} show other events, or another order: {len(reading)} and {len(first)}"
-            yield Break("different", None, what, GRAPH)
+            yield BrokenPromise("different", None, what, GRAPH)
 
 
-def _fates(acked: Sequence[Entry], readings: Readings) -> Iterator[Break]:
+def _fates(acked: Sequence[WriteAttempt], readings: Readings) -> Iterator[BrokenPromise]:
     at = {node: {event.id: event.value for event in reading} for node, reading in readings.items()}
     for entry in acked:
         name = f"{shown(entry.value)}, event {entry.id[:16]}"
         absent = [node for node, held in at.items() if entry.id not in held]
         if absent:
-            yield Break("lost", None, f"{name}, was acknowledged, and is not on node {_listed(absent)}", GRAPH)
+            yield BrokenPromise("lost", None, f"{name}, was acknowledged, and is not on node {_listed(absent)}", GRAPH)
         changed = [node for node, held in at.items() if held.get(entry.id, entry.value) != entry.value]
         if changed:
-            yield Break("moved", None, f"{name}, holds something else on node {_listed(changed)}", GRAPH)
+            yield BrokenPromise("moved", None, f"{name}, holds something else on node {_listed(changed)}", GRAPH)
 
 
-def _strange(entries: Sequence[Entry], readings: Readings) -> Iterator[Break]:
+def _strange(entries: Sequence[WriteAttempt], readings: Readings) -> Iterator[BrokenPromise]:
     values = {entry.value: entry for entry in entries}
     found = {event.id: event.value for reading in readings.values() for event in reading}
     counts = Counter(found.values())
     for value, times in counts.items():
         entry = values.get(value)
         if entry is None:
-            yield Break("foreign", None, f"nobody appended {shown(value)}", GRAPH)
+            yield BrokenPromise("foreign", None, f"nobody appended {shown(value)}", GRAPH)
         elif entry.refused:
-            yield Break("phantom", None, f"{shown(value)} was refused ({entry.refused}), and is there", GRAPH)
+            yield BrokenPromise("phantom", None, f"{shown(value)} was refused ({entry.refused}), and is there", GRAPH)
         elif times > 1:
-            yield Break("doubled", None, f"{shown(value)} was appended once, and stands under {times} ids", GRAPH)
+            yield BrokenPromise(
+                "doubled", None, f"{shown(value)} was appended once, and stands under {times} ids", GRAPH
+            )
 
 
 def _listed(nodes: Sequence[int]) -> str:

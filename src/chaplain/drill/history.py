@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from chaplain.client.types.journal import Message
-from chaplain.drill.violations import Break, shown
+from chaplain.drill.violations import BrokenPromise, shown
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Attempt:
 Histories = Sequence[Sequence[Attempt]]
 
 
-def judge(histories: Histories, readings: Mapping[int, Sequence[Message]]) -> list[Break]:
+def judge(histories: Histories, readings: Mapping[int, Sequence[Message]]) -> list[BrokenPromise]:
     """All breaks, the nodes' differences first."""
     if not readings:
         return _unverified(histories)
@@ -51,65 +51,79 @@ def judge(histories: Histories, readings: Mapping[int, Sequence[Message]]) -> li
     return [*found, *_real_time(attempts)]
 
 
-def _unverified(histories: Histories) -> list[Break]:
+def _unverified(histories: Histories) -> list[BrokenPromise]:
     """Nobody could be read: whatever was acknowledged is neither found nor missing."""
     offsets = sorted(one.offset for history in histories for one in history if one.offset is not None)
     if not offsets:
         return []
     what = f"{len(offsets)} acknowledged writes, at offsets {offsets[0]} to {offsets[-1]}"
-    return [Break("unverified", offsets[0], f"{what}, could not be looked for: no node could be read")]
+    return [BrokenPromise("unverified", offsets[0], f"{what}, could not be looked for: no node could be read")]
 
 
-def _reading(node: int, reading: Sequence[Message], first_node: int, first: Sequence[Message]) -> Iterator[Break]:
+def _reading(
+    node: int, reading: Sequence[Message], first_node: int, first: Sequence[Message]
+) -> Iterator[BrokenPromise]:
     for expected, message in enumerate(reading):
         if message.offset != expected:
-            yield Break("gap", expected, f"node {node} has offset {message.offset} where {expected} should stand")
+            yield BrokenPromise(
+                "gap", expected, f"node {node} has offset {message.offset} where {expected} should stand"
+            )
             break
     for mine, other in zip(reading, first, strict=False):
         if mine != other:
-            yield Break("different", mine.offset, f"nodes {node} and {first_node} hold different messages")
+            yield BrokenPromise("different", mine.offset, f"nodes {node} and {first_node} hold different messages")
             break
     if len(reading) != len(first):
         shorter = min(len(reading), len(first))
-        yield Break("different", shorter, f"node {node} holds {len(reading)} messages, node {first_node} {len(first)}")
+        yield BrokenPromise(
+            "different", shorter, f"node {node} holds {len(reading)} messages, node {first_node} {len(first)}"
+        )
 
 
-def _strange(first: Sequence[Message], ours: set[bytes]) -> Iterator[Break]:
+def _strange(first: Sequence[Message], ours: set[bytes]) -> Iterator[BrokenPromise]:
     counts = Counter(message.value for message in first)
     for message in first:
         if counts[message.value] > 1:
-            yield Break("doubled", message.offset, f"{shown(message.value)} stands {counts[message.value]} times")
+            yield BrokenPromise(
+                "doubled", message.offset, f"{shown(message.value)} stands {counts[message.value]} times"
+            )
         if message.value not in ours:
-            yield Break("foreign", message.offset, f"nobody wrote {shown(message.value)}")
+            yield BrokenPromise("foreign", message.offset, f"nobody wrote {shown(message.value)}")
 
 
-def _fate(attempt: Attempt, found: Message | None) -> Iterator[Break]:
+def _fate(attempt: Attempt, found: Message | None) -> Iterator[BrokenPromise]:
     name = shown(attempt.value)
     if attempt.refused and found is not None:
-        yield Break("phantom", found.offset, f"{name} was refused ({attempt.refused}), and is written")
+        yield BrokenPromise("phantom", found.offset, f"{name} was refused ({attempt.refused}), and is written")
     elif attempt.offset is not None and found is None:
-        yield Break("lost", attempt.offset, f"{name} was acknowledged at offset {attempt.offset}, and is not there")
+        yield BrokenPromise(
+            "lost", attempt.offset, f"{name} was acknowledged at offset {attempt.offset}, and is not there"
+        )
     elif found is not None and _place(found) != (attempt.offset, attempt.index) and attempt.offset is not None:
         where = f"offset {found.offset} of message {found.index}"
-        yield Break("moved", attempt.offset, f"{name} was acknowledged in message {attempt.index}, and is at {where}")
+        yield BrokenPromise(
+            "moved", attempt.offset, f"{name} was acknowledged in message {attempt.index}, and is at {where}"
+        )
 
 
 def _place(message: Message) -> tuple[int, int]:
     return message.offset, message.index
 
 
-def _own_order(history: Sequence[Attempt], at: Mapping[bytes, Message]) -> Iterator[Break]:
+def _own_order(history: Sequence[Attempt], at: Mapping[bytes, Message]) -> Iterator[BrokenPromise]:
     last = -1
     for attempt in history:
         found = at.get(attempt.value)
         if found is None:
             continue
         if found.offset < last:
-            yield Break("disordered", found.offset, f"{shown(attempt.value)} stands before what its writer wrote first")
+            yield BrokenPromise(
+                "disordered", found.offset, f"{shown(attempt.value)} stands before what its writer wrote first"
+            )
         last = max(last, found.offset)
 
 
-def _real_time(attempts: Sequence[Attempt]) -> Iterator[Break]:
+def _real_time(attempts: Sequence[Attempt]) -> Iterator[BrokenPromise]:
     done = sorted((attempt for attempt in attempts if attempt.offset is not None), key=lambda one: one.acked_s)
     highest, place = -1, 0
     for later in sorted(done, key=lambda one: one.invoked_s):
@@ -119,4 +133,4 @@ def _real_time(attempts: Sequence[Attempt]) -> Iterator[Break]:
         assert later.offset is not None
         if later.offset <= highest:
             what = f"{shown(later.value)} was begun after offset {highest} was acknowledged"
-            yield Break("overtaken", later.offset, what)
+            yield BrokenPromise("overtaken", later.offset, what)

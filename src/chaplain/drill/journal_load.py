@@ -9,7 +9,7 @@ from chaplain.drill.cluster import PATIENCE_S, Access
 from chaplain.drill.history import judge
 from chaplain.drill.load import Blow
 from chaplain.drill.violations import JOURNAL, Judged
-from chaplain.drill.writers import Writer
+from chaplain.drill.writers import DrillWriter
 from chaplain.runtime.cluster.probe import get_status
 
 WRITERS = 4
@@ -23,7 +23,7 @@ class JournalLoad:
     def __init__(self, access: Access) -> None:
         self._access = access
         self.writers = [
-            Writer(access.directory, access.stream, number, identity=access.identity, pace_s=PACE_S)
+            DrillWriter(access.directory, access.stream, number, identity=access.identity, pace_s=PACE_S)
             for number in range(WRITERS)
         ]
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from chaplain.core import Frozen
-from chaplain.drill.violations import POOL, Break
+from chaplain.drill.violations import POOL, BrokenPromise
 
 
-class Heard(Frozen, frozen=True):
+class PoolHeard(Frozen, frozen=True):
     speaker: int
     number: int
     told: bool
@@ -35,8 +35,10 @@ class Losses(Frozen, frozen=True):
     """Of these, those in calm that the listener was not told of."""
 
 
-def judge_pool(said: Said, notes: Mapping[int, Sequence[Heard]], blows: Spans) -> tuple[list[Break], Losses]:
-    found: list[Break] = []
+def judge_pool(
+    said: Said, notes: Mapping[int, Sequence[PoolHeard]], blows: Spans
+) -> tuple[list[BrokenPromise], Losses]:
+    found: list[BrokenPromise] = []
     lost = untold = 0
     for ear, heard in notes.items():
         for speaker, times in said.items():
@@ -48,7 +50,7 @@ def judge_pool(said: Said, notes: Mapping[int, Sequence[Heard]], blows: Spans) -
     return found, Losses(lost, untold)
 
 
-def _holes(speaker: int, heard: Sequence[Heard], count: int) -> Iterator[tuple[range, bool]]:
+def _holes(speaker: int, heard: Sequence[PoolHeard], count: int) -> Iterator[tuple[range, bool]]:
     """Numbers between two that were heard, or behind the last, and whether the listener was told."""
     last, told = None, False
     for note in heard:
@@ -66,16 +68,18 @@ def _struck(at_s: float, blows: Spans) -> bool:
     return any(from_s <= at_s <= to_s for from_s, to_s in blows)
 
 
-def _twice(ear: int, speaker: int, heard: Sequence[Heard]) -> Iterator[Break]:
+def _twice(ear: int, speaker: int, heard: Sequence[PoolHeard]) -> Iterator[BrokenPromise]:
     seen: set[int] = set()
     last = -1
     for note in heard:
         if note.speaker != speaker:
             continue
         if note.number in seen:
-            yield Break("doubled", note.number, f"listener at node {ear} heard it of node {speaker} twice", POOL)
+            yield BrokenPromise(
+                "doubled", note.number, f"listener at node {ear} heard it of node {speaker} twice", POOL
+            )
         elif note.number < last:
             what = f"listener at node {ear} heard it of node {speaker} after {last}"
-            yield Break("disordered", note.number, what, POOL)
+            yield BrokenPromise("disordered", note.number, what, POOL)
         seen.add(note.number)
         last = max(last, note.number)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from chaplain.client.sync import Client
 from chaplain.drill.cluster import PATIENCE_S, Access
 from chaplain.drill.load import Blow, Worker
-from chaplain.drill.pool_history import Heard, judge_pool
-from chaplain.drill.violations import POOL, Break, Judged, shown
+from chaplain.drill.pool_history import PoolHeard, judge_pool
+from chaplain.drill.violations import POOL, BrokenPromise, Judged, shown
 
 LISTEN_S = 0.2
 POLL_S = 0.05
@@ -31,10 +31,10 @@ class Speaker(Worker):
         self.acked_s[number] = time.monotonic()
 
 
-class Ear(Worker):
+class PoolListener(Worker):
     def __init__(self, access: Access, node: int) -> None:
         super().__init__(access, node, f"pool listener at node {node}")
-        self.notes: list[Heard] = []
+        self.notes: list[PoolHeard] = []
         self.foreign: list[bytes] = []
         self._last: dict[int, int] = {}
         self._away = False
@@ -55,7 +55,7 @@ class Ear(Worker):
         if not speaker.isdigit() or not number.isdigit():
             self.foreign.append(value)
             return
-        self.notes.append(Heard(int(speaker), int(number), told))
+        self.notes.append(PoolHeard(int(speaker), int(number), told))
         self._last[int(speaker)] = int(number)
 
     def last_of(self, speaker: int) -> int:
@@ -67,7 +67,7 @@ class PoolLoad:
 
     def __init__(self, access: Access) -> None:
         self._speakers = [Speaker(access, node.id) for node in access.nodes]
-        self._ears = [Ear(access, node.id) for node in access.nodes]
+        self._ears = [PoolListener(access, node.id) for node in access.nodes]
 
     def start(self) -> None:
         for worker in (*self._ears, *self._speakers):
@@ -121,7 +121,7 @@ class PoolLoad:
         spans = [(blow.from_s - NOTICE_S, blow.to_s) for blow in blows]
         breaks, losses = judge_pool(said, notes, spans)
         strange = [value for ear in self._ears for value in ear.foreign]
-        breaks += [Break("foreign", None, f"nobody said {shown(value)}", POOL) for value in strange]
+        breaks += [BrokenPromise("foreign", None, f"nobody said {shown(value)}", POOL) for value in strange]
         acknowledged = sum(acked_s > 0 for times in said.values() for acked_s in times)
         unknown = sum(map(len, said.values())) - acknowledged
         told = sum(note.told for heard in notes.values() for note in heard)

@@ -8,7 +8,7 @@ JOURNAL, GRAPH, SEQUENCE, POOL = "journal", "graph", "sequence", "pool"
 KINDS = (JOURNAL, GRAPH, SEQUENCE, POOL)
 
 
-class Break(Frozen, frozen=True):
+class BrokenPromise(Frozen, frozen=True):
     """A promise that was not kept."""
 
     kind: str
@@ -28,7 +28,7 @@ class Judged(Frozen, frozen=True):
     acknowledged: int
     unknown: int
     refused: int
-    breaks: tuple[Break, ...] = ()
+    breaks: tuple[BrokenPromise, ...] = ()
     left_out: tuple[str, ...] = ()
     """What could not be judged, and why that breaks no promise."""
     lost: int = 0

@@ -13,7 +13,7 @@ from chaplain.errors import Busy, Refused
 
 
 @dataclass(slots=True)
-class Entry:
+class WriteAttempt:
     """One append or publish, as its client saw it."""
 
     value: bytes
@@ -28,13 +28,13 @@ class Entry:
 
 
 class Clerk(Worker):
-    def __init__(self, access: Access, node: int, name: str, enter: Callable[[Client, Entry], None]) -> None:
+    def __init__(self, access: Access, node: int, name: str, enter: Callable[[Client, WriteAttempt], None]) -> None:
         super().__init__(access, node, name)
-        self.entries: list[Entry] = []
+        self.entries: list[WriteAttempt] = []
         self._enter = enter
 
     def turn(self, client: Client) -> None:
-        entry = Entry(b"%d:%d" % (self.node, len(self.entries)), time.monotonic())
+        entry = WriteAttempt(b"%d:%d" % (self.node, len(self.entries)), time.monotonic())
         self.entries.append(entry)
         try:
             self._enter(client, entry)
@@ -47,7 +47,7 @@ class Clerk(Worker):
 class Clerks:
     """One at each node."""
 
-    def __init__(self, access: Access, of: str, enter: Callable[[Client, Entry], None]) -> None:
+    def __init__(self, access: Access, of: str, enter: Callable[[Client, WriteAttempt], None]) -> None:
         self._clerks = [Clerk(access, node.id, f"{of} at node {node.id}", enter) for node in access.nodes]
 
     def start(self) -> None:
@@ -61,14 +61,14 @@ class Clerks:
             clerk.end()
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[WriteAttempt]:
         return [entry for clerk in self._clerks for entry in clerk.entries.copy()]
 
     def acked(self, since_s: float) -> list[float]:
         return [entry.acked_s for entry in self.entries if entry.acked_s and entry.invoked_s >= since_s]
 
 
-def counted(entries: Sequence[Entry]) -> tuple[int, int, int]:
+def counted(entries: Sequence[WriteAttempt]) -> tuple[int, int, int]:
     """How many are acknowledged, of unknown fate, and refused."""
     acknowledged = sum(bool(entry.acked_s) for entry in entries)
     refused = sum(bool(entry.refused) for entry in entries)

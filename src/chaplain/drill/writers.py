@@ -17,7 +17,7 @@ BATCH = 20
 PATIENCE_S = 60.0
 
 
-class Writer(threading.Thread):
+class DrillWriter(threading.Thread):
     """Writes until told to stop; even ones message by message, odd ones through `writer()`."""
 
     def __init__(

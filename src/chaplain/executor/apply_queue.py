@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 from enum import StrEnum
 
 from chaplain.executor.divergence import Comparison
-from chaplain.executor.events import Step, Work
+from chaplain.executor.events import MessageApplied, Work
 from chaplain.executor.statement import SQL_TYPE
 
 QUEUE_BYTES_MAX = 16 * 1024 * 1024
@@ -30,7 +30,7 @@ _TYPE_AT = 21
 _CLIENT_AT = 8
 
 
-class Phase(StrEnum):
+class ApplyPhase(StrEnum):
     CLOSED = "closed"
     OPENING = "opening"
     IDLE = "idle"
@@ -42,12 +42,12 @@ class Phase(StrEnum):
     STOPPED = "stopped"
 
 
-class Feed:
+class ApplyQueue:
     def __init__(self, stream: str, executors: Callable[[], Collection[int]], given_up: int = 0) -> None:
         self.stream = stream
         self.given_up = given_up
         """The log may have dropped statements up to this message: a database that is not as far needs a copy."""
-        self.phase = Phase.CLOSED
+        self.phase = ApplyPhase.CLOSED
         self.trouble = ""
         """Why it is stopped."""
         self.touched: array[int] = array("Q")
@@ -87,7 +87,7 @@ class Feed:
     def offer(self, work: Work) -> None:
         """A message was agreed; taken if everything before it was."""
         before = self.touched[-2] if len(self.touched) > 1 else 0
-        if self.phase in (Phase.IDLE, Phase.BUSY) and not self.reading and self._fed >= before:
+        if self.phase in (ApplyPhase.IDLE, ApplyPhase.BUSY) and not self.reading and self._fed >= before:
             self.take(work)
 
     def take(self, work: Work) -> bool:
@@ -114,8 +114,8 @@ class Feed:
     # What the database does.
 
     def opened(self, index: int, fingerprint: bytes, kept: int = 0) -> None:
-        assert self.phase in (Phase.OPENING, Phase.LACKING)
-        self.phase = Phase.IDLE
+        assert self.phase in (ApplyPhase.OPENING, ApplyPhase.LACKING)
+        self.phase = ApplyPhase.IDLE
         copied = index > self.applied
         self.applied = self._fed = index
         self.fingerprint, self.kept = fingerprint, kept
@@ -124,14 +124,14 @@ class Feed:
 
     def lack(self) -> None:
         """What comes next cannot be had from the log."""
-        self.phase = Phase.LACKING
+        self.phase = ApplyPhase.LACKING
         self._queue.clear()
         self._queued_bytes = 0
         self._fed = self.applied
 
     def hand_over(self) -> tuple[Work, ...]:
         """What to apply now; nothing if there is nothing, or something is being applied."""
-        if self.phase is not Phase.IDLE or not self._queue:
+        if self.phase is not ApplyPhase.IDLE or not self._queue:
             return ()
         works: list[Work] = []
         size = 0
@@ -139,30 +139,30 @@ class Feed:
             works.append(self._queue.popleft())
             size += works[-1].size_bytes
         self._queued_bytes -= size
-        self.phase, self.lent = Phase.BUSY, True
+        self.phase, self.lent = ApplyPhase.BUSY, True
         return tuple(works)
 
     def lend(self) -> bool:
         """Whether the database is free for something else, having done all that was agreed; then it is busy with it."""
-        free = self.phase is Phase.IDLE and not self._queue and not self.behind
+        free = self.phase is ApplyPhase.IDLE and not self._queue and not self.behind
         self.lent = self.lent or free
         if free:
-            self.phase = Phase.BUSY
+            self.phase = ApplyPhase.BUSY
         return free
 
     def give_back(self) -> None:
         """What it was given, or lent for, is over."""
         self.lent = False
-        if self.phase is Phase.BUSY:
-            self.phase = Phase.IDLE
+        if self.phase is ApplyPhase.BUSY:
+            self.phase = ApplyPhase.IDLE
 
-    def did(self, step: Step) -> None:
+    def did(self, step: MessageApplied) -> None:
         assert step.index > self.applied, "a message was applied twice"
         self.applied = step.index
         self.fingerprint = step.fingerprint
 
     def stop(self, trouble: str) -> None:
-        self.phase = Phase.STOPPED
+        self.phase = ApplyPhase.STOPPED
         self.trouble = trouble
         self._queue.clear()
         self._queued_bytes = 0
@@ -170,14 +170,14 @@ class Feed:
     def spoil(self, damage: str) -> None:
         """What it holds counts for nothing: it begins anew, wherever it is opened next."""
         self.stop("")
-        self.phase, self.damage, self.keeping = Phase.DAMAGED, damage, False
+        self.phase, self.damage, self.keeping = ApplyPhase.DAMAGED, damage, False
         self.applied = self._fed = 0
         self.fingerprint = b""
         self.comparison = Comparison(self._executors)
 
     @property
     def is_open(self) -> bool:
-        return self.phase in (Phase.IDLE, Phase.BUSY)
+        return self.phase in (ApplyPhase.IDLE, ApplyPhase.BUSY)
 
     def undone(self) -> int:
         """The next message that is not done; beyond all if there is none."""
@@ -202,7 +202,7 @@ class Feed:
     @property
     def is_stuck(self) -> bool:
         """Whether it executes nothing from the log: it has stopped, or waits for another node's copy."""
-        return self.phase in (Phase.STOPPED, Phase.LACKING)
+        return self.phase in (ApplyPhase.STOPPED, ApplyPhase.LACKING)
 
     @property
     def needs_copy(self) -> bool:

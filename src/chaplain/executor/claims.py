@@ -24,7 +24,7 @@ import msgspec
 
 from chaplain.core import Persist, Replace, Report
 from chaplain.errors import StorageError
-from chaplain.executor.apply_queue import Feed
+from chaplain.executor.apply_queue import ApplyQueue
 
 FILE = "executor.given-up"
 LOOK_NS = 1_000_000_000
@@ -48,7 +48,7 @@ class Claims:
         self._bytes_max = bytes_max
         self._file = file
         self._noted: dict[str, int] = decode(stored)
-        self._writing: dict[int, tuple[Feed, int]] = {}
+        self._writing: dict[int, tuple[ApplyQueue, int]] = {}
         self._ticket = 0
         self.due_ns: int | None = None
         self.effects: list[Persist | Report] = []
@@ -62,7 +62,7 @@ class Claims:
         if self._bytes_max and self.due_ns is None:
             self.due_ns = now_ns + LOOK_NS
 
-    def woken(self, now_ns: int, feeds: Iterable[Feed], journal: HeldLog) -> None:
+    def woken(self, now_ns: int, feeds: Iterable[ApplyQueue], journal: HeldLog) -> None:
         if self.due_ns is None or now_ns < self.due_ns:
             return
         stopped = [feed for feed in feeds if feed.is_stuck]
@@ -70,7 +70,7 @@ class Claims:
         for feed in stopped if not self._writing else ():
             self._look(now_ns, feed, journal)
 
-    def _look(self, now_ns: int, feed: Feed, journal: HeldLog) -> None:
+    def _look(self, now_ns: int, feed: ApplyQueue, journal: HeldLog) -> None:
         last = feed.last_through(journal.keep_through)
         if last > feed.given_up and journal.held_bytes(now_ns, feed.first_needed()) > self._bytes_max:
             self._noted[feed.stream] = last

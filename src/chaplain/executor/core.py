@@ -28,9 +28,9 @@ from chaplain.core import (
 )
 from chaplain.errors import Malformed
 from chaplain.executor import claims, messages
-from chaplain.executor.apply_queue import Feed, Phase, lanes_of
+from chaplain.executor.apply_queue import ApplyPhase, ApplyQueue, lanes_of
 from chaplain.executor.claims import Claims
-from chaplain.executor.divergence import Finding
+from chaplain.executor.divergence import FingerprintMismatch
 from chaplain.executor.dry_runs import Rehearsals
 from chaplain.executor.events import (
     Applied,
@@ -50,18 +50,18 @@ from chaplain.executor.events import (
     Tried,
     Work,
 )
-from chaplain.executor.integrity import Checking
+from chaplain.executor.integrity import IntegrityChecks
 from chaplain.executor.messages import AskCopy, AskReach, CopyPiece, PeerMessage, Print, Reach, WereRead
-from chaplain.executor.queries import JournalView, Questions
+from chaplain.executor.queries import JournalView, ReadQueries
 from chaplain.executor.snapshots import Copying
 from chaplain.executor.status import fingerprints, of_feeds
-from chaplain.gossip.events import MemberChanged, Told
+from chaplain.gossip.events import GossipParcel, MemberChanged
 from chaplain.gossip.layer_api import UpperInput
 from chaplain.journal.clients.subscriptions import whole_messages
 from chaplain.journal.events import Rehearse, Rehearsed
 from chaplain.journal.messages.membership import Stage
-from chaplain.journal.model.records import Moment
-from chaplain.journal.model.results import ConfigVerdict, Executed
+from chaplain.journal.model.records import LogPosition
+from chaplain.journal.model.results import AppliedMessage, ConfigVerdict
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.rights import NO_ROLE, NOT_EXECUTOR
 from chaplain.segment.record import Kind, Record
@@ -108,16 +108,16 @@ class ExecutorCore:
         self._journal: JournalView | None = None
         self._sessions: dict[bytes, bytes] = {}
         """The instance that each key is reached by."""
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, ApplyQueue] = {}
         self._owners: dict[int, bytes] = {}
         """The identity of each lane. Lanes come and go; what they wrote may be applied later."""
         self._settled = 0
-        self._questions = Questions(node, self._feeds, self._tell_all)
+        self._questions = ReadQueries(node, self._feeds, self._tell_all)
         self._rehearsals = Rehearsals(node, self._feeds, self.counts)
         self._copying = Copying(self._tell, self._peers)
-        self._checking = Checking(self.counts)
+        self._checking = IntegrityChecks(self.counts)
         self._claims = Claims(self.counts, stopped_bytes_max, given_up, given_up_file)
-        self._backs: dict[int, Feed] = {}
+        self._backs: dict[int, ApplyQueue] = {}
         """Reads of the log that are under way, by token."""
         self._token = 0
         self._announced: dict[str, int] = {}
@@ -139,13 +139,13 @@ class ExecutorCore:
         """The first message that the log must keep: it is in no copy of its database on disk."""
         return min((feed.first_needed() for feed in self._feeds.values()), default=1 << 62)
 
-    def _add_feed(self, stream: str) -> Feed:
-        feed = self._feeds[stream] = Feed(stream, self._executors, self._claims.given_up(stream))
+    def _add_feed(self, stream: str) -> ApplyQueue:
+        feed = self._feeds[stream] = ApplyQueue(stream, self._executors, self._claims.given_up(stream))
         return feed
 
     # From the journal, whenever it has carried out a message; before `attach`, those of its disk.
 
-    def executed(self, executed: Executed) -> None:
+    def executed(self, executed: AppliedMessage) -> None:
         self._settled = executed.moment.index
         if self.bare:
             return
@@ -161,7 +161,7 @@ class ExecutorCore:
                 if self._journal is not None:
                     feed.offer(self._work(executed.moment, batches))
 
-    def _work(self, moment: Moment, batches: list[Record]) -> Work:
+    def _work(self, moment: LogPosition, batches: list[Record]) -> Work:
         bodies = tuple((batch.first_offset, bytes(batch.body)) for batch in batches)
         lanes = dict.fromkeys(lane for _, body in bodies for lane in lanes_of(body))
         owners = tuple((lane, self._owners.get(lane, b"")) for lane in lanes)
@@ -208,7 +208,7 @@ class ExecutorCore:
                 self._copying.read(event, self._feeds)
             case CopyTaken():
                 self._copying.taken(now_ns, event)
-            case Told():
+            case GossipParcel():
                 self._told(now_ns, event)
             case Entered():
                 self._entered(event)
@@ -257,12 +257,12 @@ class ExecutorCore:
 
     # Feeding databases.
 
-    def _pump(self, now_ns: int, feed: Feed) -> None:
-        if feed.phase is Phase.CLOSED:
-            feed.phase = Phase.OPENING
+    def _pump(self, now_ns: int, feed: ApplyQueue) -> None:
+        if feed.phase is ApplyPhase.CLOSED:
+            feed.phase = ApplyPhase.OPENING
             self._out.append(OpenDatabase(feed.stream))
         self._checking.pump(feed)
-        if feed.phase is Phase.IDLE and feed.needs_copy:
+        if feed.phase is ApplyPhase.IDLE and feed.needs_copy:
             self._copying.want(now_ns, feed)
             return
         works = feed.hand_over()
@@ -292,7 +292,7 @@ class ExecutorCore:
         for body, records in whole_messages(event.records, first):
             batches = _batches(records).get(feed.stream)
             if batches is not None and body.index <= self._settled:
-                moment = Moment(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
+                moment = LogPosition(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
                 if feed.wanted() != body.index or not feed.take(self._work(moment, batches)):
                     break
         if feed.wanted() == first:
@@ -301,7 +301,7 @@ class ExecutorCore:
 
     def _opened(self, event: DatabaseOpened) -> None:
         feed = self._feeds[event.stream]
-        if feed.phase is Phase.STOPPED:  # while a copy was put in place
+        if feed.phase is ApplyPhase.STOPPED:  # while a copy was put in place
             return
         if event.failed:
             self._stop(feed, event.failed)
@@ -326,7 +326,7 @@ class ExecutorCore:
             self._stop(feed, event.failed)
         if self._announce_ns is None:
             self._announce_ns = now_ns + ANNOUNCE_NS
-        if feed.phase is Phase.IDLE:
+        if feed.phase is ApplyPhase.IDLE:
             self._pump(now_ns, feed)
         self._prune()
 
@@ -338,7 +338,7 @@ class ExecutorCore:
         ):
             self._owners = {lane: acl for lane, acl in self._owners.items() if lane in self._journal.lanes}
 
-    def _stop(self, feed: Feed, reason: str) -> None:
+    def _stop(self, feed: ApplyQueue, reason: str) -> None:
         feed.stop(reason)
         detail: dict[str, str | int] = {"stream": feed.stream, "reason": reason, "index": feed.applied}
         self._out.append(Report("executor stopped", detail=detail))
@@ -346,14 +346,14 @@ class ExecutorCore:
 
     # Comparing.
 
-    def _found(self, feed: Feed, finding: Finding | None) -> None:
+    def _found(self, feed: ApplyQueue, finding: FingerprintMismatch | None) -> None:
         if finding is None:
             return
         nodes = ", ".join(map(str, finding.nodes))
         self._out.append(
             Report("executors differ", nodes, {"stream": feed.stream, "index": finding.index, "node": self._node})
         )
-        if finding.diverged and feed.phase is not Phase.STOPPED:
+        if finding.diverged and feed.phase is not ApplyPhase.STOPPED:
             self._stop(feed, f"node {self._node} differs from node {nodes} after message {finding.index}")
 
     def _woken(self, now_ns: int) -> None:
@@ -364,7 +364,7 @@ class ExecutorCore:
         if self._announce_ns is not None and now_ns >= self._announce_ns:
             self._announce_ns = None
             for feed in self._feeds.values():
-                if feed.applied > self._announced.get(feed.stream, 0) and feed.phase is not Phase.STOPPED:
+                if feed.applied > self._announced.get(feed.stream, 0) and feed.phase is not ApplyPhase.STOPPED:
                     self._announced[feed.stream] = feed.applied
                     self._tell_all(Print(feed.stream, feed.applied, feed.fingerprint))
         for feed in self._feeds.values():
@@ -411,7 +411,7 @@ class ExecutorCore:
         for key in sorted(self._sessions):
             self._tell(key, message)
 
-    def _told(self, now_ns: int, event: Told) -> None:
+    def _told(self, now_ns: int, event: GossipParcel) -> None:
         assert self._journal is not None
         node = self._node_of(event.peer.key)
         if node is None:
@@ -444,7 +444,7 @@ class ExecutorCore:
     # For people.
 
     def gauges(self) -> dict[str, float]:
-        stopped = sum(feed.phase is Phase.STOPPED for feed in self._feeds.values())
+        stopped = sum(feed.phase is ApplyPhase.STOPPED for feed in self._feeds.values())
         return {} if self.bare else {"executor_stopped": stopped}
 
     def status(self) -> dict[str, object]:

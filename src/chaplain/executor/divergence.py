@@ -24,7 +24,7 @@ HEARD_MAX = 64
 """Positions at which others' fingerprints wait for ours."""
 
 
-class Finding(Frozen, frozen=True):
+class FingerprintMismatch(Frozen, frozen=True):
     """Fingerprints differ."""
 
     index: int
@@ -43,14 +43,14 @@ class Comparison:
         self._heard: dict[int, dict[int, bytes]] = {}
         self._told: set[tuple[int, int]] = set()
 
-    def reached(self, index: int, fingerprint: bytes) -> Finding | None:
+    def reached(self, index: int, fingerprint: bytes) -> FingerprintMismatch | None:
         """We have this one after that message."""
         assert not self._indexes or index > self._indexes[-1], "a position was reached twice"
         self._indexes.append(index)
         self._own.append(fingerprint)
         return self._judge(index) if index in self._heard else None
 
-    def heard(self, node: int, index: int, fingerprint: bytes) -> Finding | None:
+    def heard(self, node: int, index: int, fingerprint: bytes) -> FingerprintMismatch | None:
         """That is another's."""
         if node not in self._executors():
             return None
@@ -64,7 +64,7 @@ class Comparison:
         place = bisect_right(self._indexes, index)
         return self._own[place - 1] if place else None
 
-    def _judge(self, index: int) -> Finding | None:
+    def _judge(self, index: int) -> FingerprintMismatch | None:
         place = bisect_right(self._indexes, index) - 1
         heard = self._heard.get(index)
         if heard is None or place < 0 or self._indexes[place] != index:
@@ -74,7 +74,7 @@ class Comparison:
         differing = tuple(sorted(node for node, fingerprint in heard.items() if fingerprint != own))
         if not differing:
             return None
-        told = Finding(index, differing, self._outvoted(own, heard))
+        told = FingerprintMismatch(index, differing, self._outvoted(own, heard))
         new = told.diverged or any((index, node) not in self._told for node in differing)
         self._told = {(index, node) for node in differing}
         return told if new else None

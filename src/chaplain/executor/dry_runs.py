@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.executor.apply_queue import Feed
+from chaplain.executor.apply_queue import ApplyQueue
 from chaplain.executor.events import Tried, TryOut
 from chaplain.executor.statement import SQL_TYPE, decode_statement
 from chaplain.journal.events import Rehearse, Rehearsed
@@ -40,7 +40,7 @@ RehearsalEffect: TypeAlias = Rehearsed | TryOut
 
 
 class Rehearsals:
-    def __init__(self, node: int, feeds: Mapping[str, Feed], counts: Counter[str]) -> None:
+    def __init__(self, node: int, feeds: Mapping[str, ApplyQueue], counts: Counter[str]) -> None:
         self._node = node
         self._feeds = feeds
         self._counts = counts
@@ -72,7 +72,7 @@ class Rehearsals:
             return None
         return values
 
-    def pump(self, now_ns: int, feed: Feed) -> None:
+    def pump(self, now_ns: int, feed: ApplyQueue) -> None:
         """Try out one that waits for this database, if that has nothing else to do."""
         if not self._waits:
             return

@@ -28,7 +28,7 @@ class Work(Frozen, frozen=True):
         return sum(len(body) for _, body in self.batches)
 
 
-class Step(Frozen, frozen=True):
+class MessageApplied(Frozen, frozen=True):
     """A message was carried out, and is part of the database for good."""
 
     index: int
@@ -203,7 +203,7 @@ class Applied(Frozen, frozen=True):
     """`failed`: after these steps the database could not go on, and why."""
 
     stream: str
-    steps: tuple[Step, ...]
+    steps: tuple[MessageApplied, ...]
     failed: str = ""
 
 

@@ -31,12 +31,12 @@ SCHEMA_KEY = _encode(("",))
 """The key under which row changes tell of the schema. No table has this name."""
 
 
-class Tally(Frozen, frozen=True, array_like=True):
+class RowTally(Frozen, frozen=True, array_like=True):
     count: int = 0
     sum: bytes = bytes(32)
 
 
-class Change(Frozen, frozen=True, array_like=True):
+class RowChange(Frozen, frozen=True, array_like=True):
     """A row under a key was put in place of another; `GONE` on either side if there was or is none."""
 
     table: str
@@ -45,7 +45,7 @@ class Change(Frozen, frozen=True, array_like=True):
     after: bytes
 
 
-def by_key(changes: Iterable[Change]) -> list[Change]:
+def by_key(changes: Iterable[RowChange]) -> list[RowChange]:
     """Changes of one request in the order in which every kind of database tells them.
 
     One may come to rows by another way than the next; what happened to one row stays in order.
@@ -64,7 +64,7 @@ def _total(hashes: Iterable[bytes]) -> int:
 class Tallies:
     """The tallies of all tables of a database, as numbers."""
 
-    def __init__(self, tallies: Mapping[str, Tally] | None = None) -> None:
+    def __init__(self, tallies: Mapping[str, RowTally] | None = None) -> None:
         self._counts = {table: tally.count for table, tally in (tallies or {}).items()}
         self._sums = {table: int.from_bytes(tally.sum, "big") for table, tally in (tallies or {}).items()}
 
@@ -76,7 +76,7 @@ class Tallies:
     def count(self, table: str) -> int:
         return self._counts.get(table, 0)
 
-    def add(self, changes: Iterable[Change]) -> None:
+    def add(self, changes: Iterable[RowChange]) -> None:
         come: defaultdict[str, list[bytes]] = defaultdict(list)
         gone: defaultdict[str, list[bytes]] = defaultdict(list)
         for change in changes:
@@ -99,18 +99,18 @@ class Tallies:
         self._counts.pop(table, None)
         self._sums.pop(table, None)
 
-    def values(self) -> dict[str, Tally]:
+    def values(self) -> dict[str, RowTally]:
         """By name of table; those without rows count for nothing."""
         found = {}
         for table in sorted(self._counts):
             total = self._sums[table] % MODULUS
             assert self._counts[table] > 0 or (self._counts[table], total) == (0, 0), "rows went that never came"
             if self._counts[table]:
-                found[table] = Tally(self._counts[table], total.to_bytes(32, "big"))
+                found[table] = RowTally(self._counts[table], total.to_bytes(32, "big"))
         return found
 
 
-def fingerprint_of(schema: bytes, tallies: Mapping[str, Tally]) -> bytes:
+def fingerprint_of(schema: bytes, tallies: Mapping[str, RowTally]) -> bytes:
     """Of one database; `schema` is whatever names its tables in one form."""
     tables = [(table, tallies[table].count, tallies[table].sum) for table in sorted(tallies)]
     return sha256(schema + _encode(tables)).digest()

@@ -19,24 +19,24 @@ from collections import Counter
 from typing import TypeAlias
 
 from chaplain.core import Report
-from chaplain.executor.apply_queue import Feed, Phase
+from chaplain.executor.apply_queue import ApplyPhase, ApplyQueue
 from chaplain.executor.events import CheckDatabase, DatabaseChecked, DatabaseOpened, RemakeDatabase
 
 ROWS_MAX = 5_000_000
 """A larger database is not read again because of a start: a minute or two beside everything else is enough."""
 
-_SETTLED = (Phase.IDLE, Phase.BUSY, Phase.STOPPED)
+_SETTLED = (ApplyPhase.IDLE, ApplyPhase.BUSY, ApplyPhase.STOPPED)
 """In all others something else is about to take the database's place, or already has."""
 
 CheckEffect: TypeAlias = CheckDatabase | RemakeDatabase | Report
 
 
-class Checking:
+class IntegrityChecks:
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts
         self.effects: list[CheckEffect] = []
 
-    def opened(self, feed: Feed, event: DatabaseOpened) -> None:
+    def opened(self, feed: ApplyQueue, event: DatabaseOpened) -> None:
         if event.damage:
             feed.damage = event.damage
             self._tell(feed, event.damage)
@@ -46,13 +46,13 @@ class Checking:
         elif event.doubtful_rows:
             self.doubt(feed)
 
-    def doubt(self, feed: Feed) -> None:
+    def doubt(self, feed: ApplyQueue) -> None:
         """Something is strange: is it the rows?"""
         if not feed.checking and feed.phase in _SETTLED:
             feed.checking = True
             self.effects.append(CheckDatabase(feed.stream))
 
-    def checked(self, feed: Feed, event: DatabaseChecked) -> None:
+    def checked(self, feed: ApplyQueue, event: DatabaseChecked) -> None:
         feed.checking = False
         if event.damage and feed.phase in _SETTLED:
             self._tell(feed, event.damage)
@@ -61,13 +61,13 @@ class Checking:
             else:
                 feed.spoil(event.damage)
 
-    def pump(self, feed: Feed) -> None:
+    def pump(self, feed: ApplyQueue) -> None:
         """Make it anew, if it is damaged and nobody writes to it any more."""
-        if feed.phase is Phase.DAMAGED and not feed.lent:
-            feed.phase = Phase.OPENING
+        if feed.phase is ApplyPhase.DAMAGED and not feed.lent:
+            feed.phase = ApplyPhase.OPENING
             self.effects.append(RemakeDatabase(feed.stream))
 
-    def _tell(self, feed: Feed, damage: str) -> None:
+    def _tell(self, feed: ApplyQueue, damage: str) -> None:
         self._counts["damaged"] += 1
         detail: dict[str, str | int] = {"stream": feed.stream, "reason": damage, "index": feed.applied}
         self.effects.append(Report("database damaged", detail=detail))

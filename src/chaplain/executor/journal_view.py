@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chaplain.journal.core import JournalCore
-from chaplain.journal.model.cluster_config import Assembly
-from chaplain.journal.model.records import Client
-from chaplain.journal.snapshots.checkpoint import Base
+from chaplain.journal.model.cluster_config import ClusterConfig
+from chaplain.journal.model.records import ClientIdentity
+from chaplain.journal.snapshots.checkpoint import CheckpointBase
 
 
 class NodesJournal:
@@ -17,11 +17,11 @@ class NodesJournal:
         self._journal = journal
 
     @property
-    def clients(self) -> Mapping[bytes, Client]:
+    def clients(self) -> Mapping[bytes, ClientIdentity]:
         return self._journal.execution.state.clients
 
     @property
-    def assembly(self) -> Assembly:
+    def assembly(self) -> ClusterConfig:
         return self._journal.execution.assembly
 
     @property
@@ -50,7 +50,7 @@ class NodesJournal:
         return self._journal.covering.archive.held_bytes(now_ns, index)
 
     @property
-    def base(self) -> Base:
+    def base(self) -> CheckpointBase:
         return self._journal.base
 
     def locate(self, index: int, bytes_max: int, /) -> tuple[int, int] | None:

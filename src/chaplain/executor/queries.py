@@ -17,7 +17,7 @@ import msgspec
 from chaplain.core import Frozen, Requested, Settled
 from chaplain.errors import Malformed
 from chaplain.executor import messages
-from chaplain.executor.apply_queue import Feed, Phase
+from chaplain.executor.apply_queue import ApplyPhase, ApplyQueue
 from chaplain.executor.events import (
     READ_MAX,
     ClearResults,
@@ -29,11 +29,11 @@ from chaplain.executor.events import (
 )
 from chaplain.executor.messages import AskReach, AskResults, PeerMessage, Query, ReadThrough, WereRead
 from chaplain.executor.statement import decode_statement
-from chaplain.journal.model.cluster_config import Assembly
+from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.quorum import Quorum
-from chaplain.journal.model.records import Client, Status
-from chaplain.journal.snapshots.checkpoint import Base
-from chaplain.rights import NO_RIGHT, Right, Want, may_read, refusal
+from chaplain.journal.model.records import ClientIdentity, LaneStatus
+from chaplain.journal.snapshots.checkpoint import CheckpointBase
+from chaplain.rights import NO_RIGHT, RequiredRight, Right, may_read, refusal
 
 WAITING_MAX = 4096
 """Questions that wait for a position."""
@@ -45,13 +45,13 @@ class JournalView(Protocol):
     """What the executor sees of its node's journal."""
 
     @property
-    def clients(self) -> Mapping[bytes, Client]: ...
+    def clients(self) -> Mapping[bytes, ClientIdentity]: ...
 
     @property
     def lanes(self) -> Mapping[int, object]: ...
 
     @property
-    def assembly(self) -> Assembly: ...
+    def assembly(self) -> ClusterConfig: ...
 
     @property
     def reach(self) -> int | None:
@@ -83,7 +83,7 @@ class JournalView(Protocol):
         ...
 
     @property
-    def base(self) -> Base:
+    def base(self) -> CheckpointBase:
         """What this node began from."""
         ...
 
@@ -92,7 +92,7 @@ class Wait(Frozen, frozen=True):
     """A client's question, until this executor has reached a message."""
 
     call: int
-    client: Client
+    client: ClientIdentity
     message: AskResults | Query
     payload: bytes
     index: int
@@ -110,8 +110,8 @@ class _Round(msgspec.Struct):
 QuestionEffect: TypeAlias = Settled | RunQuery | StopQuery | TakeResults | ClearResults
 
 
-class Questions:
-    def __init__(self, node: int, feeds: Mapping[str, Feed], tell_all: Callable[[PeerMessage], None]) -> None:
+class ReadQueries:
+    def __init__(self, node: int, feeds: Mapping[str, ApplyQueue], tell_all: Callable[[PeerMessage], None]) -> None:
         self._node = node
         self._feeds = feeds
         self._tell_all = tell_all
@@ -144,7 +144,7 @@ class Questions:
         if len(self._waits) + len(self._rounds) >= WAITING_MAX:
             self._refuse(wait.call, "busy", f"{WAITING_MAX} questions wait already: ask again later")
         elif isinstance(message, Query) and not may_read(wait.client, message.stream):
-            self._refuse(wait.call, NO_RIGHT, refusal(Want(Right.READ, message.stream)))
+            self._refuse(wait.call, NO_RIGHT, refusal(RequiredRight(Right.READ, message.stream)))
         elif isinstance(message, Query) and message.fresh:
             self._begin_round(journal, wait)
         else:
@@ -195,7 +195,7 @@ class Questions:
         """Answer what can be answered now that so much is agreed and applied here."""
         for wait in list(self._waits.values()):
             feed = self._feeds.get(wait.message.stream)
-            if feed is not None and feed.phase is Phase.STOPPED:
+            if feed is not None and feed.phase is ApplyPhase.STOPPED:
                 del self._waits[wait.call]
                 reason = f"the executor of node {self._node} has stopped: {feed.trouble}; ask another node"
                 self._refuse(wait.call, "stopped", reason)
@@ -208,7 +208,7 @@ class Questions:
                 else:
                     self._begin_round(journal, wait)  # others decide by now: those asked may not know the latest
 
-    def _look(self, wait: Wait, feed: Feed | None) -> None:
+    def _look(self, wait: Wait, feed: ApplyQueue | None) -> None:
         message = wait.message
         if feed is None:
             reason = f"stream {message.stream!r} has no database: no statement was executed on it"
@@ -248,7 +248,7 @@ class Questions:
 
     # Results that were read.
 
-    def _read_through(self, call: int, client: Client, message: ReadThrough) -> None:
+    def _read_through(self, call: int, client: ClientIdentity, message: ReadThrough) -> None:
         were = WereRead(message.stream, client.acl, message.through)
         self.clear(were)
         self._tell_all(were)
@@ -296,5 +296,5 @@ class Questions:
         return [were for were in self.remembered() if were.stream == stream]
 
 
-def _is(client: Client, name: str) -> bool:
-    return client.name == name and client.status == Status.ACTIVE
+def _is(client: ClientIdentity, name: str) -> bool:
+    return client.name == name and client.status == LaneStatus.ACTIVE

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from chaplain.core import Report
-from chaplain.executor.apply_queue import Feed, Phase
+from chaplain.executor.apply_queue import ApplyPhase, ApplyQueue
 from chaplain.executor.events import CopyErrand, CopyTaken, DatabaseKept, KeepDatabase, KeptRead, ReadKept, TakeCopy
 from chaplain.executor.messages import AskCopy, CopyPiece, PeerMessage
 
@@ -30,7 +30,7 @@ Tell = Callable[[bytes, PeerMessage, bytes], None]
 class _Taking(msgspec.Struct):
     """One copy on its way to us."""
 
-    feed: Feed
+    feed: ApplyQueue
     peer: bytes
     due_ns: int
     position: int = 0
@@ -55,24 +55,24 @@ class Copying:
 
     def _under_way(self) -> list[_Taking]:
         """Those of executors that have not stopped since."""
-        return [taking for taking in self._takings.values() if taking.feed.phase is Phase.LACKING]
+        return [taking for taking in self._takings.values() if taking.feed.phase is ApplyPhase.LACKING]
 
     # Keeping.
 
-    def keep(self, feed: Feed, through: int) -> None:
+    def keep(self, feed: ApplyQueue, through: int) -> None:
         """Have a copy made, if there is none with all messages up to this one."""
         if feed.is_open and not feed.keeping and feed.first_unkept() <= through and feed.has_reached(through):
             feed.keeping = True
             self.effects.append(KeepDatabase(feed.stream))
 
-    def kept(self, feed: Feed, event: DatabaseKept) -> None:
+    def kept(self, feed: ApplyQueue, event: DatabaseKept) -> None:
         """An engine that cannot be copied is not asked again, nor one whose copy is damaged: then the log stays."""
         if event.damage:
             self._report("copy not kept", feed.stream, event.damage)
         elif not event.failed:
             feed.keeping, feed.kept = False, event.index
 
-    def asked(self, peer: bytes, ask: AskCopy, feed: Feed | None) -> None:
+    def asked(self, peer: bytes, ask: AskCopy, feed: ApplyQueue | None) -> None:
         if feed is not None and not feed.kept:
             self.keep(feed, feed.applied)  # for when it is asked again
         elif len(self._reads) < READS_MAX:
@@ -80,7 +80,7 @@ class Copying:
             self._reads[self._token] = (peer, ask)
             self.effects.append(ReadKept(self._token, ask.stream, ask.position))
 
-    def read(self, event: KeptRead, feeds: Mapping[str, Feed]) -> None:
+    def read(self, event: KeptRead, feeds: Mapping[str, ApplyQueue]) -> None:
         peer, ask = self._reads.pop(event.token)
         if event.damage:
             feeds[ask.stream].kept = 0  # another is made when the log is to be dropped further
@@ -91,7 +91,7 @@ class Copying:
 
     # Taking.
 
-    def want(self, now_ns: int, feed: Feed) -> None:
+    def want(self, now_ns: int, feed: ApplyQueue) -> None:
         feed.lack()
         self._takings[feed.stream] = _Taking(feed, b"", now_ns)
         self._ask_next(now_ns, self._takings[feed.stream])
@@ -140,7 +140,7 @@ class Copying:
     def _report(self, what: str, stream: str, reason: str) -> None:
         self.effects.append(Report(what, detail={"stream": stream, "reason": reason}))
 
-    def opened(self, feed: Feed) -> None:
+    def opened(self, feed: ApplyQueue) -> None:
         self._takings.pop(feed.stream, None)
 
     def woken(self, now_ns: int) -> None:

@@ -45,7 +45,7 @@ class StatementError(Frozen, frozen=True, array_like=True):
     """Which one of the request, from 0."""
 
 
-class Answer(Frozen, frozen=True, array_like=True):
+class StatementResult(Frozen, frozen=True, array_like=True):
     """What one statement gave."""
 
     changes: int = 0
@@ -53,23 +53,23 @@ class Answer(Frozen, frozen=True, array_like=True):
     rows: tuple[tuple[Value, ...], ...] = ()
 
 
-class Outcome(Frozen, frozen=True, array_like=True):
+class RequestOutcome(Frozen, frozen=True, array_like=True):
     """What became of one request."""
 
     offset: int
     """Of its first message in the stream."""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[StatementResult, ...] = ()
     error: StatementError | None = None
 
 
-class Run(Frozen, frozen=True, array_like=True):
+class OutcomeRun(Frozen, frozen=True, array_like=True):
     """Outcomes of requests of one lane, one after the other, in one cluster message."""
 
     client_id: int
     first_id: int
     index: int
     timestamp_ns: int
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RequestOutcome, ...]
 
     @property
     def last_id(self) -> int:
@@ -88,7 +88,7 @@ _HEAD = bytes([PROTOCOL])
 _encoder = msgspec.msgpack.Encoder()
 encode_any = _encoder.encode
 _statement = msgspec.msgpack.Decoder(Statement)
-_run = msgspec.msgpack.Decoder(Run)
+_run = msgspec.msgpack.Decoder(OutcomeRun)
 _rows = msgspec.msgpack.Decoder(Rows)
 
 
@@ -106,11 +106,11 @@ def decode_statement(value: bytes) -> Statement:
     return statement
 
 
-def encode_run(run: Run) -> bytes:
+def encode_run(run: OutcomeRun) -> bytes:
     return _encoder.encode(run)
 
 
-def decode_run(data: bytes) -> Run:
+def decode_run(data: bytes) -> OutcomeRun:
     return unpack(_run, data, "run of outcomes")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from hashlib import sha256
 
-from chaplain.executor.apply_queue import Feed
+from chaplain.executor.apply_queue import ApplyQueue
 from chaplain.executor.fingerprint import combined
 
 
-def of_feeds(feeds: Mapping[str, Feed]) -> dict[str, object]:
+def of_feeds(feeds: Mapping[str, ApplyQueue]) -> dict[str, object]:
     return {
         stream: {
             "position": feed.applied,
@@ -25,7 +25,7 @@ def of_feeds(feeds: Mapping[str, Feed]) -> dict[str, object]:
     }
 
 
-def fingerprints(feeds: Mapping[str, Feed], states: Mapping[int, bytes]) -> dict[str, str]:
+def fingerprints(feeds: Mapping[str, ApplyQueue], states: Mapping[int, bytes]) -> dict[str, str]:
     """Of the journal's state and all databases together, at positions that other executors come by, too."""
     position = min(feed.undone() - 1 for feed in feeds.values())
     found: dict[str, str] = {}
@@ -36,7 +36,7 @@ def fingerprints(feeds: Mapping[str, Feed], states: Mapping[int, bytes]) -> dict
     return found
 
 
-def _at(feeds: Mapping[str, Feed], index: int) -> bytes | None:
+def _at(feeds: Mapping[str, ApplyQueue], index: int) -> bytes | None:
     prints = {}
     for stream, feed in feeds.items():
         if feed.touched[0] <= index:

@@ -11,8 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-from chaplain.gossip.codec import Action, Message, Type
-from chaplain.gossip.dissemination import Voice
+from chaplain.gossip.codec import Action, GossipMessage, MessageType
+from chaplain.gossip.dissemination import Dissemination
 from chaplain.gossip.events import ALL, Acknowledged, EventId
 from chaplain.gossip.payloads import Response, put_response
 
@@ -30,7 +30,7 @@ class _Waiting:
 
 
 class Acknowledgements:
-    def __init__(self, voice: Voice) -> None:
+    def __init__(self, voice: Dissemination) -> None:
         self._voice = voice
         self._waiting: dict[EventId, _Waiting] = {}
 
@@ -51,11 +51,11 @@ class Acknowledgements:
             waiting.seen_by[responder] = None
             self._judge(event, waiting)
 
-    def give(self, message: Message) -> None:
+    def give(self, message: GossipMessage) -> None:
         """Acknowledge somebody's event, if that is expected."""
         if message.action == Action.ACKNOWLEDGE:
             content = put_response(Response(message.id, 1, True, b""))
-            self._voice.fire(Type.ANSWER, content, target=message.id.origin, urgent=False)
+            self._voice.fire(MessageType.ANSWER, content, target=message.id.origin, urgent=False)
 
     def tend(self) -> None:
         """Look again: the membership may have changed, or the time be up."""

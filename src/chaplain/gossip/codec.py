@@ -18,7 +18,7 @@ from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.gossip import member_record as cards
 from chaplain.gossip.events import EventId
-from chaplain.gossip.member_record import VERSION, Card, Signer, Verify
+from chaplain.gossip.member_record import VERSION, GossipSigner, MemberRecord, Verify
 from chaplain.link.auth.identity import SIGNATURE_BYTES, identifier_of
 from chaplain.wire.primitives import Cursor, put_number
 
@@ -39,7 +39,7 @@ class OtherVersion(Malformed):
         self.version = (major, minor)
 
 
-class Type(IntEnum):
+class MessageType(IntEnum):
     """What a message is about."""
 
     DISCOVERED = 1
@@ -65,7 +65,7 @@ class Action(IntEnum):
     CONFIRM = 5
 
 
-class Standing(IntEnum):
+class EntryStanding(IntEnum):
     PRESENT = 0
     LOST = 1
     """Taken to have left, on its behalf."""
@@ -73,7 +73,7 @@ class Standing(IntEnum):
     """Left by its own word."""
 
 
-class Message(Frozen, frozen=True):
+class GossipMessage(Frozen, frozen=True):
     hops: int
     id: EventId
     key: bytes
@@ -85,7 +85,7 @@ class Message(Frozen, frozen=True):
     signature: bytes
 
 
-class Leave(Frozen, frozen=True):
+class LeaveMessage(Frozen, frozen=True):
     """`id.origin` says that `subject` has left; of itself, or on behalf of one that is silent."""
 
     hops: int
@@ -100,24 +100,24 @@ class Leave(Frozen, frozen=True):
         return self.id.origin == self.subject
 
 
-class Acknowledge(Frozen, frozen=True):
+class DiscoveredAck(Frozen, frozen=True):
     """The answer to a DISCOVERED: who acknowledges, and which."""
 
     id: EventId
-    card: Card
+    card: MemberRecord
 
 
 class Cards(Frozen, frozen=True):
     """What is known of some members, each in its owner's own words."""
 
-    cards: tuple[Card, ...]
-    leaves: tuple[Leave, ...] = ()
+    cards: tuple[MemberRecord, ...]
+    leaves: tuple[LeaveMessage, ...] = ()
 
 
-class Entry(Frozen, frozen=True):
+class ListEntry(Frozen, frozen=True):
     identifier: int
     incarnation: int
-    standing: Standing
+    standing: EntryStanding
 
 
 class Compare(Frozen, frozen=True):
@@ -127,7 +127,7 @@ class Compare(Frozen, frozen=True):
     bucket: int
     reply: bool
     """Whether the receiver shall send its own if they differ."""
-    entries: tuple[Entry, ...]
+    entries: tuple[ListEntry, ...]
 
 
 class Have(Frozen, frozen=True):
@@ -136,7 +136,7 @@ class Have(Frozen, frozen=True):
     ids: tuple[EventId, ...]
 
 
-class Want(Frozen, frozen=True):
+class WantMessages(Frozen, frozen=True):
     """Of these, the ones the sender lacks."""
 
     ids: tuple[EventId, ...]
@@ -148,42 +148,42 @@ class Accuse(Frozen, frozen=True):
     incarnation: int
 
 
-Body: TypeAlias = Leave | Message | Acknowledge | Cards | Compare | Have | Want | Accuse
+Body: TypeAlias = LeaveMessage | GossipMessage | DiscoveredAck | Cards | Compare | Have | WantMessages | Accuse
 
 
 def sign_message(
-    signer: Signer, event_id: EventId, message_type: Type, content: bytes, *, action: Action, target: int
-) -> Message:
+    signer: GossipSigner, event_id: EventId, message_type: MessageType, content: bytes, *, action: Action, target: int
+) -> GossipMessage:
     fields = _MESSAGE_FIELDS.pack(
         *VERSION, event_id.origin, event_id.epoch, event_id.counter, signer.key, target, message_type, action
     )
     signed = fields + content
     signature = signer.sign(_MESSAGE_LABEL, signed)
-    return Message(0, event_id, signer.key, target, message_type, action, content, signed, signature)
+    return GossipMessage(0, event_id, signer.key, target, message_type, action, content, signed, signature)
 
 
-def sign_leave(signer: Signer, event_id: EventId, subject: int, incarnation: int) -> Leave:
-    unsigned = Leave(0, event_id, signer.key, subject, incarnation, b"")
+def sign_leave(signer: GossipSigner, event_id: EventId, subject: int, incarnation: int) -> LeaveMessage:
+    unsigned = LeaveMessage(0, event_id, signer.key, subject, incarnation, b"")
     signature = signer.sign(_LEAVE_LABEL, _leave_fields(unsigned))
-    return Leave(0, event_id, signer.key, subject, incarnation, signature)
+    return LeaveMessage(0, event_id, signer.key, subject, incarnation, signature)
 
 
-def is_genuine(body: Message | Leave, check: Verify) -> bool:
+def is_genuine(body: GossipMessage | LeaveMessage, check: Verify) -> bool:
     """Did the origin it names, and nobody else, say this?"""
     if body.id.origin != identifier_of(body.key):
         return False
-    if isinstance(body, Message):
+    if isinstance(body, GossipMessage):
         return check(body.key, _MESSAGE_LABEL, body.signed, body.signature)
     return check(body.key, _LEAVE_LABEL, _leave_fields(body), body.signature)
 
 
 def encode(body: Body) -> bytes:
     match body:
-        case Leave():
+        case LeaveMessage():
             kind, fields = _LEAVE, bytes((body.hops,)) + _leave_fields(body) + body.signature
-        case Message():
+        case GossipMessage():
             kind, fields = _MESSAGE, bytes((body.hops,)) + body.signed + body.signature
-        case Acknowledge():
+        case DiscoveredAck():
             kind, fields = _ACKNOWLEDGE, _put_id(body.id) + cards.encode(body.card)
         case Cards():
             parts = [bytes((len(body.cards),)), *map(cards.encode, body.cards), bytes((len(body.leaves),))]
@@ -195,7 +195,7 @@ def encode(body: Body) -> bytes:
             kind, fields = _COMPARE, head + put_number(len(entries), 2) + b"".join(entries)
         case Have():
             kind, fields = _HAVE, bytes((len(body.ids),)) + b"".join(map(_put_id, body.ids))
-        case Want():
+        case WantMessages():
             kind, fields = _WANT, bytes((len(body.ids),)) + b"".join(map(_put_id, body.ids))
         case Accuse():
             kind, fields = _ACCUSE, put_number(body.incarnation, 8)
@@ -218,7 +218,7 @@ def decode(data: bytes) -> Body:
         case 2:
             return _take_message(cursor)
         case 3:
-            body = Acknowledge(_take_id(cursor), cards.take(cursor))
+            body = DiscoveredAck(_take_id(cursor), cards.take(cursor))
         case 4:
             listed = tuple(cards.take(cursor) for _ in range(cursor.number(1, "cards")))
             body = Cards(listed, tuple(_take_leave(cursor, 0) for _ in range(cursor.number(1, "leaves"))))
@@ -227,7 +227,7 @@ def decode(data: bytes) -> Body:
         case 6:
             body = Have(_take_ids(cursor))
         case 7:
-            body = Want(_take_ids(cursor))
+            body = WantMessages(_take_ids(cursor))
         case 8:
             body = Accuse(cursor.number(8, "incarnation"))
         case _:
@@ -236,20 +236,20 @@ def decode(data: bytes) -> Body:
     return body
 
 
-def _leave_fields(leave: Leave) -> bytes:
+def _leave_fields(leave: LeaveMessage) -> bytes:
     event_id = leave.id
     return _LEAVE_FIELDS.pack(
         event_id.origin, event_id.epoch, event_id.counter, leave.key, leave.subject, leave.incarnation
     )
 
 
-def _take_leave(cursor: Cursor, hops: int) -> Leave:
+def _take_leave(cursor: Cursor, hops: int) -> LeaveMessage:
     origin, epoch, counter, key, subject, incarnation = _LEAVE_FIELDS.unpack(cursor.take(_LEAVE_FIELDS.size, "leave"))
     signature = cursor.take(SIGNATURE_BYTES, "leave signature")
-    return Leave(hops, EventId(origin, epoch, counter), key, subject, incarnation, signature)
+    return LeaveMessage(hops, EventId(origin, epoch, counter), key, subject, incarnation, signature)
 
 
-def _take_message(cursor: Cursor) -> Message:
+def _take_message(cursor: Cursor) -> GossipMessage:
     hops = cursor.number(1, "hops")
     rest = cursor.rest()
     if len(rest) < _MESSAGE_FIELDS.size + SIGNATURE_BYTES:
@@ -260,7 +260,7 @@ def _take_message(cursor: Cursor) -> Message:
     signed, signature = rest[:-SIGNATURE_BYTES], rest[-SIGNATURE_BYTES:]
     content = signed[_MESSAGE_FIELDS.size :]
     event_id = EventId(origin, epoch, counter)
-    return Message(hops, event_id, key, target, message_type, action, content, signed, signature)
+    return GossipMessage(hops, event_id, key, target, message_type, action, content, signed, signature)
 
 
 def _take_compare(cursor: Cursor) -> Compare:
@@ -271,9 +271,9 @@ def _take_compare(cursor: Cursor) -> Compare:
     count = cursor.number(2, "entries")
     entries = []
     for identifier, incarnation, standing in _ENTRY.iter_unpack(cursor.take(count * _ENTRY.size, "entries")):
-        if standing > Standing.GONE:
+        if standing > EntryStanding.GONE:
             raise Malformed(f"compare: standing {standing} is not one of 0 to 2")
-        entries.append(Entry(identifier, incarnation, Standing(standing)))
+        entries.append(ListEntry(identifier, incarnation, EntryStanding(standing)))
     return Compare(buckets, bucket, bool(reply), tuple(entries))
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaplain.gossip.codec import Compare, Entry, Leave, Standing
-from chaplain.gossip.dissemination import Voice
-from chaplain.gossip.events import State
-from chaplain.gossip.failure_detector import Suspicion
-from chaplain.gossip.member_record import Card
+from chaplain.gossip.codec import Compare, EntryStanding, LeaveMessage, ListEntry
+from chaplain.gossip.dissemination import Dissemination
+from chaplain.gossip.events import MemberState
+from chaplain.gossip.failure_detector import FailureDetector
+from chaplain.gossip.member_record import MemberRecord
 from chaplain.gossip.membership import Membership
-from chaplain.gossip.seeds import Doors
+from chaplain.gossip.seeds import SeedEndpoints
 from chaplain.gossip.settings import SECOND_NS
 from chaplain.link.events import Forget, Meet
 
@@ -32,14 +32,14 @@ LAST_WORDS_NS = 10 * SECOND_NS
 and to agree on doing without it."""
 
 
-class Company:
-    def __init__(self, voice: Voice, suspicion: Suspicion, membership: Membership) -> None:
+class Connectivity:
+    def __init__(self, voice: Dissemination, suspicion: FailureDetector, membership: Membership) -> None:
         self._voice = voice
         self._members = voice.members
         self._suspicion = suspicion
         self._membership = membership
         self._wanted: dict[int, str] = {}
-        self._doors = Doors(voice, membership)
+        self._doors = SeedEndpoints(voice, membership)
         self.belonging: frozenset[int] = frozenset()
         """Who is a node of our cluster, whether or not it is present."""
         self._lost: dict[int, tuple[int, int]] = {}
@@ -122,16 +122,20 @@ class Company:
             self._voice.say(sender, Compare(compare.buckets, compare.bucket, False, tuple(ours)))
         for entry in compare.entries:
             mine = by_identifier.get(entry.identifier)
-            if entry.standing is Standing.LOST and mine == Entry(entry.identifier, entry.incarnation, Standing.PRESENT):
+            if entry.standing is EntryStanding.LOST and mine == ListEntry(
+                entry.identifier, entry.incarnation, EntryStanding.PRESENT
+            ):
                 self._membership.on_claim(entry.identifier, entry.incarnation)
 
-    def _newer(self, ours: list[Entry], theirs: dict[int, Entry]) -> tuple[list[Card], list[Leave]]:
+    def _newer(
+        self, ours: list[ListEntry], theirs: dict[int, ListEntry]
+    ) -> tuple[list[MemberRecord], list[LeaveMessage]]:
         held, leaves = [], []
         for entry in ours:
             their = theirs.get(entry.identifier)
             record = self._members.get(entry.identifier)
             assert record is not None
-            if their is None and entry.standing is not Standing.PRESENT:
+            if their is None and entry.standing is not EntryStanding.PRESENT:
                 continue
             if their is None or their.incarnation < entry.incarnation:
                 held.append(record.card)
@@ -149,7 +153,7 @@ class Company:
 
     def _is_at(self, identifier: int, uri: str) -> bool:
         record = self._members.get(identifier)
-        return record is not None and record.state is not State.LEFT and record.card.uri == uri
+        return record is not None and record.state is not MemberState.LEFT and record.card.uri == uri
 
     def _meet(self, identifier: int) -> None:
         record = self._members.get(identifier)
@@ -167,7 +171,7 @@ class Company:
             self._doors.parted(uri)
         self._suspicion.unwatch(identifier)
         record = self._members.get(identifier)
-        if record is not None and record.standing is Standing.LOST:
+        if record is not None and record.standing is EntryStanding.LOST:
             # One that was removed is only to be forgotten some time.
             wait_ns = self._voice.settings.heal_for_ns if expelled else self._voice.settings.heal_ns
             self._lost[identifier] = (self._voice.now_ns + wait_ns, wait_ns)
@@ -178,7 +182,7 @@ class Company:
         left, taken = HEALS_PER_TICK, set(self._wanted.values())
         for identifier, (due_ns, wait_ns) in list(self._lost.items()):
             record = self._members.get(identifier)
-            if record is None or record.state is not State.LEFT or record.card.uri in taken:
+            if record is None or record.state is not MemberState.LEFT or record.card.uri in taken:
                 del self._lost[identifier]  # nobody remembers it, it is back, or another is where it was
                 continue
             expelled = self._members.is_expelled(identifier)
@@ -197,10 +201,10 @@ class Company:
                 self._lost[identifier] = (now_ns + wait_ns + jitter_ns, longer_ns)
 
 
-def _is_news(entry: Entry, held: Entry | None) -> bool:
+def _is_news(entry: ListEntry, held: ListEntry | None) -> bool:
     """Does this entry say something that the other list does not?"""
     if held is None:
-        return entry.standing is Standing.PRESENT
+        return entry.standing is EntryStanding.PRESENT
     if entry.incarnation != held.incarnation:
         return entry.incarnation > held.incarnation
     return entry.standing is not held.standing

@@ -19,49 +19,49 @@ from chaplain.gossip import codec, payloads
 from chaplain.gossip.acknowledgements import Acknowledgements
 from chaplain.gossip.codec import (
     Accuse,
-    Acknowledge,
     Action,
     Body,
     Cards,
     Compare,
+    DiscoveredAck,
+    GossipMessage,
     Have,
-    Leave,
-    Message,
+    LeaveMessage,
+    MessageType,
     OtherVersion,
-    Type,
-    Want,
+    WantMessages,
 )
-from chaplain.gossip.connectivity import Company
-from chaplain.gossip.dissemination import Voice
+from chaplain.gossip.connectivity import Connectivity
+from chaplain.gossip.dissemination import Dissemination
 from chaplain.gossip.events import (
     ALL,
     BUILT_IN,
     Acknowledged,
-    Ask,
+    AskQuery,
     Assembled,
-    Event,
     EventId,
     EventSeen,
     Fire,
+    FiredEvent,
     GiveAnswer,
     GossipEffect,
     GossipInput,
+    GossipParcel,
     HeardFrom,
     JoinThrough,
     KeyConfirmed,
     LeaveCluster,
-    Member,
+    MemberView,
     RegisterQuestion,
     RotateKey,
-    Told,
     UnregisterQuestion,
 )
-from chaplain.gossip.failure_detector import Suspicion
-from chaplain.gossip.member_record import INCARNATION_MAX, VERSION, Signer, Verify
-from chaplain.gossip.members import Members
+from chaplain.gossip.failure_detector import FailureDetector
+from chaplain.gossip.member_record import INCARNATION_MAX, VERSION, GossipSigner, Verify
+from chaplain.gossip.members import MemberList
 from chaplain.gossip.membership import Membership
-from chaplain.gossip.payloads import User
-from chaplain.gossip.query import Questions
+from chaplain.gossip.payloads import UserEvent
+from chaplain.gossip.query import QueryService
 from chaplain.gossip.rotation import Rotation
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.link.auth.identity import verify
@@ -72,7 +72,7 @@ from chaplain.mesh.events import Entered, Exited, Expel
 class GossipCore:
     def __init__(  # noqa: PLR0917  the same order as the other cores: who, which run, where, then settings, chance and time
         self,
-        identity: Signer,
+        identity: GossipSigner,
         instance: bytes,
         uri: str,
         settings: GossipSettings,
@@ -82,7 +82,7 @@ class GossipCore:
         incarnation: int | None = None,
         software: str = __version__,
         check: Verify = verify,
-        members: Members | None = None,
+        members: MemberList | None = None,
     ) -> None:
         """`incarnation` is a guess above that of every run before; the clock is one. If it is too low, the others say
         so. `members` may be a list shared by cores of a simulation.
@@ -92,12 +92,12 @@ class GossipCore:
         assert 0 < incarnation <= INCARNATION_MAX
         self._instance = instance
         self._settings = settings
-        self._members = Members(settings, check) if members is None else members
-        self._voice = Voice(identity, check, settings, rng, self._members)
+        self._members = MemberList(settings, check) if members is None else members
+        self._voice = Dissemination(identity, check, settings, rng, self._members)
         self._voice.now_ns = now_ns
-        self._suspicion = Suspicion(settings)
+        self._suspicion = FailureDetector(settings)
         self._membership = Membership(self._voice, self._suspicion, uri, incarnation)
-        self._company = Company(self._voice, self._suspicion, self._membership)
+        self._company = Connectivity(self._voice, self._suspicion, self._membership)
         self._rotation = Rotation(self._voice, lambda: self._company.belonging)
         self._born_ns = now_ns
         built_in = {
@@ -106,7 +106,7 @@ class GossipCore:
             "members": lambda: self._members.digest().hex().encode(),
         }
         assert tuple(built_in) == BUILT_IN
-        self._questions = Questions(self._voice, built_in)
+        self._questions = QueryService(self._voice, built_in)
         self._acknowledgements = Acknowledgements(self._voice)
         self._refused: dict[bytes, None] = {}
         """Instances already reported for speaking another version."""
@@ -127,7 +127,7 @@ class GossipCore:
     def incarnation(self) -> int:
         return self._membership.card.incarnation
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[MemberView]:
         """The list as this node sees it: those present by identifier, then those remembered after leaving."""
         return [
             self._membership.member(record)
@@ -135,7 +135,7 @@ class GossipCore:
             if (record := self._members.get(identifier)) is not None
         ]
 
-    def member(self, identifier: int) -> Member | None:
+    def member(self, identifier: int) -> MemberView | None:
         record = self._members.get(identifier)
         return None if record is None else self._membership.member(record)
 
@@ -162,7 +162,7 @@ class GossipCore:
                 self._membership.exited(event.peer, wanted=self._company.wants(event.peer.identifier))
             case Expel():
                 self._membership.expel(event.keys)
-            case Told():
+            case GossipParcel():
                 self._told(event)
             case HeardFrom():
                 self._membership.heard(event.identifier)
@@ -174,7 +174,7 @@ class GossipCore:
                     self._company.belong(event.nodes, event.gone)
             case Fire():
                 self._fire(event)
-            case Ask():
+            case AskQuery():
                 self._questions.ask(event)
             case RegisterQuestion():
                 self._questions.register(event.question)
@@ -235,7 +235,7 @@ class GossipCore:
         if peer.identifier in self._voice.sessions:
             self._company.compare_with(peer.identifier)
 
-    def _told(self, told: Told) -> None:
+    def _told(self, told: GossipParcel) -> None:
         peer = told.peer
         if self._membership.absent or self._voice.sessions.get(peer.identifier) != peer.instance:
             self._voice.counts["strays"] += 1
@@ -262,16 +262,16 @@ class GossipCore:
 
     def _take(self, body: Body, sender: int) -> None:
         match body:
-            case Message():
+            case GossipMessage():
                 if self._voice.accept(body, sender):
                     self._voice.pass_on(body, sender)
                     if body.target in (ALL, self.identifier):
                         self._act(body, sender)
-            case Leave():
+            case LeaveMessage():
                 if self._voice.accept(body, sender):
                     self._voice.pass_on(body, sender)
                     self._membership.on_leave(body)
-            case Acknowledge():
+            case DiscoveredAck():
                 self._membership.on_acknowledge(body, sender)
             case Cards():
                 self._membership.on_cards(body, sender)
@@ -279,42 +279,42 @@ class GossipCore:
                 self._company.on_compare(body, sender)
             case Have():
                 self._voice.on_have(sender, body)
-            case Want():
+            case WantMessages():
                 self._voice.on_want(sender, body)
             case Accuse():
                 self._membership.on_accuse(body, sender)
             case _:
                 assert_never(body)
 
-    def _act(self, message: Message, sender: int) -> None:
+    def _act(self, message: GossipMessage, sender: int) -> None:
         """Do what the message expects of us. A type we do not know was passed on, and that is all we can do."""
         match message.type:
-            case Type.DISCOVERED:
+            case MessageType.DISCOVERED:
                 self._membership.on_discovered(message, sender)
-            case Type.JOINED:
+            case MessageType.JOINED:
                 self._membership.on_joined(message, sender)
-            case Type.HEALTH:
+            case MessageType.HEALTH:
                 self._membership.on_health(message)
-            case Type.STATUS:
+            case MessageType.STATUS:
                 self._membership.on_status(message)
-            case Type.REFUTED:
+            case MessageType.REFUTED:
                 self._membership.on_refuted(message, sender)
-            case Type.QUERY:
+            case MessageType.QUERY:
                 self._questions.on_query(message)
-            case Type.ANSWER:
+            case MessageType.ANSWER:
                 self._on_answer(message)
-            case Type.USER:
+            case MessageType.USER:
                 user = payloads.take_user(message.content)
                 self._see(message.id, user, message.target)
                 self._acknowledgements.give(message)
-            case Type.KEY:
+            case MessageType.KEY:
                 self._rotation.on_key(message)
-            case Type.KEY_CONFIRMED:
+            case MessageType.KEY_CONFIRMED:
                 self._rotation.on_confirmed(message)
             case _:
                 self._voice.counts["types_unknown"] += 1
 
-    def _on_answer(self, message: Message) -> None:
+    def _on_answer(self, message: GossipMessage) -> None:
         """To a question, or to an event that asked for an acknowledgement: whichever has the id."""
         response = payloads.take_response(message.content)
         self._acknowledgements.take(message.id.origin, response.query)
@@ -330,13 +330,15 @@ class GossipCore:
         if fire.call is not None and self._acknowledgements.is_full:
             self._voice.out.append(Acknowledged(fire.call, (), (), fired=False))
             return
-        user = User(fire.type, fire.content)
+        user = UserEvent(fire.type, fire.content)
         action = Action.NONE if fire.call is None else Action.ACKNOWLEDGE
-        message = self._voice.fire(Type.USER, payloads.put_user(user), action=action, target=fire.target, urgent=False)
+        message = self._voice.fire(
+            MessageType.USER, payloads.put_user(user), action=action, target=fire.target, urgent=False
+        )
         if fire.target in (ALL, self.identifier):
             self._see(message.id, user, fire.target)
         if fire.call is not None:
             self._acknowledgements.expect(fire.call, message.id, fire.target, fire.timeout_ns)
 
-    def _see(self, event_id: EventId, user: User, target: int) -> None:
-        self._voice.out.append(EventSeen(Event(event_id, user.type, user.content, target)))
+    def _see(self, event_id: EventId, user: UserEvent, target: int) -> None:
+        self._voice.out.append(EventSeen(FiredEvent(event_id, user.type, user.content, target)))

@@ -1,7 +1,7 @@
 """How messages travel: to whom, how often, and which came before.
 
-`Voice` holds the sessions and turns bodies into whispers. With few members a message goes to all sessions (flooding,
-as gossip.txt has it); with more than `flood_max` to `fanout` of them chosen by chance, and whoever it missed
+`Dissemination` holds the sessions and turns bodies into whispers. With few members a message goes to all sessions
+(flooding, as gossip.txt has it); with more than `flood_max` to `fanout` of them chosen by chance, and whoever it missed
 finds out from somebody's HAVE and pulls it. A message for one node goes straight to it if there is a session; to the
 two sessions nearest to it on the ring if it is a member; to all otherwise.
 
@@ -19,11 +19,11 @@ from collections import Counter
 
 from chaplain.core import Report
 from chaplain.gossip import codec
-from chaplain.gossip.codec import Action, Body, Have, Leave, Message, Type, Want
+from chaplain.gossip.codec import Action, Body, GossipMessage, Have, LeaveMessage, MessageType, WantMessages
 from chaplain.gossip.events import ALL, EventId, GossipEffect
-from chaplain.gossip.member_record import Signer, Verify
-from chaplain.gossip.members import Members
-from chaplain.gossip.seen import Recent, Seen
+from chaplain.gossip.member_record import GossipSigner, Verify
+from chaplain.gossip.members import MemberList
+from chaplain.gossip.seen import Recent, SeenMessages
 from chaplain.gossip.settings import SECOND_NS, GossipSettings
 from chaplain.mesh.events import Whisper
 from chaplain.wire import parcel as parcels
@@ -33,9 +33,9 @@ OFFER_MAX = 128
 _RING = 1 << 32
 
 
-class Voice:
+class Dissemination:
     def __init__(
-        self, signer: Signer, check: Verify, settings: GossipSettings, rng: random.Random, members: Members
+        self, signer: GossipSigner, check: Verify, settings: GossipSettings, rng: random.Random, members: MemberList
     ) -> None:
         self.signer = signer
         self.check = check
@@ -49,7 +49,7 @@ class Voice:
         self.out: list[GossipEffect] = []
         self.counts: Counter[str] = Counter()
         self.now_ns = 0
-        self.seen = Seen(settings, members.is_present)
+        self.seen = SeenMessages(settings, members.is_present)
         self._recent = Recent(settings)
         self._counter = 0
         self._allowance_bytes = settings.bytes_per_second_max
@@ -69,24 +69,24 @@ class Voice:
 
     def fire(
         self,
-        message_type: Type,
+        message_type: MessageType,
         content: bytes,
         *,
         action: Action = Action.NONE,
         target: int = ALL,
         urgent: bool = True,
-    ) -> Message:
+    ) -> GossipMessage:
         """Sign a message of our own and send it on its way."""
         message = codec.sign_message(self.signer, self._next_id(), message_type, content, action=action, target=target)
         self._launch(message, target, urgent=urgent)
         return message
 
-    def fire_leave(self, subject: int, incarnation: int) -> Leave:
+    def fire_leave(self, subject: int, incarnation: int) -> LeaveMessage:
         leave = codec.sign_leave(self.signer, self._next_id(), subject, incarnation)
         self._launch(leave, ALL, urgent=True)
         return leave
 
-    def accept(self, body: Message | Leave, sender: int) -> bool:
+    def accept(self, body: GossipMessage | LeaveMessage, sender: int) -> bool:
         """Is this message new, genuine, and within its hops? Then it is remembered and true."""
         if body.id.origin == self.identifier or not self.seen.is_fresh(body.id):
             self.counts["duplicates"] += 1
@@ -107,16 +107,20 @@ class Voice:
         self.seen.note(body.id, len(self.members))
         return True
 
-    def pass_on(self, body: Message | Leave, sender: int) -> None:
+    def pass_on(self, body: GossipMessage | LeaveMessage, sender: int) -> None:
         """Forward somebody's message, one hop older."""
-        target = body.target if isinstance(body, Message) else ALL
+        target = body.target if isinstance(body, GossipMessage) else ALL
         if target == self.identifier:
             return
         aged = _one_hop_older(body)
         encoded = codec.encode(aged)
         if _is_kept(body):
             self._recent.add(body.id, encoded, self.now_ns)
-        urgent = isinstance(body, Leave) or body.type not in (Type.USER, Type.QUERY, Type.ANSWER)
+        urgent = isinstance(body, LeaveMessage) or body.type not in (
+            MessageType.USER,
+            MessageType.QUERY,
+            MessageType.ANSWER,
+        )
         self._whisper(self._towards(target, (sender, body.id.origin)), encoded, urgent=urgent)
 
     def offer(self) -> None:
@@ -130,9 +134,9 @@ class Voice:
             event_id for event_id in have.ids if event_id.origin != self.identifier and self.seen.is_fresh(event_id)
         )
         if lacking:
-            self.say(sender, Want(lacking), urgent=False)
+            self.say(sender, WantMessages(lacking), urgent=False)
 
-    def on_want(self, sender: int, want: Want) -> None:
+    def on_want(self, sender: int, want: WantMessages) -> None:
         for event_id in want.ids:
             body = self._recent.get(event_id)
             if body is not None:
@@ -142,7 +146,7 @@ class Voice:
         self._counter += 1
         return EventId(self.identifier, self.epoch, self._counter)
 
-    def _launch(self, body: Message | Leave, target: int, *, urgent: bool) -> None:
+    def _launch(self, body: GossipMessage | LeaveMessage, target: int, *, urgent: bool) -> None:
         encoded = codec.encode(body)
         self.counts["fired"] += 1
         if _is_kept(body):
@@ -186,18 +190,18 @@ class Voice:
         return True
 
 
-def _is_kept(body: Message | Leave) -> bool:
+def _is_kept(body: GossipMessage | LeaveMessage) -> bool:
     """Whether others may be brought this later. A rotation asks again by itself, and a node that restarts after it
     must not be told to install a key that was retired meanwhile.
     """
-    return isinstance(body, Leave) or (body.target == ALL and body.type != Type.KEY)
+    return isinstance(body, LeaveMessage) or (body.target == ALL and body.type != MessageType.KEY)
 
 
-def _one_hop_older(body: Message | Leave) -> Message | Leave:
+def _one_hop_older(body: GossipMessage | LeaveMessage) -> GossipMessage | LeaveMessage:
     hops = min(255, body.hops + 1)
-    if isinstance(body, Leave):
-        return Leave(hops, body.id, body.key, body.subject, body.incarnation, body.signature)
-    return Message(
+    if isinstance(body, LeaveMessage):
+        return LeaveMessage(hops, body.id, body.key, body.subject, body.incarnation, body.signature)
+    return GossipMessage(
         hops, body.id, body.key, body.target, body.type, body.action, body.content, body.signed, body.signature
     )
 

@@ -22,14 +22,14 @@ BUILT_IN = ("version", "uptime", "members")
 """Questions that every node answers by itself; no application can take them over."""
 
 
-class State(StrEnum):
+class MemberState(StrEnum):
     ALIVE = "alive"
     SUSPECT = "suspect"
     """Not heard for T, or its connection broke; still a member."""
     LEFT = "left"
 
 
-class Member(Frozen, frozen=True):
+class MemberView(Frozen, frozen=True):
     """One line of the membership list, as this node sees it."""
 
     identifier: int
@@ -37,7 +37,7 @@ class Member(Frozen, frozen=True):
     key: bytes
     """Ed25519 public key."""
     incarnation: int
-    state: State
+    state: MemberState
     graceful: bool = False
     """It left by its own word."""
     heard_ns: int | None = None
@@ -53,7 +53,7 @@ class EventId(Frozen, frozen=True, order=True):
     counter: int
 
 
-class Event(Frozen, frozen=True):
+class FiredEvent(Frozen, frozen=True):
     """An application's event, as it was fired."""
 
     id: EventId
@@ -62,7 +62,7 @@ class Event(Frozen, frozen=True):
     target: int = ALL
 
 
-class Answer(Frozen, frozen=True):
+class QueryAnswer(Frozen, frozen=True):
     """What became of a question."""
 
     question: str
@@ -94,7 +94,7 @@ class KeyStep(StrEnum):
 # Inputs from the mesh. `Entered` and `Exited` come as the mesh made them; `Expel` is for the mesh and for us.
 
 
-class Told(Frozen, frozen=True):
+class GossipParcel(Frozen, frozen=True):
     """A parcel of the gossip layer came from this peer."""
 
     peer: Peer
@@ -141,8 +141,8 @@ class Fire(Frozen, frozen=True):
     """How long to wait for that."""
 
 
-class Ask(Frozen, frozen=True):
-    """Put a question to the cluster; ends in `Decided`."""
+class AskQuery(Frozen, frozen=True):
+    """Put a question to the cluster; ends in `QueryDecided`."""
 
     call: int
     question: str
@@ -198,13 +198,13 @@ GossipInput: TypeAlias = (
     | Entered
     | Exited
     | Expel
-    | Told
+    | GossipParcel
     | HeardFrom
     | JoinThrough
     | Assembled
     | LeaveCluster
     | Fire
-    | Ask
+    | AskQuery
     | RegisterQuestion
     | UnregisterQuestion
     | GiveAnswer
@@ -219,14 +219,14 @@ GossipInput: TypeAlias = (
 class MemberChanged(Frozen, frozen=True):
     """The list changed. `old` is None for a member that was not on it; equal states mean a newer incarnation or URI."""
 
-    member: Member
-    old: State | None
+    member: MemberView
+    old: MemberState | None
 
 
 class EventSeen(Frozen, frozen=True):
     """An application's event reached this node. Said once for each event."""
 
-    event: Event
+    event: FiredEvent
 
 
 class Questioned(Frozen, frozen=True):
@@ -238,9 +238,9 @@ class Questioned(Frozen, frozen=True):
     asker: int
 
 
-class Decided(Frozen, frozen=True):
+class QueryDecided(Frozen, frozen=True):
     call: int
-    answer: Answer
+    answer: QueryAnswer
 
 
 class Acknowledged(Frozen, frozen=True):
@@ -274,7 +274,7 @@ GossipEffect: TypeAlias = (
     | MemberChanged
     | EventSeen
     | Questioned
-    | Decided
+    | QueryDecided
     | Acknowledged
     | Rotated
 )

@@ -32,7 +32,7 @@ class Move(Enum):
     DROP = "stop watching"
 
 
-class Watch:
+class MemberWatch:
     """What is known of one member's presence."""
 
     __slots__ = ("asked_ns", "broken_ns", "direct_ns", "guest", "known_ns", "since_ns", "told_lost")
@@ -53,10 +53,10 @@ class Watch:
         """Somebody else has taken it for gone."""
 
 
-class Suspicion:
+class FailureDetector:
     def __init__(self, settings: GossipSettings) -> None:
         self._settings = settings
-        self._watches: dict[int, Watch] = {}
+        self._watches: dict[int, MemberWatch] = {}
         self._listen_until_ns = 0
         self._score = 0
         self._score_until_ns = 0
@@ -74,7 +74,7 @@ class Suspicion:
         """Judge this member's silence from now on."""
         watch = self._watches.get(identifier)
         if watch is None:
-            self._watches[identifier] = Watch(now_ns, guest=False)
+            self._watches[identifier] = MemberWatch(now_ns, guest=False)
         elif watch.guest:
             watch.guest = False
             watch.known_ns = max(watch.known_ns, now_ns - self.timeout_ns)
@@ -132,7 +132,7 @@ class Suspicion:
         """Somebody suspects it, or took it for gone. Watch it if we do not already; true if it now is a suspect."""
         watch = self._watches.get(identifier)
         if watch is None:
-            watch = self._watches[identifier] = Watch(now_ns - self.timeout_ns, guest=True)
+            watch = self._watches[identifier] = MemberWatch(now_ns - self.timeout_ns, guest=True)
         watch.told_lost = watch.told_lost or lost
         if watch.since_ns is not None or now_ns - watch.known_ns < self.timeout_ns:
             return False
@@ -166,7 +166,7 @@ class Suspicion:
         found = [(self._judge(watch, now_ns), identifier) for identifier, watch in self._watches.items()]
         return [(move, identifier) for move, identifier in found if move is not None]
 
-    def _judge(self, watch: Watch, now_ns: int) -> Move | None:
+    def _judge(self, watch: MemberWatch, now_ns: int) -> Move | None:
         silence_ns = now_ns - watch.known_ns
         if watch.since_ns is None:
             if watch.guest:
@@ -184,12 +184,12 @@ class Suspicion:
             return Move.ASK
         return None
 
-    def _would_follow(self, watch: Watch, now_ns: int) -> bool:
+    def _would_follow(self, watch: MemberWatch, now_ns: int) -> bool:
         silence_ns = self._settings.silence_ns
         asked = watch.since_ns is not None and now_ns - watch.since_ns >= silence_ns // 2
         return asked and now_ns - watch.known_ns >= silence_ns
 
-    def _known(self, watch: Watch, heard_ns: int, now_ns: int) -> bool:
+    def _known(self, watch: MemberWatch, heard_ns: int, now_ns: int) -> bool:
         watch.known_ns = max(watch.known_ns, heard_ns)
         if watch.since_ns is None:
             return False

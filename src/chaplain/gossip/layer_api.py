@@ -17,7 +17,7 @@ from chaplain.core import (
     Withdrawn,
     Woken,
 )
-from chaplain.gossip.events import MemberChanged, Told
+from chaplain.gossip.events import GossipParcel, MemberChanged
 from chaplain.link.events import Meet
 from chaplain.mesh.events import Entered, Exited, Whisper
 
@@ -28,7 +28,7 @@ UpperInput: TypeAlias = (
     | Entered
     | Exited
     | MemberChanged
-    | Told
+    | GossipParcel
     | Requested
     | Withdrawn
     | Persisted

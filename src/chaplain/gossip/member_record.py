@@ -25,7 +25,7 @@ Verify: TypeAlias = Callable[[bytes, bytes, bytes, bytes], bool]
 """Whether (key, label, message, signature) belong together: `link.identity.verify`, or a cheap one in simulations."""
 
 
-class Signer(Protocol):
+class GossipSigner(Protocol):
     """Who this node is: all that gossip needs of an identity."""
 
     @property
@@ -37,7 +37,7 @@ class Signer(Protocol):
     def sign(self, label: bytes, message: bytes, /) -> bytes: ...
 
 
-class Card(Frozen, frozen=True):
+class MemberRecord(Frozen, frozen=True):
     identifier: int
     key: bytes
     incarnation: int
@@ -46,14 +46,14 @@ class Card(Frozen, frozen=True):
     signature: bytes
 
 
-def make(signer: Signer, uri: str, incarnation: int) -> Card:
+def make(signer: GossipSigner, uri: str, incarnation: int) -> MemberRecord:
     assert 0 < incarnation <= INCARNATION_MAX
-    unsigned = Card(signer.identifier, signer.key, incarnation, VERSION, uri, b"")
+    unsigned = MemberRecord(signer.identifier, signer.key, incarnation, VERSION, uri, b"")
     signature = signer.sign(_LABEL, _fields(unsigned))
-    return Card(signer.identifier, signer.key, incarnation, VERSION, uri, signature)
+    return MemberRecord(signer.identifier, signer.key, incarnation, VERSION, uri, signature)
 
 
-def is_genuine(card: Card, check: Verify) -> bool:
+def is_genuine(card: MemberRecord, check: Verify) -> bool:
     """Does the key own both the identifier and the signature?"""
     return (
         card.identifier != 0
@@ -62,13 +62,13 @@ def is_genuine(card: Card, check: Verify) -> bool:
     )
 
 
-def encode(card: Card) -> bytes:
+def encode(card: MemberRecord) -> bytes:
     return _fields(card) + card.signature
 
 
-def take(cursor: Cursor) -> Card:
+def take(cursor: Cursor) -> MemberRecord:
     """Read one card off the cursor; `Malformed` if it is none. Says nothing of whether it is genuine."""
-    return Card(
+    return MemberRecord(
         identifier=cursor.number(4, "card identifier"),
         key=cursor.take(KEY_BYTES, "card key"),
         incarnation=cursor.number(8, "card incarnation"),
@@ -78,7 +78,7 @@ def take(cursor: Cursor) -> Card:
     )
 
 
-def _fields(card: Card) -> bytes:
+def _fields(card: MemberRecord) -> bytes:
     return b"".join(
         (
             put_number(card.identifier, 4),

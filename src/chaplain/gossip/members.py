@@ -17,15 +17,15 @@ from bisect import bisect_left, insort
 from enum import Enum
 
 from chaplain.gossip import member_record as cards
-from chaplain.gossip.codec import Entry, Leave, Standing
-from chaplain.gossip.events import State
-from chaplain.gossip.member_record import Card, Verify
+from chaplain.gossip.codec import EntryStanding, LeaveMessage, ListEntry
+from chaplain.gossip.events import MemberState
+from chaplain.gossip.member_record import MemberRecord, Verify
 from chaplain.gossip.settings import GossipSettings
 
 _SPACE = 1 << 32
 
 
-class Verdict(Enum):
+class RecordVerdict(Enum):
     """What became of a card."""
 
     NEW = "a member that was not present"
@@ -39,35 +39,35 @@ class Verdict(Enum):
     FULL = "no room"
 
 
-BELIEVED = (Verdict.NEW, Verdict.NEWER)
+BELIEVED = (RecordVerdict.NEW, RecordVerdict.NEWER)
 
 
-class Record:
+class MemberEntry:
     """What the list holds of one member."""
 
     __slots__ = ("card", "contacted", "left_ns", "proof", "state")
 
-    def __init__(self, card: Card) -> None:
+    def __init__(self, card: MemberRecord) -> None:
         self.card = card
-        self.state = State.ALIVE
+        self.state = MemberState.ALIVE
         self.contacted = False
         """It had a session with us in this run: no invention of somebody else's."""
-        self.proof: Leave | None = None
+        self.proof: LeaveMessage | None = None
         """Its own signed good-bye."""
         self.left_ns = 0
 
     @property
-    def standing(self) -> Standing:
-        if self.state is not State.LEFT:
-            return Standing.PRESENT
-        return Standing.LOST if self.proof is None else Standing.GONE
+    def standing(self) -> EntryStanding:
+        if self.state is not MemberState.LEFT:
+            return EntryStanding.PRESENT
+        return EntryStanding.LOST if self.proof is None else EntryStanding.GONE
 
 
-class Members:
+class MemberList:
     def __init__(self, settings: GossipSettings, check: Verify) -> None:
         self._settings = settings
         self._check = check
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, MemberEntry] = {}
         self._known: list[int] = []
         """All identifiers on record, sorted."""
         self.present: list[int] = []
@@ -83,34 +83,34 @@ class Members:
     def __len__(self) -> int:
         return len(self.present)
 
-    def get(self, identifier: int) -> Record | None:
+    def get(self, identifier: int) -> MemberEntry | None:
         return self._records.get(identifier)
 
     def is_present(self, identifier: int) -> bool:
         record = self._records.get(identifier)
-        return record is not None and record.state is not State.LEFT
+        return record is not None and record.state is not MemberState.LEFT
 
     def left(self) -> list[int]:
         return list(self._left)
 
-    def admit(self, card: Card, *, contacted: bool) -> Verdict:
+    def admit(self, card: MemberRecord, *, contacted: bool) -> RecordVerdict:
         """Take a card into the list if it is genuine, newer than what is held, and there is room."""
         if card.key in self.expelled:
-            return Verdict.EXPELLED
+            return RecordVerdict.EXPELLED
         record = self._records.get(card.identifier)
         if record is not None:
             if record.card.key != card.key:
-                return Verdict.CONFLICT
+                return RecordVerdict.CONFLICT
             if card.incarnation < record.card.incarnation:
-                return Verdict.LEFT if record.state is State.LEFT else Verdict.STALE
+                return RecordVerdict.LEFT if record.state is MemberState.LEFT else RecordVerdict.STALE
             if card.incarnation == record.card.incarnation:
-                return Verdict.LEFT if record.state is State.LEFT else Verdict.KNOWN
+                return RecordVerdict.LEFT if record.state is MemberState.LEFT else RecordVerdict.KNOWN
             if record.proof is not None and card.incarnation <= record.proof.incarnation:
-                return Verdict.LEFT
+                return RecordVerdict.LEFT
         if not cards.is_genuine(card, self._check):
-            return Verdict.FORGED
-        if (record is None or record.state is State.LEFT) and not self._has_room(contacted):
-            return Verdict.FULL
+            return RecordVerdict.FORGED
+        if (record is None or record.state is MemberState.LEFT) and not self._has_room(contacted):
+            return RecordVerdict.FULL
         return self._add(card) if record is None else self._renew(record, card)
 
     def is_expelled(self, identifier: int) -> bool:
@@ -122,30 +122,30 @@ class Members:
         record = self._records.get(identifier)
         if record is not None and not record.contacted:
             record.contacted = True
-            self._hearsay -= record.state is not State.LEFT
+            self._hearsay -= record.state is not MemberState.LEFT
 
     def suspect(self, identifier: int) -> bool:
         """Mark a member; true if that is news."""
-        return self._turn(identifier, State.ALIVE, State.SUSPECT)
+        return self._turn(identifier, MemberState.ALIVE, MemberState.SUSPECT)
 
     def clear(self, identifier: int) -> bool:
         """Take the mark away; true if that is news."""
-        return self._turn(identifier, State.SUSPECT, State.ALIVE)
+        return self._turn(identifier, MemberState.SUSPECT, MemberState.ALIVE)
 
     def lose(self, identifier: int, incarnation: int, now_ns: int) -> None:
         """The member is silent: take it off the list on its behalf."""
         record = self._records[identifier]
         assert record.card.incarnation == incarnation, "a leave on behalf counts only at the incarnation it is about"
-        assert record.state is not State.LEFT
+        assert record.state is not MemberState.LEFT
         self._remove(identifier, record, now_ns)
 
-    def bid_farewell(self, leave: Leave, now_ns: int) -> bool:
+    def bid_farewell(self, leave: LeaveMessage, now_ns: int) -> bool:
         """Take a member off the list by its own word (already verified); true if it was present."""
         assert leave.graceful
         record = self._records.get(leave.subject)
         if record is None or leave.key != record.card.key or leave.incarnation < record.card.incarnation:
             return False
-        was_present = record.state is not State.LEFT
+        was_present = record.state is not MemberState.LEFT
         record.proof = leave
         if was_present:
             self._remove(leave.subject, record, now_ns)
@@ -159,7 +159,7 @@ class Members:
         """Into how many equal parts of the identifier space a comparison is cut."""
         return min(0xFFFF, max(1, -(-len(self._known) // self._settings.sync_bucket)))
 
-    def bucket(self, buckets: int, bucket: int) -> list[Entry]:
+    def bucket(self, buckets: int, bucket: int) -> list[ListEntry]:
         """All we hold of one part."""
         first = bisect_left(self._known, -(-_SPACE * bucket // buckets))
         end = bisect_left(self._known, -(-_SPACE * (bucket + 1) // buckets))
@@ -183,24 +183,24 @@ class Members:
             return False
         return contacted or self._hearsay < self._settings.hearsay_max
 
-    def _add(self, card: Card) -> Verdict:
-        self._records[card.identifier] = Record(card)
+    def _add(self, card: MemberRecord) -> RecordVerdict:
+        self._records[card.identifier] = MemberEntry(card)
         insort(self._known, card.identifier)
         self._appear(card.identifier)
-        return Verdict.NEW
+        return RecordVerdict.NEW
 
-    def _renew(self, record: Record, card: Card) -> Verdict:
+    def _renew(self, record: MemberEntry, card: MemberRecord) -> RecordVerdict:
         assert card.incarnation > record.card.incarnation, "an incarnation only grows"
         self.revision += card.uri != record.card.uri
         record.card = card
         record.proof = None
-        was_left = record.state is State.LEFT
-        record.state = State.ALIVE
+        was_left = record.state is MemberState.LEFT
+        record.state = MemberState.ALIVE
         if not was_left:
-            return Verdict.NEWER
+            return RecordVerdict.NEWER
         del self._left[card.identifier]
         self._appear(card.identifier)
-        return Verdict.NEW
+        return RecordVerdict.NEW
 
     def _appear(self, identifier: int) -> None:
         insort(self.present, identifier)
@@ -208,8 +208,8 @@ class Members:
         self.revision += 1
         assert len(self.present) <= self._settings.members_max
 
-    def _remove(self, identifier: int, record: Record, now_ns: int) -> None:
-        record.state = State.LEFT
+    def _remove(self, identifier: int, record: MemberEntry, now_ns: int) -> None:
+        record.state = MemberState.LEFT
         record.left_ns = now_ns
         del self.present[bisect_left(self.present, identifier)]
         self._hearsay -= not record.contacted
@@ -223,13 +223,13 @@ class Members:
         del self._records[identifier]
         del self._known[bisect_left(self._known, identifier)]
 
-    def _turn(self, identifier: int, before: State, after: State) -> bool:
+    def _turn(self, identifier: int, before: MemberState, after: MemberState) -> bool:
         record = self._records.get(identifier)
         if record is None or record.state is not before:
             return False
         record.state = after
         return True
 
-    def _entry(self, identifier: int) -> Entry:
+    def _entry(self, identifier: int) -> ListEntry:
         record = self._records[identifier]
-        return Entry(identifier, record.card.incarnation, record.standing)
+        return ListEntry(identifier, record.card.incarnation, record.standing)

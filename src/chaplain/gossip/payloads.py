@@ -9,7 +9,7 @@ from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.gossip import member_record as cards
 from chaplain.gossip.events import EventId, KeyStep
-from chaplain.gossip.member_record import Card
+from chaplain.gossip.member_record import MemberRecord
 from chaplain.wire.primitives import Cursor, put_number
 
 NAME_BYTES_MAX = 255
@@ -25,7 +25,7 @@ class Health(Frozen, frozen=True):
     incarnation: int
 
 
-class Status(Frozen, frozen=True):
+class LastHeard(Frozen, frozen=True):
     """I heard the subject myself so long ago."""
 
     subject: int
@@ -33,7 +33,7 @@ class Status(Frozen, frozen=True):
     age_ms: int
 
 
-class Query(Frozen, frozen=True):
+class QueryPayload(Frozen, frozen=True):
     question: str
     content: bytes
 
@@ -47,12 +47,12 @@ class Response(Frozen, frozen=True):
     value: bytes
 
 
-class User(Frozen, frozen=True):
+class UserEvent(Frozen, frozen=True):
     type: str
     content: bytes
 
 
-class Key(Frozen, frozen=True):
+class KeyRotationStep(Frozen, frozen=True):
     """One step of a rotation; `key` itself only to install it."""
 
     step: KeyStep
@@ -60,11 +60,11 @@ class Key(Frozen, frozen=True):
     key: bytes = b""
 
 
-def put_card(card: Card) -> bytes:
+def put_card(card: MemberRecord) -> bytes:
     return cards.encode(card)
 
 
-def take_card(content: bytes) -> Card:
+def take_card(content: bytes) -> MemberRecord:
     cursor = Cursor(content)
     card = cards.take(cursor)
     cursor.end("card")
@@ -82,24 +82,24 @@ def take_health(content: bytes) -> Health:
     return health
 
 
-def put_status(status: Status) -> bytes:
+def put_status(status: LastHeard) -> bytes:
     return put_health(Health(status.subject, status.incarnation)) + put_number(status.age_ms, 4)
 
 
-def take_status(content: bytes) -> Status:
+def take_status(content: bytes) -> LastHeard:
     cursor = Cursor(content)
-    status = Status(cursor.number(4, "subject"), cursor.number(8, "incarnation"), cursor.number(4, "age"))
+    status = LastHeard(cursor.number(4, "subject"), cursor.number(8, "incarnation"), cursor.number(4, "age"))
     cursor.end("status")
     return status
 
 
-def put_query(query: Query) -> bytes:
+def put_query(query: QueryPayload) -> bytes:
     return _put_text(query.question) + query.content
 
 
-def take_query(content: bytes) -> Query:
+def take_query(content: bytes) -> QueryPayload:
     cursor = Cursor(content)
-    return Query(_take_text(cursor, "question"), cursor.rest())
+    return QueryPayload(_take_text(cursor, "question"), cursor.rest())
 
 
 def put_response(response: Response) -> bytes:
@@ -118,26 +118,26 @@ def take_response(content: bytes) -> Response:
     return Response(query, number, bool(known), cursor.rest())
 
 
-def put_user(user: User) -> bytes:
+def put_user(user: UserEvent) -> bytes:
     return _put_text(user.type) + user.content
 
 
-def take_user(content: bytes) -> User:
+def take_user(content: bytes) -> UserEvent:
     cursor = Cursor(content)
-    return User(_take_text(cursor, "event type"), cursor.rest())
+    return UserEvent(_take_text(cursor, "event type"), cursor.rest())
 
 
-def put_key(key: Key) -> bytes:
+def put_key(key: KeyRotationStep) -> bytes:
     return bytes((_STEPS.index(key.step), len(key.key_id))) + key.key_id + key.key
 
 
-def take_key(content: bytes) -> Key:
+def take_key(content: bytes) -> KeyRotationStep:
     cursor = Cursor(content)
     step = cursor.number(1, "key step")
     if step >= len(_STEPS):
         raise Malformed(f"key step: {step} is not one of 0 to 2")
     key_id = cursor.take(cursor.number(1, "key id"), "key id")
-    return Key(_STEPS[step], key_id, cursor.rest())
+    return KeyRotationStep(_STEPS[step], key_id, cursor.rest())
 
 
 def is_name(text: str) -> bool:

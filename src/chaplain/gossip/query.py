@@ -24,13 +24,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from chaplain.gossip import payloads
-from chaplain.gossip.codec import Action, Message, Type
-from chaplain.gossip.dissemination import Voice
-from chaplain.gossip.events import Answer, Ask, Decided, EventId, GiveAnswer, Questioned
-from chaplain.gossip.payloads import Query, Response
+from chaplain.gossip.codec import Action, GossipMessage, MessageType
+from chaplain.gossip.dissemination import Dissemination
+from chaplain.gossip.events import AskQuery, EventId, GiveAnswer, QueryAnswer, QueryDecided, Questioned
+from chaplain.gossip.payloads import QueryPayload, Response
 
 
-class Tally:
+class AnswerTally:
     """The answers to one question so far."""
 
     def __init__(self, question: str) -> None:
@@ -46,7 +46,7 @@ class Tally:
         self._answers[responder] = (number, value)
         return True
 
-    def verdict(self, present: Sequence[int], *, time_is_up: bool) -> Answer | None:
+    def verdict(self, present: Sequence[int], *, time_is_up: bool) -> QueryAnswer | None:
         """The outcome among these members, or None while more answers may change it."""
         votes: Counter[bytes] = Counter()
         answered = 0
@@ -62,14 +62,14 @@ class Tally:
         reason = _judge(len(present), best, rival, len(present) - answered, time_is_up)
         return None if reason is None else self._answer(present, tuple(ranked), reason)
 
-    def _answer(self, present: Sequence[int], ranked: tuple[tuple[bytes, int], ...], reason: str) -> Answer:
+    def _answer(self, present: Sequence[int], ranked: tuple[tuple[bytes, int], ...], reason: str) -> QueryAnswer:
         by_kind: dict[str, list[int]] = {"voters": [], "missing": [], "declined": []}
         for identifier in present:
             held = self._answers.get(identifier)
             kind = "missing" if held is None else "declined" if held[1] is None else "voters"
             by_kind[kind].append(identifier)
         decided = reason == ""
-        return Answer(
+        return QueryAnswer(
             self._question,
             value=ranked[0][0] if decided else None,
             votes=ranked[0][1] if ranked else 0,
@@ -103,11 +103,11 @@ class _Open:
 
     __slots__ = ("call", "decided", "due_ns", "tally")
 
-    def __init__(self, call: int, tally: Tally, due_ns: int) -> None:
+    def __init__(self, call: int, tally: AnswerTally, due_ns: int) -> None:
         self.call = call
         self.tally = tally
         self.due_ns = due_ns
-        self.decided: Answer | None = None
+        self.decided: QueryAnswer | None = None
         """Once it is decided, while it waits for those who are a little late."""
 
 
@@ -124,8 +124,8 @@ class _Posed:
         """How many it gave."""
 
 
-class Questions:
-    def __init__(self, voice: Voice, built_in: dict[str, Callable[[], bytes]]) -> None:
+class QueryService:
+    def __init__(self, voice: Dissemination, built_in: dict[str, Callable[[], bytes]]) -> None:
         self._voice = voice
         self._built_in = built_in
         self._registered: dict[str, None] = {}
@@ -151,17 +151,17 @@ class Questions:
             if not posed.answers:
                 self._decline(query)
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: AskQuery) -> None:
         settings = self._voice.settings
         too_big = len(ask.content) > settings.content_bytes_max
         if len(self._open) >= settings.queries_max or too_big or not payloads.is_name(ask.question):
-            refused = Answer(ask.question, None, 0, len(self._voice.members), False, (), (), reason="refused")
-            self._voice.out.append(Decided(ask.call, refused))
+            refused = QueryAnswer(ask.question, None, 0, len(self._voice.members), False, (), (), reason="refused")
+            self._voice.out.append(QueryDecided(ask.call, refused))
             return
-        query = Query(ask.question, ask.content)
-        message = self._voice.fire(Type.QUERY, payloads.put_query(query), action=Action.ANSWER, urgent=False)
+        query = QueryPayload(ask.question, ask.content)
+        message = self._voice.fire(MessageType.QUERY, payloads.put_query(query), action=Action.ANSWER, urgent=False)
         due_ns = self._voice.now_ns + min(ask.timeout_ns, settings.query_timeout_max_ns)
-        self._open[message.id] = _Open(ask.call, Tally(ask.question), due_ns)
+        self._open[message.id] = _Open(ask.call, AnswerTally(ask.question), due_ns)
         self._pose(message.id, query)
 
     def give(self, given: GiveAnswer) -> None:
@@ -173,7 +173,7 @@ class Questions:
         posed.answers += 1
         self._respond(Response(given.query, posed.answers, True, given.value))
 
-    def on_query(self, message: Message) -> None:
+    def on_query(self, message: GossipMessage) -> None:
         self._pose(message.id, payloads.take_query(message.content))
 
     def tend(self) -> None:
@@ -190,7 +190,7 @@ class Questions:
     def due_ns(self) -> int | None:
         return min((held.due_ns for held in self._open.values()), default=None)
 
-    def _pose(self, query_id: EventId, query: Query) -> None:
+    def _pose(self, query_id: EventId, query: QueryPayload) -> None:
         built_in = self._built_in.get(query.question)
         if built_in is not None:
             self._respond(Response(query_id, 1, True, built_in()))
@@ -210,7 +210,7 @@ class Questions:
             self.count(self._voice.identifier, response)
         else:
             content = payloads.put_response(response)
-            self._voice.fire(Type.ANSWER, content, target=response.query.origin, urgent=False)
+            self._voice.fire(MessageType.ANSWER, content, target=response.query.origin, urgent=False)
 
     def count(self, responder: int, response: Response) -> None:
         """Take an answer; harmless if the question is decided, or never was one."""
@@ -231,4 +231,4 @@ class Questions:
             held.decided = answer
             return
         del self._open[query]
-        self._voice.out.append(Decided(held.call, answer))
+        self._voice.out.append(QueryDecided(held.call, answer))

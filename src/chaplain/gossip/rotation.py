@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from chaplain.gossip import payloads
-from chaplain.gossip.codec import Action, Message, Type
-from chaplain.gossip.dissemination import Voice
+from chaplain.gossip.codec import Action, GossipMessage, MessageType
+from chaplain.gossip.dissemination import Dissemination
 from chaplain.gossip.events import KeyConfirmed, KeyStep, Rotated, RotateKey
-from chaplain.gossip.payloads import Key
+from chaplain.gossip.payloads import KeyRotationStep
 from chaplain.gossip.settings import SECOND_NS
 from chaplain.link.auth.keyring import key_id_of
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
@@ -36,19 +36,19 @@ class _Run:
     def __init__(self, order: RotateKey, now_ns: int) -> None:
         self.order = order
         self.steps = [
-            Key(KeyStep.INSTALL, order.key_id, order.key),
-            Key(KeyStep.USE, order.key_id),
+            KeyRotationStep(KeyStep.INSTALL, order.key_id, order.key),
+            KeyRotationStep(KeyStep.USE, order.key_id),
         ]
         if order.retire_key_id:
-            self.steps.append(Key(KeyStep.REMOVE, order.retire_key_id, order.key_id))
+            self.steps.append(KeyRotationStep(KeyStep.REMOVE, order.retire_key_id, order.key_id))
         self.due_ns = now_ns + order.timeout_ns
-        self.asked: Key | None = None
+        self.asked: KeyRotationStep | None = None
         """The step asked for last."""
         self.again_ns = now_ns
 
 
 class Rotation:
-    def __init__(self, voice: Voice, belonging: Callable[[], Iterable[int]]) -> None:
+    def __init__(self, voice: Dissemination, belonging: Callable[[], Iterable[int]]) -> None:
         """`belonging` are the other nodes of the cluster, present or not, as far as that is agreed on."""
         self._voice = voice
         self._belonging = belonging
@@ -79,14 +79,14 @@ class Rotation:
             self._end(run, unfinished, self._missing(unfinished, run.order.required))
         elif unfinished != run.asked or now_ns >= run.again_ns:
             run.asked, run.again_ns = unfinished, now_ns + RETRY_NS
-            self._voice.fire(Type.KEY, payloads.put_key(unfinished), action=Action.CONFIRM)
+            self._voice.fire(MessageType.KEY, payloads.put_key(unfinished), action=Action.CONFIRM)
             self._obey(unfinished)
 
-    def on_key(self, message: Message) -> None:
+    def on_key(self, message: GossipMessage) -> None:
         if self._voice.members.is_present(message.id.origin):
             self._obey(payloads.take_key(message.content))
 
-    def on_confirmed(self, message: Message) -> None:
+    def on_confirmed(self, message: GossipMessage) -> None:
         """Somebody has taken a step."""
         key = payloads.take_key(message.content)
         if self._voice.members.is_present(message.id.origin):
@@ -94,11 +94,11 @@ class Rotation:
 
     def confirm(self, confirmed: KeyConfirmed) -> None:
         """We have taken a step, and it is kept: tell everybody."""
-        key = Key(confirmed.step, confirmed.key_id)
-        self._voice.fire(Type.KEY_CONFIRMED, payloads.put_key(key))
+        key = KeyRotationStep(confirmed.step, confirmed.key_id)
+        self._voice.fire(MessageType.KEY_CONFIRMED, payloads.put_key(key))
         self._note(confirmed.step, confirmed.key_id, self._voice.identifier)
 
-    def _obey(self, key: Key) -> None:
+    def _obey(self, key: KeyRotationStep) -> None:
         """Take the step if it is safe; if it was taken before, only say so again."""
         if self._voice.identifier in self._confirmed.get((key.step, key.key_id), {}):
             self.confirm(KeyConfirmed(key.step, key.key_id))
@@ -124,12 +124,12 @@ class Rotation:
 
     def _everybody(self, step: KeyStep, key_id: bytes) -> bool:
         """Has every member confirmed this that is present, or will be again?"""
-        missing = self._missing(Key(step, key_id), self._belonging())
+        missing = self._missing(KeyRotationStep(step, key_id), self._belonging())
         if missing:
             self._voice.counts["key_steps_held"] += 1
         return not missing
 
-    def _missing(self, key: Key, required: Iterable[int]) -> tuple[int, ...]:
+    def _missing(self, key: KeyRotationStep, required: Iterable[int]) -> tuple[int, ...]:
         confirmed = self._confirmed.get((key.step, key.key_id), {})
         wanted = sorted({*self._voice.members.present, *required})
         return tuple(identifier for identifier in wanted if identifier not in confirmed)
@@ -150,6 +150,6 @@ class Rotation:
             del self._confirmed[next(iter(self._confirmed))]
         self.tend()
 
-    def _end(self, run: _Run, key: Key, missing: tuple[int, ...]) -> None:
+    def _end(self, run: _Run, key: KeyRotationStep, missing: tuple[int, ...]) -> None:
         self._run = None
         self._voice.out.append(Rotated(run.order.call, not missing, key.step, missing))

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from chaplain.gossip.dissemination import Voice
+from chaplain.gossip.dissemination import Dissemination
 from chaplain.gossip.membership import Membership
 from chaplain.link.events import Forget, Meet
 
 
-class Doors:
-    def __init__(self, voice: Voice, membership: Membership) -> None:
+class SeedEndpoints:
+    def __init__(self, voice: Dissemination, membership: Membership) -> None:
         self._voice = voice
         self._members = voice.members
         self._membership = membership

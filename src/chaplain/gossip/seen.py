@@ -27,7 +27,7 @@ class Window:
         """Bit i: the message `newest - i` was seen."""
 
 
-class Seen:
+class SeenMessages:
     def __init__(self, settings: GossipSettings, is_member: Callable[[int], bool]) -> None:
         self._settings = settings
         self._full = (1 << settings.window) - 1

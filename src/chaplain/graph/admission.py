@@ -13,9 +13,9 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from chaplain.errors import Malformed
-from chaplain.graph.context import Common
-from chaplain.graph.events import Check
-from chaplain.graph.future_events import Ahead
+from chaplain.graph.context import GraphContext
+from chaplain.graph.events import SignatureCheck
+from chaplain.graph.future_events import FutureEvents
 from chaplain.graph.messages.event import Event, decode, signed_part
 from chaplain.graph.messages.peer import AGAIN, FIRST, GetData, Item
 from chaplain.graph.orphans import Orphan, Orphans
@@ -29,10 +29,10 @@ DEEP = 8
 """An orphan so far above what is here is not reached by asking for parents one by one."""
 
 
-class Intake:
+class EventAdmission:
     def __init__(
         self,
-        common: Common,
+        common: GraphContext,
         added: Callable[[int, Stream, int, Event, Sequence[tuple[bytes, bytes]]], None],
         again: Callable[[int, bytes, Here, Sequence[tuple[bytes, bytes]], bool], None],
         deep: Callable[[int, bytes, str], None],
@@ -46,7 +46,7 @@ class Intake:
         self._deep = deep
         """Told when so much is missing that it had better be fetched."""
         self.orphans = Orphans(settings.orphans_max, settings.orphans_per_author, settings.orphan_bytes_max)
-        self.ahead = Ahead(settings.ahead_max)
+        self.ahead = FutureEvents(settings.ahead_max)
         self._checking: dict[bytes, None] = {}
         self._asked: dict[bytes, dict[bytes, int]] = {}
         """By peer: what it was asked for, and when."""
@@ -74,7 +74,7 @@ class Intake:
         for event, _ in waiting:
             self._checking[event.id] = None
         label = self._common.event_label
-        checks = [Check(event.author, label, signed_part(event), event.signature) for event, _ in waiting]
+        checks = [SignatureCheck(event.author, label, signed_part(event), event.signature) for event, _ in waiting]
         self._common.check(checks, lambda results: self._checked(now_ns, sender, waiting, results, then))
 
     def _is_done(self, now_ns: int, sender: bytes, waiting: Sequence[tuple[Event, Item]]) -> bool:

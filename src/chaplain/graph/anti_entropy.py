@@ -16,9 +16,9 @@ from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 
-from chaplain.graph.context import Common
-from chaplain.graph.dissemination import Spreading
-from chaplain.graph.messages.peer import LEAVES_MAX, Events, Fetch, Fetched, GetData, Item, Leaves, SyncEvent
+from chaplain.graph.context import GraphContext
+from chaplain.graph.dissemination import EventDissemination
+from chaplain.graph.messages.peer import LEAVES_MAX, EventBatch, Fetched, FetchMissing, GetData, Item, Leaves, SyncEvent
 from chaplain.graph.settings import MILLISECOND
 from chaplain.graph.stream import Stream
 
@@ -43,11 +43,11 @@ class Pull:
         self.due_ns = due_ns
 
 
-class Syncing:
+class AntiEntropy:
     def __init__(
         self,
-        common: Common,
-        spreading: Spreading,
+        common: GraphContext,
+        spreading: EventDissemination,
         now_ns: int,
         *,
         came: Callable[..., None],
@@ -64,7 +64,7 @@ class Syncing:
         self._pulls: dict[str, Pull] = {}
         self._lists: OrderedDict[tuple[bytes, str], tuple[int, array[int]]] = OrderedDict()
         """By peer and stream: the token, and what it lacks."""
-        self._waiting: deque[tuple[bytes, Fetch | GetData]] = deque()
+        self._waiting: deque[tuple[bytes, FetchMissing | GetData]] = deque()
         self._slow_ns: int | None = None
         self._told_ns: dict[tuple[bytes, str], int] = {}
         self.frontiers: dict[bytes, dict[str, Leaves]] = {}
@@ -161,7 +161,7 @@ class Syncing:
         if instance in self._common.peers:
             items = self._items(stream, numbers, raws)
             if items:
-                self._common.tell(instance, Events(items))
+                self._common.tell(instance, EventBatch(items))
 
     def _items(self, stream: Stream, numbers: Sequence[int], raws: Sequence[bytes]) -> tuple[Item, ...]:
         """With the words that others gave for each, and ours for the last."""
@@ -186,7 +186,7 @@ class Syncing:
         pull, stream = self._pulls[name], self._common.streams.get(name)
         pull.due_ns = now_ns + self._common.settings.fetch_timeout_ns
         locator = tuple(stream.model.locator()) if stream is not None and not start else ()
-        self._common.tell(pull.instance, Fetch(name, pull.token, start, locator))
+        self._common.tell(pull.instance, FetchMissing(name, pull.token, start, locator))
 
     def page(self, now_ns: int, instance: bytes, message: Fetched) -> None:
         pull = self._pulls.get(message.stream)
@@ -215,14 +215,14 @@ class Syncing:
 
     # Answering.
 
-    def wanted(self, now_ns: int, instance: bytes, request: Fetch | GetData) -> None:
+    def wanted(self, now_ns: int, instance: bytes, request: FetchMissing | GetData) -> None:
         """Somebody asks. Who asks too much waits; who asks on without waiting is struck."""
         if sum(1 for one, _ in self._waiting if one == instance) >= WAITING_MAX:
             self._common.strike(now_ns, instance, "asks without waiting")
             return
         self._serve(now_ns, instance, request)
 
-    def _serve(self, now_ns: int, instance: bytes, request: Fetch | GetData) -> None:
+    def _serve(self, now_ns: int, instance: bytes, request: FetchMissing | GetData) -> None:
         peer = self._common.peers.get(instance)
         stream = self._common.streams.get(request.stream)
         if peer is None or stream is None:
@@ -243,7 +243,7 @@ class Syncing:
         if numbers:
             self._common.read(stream, numbers, lambda raws: self._give(instance, stream, numbers, raws))
 
-    def _give_page(self, now_ns: int, instance: bytes, stream: Stream, request: Fetch) -> None:
+    def _give_page(self, now_ns: int, instance: bytes, stream: Stream, request: FetchMissing) -> None:
         wanted = self._list(now_ns, instance, stream, request)
         if wanted is None:
             self._common.tell(instance, Fetched(stream.name, request.token, 0, True, stream.model.floor, ()))
@@ -264,7 +264,7 @@ class Syncing:
 
         self._common.read(stream, numbers, give)
 
-    def _list(self, now_ns: int, instance: bytes, stream: Stream, request: Fetch) -> array[int] | None:
+    def _list(self, now_ns: int, instance: bytes, stream: Stream, request: FetchMissing) -> array[int] | None:
         """What the asker lacks, made at its first page; None if we forgot it."""
         key = (instance, stream.name)
         if not request.start:

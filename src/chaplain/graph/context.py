@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from chaplain.core import Report
-from chaplain.gossip.events import MemberChanged, State
-from chaplain.graph.events import Check, CheckSignatures, GraphEffect, ReadEvents, holds
+from chaplain.gossip.events import MemberChanged, MemberState
+from chaplain.graph.events import CheckSignatures, GraphEffect, ReadEvents, SignatureCheck, holds
 from chaplain.graph.messages import peer as messages
 from chaplain.graph.messages.client import LOG_BYTES
 from chaplain.graph.messages.event import confirm_label, event_label
 from chaplain.graph.messages.peer import GraphMessage
-from chaplain.graph.peer_quota import Conduct
+from chaplain.graph.peer_quota import PeerQuota
 from chaplain.graph.settings import GraphSettings
 from chaplain.graph.stream import Stream
 from chaplain.link.auth.identity import Identity
@@ -30,7 +30,7 @@ from chaplain.wire.parcel import Layer, Parcel
 ACCOUNTS_MAX = 4096
 
 
-class Common:
+class GraphContext:
     def __init__(
         self,
         settings: GraphSettings,
@@ -64,7 +64,7 @@ class Common:
         self.log = rng.randbytes(LOG_BYTES)
         """Names our order of arrival; another process has another."""
         self._bits: dict[bytes, int] = {}
-        self._accounts: OrderedDict[bytes, Conduct] = OrderedDict()
+        self._accounts: OrderedDict[bytes, PeerQuota] = OrderedDict()
         self._recent: OrderedDict[bytes, bytes] = OrderedDict()
         self._recent_bytes = 0
         self._checks: deque[tuple[int, Callable[[Sequence[bool]], None]]] = deque()
@@ -85,7 +85,7 @@ class Common:
         key = event.member.key
         self.known[key] = None
         self._met_others = True
-        if event.member.state is not State.LEFT:
+        if event.member.state is not MemberState.LEFT:
             self._met[key] = None
         elif event.member.graceful:
             self._met.pop(key, None)
@@ -116,8 +116,8 @@ class Common:
 
     # Peers.
 
-    def account(self, peer: Peer, now_ns: int) -> Conduct:
-        account = self._accounts.pop(peer.key, None) or Conduct(self.settings, now_ns)
+    def account(self, peer: Peer, now_ns: int) -> PeerQuota:
+        account = self._accounts.pop(peer.key, None) or PeerQuota(self.settings, now_ns)
         self._accounts[peer.key] = account
         if len(self._accounts) > ACCOUNTS_MAX:
             self._accounts.popitem(last=False)
@@ -186,7 +186,7 @@ class Common:
 
     # Signatures.
 
-    def check(self, checks: Sequence[Check], then: Callable[[Sequence[bool]], None]) -> None:
+    def check(self, checks: Sequence[SignatureCheck], then: Callable[[Sequence[bool]], None]) -> None:
         """Have signatures checked; what follows, follows in the order in which it was asked for."""
         self._ticket += 1
         self._checks.append((self._ticket, then))

@@ -32,24 +32,24 @@ from chaplain.core import (
     soonest,
 )
 from chaplain.errors import Malformed
-from chaplain.gossip.events import MemberChanged, Told
-from chaplain.graph.admission import FORGED, Intake
-from chaplain.graph.anti_entropy import Syncing
-from chaplain.graph.context import Common
-from chaplain.graph.dissemination import Spreading
+from chaplain.gossip.events import GossipParcel, MemberChanged
+from chaplain.graph.admission import FORGED, EventAdmission
+from chaplain.graph.anti_entropy import AntiEntropy
+from chaplain.graph.context import GraphContext
+from chaplain.graph.dissemination import EventDissemination
 from chaplain.graph.events import CheckSignatures, EventsRead, GraphEffect, GraphInput, ReadEvents, SignaturesChecked
 from chaplain.graph.messages import client
 from chaplain.graph.messages import peer as messages
 from chaplain.graph.messages.client import Append, Appended, wanted
-from chaplain.graph.messages.event import PARENTS_MAX, Draft, Link, sign
-from chaplain.graph.messages.peer import Events, Fetch, Fetched, GetData, GraphMessage, Inv, SyncEvent
+from chaplain.graph.messages.event import PARENTS_MAX, EventDraft, ParentLink, sign
+from chaplain.graph.messages.peer import EventBatch, Fetched, FetchMissing, GetData, GraphMessage, Inv, SyncEvent
 from chaplain.graph.orphans import Orphan
-from chaplain.graph.reading import Reading
+from chaplain.graph.reading import GraphReaders
 from chaplain.graph.settings import GraphSettings
 from chaplain.graph.storage.pruning import allowed_floor, is_below, told_floor
 from chaplain.graph.storage.recovery import recover
-from chaplain.graph.storage.store import Store
-from chaplain.graph.storage.stored import Written
+from chaplain.graph.storage.store import GraphStore
+from chaplain.graph.storage.stored import TicketContents
 from chaplain.graph.stream import Stream
 from chaplain.link.auth.identity import Identity, identifier_of
 from chaplain.mesh.events import Entered, Exited
@@ -77,12 +77,12 @@ class GraphCore:
         """Begin from what the disk holds. `belonging` gives the keys of who belongs to the cluster now, where that is
         agreed on; elsewhere `founders`, and whoever comes, are members until they say good-bye.
         """
-        self.common = common = Common(settings, identity, rng, founders, belonging)
+        self.common = common = GraphContext(settings, identity, rng, founders, belonging)
         self.counts: Counter[str] = common.counts
-        self._store = Store(settings, rng)
-        self.intake = Intake(common, self._added, self._again, self._deep)
-        self.spreading = Spreading(common, self.intake.ask)
-        self.syncing = Syncing(
+        self._store = GraphStore(settings, rng)
+        self.intake = EventAdmission(common, self._added, self._again, self._deep)
+        self.spreading = EventDissemination(common, self.intake.ask)
+        self.syncing = AntiEntropy(
             common,
             self.spreading,
             now_ns,
@@ -90,8 +90,8 @@ class GraphCore:
             is_ahead=self.intake.ahead.has,
             heard_floor=self._heard_floor,
         )
-        self.reading = Reading(common)
-        self._tickets: deque[tuple[int, int, list[Written]]] = deque()
+        self.reading = GraphReaders(common)
+        self._tickets: deque[tuple[int, int, list[TicketContents]]] = deque()
         self._ticket = 0
         self._prune_ns = now_ns
         self._released = 0
@@ -136,7 +136,7 @@ class GraphCore:
     def step(self, now_ns: int, event: GraphInput) -> list[GraphEffect]:
         self._look(now_ns)
         match event:
-            case Told():
+            case GossipParcel():
                 self._told(now_ns, event)
             case Requested():
                 self._requested(now_ns, event)
@@ -192,7 +192,7 @@ class GraphCore:
             stream.enough.update(dict.fromkeys(stream.unread.recount(self.common.read_at)))
         self.spreading.wake_for_unread(now_ns)
 
-    def _told(self, now_ns: int, event: Told) -> None:
+    def _told(self, now_ns: int, event: GossipParcel) -> None:
         peer = self.common.peers.get(event.peer.instance)
         if peer is None:
             return
@@ -209,11 +209,11 @@ class GraphCore:
 
     def _heard(self, now_ns: int, instance: bytes, message: GraphMessage) -> None:
         match message:
-            case Events():
+            case EventBatch():
                 self.intake.came(now_ns, instance, message.items, flags=message.flags)
             case Inv():
                 self.spreading.inv(now_ns, instance, message)
-            case GetData() | Fetch():
+            case GetData() | FetchMissing():
                 self.syncing.wanted(now_ns, instance, message)
             case SyncEvent():
                 self.syncing.heard(now_ns, instance, message)
@@ -283,14 +283,14 @@ class GraphCore:
             self.intake.admit(now_ns, Orphan(made, b"", ()))
             self._appends[name, stream.model.find(made.id)] = event.call
 
-    def _draft(self, stream: Stream, event: Requested, now_ns: int) -> Draft:
+    def _draft(self, stream: Stream, event: Requested, now_ns: int) -> EventDraft:
         """Behind the author's last event, and behind every leaf: so branches merge."""
         model = stream.model
         previous = model.last_of(self.common.identity.key)
-        leaves: list[Link] = [model.link_of(leaf) for leaf in model.leaves]
+        leaves: list[ParentLink] = [model.link_of(leaf) for leaf in model.leaves]
         parents = [leaf for leaf in leaves if previous is None or leaf.id != previous.id]
         bound = min(self.common.settings.parents_max, PARENTS_MAX)
-        return Draft(stream.name, event.payload, now_ns, previous, tuple(parents[:bound]), event.client)
+        return EventDraft(stream.name, event.payload, now_ns, previous, tuple(parents[:bound]), event.client)
 
     # The disk.
 
@@ -299,7 +299,7 @@ class GraphCore:
         if self._tickets:
             return
         operations: list[Operation] = []
-        written: list[Written] = []
+        written: list[TicketContents] = []
         for stream in self.streams.values():
             if not stream.fresh and not stream.enough and not stream.floor_wanted:
                 continue
@@ -314,7 +314,7 @@ class GraphCore:
             floor, stream.floor_wanted = stream.floor_wanted, 0
             if floor:
                 operations += self._store.floor(stream.name, floor)
-            written.append(Written(stream.name, tuple(places), tuple(marked), floor))
+            written.append(TicketContents(stream.name, tuple(places), tuple(marked), floor))
         if self._released:
             operations += self._store.release_below(self._released)
             self._released = 0
@@ -339,7 +339,7 @@ class GraphCore:
                 self._settle(now_ns, self.streams[one.stream], one)
         self.reading.news(now_ns, names)
 
-    def _settle(self, now_ns: int, stream: Stream, written: Written) -> None:
+    def _settle(self, now_ns: int, stream: Stream, written: TicketContents) -> None:
         new = stream.persisted(len(written.places), list(written.places))
         for number in new:
             call = self._appends.pop((stream.name, number), None)

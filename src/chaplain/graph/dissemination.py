@@ -14,18 +14,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from chaplain.core import soonest
-from chaplain.graph.context import Common
-from chaplain.graph.events import Check
+from chaplain.graph.context import GraphContext
+from chaplain.graph.events import SignatureCheck
 from chaplain.graph.messages.event import Event
-from chaplain.graph.messages.peer import AGAIN, CONFIRMATIONS_MAX, FIRST, Confirmation, Events, Inv, Item
+from chaplain.graph.messages.peer import AGAIN, CONFIRMATIONS_MAX, FIRST, Confirmation, EventBatch, Inv, Item
 from chaplain.graph.stream import Here, Stream
 
 LEAVES_RESENT_MAX = 16
 _FORGED = 16
 
 
-class Spreading:
-    def __init__(self, common: Common, ask: Callable[[int, bytes, str, Sequence[bytes]], None]) -> None:
+class EventDissemination:
+    def __init__(self, common: GraphContext, ask: Callable[[int, bytes, str, Sequence[bytes]], None]) -> None:
         self._common = common
         self._ask = ask
         self._early: OrderedDict[bytes, list[tuple[bytes, bytes]]] = OrderedDict()
@@ -77,7 +77,7 @@ class Spreading:
                 if raw is not None:
                     mine.append(Item(raw))
         for part in _parts(mine, self._common.settings.page_bytes_max):
-            self._common.tell_all(Events(part, FIRST))
+            self._common.tell_all(EventBatch(part, FIRST))
         self._unconfirmed[stream.name] = None
         if self._confirm_ns is None:
             self._confirm_ns = now_ns + self._common.settings.confirm_ns
@@ -155,7 +155,7 @@ class Spreading:
         if not news or (peer and not self._common.account(peer, now_ns).takes_work(now_ns, len(news))):
             return
         event_id, label = stream.model.id_of(number), self._common.confirm_label
-        checks = [Check(member, label, event_id, signature) for member, signature in news]
+        checks = [SignatureCheck(member, label, event_id, signature) for member, signature in news]
 
         def checked(results: Sequence[bool]) -> None:
             for (member, signature), right in zip(news, results, strict=True):
@@ -237,7 +237,7 @@ class Spreading:
     def _tell_batches(self, batches: dict[bytes, list[Item]], flags: int) -> None:
         for instance, items in batches.items():
             for part in _parts(items, self._common.settings.page_bytes_max):
-                self._common.tell(instance, Events(part, flags))
+                self._common.tell(instance, EventBatch(part, flags))
 
     def words_of(self, stream: Stream, number: int) -> list[tuple[bytes, bytes]]:
         return list(stream.unread.proofs.get(number, {}).items())[: CONFIRMATIONS_MAX - 1]

@@ -6,12 +6,12 @@ from typing import TypeAlias
 
 from chaplain.core import Frozen, Halt, Persist, Report, Settled
 from chaplain.gossip.layer_api import UpperInput
-from chaplain.graph.storage.stored import Place
+from chaplain.graph.storage.stored import EventPosition
 from chaplain.link.auth.identity import verify
 from chaplain.mesh.events import Whisper
 
 
-class Check(Frozen, frozen=True):
+class SignatureCheck(Frozen, frozen=True):
     """Whether this key signed this message for this purpose."""
 
     key: bytes
@@ -20,7 +20,7 @@ class Check(Frozen, frozen=True):
     signature: bytes
 
 
-def holds(check: Check) -> bool:
+def holds(check: SignatureCheck) -> bool:
     return verify(check.key, check.label, check.message, check.signature)
 
 
@@ -28,7 +28,7 @@ class CheckSignatures(Frozen, frozen=True):
     """Compute `holds` of each, anywhere, and answer with `SignaturesChecked`. Answers may come in any order."""
 
     ticket: int
-    checks: tuple[Check, ...]
+    checks: tuple[SignatureCheck, ...]
 
 
 class SignaturesChecked(Frozen, frozen=True):
@@ -40,7 +40,7 @@ class ReadEvents(Frozen, frozen=True):
     """Read these events from the log, and answer with `EventsRead`."""
 
     token: int
-    places: tuple[Place, ...]
+    places: tuple[EventPosition, ...]
 
 
 class EventsRead(Frozen, frozen=True):

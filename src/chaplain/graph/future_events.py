@@ -9,7 +9,7 @@ come. Bounded; what goes at the bound is looked at again when it comes again.
 from __future__ import annotations
 
 
-class Ahead:
+class FutureEvents:
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._due: dict[bytes, int] = {}

@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 
-from chaplain.graph.messages.event import Event, Link
+from chaplain.graph.messages.event import Event, ParentLink
 from chaplain.graph.messages.ids import IdTable
 
 NONE = 0xFFFFFFFF
@@ -72,8 +72,8 @@ class Model:
     def height_of(self, number: int) -> int:
         return self._heights[number]
 
-    def link_of(self, number: int) -> Link:
-        return Link(self.id_of(number), self._heights[number])
+    def link_of(self, number: int) -> ParentLink:
+        return ParentLink(self.id_of(number), self._heights[number])
 
     def parents_of(self, number: int) -> array[int]:
         return self._links[self._links_end[number] : self._links_end[number + 1]]
@@ -85,7 +85,7 @@ class Model:
         """Its place among the read events; `NONE` if it is unread."""
         return self._read_rank[number]
 
-    def last_of(self, author: bytes) -> Link | None:
+    def last_of(self, author: bytes) -> ParentLink | None:
         """The author's latest event here."""
         tips = self._tips.get(self._author_index.get(author, -1))
         return None if not tips else self.link_of(tips[-1])
@@ -250,7 +250,7 @@ class Model:
             step *= _LOCATOR_GROWTH
         return chosen
 
-    def ordered(self, after: Link | None = None) -> Iterator[int]:
+    def ordered(self, after: ParentLink | None = None) -> Iterator[int]:
         """Numbers in the agreed order, behind this place in it."""
         first = 0 if after is None else max(0, after.height - self._base)
         for place in range(first, len(self._first)):

@@ -11,7 +11,7 @@ from chaplain.graph.settings import SECOND, GraphSettings
 STRIKES_FORGIVEN_PER_S = 4
 
 
-class Bucket:
+class TokenBucket:
     """So much at once, and so much a second."""
 
     __slots__ = ("_burst", "_filled_ns", "_rate", "level")
@@ -31,14 +31,14 @@ class Bucket:
         return self.level
 
 
-class Conduct:
+class PeerQuota:
     """The account of one session."""
 
     def __init__(self, settings: GraphSettings, now_ns: int) -> None:
         self._settings = settings
-        self._served = Bucket(settings.served_burst_bytes, settings.served_bytes_per_s, now_ns)
-        self._work = Bucket(settings.work_burst, settings.work_per_s, now_ns)
-        self._strikes = Bucket(settings.strikes_max, STRIKES_FORGIVEN_PER_S, now_ns)
+        self._served = TokenBucket(settings.served_burst_bytes, settings.served_bytes_per_s, now_ns)
+        self._work = TokenBucket(settings.work_burst, settings.work_per_s, now_ns)
+        self._strikes = TokenBucket(settings.strikes_max, STRIKES_FORGIVEN_PER_S, now_ns)
         self.banned_ns = 0
         """Not listened to before this time."""
 

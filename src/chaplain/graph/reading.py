@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from chaplain.core import Settled
-from chaplain.graph.context import Common
+from chaplain.graph.context import GraphContext
 from chaplain.graph.messages.client import Page, ReadArrivals, ReadSnapshot, Row, encode
-from chaplain.graph.messages.event import ID_BYTES, Link
+from chaplain.graph.messages.event import ID_BYTES, ParentLink
 from chaplain.graph.settings import SECOND
 from chaplain.graph.stream import Stream
 from chaplain.link.auth.identity import identifier_of
@@ -37,8 +37,8 @@ class Waiting:
         self.due_ns = due_ns
 
 
-class Reading:
-    def __init__(self, common: Common) -> None:
+class GraphReaders:
+    def __init__(self, common: GraphContext) -> None:
         self._common = common
         self.name_of: Callable[[int], int] = lambda identifier: identifier
         self._waiting: dict[int, Waiting] = {}
@@ -111,7 +111,7 @@ class Reading:
             ends = model.read_leaves if request.only_read else stream.leaves
             leaves = tuple(model.id_of(number) for number in ends)
         inside = self._inside(stream, request.only_read, limit if log == self._common.log else -1, leaves, numbers)
-        after = Link(request.after_id, request.after_height) if len(request.after_id) == ID_BYTES else None
+        after = ParentLink(request.after_id, request.after_height) if len(request.after_id) == ID_BYTES else None
         floor = model.floor
         begin = floor if after is None else 0  # whoever has begun wants what comes next, or hears that it went
         shown = (number for number in model.ordered(after) if model.height_of(number) >= begin and inside(number))

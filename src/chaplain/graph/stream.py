@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from chaplain.graph.messages.event import Event
 from chaplain.graph.model import Model
-from chaplain.graph.storage.stored import Kept, Place
+from chaplain.graph.storage.stored import EventPosition, StoredEvent
 from chaplain.graph.unread import UnreadMessages
 
 
@@ -58,14 +58,14 @@ class Stream:
         self.fresh.append(event)
         return number
 
-    def load(self, kept: Kept) -> None:
+    def load(self, kept: StoredEvent) -> None:
         """Add what the disk holds already."""
         number = self.model.add(kept.event)
         self.unread.watch(number)
         self.sizes.append(len(kept.event.raw))
         self.persisted(1, [kept.place])
 
-    def persisted(self, count: int, places: list[Place]) -> range:
+    def persisted(self, count: int, places: list[EventPosition]) -> range:
         """The next so many events are on disk, there."""
         assert count == len(places)
         assert self.durable + count <= len(self.model)
@@ -80,8 +80,8 @@ class Stream:
         self.durable = new.stop
         return new
 
-    def place_of(self, number: int) -> Place:
-        return Place(self._positions[number], self._indexes[number])
+    def place_of(self, number: int) -> EventPosition:
+        return EventPosition(self._positions[number], self._indexes[number])
 
     def first_position(self) -> int:
         """Where the oldest event lies that was not pruned."""

@@ -4,7 +4,7 @@ Decides who gets what: each effect of a part is either the node's, or an input o
 instance is which founding node, and which client has which identity. All else is decided in the parts.
 
 Invariants: a receipt leaves only after its message was agreed and executed here; tickets and tokens of the parts never
-meet; the first input is `Started`.
+meet; the first input is `ConsensusStarted`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chaplain.journal.consensus.core import SerializerCore
 from chaplain.journal.consensus.events import (
     Agreed,
     ConfigOffered,
-    Damaged,
+    ConsensusStarted,
     IngestDrained,
     LogRead,
     NeedPayload,
@@ -33,20 +33,21 @@ from chaplain.journal.consensus.events import (
     PeerUp,
     ReadLog,
     Received,
+    RecordDamaged,
     Resumed,
     Role,
     RoleChanged,
     SpaceTold,
-    Started,
     Tell,
 )
 from chaplain.journal.events import (
     AckCame,
-    Dropped,
+    IngestDropped,
     IngestEffect,
     IngestInput,
     JournalEffect,
     JournalInput,
+    JournalParcel,
     Ordered,
     PacksPromoted,
     PackWritten,
@@ -57,26 +58,25 @@ from chaplain.journal.events import (
     SessionClosed,
     SessionOpened,
     ToClient,
-    Told,
     ToPeer,
     Verified,
     Verify,
 )
-from chaplain.journal.execution.local_roles import Seat
+from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.core import IngestCore
 from chaplain.journal.messages import client
 from chaplain.journal.messages import peer as peer_messages
 from chaplain.journal.messages.signing import Wrapping, holds
 from chaplain.journal.model.bootstrap import Founding
-from chaplain.journal.model.results import Executed
-from chaplain.journal.outbound import Mail
-from chaplain.journal.peers import Nodes, whereabouts
+from chaplain.journal.model.results import AppliedMessage
+from chaplain.journal.outbound import JournalOutbound
+from chaplain.journal.peers import PeerTable, whereabouts
 from chaplain.journal.settings import JournalSettings
-from chaplain.journal.snapshots.fingerprints import Milestones
-from chaplain.journal.snapshots.service import Covering, base_of, found_checkpoint
-from chaplain.journal.storage.last_known_members import RosterKeeper, read_roster
-from chaplain.journal.ticket_numbers import Slips
+from chaplain.journal.snapshots.fingerprints import Fingerprints
+from chaplain.journal.snapshots.service import SnapshotService, base_of, found_checkpoint
+from chaplain.journal.storage.last_known_members import LastKnownMembersStore, read_roster
+from chaplain.journal.ticket_numbers import TicketNumbers
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Expel
@@ -100,25 +100,25 @@ class JournalCore:
         checkpoint: bytes | None = None,
         roster: bytes | None = None,
         wrapping: Wrapping | None = None,
-        watch: Callable[[Executed], None] | None = None,
+        watch: Callable[[AppliedMessage], None] | None = None,
     ) -> None:
         """Begin from what the disk holds, which `watch` is told first. `identity` signs this node's votes; `identifier`
         is its name in parcels.
         """
         self.settings = settings
         self._streams = StreamIndex()
-        self._news: deque[Executed] = deque()
+        self._news: deque[AppliedMessage] = deque()
         self._started = False
         self.removed = False
         self._watcher = watch
         found = found_checkpoint(founding, checkpoint)
         snapshot, first = (None, 1) if found is None else (found.state, found.first)
         self.execution = JournalExecution(founding, wrapping=wrapping, snapshot=snapshot, watch=self._watch)
-        self.milestones = Milestones(self.execution.fingerprint)
+        self.milestones = Fingerprints(self.execution.fingerprint)
         state = self.execution.state
         self.base = base_of(state)
         self._streams.begin({name: tail.next_offset for name, tail in state.streams.items()})
-        self.covering = Covering(settings, self.execution, self._streams)
+        self.covering = SnapshotService(settings, self.execution, self._streams)
         self.serializer = SerializerCore(
             settings.order,
             identity,
@@ -130,7 +130,7 @@ class JournalCore:
             base=state.moment,
             first=first,
         )
-        self._roster = RosterKeeper(read_roster(roster), founding.assembly())
+        self._roster = LastKnownMembersStore(read_roster(roster), founding.assembly())
         self.serializer.bench.roster = self._roster.latest
         self.covering.attach(self.serializer.bench, found, self.serializer.confirms)
         self.ingest = IngestCore(settings, chance, self.execution, ingest)
@@ -148,13 +148,13 @@ class JournalCore:
         self._reading.lacks = self.serializer.restocking.lacks
         self.covering.archive.needs.append(self._reading.first_needed)
         self._promotion = self._clientele.promotion
-        self._nodes = Nodes(self.execution.assembly, self._roster.latest.nodes)
-        self._seat = Seat(settings, self.execution)
-        self._slips = Slips()
+        self._nodes = PeerTable(self.execution.assembly, self._roster.latest.nodes)
+        self._seat = LocalRoles(settings, self.execution)
+        self._slips = TicketNumbers()
         self._out: list[JournalEffect] = []
-        self._mail = Mail(self._out, identifier, self._nodes, self._clientele)
+        self._mail = JournalOutbound(self._out, identifier, self._nodes, self._clientele)
 
-    def _watch(self, executed: Executed) -> None:
+    def _watch(self, executed: AppliedMessage) -> None:
         self._streams.add(executed)
         self.covering.executed(executed)
         if self._started:
@@ -178,7 +178,7 @@ class JournalCore:
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
         match event:
-            case Told():
+            case JournalParcel():
                 self._told(now_ns, event)
             case Drained():
                 self._drained(now_ns)
@@ -203,7 +203,7 @@ class JournalCore:
                 self._exited(now_ns, event.peer)
             case LogRead():
                 self._read(now_ns, event)
-            case Started():
+            case ConsensusStarted():
                 self._start(now_ns)
             case Stopping() | SpaceTold():
                 if isinstance(event, SpaceTold):
@@ -221,7 +221,7 @@ class JournalCore:
     def _start(self, now_ns: int) -> None:
         assert not self._started, "started twice"
         self._started = True
-        self._to_both(now_ns, Started())
+        self._to_both(now_ns, ConsensusStarted())
         self.covering.start()
         self._out.append(self._clientele.admitted(now_ns))
         self._assembled(now_ns)
@@ -243,7 +243,7 @@ class JournalCore:
         if master == self.settings.node:
             self._to_order(now_ns, IngestDrained(master))
         elif master:
-            self._mail.to_peer(ToPeer(master, peer_messages.Drained()))
+            self._mail.to_peer(ToPeer(master, peer_messages.IngestDrainedNotice()))
 
     # Between the parts.
 
@@ -286,7 +286,7 @@ class JournalCore:
         else:
             self._petitions.verified(now_ns, event)
 
-    def _to_both(self, now_ns: int, event: Started | Stopping | SpaceTold | PeerUp | PeerDown) -> None:
+    def _to_both(self, now_ns: int, event: ConsensusStarted | Stopping | SpaceTold | PeerUp | PeerDown) -> None:
         self._to_ingest(now_ns, event)
         self._to_order(now_ns, event)
 
@@ -342,7 +342,7 @@ class JournalCore:
 
     def _of_clientele(self, now_ns: int, part: str, effect: ClienteleEffect) -> None:
         match effect:
-            case ConfigOffered() | Damaged():
+            case ConfigOffered() | RecordDamaged():
                 self._to_order(now_ns, effect)
             case PacksPromoted():
                 self._to_ingest(now_ns, effect)
@@ -407,7 +407,7 @@ class JournalCore:
         self._tell_peers(now_ns, self._nodes.assembled(self.execution.assembly))
         self._mail.to_clients(self._clientele.assembled())
         if not self._seat.may_ship:
-            self._to_ingest(now_ns, Dropped())
+            self._to_ingest(now_ns, IngestDropped())
         if self._seat.left:
             self._leave(now_ns, self.execution.settled)
         elif self._nodes.gone:
@@ -425,7 +425,7 @@ class JournalCore:
 
     # What others say.
 
-    def _told(self, now_ns: int, event: Told) -> None:
+    def _told(self, now_ns: int, event: JournalParcel) -> None:
         peer, said = event.peer, event.parcel
         try:
             if peer.client:
@@ -451,7 +451,7 @@ class JournalCore:
 
     def _of_peer(self, now_ns: int, node: int, message: peer_messages.PeerMessage) -> None:
         match message:
-            case peer_messages.Order():
+            case peer_messages.ConsensusFrame():
                 self._to_order(now_ns, Received(node, message.message))
             case peer_messages.Payload():
                 self._to_ingest(now_ns, PayloadCame(node, message.message))
@@ -461,7 +461,7 @@ class JournalCore:
                 self._to_ingest(now_ns, AckCame(node, message.reached))
             case peer_messages.PassPetition():
                 self._petitions.passed(node, message)
-            case peer_messages.Drained():
+            case peer_messages.IngestDrainedNotice():
                 self._to_order(now_ns, IngestDrained(node))
             case peer_messages.Removed():
                 if self._nodes.believes_removal(node, self.settings.node):

@@ -1,6 +1,7 @@
 """What passes between the journal and its node, and between ingest and the rest of the journal.
 
-The node gives sessions (`Entered`, `Exited`), parcels (`Told`) and what its host answers; the journal whispers back.
+The node passes in sessions (`Entered`, `Exited`), parcels (`JournalParcel`) and results of host operations; the journal
+answers with whispers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TypeAlias
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
 from chaplain.gossip.events import Assembled
 from chaplain.journal.consensus.events import (
+    ConsensusStarted,
     LogRead,
     NeedPayload,
     PayloadArrived,
@@ -19,20 +21,19 @@ from chaplain.journal.consensus.events import (
     ReadLog,
     RoleChanged,
     SpaceTold,
-    Started,
 )
 from chaplain.journal.messages.client import NodeMessage
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.peer import PeerMessage
-from chaplain.journal.messages.signing import Check, ConfigCheck
-from chaplain.journal.model.results import Executed
+from chaplain.journal.messages.signing import ConfigCheck, PackCheck
+from chaplain.journal.model.results import AppliedMessage
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Expel, Whisper
 from chaplain.wire.parcel import Parcel
 
 
-class Told(Frozen, frozen=True):
+class JournalParcel(Frozen, frozen=True):
     """A parcel of the journal's layer came from this node or client."""
 
     peer: Peer
@@ -43,7 +44,7 @@ class Verify(Frozen, frozen=True):
     """Compute `signing.holds` of each item, anywhere, and answer with `Verified`. Answers may come in any order."""
 
     ticket: int
-    items: tuple[Check | ConfigCheck, ...]
+    items: tuple[PackCheck | ConfigCheck, ...]
 
 
 class Verified(Frozen, frozen=True):
@@ -74,7 +75,7 @@ class Admitted(Frozen, frozen=True):
 
 
 JournalInput: TypeAlias = (
-    Started
+    ConsensusStarted
     | Woken
     | Drained
     | Persisted
@@ -82,7 +83,7 @@ JournalInput: TypeAlias = (
     | Stopping
     | Entered
     | Exited
-    | Told
+    | JournalParcel
     | Verified
     | Rehearsed
     | LogRead
@@ -139,7 +140,7 @@ class AckCame(Frozen, frozen=True):
     reached: tuple[Reference, ...]
 
 
-class Dropped(Frozen, frozen=True):
+class IngestDropped(Frozen, frozen=True):
     """We are no ingest node: what waits here will never be ordered as ours."""
 
 
@@ -147,7 +148,7 @@ class Ordered(Frozen, frozen=True):
     """A cluster message with these references was executed."""
 
     references: tuple[Reference, ...]
-    executed: Executed
+    executed: AppliedMessage
 
 
 class PacksPromoted(Frozen, frozen=True):
@@ -157,7 +158,7 @@ class PacksPromoted(Frozen, frozen=True):
 
 
 IngestInput: TypeAlias = (
-    Started
+    ConsensusStarted
     | Woken
     | Drained
     | Persisted
@@ -172,7 +173,7 @@ IngestInput: TypeAlias = (
     | PayloadWanted
     | AckCame
     | Ordered
-    | Dropped
+    | IngestDropped
     | Verified
     | Rehearsed
     | NeedPayload

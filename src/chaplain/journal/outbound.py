@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaplain.journal.clients.sessions import Clientele
+from chaplain.journal.clients.sessions import ClientSessions
 from chaplain.journal.consensus.events import Tell
 from chaplain.journal.events import JournalEffect, ToClient, ToPeer
 from chaplain.journal.messages import client
 from chaplain.journal.messages import peer as peer_messages
 from chaplain.journal.messages.client import NodeMessage
-from chaplain.journal.messages.peer import Order, PeerMessage
-from chaplain.journal.peers import Nodes
+from chaplain.journal.messages.peer import ConsensusFrame, PeerMessage
+from chaplain.journal.peers import PeerTable
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Whisper
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
 
-class Mail:
-    def __init__(self, out: list[JournalEffect], identifier: int, nodes: Nodes, clientele: Clientele) -> None:
+class JournalOutbound:
+    def __init__(self, out: list[JournalEffect], identifier: int, nodes: PeerTable, clientele: ClientSessions) -> None:
         self._out = out
         self._identifier = identifier
         self._nodes = nodes
@@ -34,7 +34,7 @@ class Mail:
         self._to_node(effect.node, effect.message, effect.message, urgent=False)
 
     def order(self, tell: Tell) -> None:
-        self._to_node(tell.node, tell.message, Order(tell.message), urgent=True)
+        self._to_node(tell.node, tell.message, ConsensusFrame(tell.message), urgent=True)
 
     def _to_node(self, node: int, said: object, message: PeerMessage, *, urgent: bool) -> None:
         """`said` is what the message is made of, and is the same for all who are told the same."""

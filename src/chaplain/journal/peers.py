@@ -16,7 +16,7 @@ from chaplain.gossip.events import Assembled
 from chaplain.journal.consensus.events import PeerDown, PeerUp
 from chaplain.journal.messages.client import MembersAre, Whereabouts
 from chaplain.journal.messages.membership import Stage
-from chaplain.journal.model.cluster_config import Assembly, Placed
+from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles
 from chaplain.link.auth.identity import identifier_of
 from chaplain.link.events import Peer
 from chaplain.link.settings import is_endpoint
@@ -24,8 +24,8 @@ from chaplain.link.settings import is_endpoint
 News: TypeAlias = PeerUp | PeerDown
 
 
-class Nodes:
-    def __init__(self, assembly: Assembly, guides: Mapping[bytes, int] = MappingProxyType({})) -> None:
+class PeerTable:
+    def __init__(self, assembly: ClusterConfig, guides: Mapping[bytes, int] = MappingProxyType({})) -> None:
         """`guides` are members of whom the assembly does not know yet: by the roster, their keys and ids."""
         self._guides = guides
         self._members: dict[bytes, int] = {}
@@ -37,7 +37,7 @@ class Nodes:
         """Members that say that we were removed."""
         self.assembled(assembly)
 
-    def assembled(self, assembly: Assembly) -> list[News]:
+    def assembled(self, assembly: ClusterConfig) -> list[News]:
         """The assembly changed: strangers may be members now, and members gone."""
         before = self._members
         self._members = self._unplaced(assembly) | {one.key: one.node for one in assembly.nodes if assembly.has(one)}
@@ -47,7 +47,7 @@ class Nodes:
         self._find_ways()
         return [*(PeerDown(before[key]) for key in left), *(PeerUp(self._members[key]) for key in come)]
 
-    def _unplaced(self, assembly: Assembly) -> dict[bytes, int]:
+    def _unplaced(self, assembly: ClusterConfig) -> dict[bytes, int]:
         """Guides of whom nothing is known that contradicts them."""
         known = {known for one in assembly.nodes for known in (one.key, one.node)}
         return {key: node for key, node in self._guides.items() if not known & {key, node}}
@@ -98,7 +98,7 @@ class Nodes:
         return self._ways.get(node)
 
 
-def whereabouts(assembly: Assembly, own: int) -> Assembled:
+def whereabouts(assembly: ClusterConfig, own: int) -> Assembled:
     """Where the other members are, as they were placed. One that was removed may have left its place to another."""
     members = [one for one in assembly.nodes if assembly.has(one)]
     taken = {one.uri for one in members}
@@ -106,12 +106,12 @@ def whereabouts(assembly: Assembly, own: int) -> Assembled:
     return Assembled(others, tuple(one.uri for one in assembly.nodes if one.uri not in taken))
 
 
-def members_of(assembly: Assembly) -> MembersAre:
+def members_of(assembly: ClusterConfig) -> MembersAre:
     """What clients are told. One without a live role that is of use to them is in neither list."""
     members = (one for one in assembly.nodes if Stage.LIVE in (one.ingest, one.executor))
     gone = (one for one in assembly.nodes if not assembly.has(one))
     return MembersAre(_places(members), _places(gone))
 
 
-def _places(nodes: Iterable[Placed]) -> tuple[Whereabouts, ...]:
+def _places(nodes: Iterable[MemberRoles]) -> tuple[Whereabouts, ...]:
     return tuple(Whereabouts(one.key, one.uri) for one in nodes if is_endpoint(one.uri))

@@ -6,15 +6,15 @@ What execution decides by is not here but in `founding.Policy`: there all nodes 
 from __future__ import annotations
 
 from chaplain.core import Frozen
-from chaplain.journal.consensus.settings import MIB, MILLISECOND, SECOND, OrderSettings
-from chaplain.journal.snapshots.retention import Rules
+from chaplain.journal.consensus.settings import MIB, MILLISECOND, SECOND, ConsensusSettings
+from chaplain.journal.snapshots.retention import RetentionRules
 
 INGEST_OVERHEAD_BYTES = 1024
 """No less than an ingest message takes beside its first pack."""
 
 
 class JournalSettings(Frozen, frozen=True):
-    order: OrderSettings
+    order: ConsensusSettings
 
     batch_bytes_max: int = MIB
     """Packs that go into one ingest message; one larger pack goes alone."""
@@ -66,7 +66,7 @@ class JournalSettings(Frozen, frozen=True):
     read_bytes_in_all_max: int = 128 * MIB
     """Credit that the reads of all clients share."""
 
-    rules: Rules = Rules()
+    rules: RetentionRules = RetentionRules()
     """What is kept of the log though a checkpoint covers it."""
 
     @property

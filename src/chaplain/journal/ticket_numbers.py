@@ -14,7 +14,7 @@ from chaplain.journal.consensus.events import ReadLog
 from chaplain.journal.events import Verify
 
 
-class Slips:
+class TicketNumbers:
     def __init__(self) -> None:
         self._tickets: deque[tuple[int, str, int]] = deque()
         """Writes on their way: the ticket here, the part, the ticket there."""

@@ -33,14 +33,14 @@ from chaplain.core import (
     Woken,
 )
 from chaplain.errors import Malformed
-from chaplain.link.auth.connect_token import Doorkeeper
+from chaplain.link.auth.connect_token import TokenChecker
 from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE
 from chaplain.link.auth.identity import INSTANCE_BYTES, Identity, is_route_of, route_of
 from chaplain.link.auth.keyring import KeyRing
-from chaplain.link.errors import Refusal
+from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import (
+    CommandDropped,
     Dismiss,
-    Dropped,
     Forget,
     InstallKey,
     Introduce,
@@ -55,12 +55,12 @@ from chaplain.link.events import (
     Say,
     UseKey,
 )
-from chaplain.link.sessions.dialing import Call, Line, State
+from chaplain.link.sessions.dialing import DialAttempt, DialState, SpeakingChannel
 from chaplain.link.sessions.duplicate_nodes import Double
 from chaplain.link.sessions.handshake import Handshake, describe
-from chaplain.link.sessions.hello_checks import Judge
-from chaplain.link.sessions.session import NOD, Session
-from chaplain.link.sessions.tables import Book
+from chaplain.link.sessions.hello_checks import HelloChecks
+from chaplain.link.sessions.session import NOD, LinkSession
+from chaplain.link.sessions.tables import LinkTables
 from chaplain.link.settings import LinkSettings, split_endpoint
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
@@ -83,16 +83,16 @@ class LinkCore:
             raise ValueError(f"an instance has {INSTANCE_BYTES} octets, not {len(instance)}")
         if (ring is None) is not (settings.endpoint == ""):
             raise ValueError("a node has a key ring and an endpoint, a client neither")
-        self._book = Book(identity, instance, settings, rng, ring)
-        self._handshake = Handshake(self._book, Judge(self._book, pinned))
-        self._door = Doorkeeper(settings, ring, identity.identifier) if ring is not None else None
+        self._book = LinkTables(identity, instance, settings, rng, ring)
+        self._handshake = Handshake(self._book, HelloChecks(self._book, pinned))
+        self._door = TokenChecker(settings, ring, identity.identifier) if ring is not None else None
         self._by_channel = self._book.by_channel
         self._sessions = self._book.sessions
         self._client_queues = self._book.client_queues
         self._queue_bytes_max = settings.queue_bytes_max
         self._reserve_bytes = settings.reserve_bytes
         self._bundle_bytes_max = settings.bundle_bytes_max
-        self._waiting: list[Session] = []
+        self._waiting: list[LinkSession] = []
         """Sessions with commands that wait to be sealed together, and maybe some that have none any more."""
         self.instance = instance
         self.identity = identity
@@ -192,7 +192,7 @@ class LinkCore:
         session.pending_bytes = together
         return []
 
-    def _say_apart(self, now_ns: int, session: Session, event: Say, size: int) -> list[LinkEffect]:
+    def _say_apart(self, now_ns: int, session: LinkSession, event: Say, size: int) -> list[LinkEffect]:
         """It does not fit into the bundle at hand: that one leaves first, so that the order is kept."""
         if size > FRAME_BYTES_MAX:
             return self._drop(event, "larger than a frame")
@@ -205,7 +205,7 @@ class LinkCore:
             self._waiting.append(session)
         return out
 
-    def _seal(self, now_ns: int, session: Session) -> Send:
+    def _seal(self, now_ns: int, session: LinkSession) -> Send:
         frame = session.close_pending()
         if session.peer.client:
             session.spoke(now_ns)
@@ -218,7 +218,7 @@ class LinkCore:
 
     def _drop(self, event: Say, reason: str) -> list[LinkEffect]:
         self.counts["dropped"] += 1
-        return [Dropped(event.instance, event.command, reason)]
+        return [CommandDropped(event.instance, event.command, reason)]
 
     def _arrived(self, now_ns: int, event: Arrived) -> list[LinkEffect]:
         channel, frame = event.channel, event.frame
@@ -227,7 +227,7 @@ class LinkCore:
             return self._arrived_unsealed(now_ns, channel, frame)
         try:
             commands, missed = session.open(frame)
-        except Refusal as refusal:
+        except GreetingRefused as refusal:
             return self._reject(now_ns, channel, refusal.reason)
         instance = session.peer.instance
         out: list[LinkEffect] = []
@@ -256,7 +256,7 @@ class LinkCore:
         book = self._book
         endpoint = book.former.get(channel, "")
         if endpoint and book.call_of(endpoint) is None and len(book.calls) < book.settings.calls_max:
-            call = book.calls[endpoint] = Call(endpoint, wanted=False)
+            call = book.calls[endpoint] = DialAttempt(endpoint, wanted=False)
             call.give_up_ns = now_ns + book.settings.greeting_timeout_ns
             self._handshake.dial(now_ns, call)
 
@@ -286,10 +286,10 @@ class LinkCore:
         book = self._book
         try:
             if self._door is None:
-                raise Refusal("a client has no door")
+                raise GreetingRefused("a client has no door")
             user = self._door.judge(now_ns, book.clients, event.name, event.proof)
-        except (Malformed, Refusal) as error:
-            refusal = error if isinstance(error, Refusal) else Refusal("malformed", error=str(error))
+        except (Malformed, GreetingRefused) as error:
+            refusal = error if isinstance(error, GreetingRefused) else GreetingRefused("malformed", error=str(error))
             book.counts["knocks_refused"] += 1
             if refusal.reason == "replayed":
                 book.counts["replays_rejected"] += 1
@@ -313,7 +313,7 @@ class LinkCore:
             book.counts["meetings_refused"] += 1
             book.report(now_ns, "meeting refused", "too many calls", event.endpoint)
         else:
-            call = book.calls[event.endpoint] = Call(event.endpoint, wanted=True)
+            call = book.calls[event.endpoint] = DialAttempt(event.endpoint, wanted=True)
             self._handshake.dial(now_ns, call)
 
     def _forget(self, now_ns: int, event: Forget) -> None:
@@ -338,9 +338,9 @@ class LinkCore:
 
     def _connected(self, now_ns: int, event: Connected) -> None:
         line = self._book.lines.get(event.dial)
-        if line is None or line.call is None or line.call.state is not State.DIALLING:
+        if line is None or line.call is None or line.call.state is not DialState.DIALLING:
             return
-        line.call.state = State.CONNECTED
+        line.call.state = DialState.CONNECTED
         self._book.wake(line.call, now_ns + self._book.settings.greeting_timeout_ns)
         self._handshake.greet(now_ns, line)
 
@@ -364,15 +364,15 @@ class LinkCore:
 
     def _woken(self, now_ns: int) -> None:
         while (owner := self._book.due(now_ns)) is not None:
-            if isinstance(owner, Call) and owner.state is State.WAITING:
+            if isinstance(owner, DialAttempt) and owner.state is DialState.WAITING:
                 self._handshake.dial(now_ns, owner)
                 continue
-            line = owner.line if isinstance(owner, Call) else owner
+            line = owner.line if isinstance(owner, DialAttempt) else owner
             assert line is not None
             if line.session is None or not line.session.heard:
                 self._abandon(now_ns, line)
 
-    def _abandon(self, now_ns: int, line: Line) -> None:
+    def _abandon(self, now_ns: int, line: SpeakingChannel) -> None:
         """No session came of this line in time, or none that the peer has confirmed with a single frame."""
         book, call = self._book, line.call
         book.counts["greetings_unanswered"] += 1
@@ -390,7 +390,7 @@ class LinkCore:
     def _change_ring(self, now_ns: int, event: InstallKey | UseKey | RemoveKey) -> None:
         try:
             if self.ring is None:
-                raise Refusal("a client has no key ring")
+                raise GreetingRefused("a client has no key ring")
             match event:
                 case InstallKey():
                     self.ring.install(event.key)
@@ -400,7 +400,7 @@ class LinkCore:
                     self._remove_key(now_ns, self.ring, event.key_id)
                 case _:
                     assert_never(event)
-        except Refusal as refusal:
+        except GreetingRefused as refusal:
             self._book.report(now_ns, "key ring change refused", refusal.reason, "", **refusal.detail)
 
     def _remove_key(self, now_ns: int, ring: KeyRing, key_id: bytes) -> None:

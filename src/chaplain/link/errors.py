@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Refusal(Exception):
+class GreetingRefused(Exception):
     """Well-formed, and still not acceptable. The reason is one of a fixed set; what varies goes into the detail."""
 
     def __init__(self, reason: str, **detail: str | int) -> None:

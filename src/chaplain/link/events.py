@@ -165,7 +165,7 @@ class Missed(Frozen, frozen=True):
     count: int
 
 
-class Dropped(Frozen, frozen=True):
+class CommandDropped(Frozen, frozen=True):
     """A command was not sent: the queue to this peer is at its budget, or there is no session."""
 
     instance: bytes
@@ -181,4 +181,4 @@ class Parted(Frozen, frozen=True):
     unconfirmed: int
 
 
-LinkEffect: TypeAlias = Admit | Refuse | Dial | HangUp | Send | Report | Met | Said | Missed | Dropped | Parted
+LinkEffect: TypeAlias = Admit | Refuse | Dial | HangUp | Send | Report | Met | Said | Missed | CommandDropped | Parted

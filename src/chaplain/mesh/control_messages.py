@@ -21,16 +21,16 @@ class Heartbeat(Frozen, frozen=True):
     pass
 
 
-class Ask(Frozen, frozen=True):
+class AskPoolList(Frozen, frozen=True):
     pass
 
 
-class Roll(Frozen, frozen=True):
+class PoolList(Frozen, frozen=True):
     pools: tuple[str, ...]
     status: int
 
 
-Note: TypeAlias = Heartbeat | Ask | Roll
+Note: TypeAlias = Heartbeat | AskPoolList | PoolList
 
 _ASK, _ROLL = 1, 2
 _LAYER_AT = 4
@@ -47,9 +47,9 @@ def encode(node: int, note: Note) -> bytes:
     match note:
         case Heartbeat():
             body = b""
-        case Ask():
+        case AskPoolList():
             body = b"%c" % _ASK
-        case Roll():
+        case PoolList():
             body = b"%c%b%b" % (_ROLL, put_number(note.status, 1), put_strings(note.pools))
     return parcel.encode(parcel.Parcel(node, parcel.Layer.MESH, body))
 
@@ -67,10 +67,10 @@ def decode(content: bytes, node: int) -> Note:
     note: Note
     match cursor.number(1, "note"):
         case 1:
-            note = Ask()
+            note = AskPoolList()
         case 2:
             status = cursor.number(1, "status")
-            note = Roll(cursor.strings("pools"), status)
+            note = PoolList(cursor.strings("pools"), status)
         case kind:
             raise Malformed(f"note: kind {kind} is neither 1 nor 2")
     cursor.end("note")

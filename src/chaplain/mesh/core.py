@@ -18,9 +18,9 @@ from collections import Counter
 from typing import assert_never
 
 from chaplain.core import Heard, Report, Stopping, Woken, soonest
-from chaplain.link.events import Dismiss, Dropped, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said
+from chaplain.link.events import CommandDropped, Dismiss, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said
 from chaplain.mesh.beacon import BeaconKeys
-from chaplain.mesh.discovery import Discovery
+from chaplain.mesh.discovery import BeaconDiscovery
 from chaplain.mesh.events import (
     Entered,
     Exited,
@@ -33,12 +33,12 @@ from chaplain.mesh.events import (
     Shout,
     Whisper,
 )
-from chaplain.mesh.inbound import Ear
-from chaplain.mesh.liveness import Vigil
-from chaplain.mesh.outbound import JOIN, LEAVE, Voice
-from chaplain.mesh.pools import Members, OwnPools, name_octets
-from chaplain.mesh.session import Session
-from chaplain.mesh.sessions import PeerView, Roster
+from chaplain.mesh.inbound import MeshInbound
+from chaplain.mesh.liveness import Liveness
+from chaplain.mesh.outbound import JOIN, LEAVE, MeshOutbound
+from chaplain.mesh.pools import OwnPools, PoolMembers, name_octets
+from chaplain.mesh.session import MeshSession
+from chaplain.mesh.sessions import PeerView, SessionTable
 from chaplain.mesh.settings import MeshSettings
 
 
@@ -51,17 +51,19 @@ class MeshCore:
         self._settings = settings
         self._own = own
         self._pools = OwnPools()
-        self._members = Members(settings.pools_max)
-        self._roster = Roster(settings)
-        self._vigil = Vigil(settings)
-        self._voice = Voice(settings, own.identifier, self._pools, self._vigil, self.counts)
-        self._ear = Ear(settings, self._pools, self._members, self._voice, self.counts)
+        self._members = PoolMembers(settings.pools_max)
+        self._roster = SessionTable(settings)
+        self._vigil = Liveness(settings)
+        self._voice = MeshOutbound(settings, own.identifier, self._pools, self._vigil, self.counts)
+        self._ear = MeshInbound(settings, self._pools, self._members, self._voice, self.counts)
         self._wanted: dict[str, None] = {}
         """Endpoints that the layers above want met."""
         self._expelled: frozenset[bytes] = frozenset()
-        self._discovery: Discovery | None = None
+        self._discovery: BeaconDiscovery | None = None
         if beacon_keys is not None:
-            self._discovery = Discovery(settings, rng, own, keys=beacon_keys, counts=self.counts, is_held=self._is_held)
+            self._discovery = BeaconDiscovery(
+                settings, rng, own, keys=beacon_keys, counts=self.counts, is_held=self._is_held
+            )
 
     # What the node may look at.
 
@@ -109,7 +111,7 @@ class MeshCore:
                 return self._parted(event)
             case Missed():
                 return self._missed(now_ns, event)
-            case Dropped():
+            case CommandDropped():
                 return self._dropped(now_ns, event)
             case JoinPool():
                 return self._join(now_ns, event.pool)
@@ -148,7 +150,7 @@ class MeshCore:
         ours = not peer.client and peer.identifier == self._own.identifier
         return "identifier is ours" if ours else self._roster.objection(peer)
 
-    def _met_again(self, now_ns: int, session: Session, met: Met) -> list[MeshEffect]:
+    def _met_again(self, now_ns: int, session: MeshSession, met: Met) -> list[MeshEffect]:
         """The same process greeted anew: its greeting says all there is to know, and numbers start again."""
         session.peer, session.headers = met.peer, met.hello.headers
         session.numbering.restart(met.hello.sequence)
@@ -167,14 +169,14 @@ class MeshCore:
         return effects
 
     def _enter(self, now_ns: int, met: Met) -> list[MeshEffect]:
-        session = Session(met.peer, met.hello)
+        session = MeshSession(met.peer, met.hello)
         session.pooled = session.is_node and met.peer.key not in self._expelled
         self._roster.add(session)
         self._vigil.watch(now_ns, session)
         self.counts["entered"] += 1
         return [Entered(met.peer, met.hello.headers), *self._greeted(now_ns, session, met)]
 
-    def _greeted(self, now_ns: int, session: Session, met: Met) -> list[MeshEffect]:
+    def _greeted(self, now_ns: int, session: MeshSession, met: Met) -> list[MeshEffect]:
         if not session.pooled:
             return []
         effects = self._ear.refresh(session, met.hello.pools, met.hello.status)
@@ -183,7 +185,7 @@ class MeshCore:
             effects.append(self._voice.roll(now_ns, session))
         return effects
 
-    def _exit(self, session: Session, reason: str) -> list[MeshEffect]:
+    def _exit(self, session: MeshSession, reason: str) -> list[MeshEffect]:
         self._vigil.release(session)
         self._members.remove_everywhere(session)
         self._roster.remove(session)
@@ -241,7 +243,7 @@ class MeshCore:
             return [Report("whisper to nobody", whisper.instance.hex(), {"size": len(whisper.content)})]
         return self._voice.whisper(now_ns, session, whisper)
 
-    def _dropped(self, now_ns: int, dropped: Dropped) -> list[MeshEffect]:
+    def _dropped(self, now_ns: int, dropped: CommandDropped) -> list[MeshEffect]:
         session = self._roster.session(dropped.instance)
         if session is None:
             self.counts["dropped_after_parting"] += 1
@@ -266,7 +268,7 @@ class MeshCore:
         self._pools.leave(pool)
         return [self.introduction(), *self._voice.tell(now_ns, self._pooled(), LEAVE, pool)]
 
-    def _pooled(self) -> list[Session]:
+    def _pooled(self) -> list[MeshSession]:
         return [session for session in self._roster.nodes() if session.pooled]
 
     def _stopping(self, now_ns: int) -> list[MeshEffect]:
@@ -305,7 +307,7 @@ class MeshCore:
             effects += self._discovery.woken(now_ns)
         return effects
 
-    def _give_up(self, session: Session) -> list[MeshEffect]:
+    def _give_up(self, session: MeshSession) -> list[MeshEffect]:
         """Treat the peer as dead. A node may be met anew; a client that is not has to learn that it has no session."""
         self.counts["given_up"] += 1
         effects = self._exit(session, "silent")

@@ -26,7 +26,7 @@ from chaplain.mesh.settings import SECOND_NS, MeshSettings
 DiscoveryEffect = Cast | Meet | Forget | Report
 
 
-class Discovery:
+class BeaconDiscovery:
     def __init__(
         self,
         settings: MeshSettings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from chaplain.core import Cast, Frozen, Heard, Report, Stopping, Woken
-from chaplain.link.events import Dismiss, Dropped, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said, Say
+from chaplain.link.events import CommandDropped, Dismiss, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said, Say
 
 # Inputs from above.
 
@@ -47,7 +47,7 @@ MeshInput: TypeAlias = (
     | Met
     | Said
     | Missed
-    | Dropped
+    | CommandDropped
     | Parted
     | Meet
     | Forget

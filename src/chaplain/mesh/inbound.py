@@ -18,18 +18,18 @@ from chaplain.core import Report
 from chaplain.errors import Malformed
 from chaplain.mesh import control_messages
 from chaplain.mesh.events import Answered, Gapped, Joined, Left, MeshEffect, Shouted, Whispered
-from chaplain.mesh.outbound import ALIVE, BROADCAST, DECENACK, PING, Voice
-from chaplain.mesh.pools import Members, OwnPools
-from chaplain.mesh.session import Session
+from chaplain.mesh.outbound import ALIVE, BROADCAST, DECENACK, PING, MeshOutbound
+from chaplain.mesh.pools import OwnPools, PoolMembers
+from chaplain.mesh.session import MeshSession
 from chaplain.mesh.settings import MeshSettings
 from chaplain.wire.command import SIGNATURE, STATUS_MODULUS, Hello, Join, Leave, decode
 
 _FIELDS_AT = 5
 
 
-class Ear:
+class MeshInbound:
     def __init__(
-        self, settings: MeshSettings, pools: OwnPools, members: Members, voice: Voice, counts: Counter[str]
+        self, settings: MeshSettings, pools: OwnPools, members: PoolMembers, voice: MeshOutbound, counts: Counter[str]
     ) -> None:
         self._settings = settings
         self._pools = pools
@@ -37,7 +37,7 @@ class Ear:
         self._voice = voice
         self._counts = counts
 
-    def hear(self, now_ns: int, session: Session, command: bytes, effects: list[MeshEffect]) -> None:
+    def hear(self, now_ns: int, session: MeshSession, command: bytes, effects: list[MeshEffect]) -> None:
         """Append what the command calls for."""
         if len(command) < _FIELDS_AT or command[:2] != SIGNATURE:
             effects.append(self._complain(session, "malformed command", "no signature and number"))
@@ -59,13 +59,13 @@ class Ear:
         if session.doubtful:
             effects += self._ask(now_ns, session)
 
-    def lost(self, session: Session, count: int) -> list[MeshEffect]:
+    def lost(self, session: MeshSession, count: int) -> list[MeshEffect]:
         """So many commands of the peer never came."""
         self._counts["gapped_incoming"] += count
         session.doubtful = session.pooled
         return [Gapped(session.peer, count, outgoing=False)]
 
-    def refresh(self, session: Session, pools: tuple[str, ...], status: int) -> list[MeshEffect]:
+    def refresh(self, session: MeshSession, pools: tuple[str, ...], status: int) -> list[MeshEffect]:
         """The peer told all the pools it is in."""
         effects: list[MeshEffect] = []
         told = dict.fromkeys(pools)
@@ -77,7 +77,7 @@ class Ear:
         session.doubtful = False
         return effects
 
-    def _obey(self, now_ns: int, session: Session, command: bytes, effects: list[MeshEffect]) -> None:
+    def _obey(self, now_ns: int, session: MeshSession, command: bytes, effects: list[MeshEffect]) -> None:
         octet = command[2]
         if octet == ALIVE:
             effects += self._note(now_ns, session, command[_FIELDS_AT:])
@@ -92,7 +92,7 @@ class Ear:
         else:
             effects += self._membership(session, command)
 
-    def _broadcast(self, session: Session, command: bytes, effects: list[MeshEffect]) -> None:
+    def _broadcast(self, session: MeshSession, command: bytes, effects: list[MeshEffect]) -> None:
         size = command[_FIELDS_AT] if len(command) > _FIELDS_AT else 0
         content_at = _FIELDS_AT + 1 + size
         pool = self._pools.name_of(command[_FIELDS_AT:content_at])
@@ -102,25 +102,25 @@ class Ear:
         else:
             effects.append(Shouted(session.peer, pool, command[content_at:]))
 
-    def _note(self, now_ns: int, session: Session, content: bytes) -> list[MeshEffect]:
+    def _note(self, now_ns: int, session: MeshSession, content: bytes) -> list[MeshEffect]:
         match control_messages.decode(content, session.peer.identifier):
             case control_messages.Heartbeat():
                 return []
-            case control_messages.Ask():
+            case control_messages.AskPoolList():
                 # A roll can be 64 KiB: one each heartbeat is all a peer may cost us.
                 due = session.pooled and now_ns - session.told_ns >= self._settings.heartbeat_ns
                 return [self._voice.roll(now_ns, session)] if due else []
-            case control_messages.Roll(pools, status):
+            case control_messages.PoolList(pools, status):
                 return self.refresh(session, pools, status) if session.pooled else []
 
-    def _answered(self, now_ns: int, session: Session) -> list[MeshEffect]:
+    def _answered(self, now_ns: int, session: MeshSession) -> list[MeshEffect]:
         if session.pinged_ns is None:
             self._counts["answers_unasked"] += 1
             return []
         round_trip_ns, session.pinged_ns = now_ns - session.pinged_ns, None
         return [Answered(session.peer, round_trip_ns)]
 
-    def _membership(self, session: Session, command: bytes) -> list[MeshEffect]:
+    def _membership(self, session: MeshSession, command: bytes) -> list[MeshEffect]:
         match decode(command):
             case Join(_, pool, status) if session.pooled:
                 return [*self._follow(session, status), *self._add(session, pool)]
@@ -133,7 +133,7 @@ class Ear:
             case _:
                 return [self._complain(session, "unexpected command", "clients join no pools")]
 
-    def _follow(self, session: Session, status: int) -> list[MeshEffect]:
+    def _follow(self, session: MeshSession, status: int) -> list[MeshEffect]:
         """Take the status octet; it must be one more than the last."""
         expected, session.status = (session.status + 1) % STATUS_MODULUS, status
         if status == expected or session.doubtful:
@@ -141,23 +141,23 @@ class Ear:
         session.doubtful = True
         return [self._complain(session, "status out of step", f"{status} instead of {expected}")]
 
-    def _add(self, session: Session, pool: str) -> list[MeshEffect]:
+    def _add(self, session: MeshSession, pool: str) -> list[MeshEffect]:
         if pool in session.pools:
             return []
         if not self._members.add(session, pool):
             return [self._complain(session, "too many pools", pool)]
         return [Joined(session.peer, pool)]
 
-    def _remove(self, session: Session, pool: str) -> list[MeshEffect]:
+    def _remove(self, session: MeshSession, pool: str) -> list[MeshEffect]:
         if pool not in session.pools:
             return []
         self._members.remove(session, pool)
         return [Left(session.peer, pool)]
 
-    def _ask(self, now_ns: int, session: Session) -> list[MeshEffect]:
+    def _ask(self, now_ns: int, session: MeshSession) -> list[MeshEffect]:
         due = now_ns - session.asked_ns >= self._settings.heartbeat_ns
         return [self._voice.ask(now_ns, session)] if due else []
 
-    def _complain(self, session: Session, event: str, reason: str) -> Report:
+    def _complain(self, session: MeshSession, event: str, reason: str) -> Report:
         self._counts[event.replace(" ", "_")] += 1
         return Report(event, session.name, {"reason": reason})

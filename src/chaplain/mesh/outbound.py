@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from chaplain.core import Report
-from chaplain.link.events import Dropped, Say
+from chaplain.link.events import CommandDropped, Say
 from chaplain.mesh import control_messages
 from chaplain.mesh.events import Gapped, MeshEffect, Shout, Whisper
-from chaplain.mesh.liveness import Vigil
+from chaplain.mesh.liveness import Liveness
 from chaplain.mesh.pools import OwnPools, name_octets
-from chaplain.mesh.session import Session
+from chaplain.mesh.session import MeshSession
 from chaplain.mesh.settings import MeshSettings
 from chaplain.wire.command import SIGNATURE
 from chaplain.wire.primitives import put_number
@@ -29,9 +29,9 @@ _SHOUT = b"%b%c" % (SIGNATURE, BROADCAST)
 _SEQUENCE_AT = slice(3, 5)
 
 
-class Voice:
+class MeshOutbound:
     def __init__(
-        self, settings: MeshSettings, identifier: int, pools: OwnPools, vigil: Vigil, counts: Counter[str]
+        self, settings: MeshSettings, identifier: int, pools: OwnPools, vigil: Liveness, counts: Counter[str]
     ) -> None:
         self._settings = settings
         self._identifier = identifier
@@ -40,7 +40,7 @@ class Voice:
         self._counts = counts
         self._heartbeat = control_messages.encode(identifier, control_messages.Heartbeat())
 
-    def shout(self, now_ns: int, members: Collection[Session], shout: Shout) -> list[MeshEffect]:
+    def shout(self, now_ns: int, members: Collection[MeshSession], shout: Shout) -> list[MeshEffect]:
         if len(shout.content) > self._settings.content_bytes_max:
             return self._too_large(len(shout.content))
         self._counts["shouts"] += 1
@@ -54,7 +54,7 @@ class Voice:
             self._vigil.spoke(now_ns, session)
         return effects
 
-    def whisper(self, now_ns: int, session: Session, whisper: Whisper) -> list[MeshEffect]:
+    def whisper(self, now_ns: int, session: MeshSession, whisper: Whisper) -> list[MeshEffect]:
         if len(whisper.content) > self._settings.content_bytes_max:
             return self._too_large(len(whisper.content))
         self._counts["whispers"] += 1
@@ -62,33 +62,35 @@ class Voice:
             self._vigil.spoke(now_ns, session)
         return [session.say(ALIVE, whisper.content, whisper.urgent)]
 
-    def tell(self, now_ns: int, nodes: Iterable[Session], octet: int, pool: str) -> list[MeshEffect]:
+    def tell(self, now_ns: int, nodes: Iterable[MeshSession], octet: int, pool: str) -> list[MeshEffect]:
         """JOIN or LEAVE, to every node."""
         fields = name_octets(pool) + put_number(self._pools.status, 1)
         return [self._say(now_ns, session, octet, fields) for session in nodes]
 
-    def ping(self, now_ns: int, session: Session) -> Say:
+    def ping(self, now_ns: int, session: MeshSession) -> Say:
         self._counts["pings"] += 1
         return self._say(now_ns, session, PING)
 
-    def answer(self, now_ns: int, session: Session) -> Say:
+    def answer(self, now_ns: int, session: MeshSession) -> Say:
         return self._say(now_ns, session, DECENACK)
 
-    def beat(self, now_ns: int, session: Session) -> Say:
+    def beat(self, now_ns: int, session: MeshSession) -> Say:
         self._counts["heartbeats"] += 1
         session.beat_ns = now_ns
         return self._say(now_ns, session, ALIVE, self._heartbeat)
 
-    def ask(self, now_ns: int, session: Session) -> Say:
+    def ask(self, now_ns: int, session: MeshSession) -> Say:
         session.asked_ns = now_ns
-        return self._say(now_ns, session, ALIVE, control_messages.encode(self._identifier, control_messages.Ask()))
+        return self._say(
+            now_ns, session, ALIVE, control_messages.encode(self._identifier, control_messages.AskPoolList())
+        )
 
-    def roll(self, now_ns: int, session: Session) -> Say:
+    def roll(self, now_ns: int, session: MeshSession) -> Say:
         session.told_ns = now_ns
-        roll = control_messages.Roll(self._pools.names, self._pools.status)
+        roll = control_messages.PoolList(self._pools.names, self._pools.status)
         return self._say(now_ns, session, ALIVE, control_messages.encode(self._identifier, roll))
 
-    def dropped(self, now_ns: int, session: Session, dropped: Dropped) -> list[MeshEffect]:
+    def dropped(self, now_ns: int, session: MeshSession, dropped: CommandDropped) -> list[MeshEffect]:
         session.numbering.dropped(int.from_bytes(dropped.command[_SEQUENCE_AT], "big"))
         self._counts["gapped_outgoing"] += 1
         effects: list[MeshEffect] = [Gapped(session.peer, 1, outgoing=True)]
@@ -96,7 +98,7 @@ class Voice:
             effects.append(self.beat(now_ns, session))
         return effects
 
-    def _say(self, now_ns: int, session: Session, octet: int, fields: bytes = b"", urgent: bool = True) -> Say:
+    def _say(self, now_ns: int, session: MeshSession, octet: int, fields: bytes = b"", urgent: bool = True) -> Say:
         if session.is_node:
             self._vigil.spoke(now_ns, session)
         return session.say(octet, fields, urgent)

@@ -4,7 +4,7 @@ A pool's name is a wire string: case-sensitive visible ASCII, 1 to 255 octets.
 
 Invariants:
 - our status octet grows by one, modulo 256, with each join and each leave that changes something, and only then;
-- `Members` holds a session under exactly the pools in `session.pools`; who is in no pool takes no room;
+- `PoolMembers` holds a session under exactly the pools in `session.pools`; who is in no pool takes no room;
 - members come in the order in which they joined, so that equal inputs give equal effects.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 
-from chaplain.mesh.session import Session
+from chaplain.mesh.session import MeshSession
 from chaplain.wire.command import STATUS_MODULUS
 from chaplain.wire.primitives import put_string
 
@@ -64,20 +64,20 @@ class OwnPools:
         self.changed = True
 
 
-class Members:
+class PoolMembers:
     """Which peers are in which pool."""
 
     def __init__(self, pools_max: int) -> None:
         self._pools_max = pools_max
-        self._pools: dict[str, dict[bytes, Session]] = {}
+        self._pools: dict[str, dict[bytes, MeshSession]] = {}
 
-    def of(self, pool: str) -> Collection[Session]:
+    def of(self, pool: str) -> Collection[MeshSession]:
         return self._pools.get(pool, {}).values()
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._pools)
 
-    def add(self, session: Session, pool: str) -> bool:
+    def add(self, session: MeshSession, pool: str) -> bool:
         """False if the peer is in as many pools as it may be; being in already is no change, and not refused."""
         if pool in session.pools:
             return True
@@ -87,13 +87,13 @@ class Members:
         self._pools.setdefault(pool, {})[session.peer.instance] = session
         return True
 
-    def remove(self, session: Session, pool: str) -> None:
+    def remove(self, session: MeshSession, pool: str) -> None:
         del session.pools[pool]
         inside = self._pools[pool]
         del inside[session.peer.instance]
         if not inside:
             del self._pools[pool]
 
-    def remove_everywhere(self, session: Session) -> None:
+    def remove_everywhere(self, session: MeshSession) -> None:
         for pool in tuple(session.pools):
             self.remove(session, pool)

@@ -13,7 +13,7 @@ NEVER_NS = -(1 << 62)
 """Longer ago than any interval."""
 
 
-class Session:
+class MeshSession:
     __slots__ = (
         "asked_ns",
         "attended_ns",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from chaplain.core import Frozen
 from chaplain.link.events import Peer
-from chaplain.mesh.session import Session
+from chaplain.mesh.session import MeshSession
 from chaplain.mesh.settings import MeshSettings
 
 
@@ -27,19 +27,19 @@ class PeerView(Frozen, frozen=True):
     heard_ns: int
 
 
-class Roster:
+class SessionTable:
     def __init__(self, settings: MeshSettings) -> None:
         self._nodes_max = settings.nodes_max
         self._clients_max = settings.clients_max
-        self._sessions: dict[bytes, Session] = {}
-        self._nodes: dict[int, Session] = {}
-        self.session: Callable[[bytes], Session | None] = self._sessions.get
+        self._sessions: dict[bytes, MeshSession] = {}
+        self._nodes: dict[int, MeshSession] = {}
+        self.session: Callable[[bytes], MeshSession | None] = self._sessions.get
         """By instance. Nothing stands between a frame and its session."""
 
-    def node(self, identifier: int) -> Session | None:
+    def node(self, identifier: int) -> MeshSession | None:
         return self._nodes.get(identifier)
 
-    def nodes(self) -> Iterator[Session]:
+    def nodes(self) -> Iterator[MeshSession]:
         return iter(self._nodes.values())
 
     def has_endpoint(self, endpoint: str) -> bool:
@@ -54,14 +54,14 @@ class Roster:
             return "identifier taken"
         return "too many nodes" if holder is None and len(self._nodes) >= self._nodes_max else ""
 
-    def add(self, session: Session) -> None:
+    def add(self, session: MeshSession) -> None:
         assert session.peer.instance not in self._sessions
         self._sessions[session.peer.instance] = session
         if session.is_node:
             assert session.peer.identifier not in self._nodes
             self._nodes[session.peer.identifier] = session
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: MeshSession) -> None:
         del self._sessions[session.peer.instance]
         if session.is_node:
             del self._nodes[session.peer.identifier]

@@ -6,33 +6,33 @@ from collections.abc import Callable, Mapping
 
 from chaplain import rights
 from chaplain.journal.core import JournalCore
-from chaplain.journal.model.records import Status
+from chaplain.journal.model.records import LaneStatus
 from chaplain.node.layer_api import UpperCore
-from chaplain.rights import Want
+from chaplain.rights import RequiredRight
 from chaplain.wire.parcel import Layer
 
 
-class Clearance:
+class Authorization:
     def __init__(self, journal: JournalCore | None, uppers: Mapping[Layer, UpperCore]) -> None:
         self._journal = journal
-        self._wants: dict[int, Callable[[bytes], Want | None]] = {
+        self._wants: dict[int, Callable[[bytes], RequiredRight | None]] = {
             layer: core.wants for layer, core in uppers.items() if hasattr(core, "wants")
         }
 
-    def wants(self, layer: int, body: bytes) -> Want | None:
+    def wants(self, layer: int, body: bytes) -> RequiredRight | None:
         wanted = self._wants.get(layer)
         return None if wanted is None else wanted(body)
 
-    def may(self, key: bytes, want: Want) -> bool:
+    def may(self, key: bytes, want: RequiredRight) -> bool:
         """As the configuration stream has it. Where there is none, whoever was let in may do everything."""
         if self._journal is None:
             return True
         client = self._journal.execution.client_of_key(key)
-        return client is not None and client.status == Status.ACTIVE and rights.may(client, want)
+        return client is not None and client.status == LaneStatus.ACTIVE and rights.may(client, want)
 
     def is_admin(self, key: bytes) -> bool:
         """Likewise."""
         if self._journal is None:
             return True
         client = self._journal.execution.client_of_key(key)
-        return client is not None and client.status == Status.ACTIVE and client.admin
+        return client is not None and client.status == LaneStatus.ACTIVE and client.admin

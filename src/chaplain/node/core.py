@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from chaplain import core as host
 from chaplain.client_service.core import DeskCore
-from chaplain.client_service.events import ForLayer, RightsChanged, RotationWanted, Views
+from chaplain.client_service.events import ForLayer, NodeViews, RightsChanged, RotationWanted
 from chaplain.client_service.limits import ITEM_BYTES, Limits
 from chaplain.core import (
     Halt,
@@ -36,9 +36,9 @@ from chaplain.core import (
 from chaplain.errors import Malformed
 from chaplain.gossip import events as gossip
 from chaplain.gossip.core import GossipCore
-from chaplain.gossip.events import HeardFrom, JoinThrough, KeyConfirmed, KeyStep, MemberChanged, Rotated, Told
+from chaplain.gossip.events import GossipParcel, HeardFrom, JoinThrough, KeyConfirmed, KeyStep, MemberChanged, Rotated
 from chaplain.journal import events
-from chaplain.journal.consensus.events import LogRead, ReadLog, Role, RoleChanged, SpaceTold, Started
+from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog, Role, RoleChanged, SpaceTold
 from chaplain.journal.core import JournalCore
 from chaplain.journal.events import Admitted, Rehearse, Rehearsed, Verified, Verify
 from chaplain.link import events as link
@@ -51,14 +51,14 @@ from chaplain.mesh import events as mesh
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Entered, Exited, Expel, Gapped, Whispered
 from chaplain.node import log_lines, status
-from chaplain.node.authorization import Clearance
+from chaplain.node.authorization import Authorization
 from chaplain.node.fair_queue import FairQueue
 from chaplain.node.keyring_store import READABLE, RingKeeper, beacon_keys
 from chaplain.node.layer_api import UpperCore
-from chaplain.node.layer_slot import Place
+from chaplain.node.layer_slot import LayerSlot
 from chaplain.node.node_ids import Names
 from chaplain.node.recorder import Recorder
-from chaplain.node.removed_nodes import Presence
+from chaplain.node.removed_nodes import RemovedNodes
 from chaplain.node.settings import NodeSettings
 from chaplain.node.snapshot import Snapshot
 from chaplain.wire import parcel
@@ -106,7 +106,7 @@ class NodeCore:
         self.recorder = recorder
         self._status = Snapshot(lambda: status.of_node(self))
         self._members = Snapshot(lambda: status.of_members(self))
-        clearance = Clearance(journal, self.uppers)
+        clearance = Authorization(journal, self.uppers)
         layers = frozenset(self.uppers)
         names = (self.node_id, self._names.identifier)
         limits = Limits(
@@ -117,18 +117,18 @@ class NodeCore:
             kept_pools=frozenset(() if recorder is None else recorder.pools),
         )
         wants, may, is_admin = clearance.wants, clearance.may, clearance.is_admin
-        views = Views(self.status, self.members, *names, layers, wants, may, is_admin, self._unheard_ns, limits)
+        views = NodeViews(self.status, self.members, *names, layers, wants, may, is_admin, self._unheard_ns, limits)
         self.desk = DeskCore(identity.identifier, settings.desk, views)
         self.role = RoleChanged(Role.OUT, 0, 0)
         """What this node is in the journal's order."""
         self._rings = RingKeeper(ring, rng)
         self._clients = dict(clients)
-        self._presence = Presence([at for at, core in self.uppers.items() if getattr(core, "patient", False)])
-        self._writing: dict[int, tuple[Place, KeyConfirmed | Persisted]] = {}
+        self._presence = RemovedNodes([at for at, core in self.uppers.items() if getattr(core, "patient", False)])
+        self._writing: dict[int, tuple[LayerSlot, KeyConfirmed | Persisted]] = {}
         """By ticket: whom to tell what when it is on disk."""
         self._last_ticket = 0
         self._begun = False
-        self._work: deque[tuple[Place, Any]] = deque()
+        self._work: deque[tuple[LayerSlot, Any]] = deque()
         bounds = settings.clients
         self._last_client = b""
         """The key of the client whose request was served last."""
@@ -141,12 +141,12 @@ class NodeCore:
         self._out: list[HostEffect] = []
         self._link, self._mesh, self._gossip, self._desk = self._places()
         self._journal = None if journal is None else self._place_of(journal)
-        self._uppers: dict[int, Place] = {layer: self._place_of_upper(core) for layer, core in self.uppers.items()}
+        self._uppers: dict[int, LayerSlot] = {layer: self._place_of_upper(core) for layer, core in self.uppers.items()}
         above = [*([] if self._journal is None else [self._journal]), *self._uppers.values()]
         self._recorder = None if recorder is None else self._place_of_recorder(recorder)
         self._above = above
         self._layers = [self._link, self._mesh, self._gossip, *above]
-        self._takers: dict[type, Place] = {
+        self._takers: dict[type, LayerSlot] = {
             **dict.fromkeys((host.Arrived, host.Flushed, host.Knocked, host.Connected, host.Disconnected), self._link),
             **dict.fromkeys((host.Heard, mesh.JoinPool, mesh.LeavePool, mesh.Shout), self._mesh),
             **({} if self._journal is None else dict.fromkeys(_OF_JOURNAL, self._journal)),
@@ -242,7 +242,7 @@ class NodeCore:
         if self._journal is None:
             self._work.append((self._link, Register(self._clients)))
         else:
-            self._work.append((self._journal, Started()))
+            self._work.append((self._journal, ConsensusStarted()))
         if self.recorder is not None:
             self._work.extend((self._mesh, join) for join in self.recorder.joins())
         for neighbour in self.settings.neighbours:
@@ -272,17 +272,17 @@ class NodeCore:
 
     # Who gets what.
 
-    def _places(self) -> tuple[Place, Place, Place, Place]:
-        to_link = Place(self.link.step, self.link.deadline)
-        to_mesh = Place(self.mesh.step, self.mesh.deadline)
-        to_gossip = Place(self.gossip.step, self.gossip.deadline)
-        to_desk = Place(self.desk.step, self.desk.deadline)
+    def _places(self) -> tuple[LayerSlot, LayerSlot, LayerSlot, LayerSlot]:
+        to_link = LayerSlot(self.link.step, self.link.deadline)
+        to_mesh = LayerSlot(self.mesh.step, self.mesh.deadline)
+        to_gossip = LayerSlot(self.gossip.step, self.gossip.deadline)
+        to_desk = LayerSlot(self.desk.step, self.desk.deadline)
 
-        def give(place: Place) -> Callable[[Any], None]:
+        def give(place: LayerSlot) -> Callable[[Any], None]:
             return lambda effect: self._work.append((place, effect))
 
         to_link.send(self._emit, host.Admit, host.Refuse, host.Dial, host.HangUp, host.Send, Report)
-        to_link.send(give(to_mesh), link.Met, link.Missed, link.Dropped, link.Parted)
+        to_link.send(give(to_mesh), link.Met, link.Missed, link.CommandDropped, link.Parted)
         to_link.send(self._said, Said)
 
         to_mesh.send(self._emit, host.Cast, Report)
@@ -298,7 +298,7 @@ class NodeCore:
 
         to_gossip.send(self._emit, Report)
         to_gossip.send(give(to_mesh), mesh.Whisper, link.Meet, link.Forget)
-        to_gossip.send(give(to_desk), gossip.Questioned, gossip.Decided, gossip.Acknowledged, gossip.Rotated)
+        to_gossip.send(give(to_desk), gossip.Questioned, gossip.QueryDecided, gossip.Acknowledged, gossip.Rotated)
         to_gossip.send(self._shared(to_desk), gossip.EventSeen)
         to_gossip.send(self._change_ring, InstallKey, UseKey, RemoveKey)
         to_gossip.send(self._member_changed, MemberChanged)
@@ -306,14 +306,14 @@ class NodeCore:
         to_desk.send(self._emit, Report)
         to_desk.send(give(to_mesh), mesh.Whisper, mesh.JoinPool, mesh.LeavePool)
         to_desk.send(self._shared(to_mesh), mesh.Shout)
-        to_desk.send(give(to_gossip), gossip.Fire, gossip.Ask, gossip.GiveAnswer)
+        to_desk.send(give(to_gossip), gossip.Fire, gossip.AskQuery, gossip.GiveAnswer)
         to_desk.send(give(to_gossip), gossip.RegisterQuestion, gossip.UnregisterQuestion)
         to_desk.send(self._rotate, RotationWanted)
         to_desk.send(lambda effect: self._work.append((self._uppers[effect.layer], effect.event)), ForLayer)
         return to_link, to_mesh, to_gossip, to_desk
 
-    def _place_of(self, journal: JournalCore) -> Place:
-        place = Place(journal.step, journal.deadline)
+    def _place_of(self, journal: JournalCore) -> LayerSlot:
+        place = LayerSlot(journal.step, journal.deadline)
         place.send(self._emit, Report, Halt, Verify, ReadLog)
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper)
         place.send(self._admitted, Admitted)
@@ -324,8 +324,8 @@ class NodeCore:
         place.send(lambda effect: self._work.append((self._uppers[Layer.EXECUTOR], effect)), Rehearse)
         return place
 
-    def _place_of_upper(self, upper: UpperCore) -> Place:
-        place = Place(upper.step, upper.deadline, follows=getattr(upper, "follows_journal", False))
+    def _place_of_upper(self, upper: UpperCore) -> LayerSlot:
+        place = LayerSlot(upper.step, upper.deadline, follows=getattr(upper, "follows_journal", False))
         place.send(self._emit, Report, Halt, *getattr(upper, "errands", ()))
         place.send(lambda effect: self._work.append((self._mesh, effect)), mesh.Whisper, link.Meet)
         place.send(lambda effect: self._work.append((self._desk, effect)), Settled)
@@ -333,13 +333,13 @@ class NodeCore:
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         return place
 
-    def _place_of_recorder(self, recorder: Recorder) -> Place:
-        place = Place(recorder.step, recorder.deadline)
+    def _place_of_recorder(self, recorder: Recorder) -> LayerSlot:
+        place = LayerSlot(recorder.step, recorder.deadline)
         place.send(self._emit, Report)
         place.send(lambda persist: self._write(place, Persisted(persist.ticket), persist.operations), Persist)
         return place
 
-    def _shared(self, place: Place) -> Callable[[Any], None]:
+    def _shared(self, place: LayerSlot) -> Callable[[Any], None]:
         """For the layer it is for, and for the recorder."""
 
         def hand(effect: Any) -> None:
@@ -448,13 +448,13 @@ class NodeCore:
             return
         of_journal = opened.layer == Layer.JOURNAL or self._presence.is_shut_out(event.peer, opened.layer)
         if of_journal and self._journal is not None:
-            self._work.append((self._journal, events.Told(event.peer, opened)))
+            self._work.append((self._journal, events.JournalParcel(event.peer, opened)))
         elif event.peer.client:
             self._work.append((self._desk, event))
         elif opened.layer == Layer.GOSSIP:
-            self._work.append((self._gossip, Told(event.peer, opened)))
+            self._work.append((self._gossip, GossipParcel(event.peer, opened)))
         elif (place := self._uppers.get(opened.layer)) is not None:
-            self._work.append((place, Told(event.peer, opened)))
+            self._work.append((place, GossipParcel(event.peer, opened)))
         else:
             name = self.node_id(event.peer.identifier)
             self._out.append(log_lines.refused("parcel refused", name, f"nobody here speaks layer {opened.layer}"))
@@ -485,7 +485,7 @@ class NodeCore:
 
     # The disk.
 
-    def _write(self, who: Place, then: KeyConfirmed | Persisted, operations: tuple[Operation, ...]) -> None:
+    def _write(self, who: LayerSlot, then: KeyConfirmed | Persisted, operations: tuple[Operation, ...]) -> None:
         """Every layer numbers its own tickets, so the host sees numbers of ours."""
         self._last_ticket += 1
         self._writing[self._last_ticket] = (who, then)

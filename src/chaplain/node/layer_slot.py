@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Place:
+class LayerSlot:
     """A layer, and where each of its effects goes.
 
     Nothing changes in a layer that is not stepped. So its deadline is asked for once after each step, and a round in

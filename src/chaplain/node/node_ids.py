@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chaplain.journal.core import JournalCore
-from chaplain.journal.model.cluster_config import Assembly
+from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.link.auth.identity import identifier_of
 
 
@@ -13,7 +13,7 @@ class Names:
     def __init__(self, configured: Mapping[int, int], journal: JournalCore | None) -> None:
         self._configured = configured
         self._journal = journal
-        self._seen: Assembly | None = None
+        self._seen: ClusterConfig | None = None
         self._ids: dict[int, int] = dict(configured)
         self._members: tuple[int, ...] = tuple(sorted(configured))
         self._keys: tuple[bytes, ...] = ()

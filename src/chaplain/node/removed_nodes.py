@@ -16,7 +16,7 @@ HEARD_EVERY_NS = 10**9
 """Gossip wants to know who was heard, but not of every frame."""
 
 
-class Presence:
+class RemovedNodes:
     def __init__(self, patient: Collection[int]) -> None:
         self.patient = patient
         """Layers that talk with whoever lingers."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from chaplain import __version__
 from chaplain.core import STATUS_STREAMS_MAX
-from chaplain.gossip.events import State
+from chaplain.gossip.events import MemberState
 from chaplain.journal.clients.describe import of_change, roles_of
 from chaplain.journal.consensus.events import Role
 from chaplain.journal.core import JournalCore
@@ -64,7 +64,7 @@ def counts(node: NodeCore) -> Counter[str]:
 
 def gauges(node: NodeCore) -> dict[str, float]:
     """What goes up and down: for monitoring."""
-    present = sum(member.state is not State.LEFT for member in node.gossip.members())
+    present = sum(member.state is not MemberState.LEFT for member in node.gossip.members())
     measured: dict[str, float] = {"members_present": present, "peers": len(node.mesh.peers())}
     for upper in node.uppers.values():
         measured |= getattr(upper, "gauges", dict)()

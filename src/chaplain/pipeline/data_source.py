@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from chaplain.errors import ConfigError, Missing
-from chaplain.pipeline.sink.sink import StreamWriter, Writer, parse_sink
+from chaplain.pipeline.sink.sink import SinkWriter, StreamWriter, parse_sink
 from chaplain.pipeline.source.backends import Origin, open_origin, read_span, stretch
 from chaplain.pipeline.source.options import (
     LATEST,
@@ -41,7 +41,7 @@ from chaplain.pipeline.source.options import (
     resolve,
     resolve_end,
 )
-from chaplain.pipeline.source.rows import Range, Span, fields, schema_text
+from chaplain.pipeline.source.rows import OffsetRange, Range, fields, schema_text
 
 __all__ = ["ChaplainSource", "limited", "register", "stretch"]
 
@@ -51,7 +51,7 @@ Offsets = dict[str, dict[str, int]]
 
 
 class _Part(InputPartition):
-    def __init__(self, wanted: Span) -> None:
+    def __init__(self, wanted: OffsetRange) -> None:
         self.wanted = wanted
 
 
@@ -71,7 +71,7 @@ class ChaplainSource(DataSource):
         return _StreamReader(parse(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return Writer(parse_sink(self.options, streaming=False), schema, overwrite)
+        return SinkWriter(parse_sink(self.options, streaming=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 Spark's name
         return StreamWriter(parse_sink(self.options, streaming=True), schema, overwrite)
@@ -107,7 +107,7 @@ def _columns(schema: StructType, options: Options) -> tuple[str, ...]:
     return tuple(schema.fieldNames())
 
 
-def _cut(origin: Origin, stream: str, start: int, end: int, least: int) -> Sequence[Span]:
+def _cut(origin: Origin, stream: str, start: int, end: int, least: int) -> Sequence[OffsetRange]:
     parts = max(least or _PARTITIONS, -(-(end - start) // _ROWS_A_TASK))
     return origin.cut(stream, start, end, parts)
 
@@ -120,7 +120,7 @@ class _Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         origin = open_origin(options.target)
-        wanted: list[Span] = []
+        wanted: list[OffsetRange] = []
         chosen = _chosen(options, origin)
         check_named(options, chosen)
         for stream in chosen:
@@ -225,7 +225,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         origin = self._fresh()
         if any(origin.stretch(name).next < place[PARTITION] for name, place in end.items()):
             origin.refresh()
-        wanted: list[Span] = []
+        wanted: list[OffsetRange] = []
         for name, place in end.items():
             known = origin.stretch(name)
             first = start.get(name, {PARTITION: known.first})[PARTITION]

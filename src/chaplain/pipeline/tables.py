@@ -49,7 +49,7 @@ _FIRST = "_first"
 """In a plain table that does not begin with offset 0: the one that it begins with."""
 
 
-class Written(Frozen, frozen=True, array_like=True):
+class ParquetFile(Frozen, frozen=True, array_like=True):
     """A Parquet file that holds these offsets of a stream."""
 
     name: str
@@ -168,7 +168,7 @@ def _first_of(stream: str) -> str:
     return f"{app_of(stream)} first"
 
 
-def commit(table: str, stream: str, files: Sequence[Written], schema: Any, storage: Storage = None) -> None:
+def commit(table: str, stream: str, files: Sequence[ParquetFile], schema: Any, storage: Storage = None) -> None:
     """Make these files part of a Delta table, all or none, and note the offset behind them."""
     options = dict(storage or {})
     if not DeltaTable.is_deltatable(table, options):
@@ -195,14 +195,14 @@ def _taken(table: str, landed: int | None) -> str:
     return f"{table} was filled up to {landed} by somebody else: one `land` for each table at a time"
 
 
-def added(file: Written, now_ms: int, *, new: bool) -> AddAction:
+def added(file: ParquetFile, now_ms: int, *, new: bool) -> AddAction:
     """What a Delta log says of a file; its bounds let readers pass over it."""
     bounds = {"minValues": {"offset": file.start}, "maxValues": {"offset": file.end - 1}, "nullCount": {"offset": 0}}
     stats = json.dumps({"numRecords": file.end - file.start, **bounds})
     return AddAction(file.name, file.size_bytes, {}, now_ms, new, stats)
 
 
-def move_in(table: str, files: Sequence[Written]) -> None:
+def move_in(table: str, files: Sequence[ParquetFile]) -> None:
     """Make these files part of a plain table, one after the other: whatever is there is a prefix of the stream."""
     folder = Path(table)
     there = _ranges(folder)

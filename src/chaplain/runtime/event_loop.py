@@ -37,12 +37,12 @@ from chaplain.core import (
     Woken,
 )
 from chaplain.link.zmq.sockets import Sockets
-from chaplain.runtime.disk.writer import Storage
+from chaplain.runtime.disk.writer import DiskWriter
 from chaplain.runtime.exit_codes import BROKEN, DONE, HALTED, REMOVED
-from chaplain.runtime.json_log import Log
+from chaplain.runtime.json_log import JsonLog
 from chaplain.runtime.turns import Turns
 from chaplain.runtime.udp_beacon import BeaconSocket
-from chaplain.runtime.worker_pool import Crew, Labour
+from chaplain.runtime.worker_pool import TaskGroup, WorkerPool
 
 GOODBYE_NS = 2_000_000_000
 """How long queued frames and writes may take to leave when the node is asked to stop."""
@@ -68,7 +68,7 @@ class HostedCore(Protocol):
     def deadline(self) -> int | None: ...
 
 
-class Errands:
+class BackgroundTasks:
     """What a core wants done beside the host's own effects: by type of effect, who does it.
 
     Done by other threads; what comes of it is the core's input. `round` is asked for inputs about once a second.
@@ -79,15 +79,15 @@ class Errands:
         doers: Mapping[type, Callable[[Any], Any]] | None = None,
         round_: Callable[[], list[Any]] = list,
         *,
-        crews: Sequence[Crew] = (),
+        crews: Sequence[TaskGroup] = (),
         end: Callable[[], None] | None = None,
     ) -> None:
         """What `crews` do holds up nobody else; `end` comes after all of them."""
         self.round = round_
-        self.labours: list[Labour[Any]] = []
-        self._tasks: dict[type, tuple[Labour[Any], Callable[[Any], Any]]] = {}
-        for crew in (Crew(doers or {}), *crews):
-            labour: Labour[Any] = Labour(crew.threads)
+        self.labours: list[WorkerPool[Any]] = []
+        self._tasks: dict[type, tuple[WorkerPool[Any], Callable[[Any], Any]]] = {}
+        for crew in (TaskGroup(doers or {}), *crews):
+            labour: WorkerPool[Any] = WorkerPool(crew.threads)
             self.labours.append(labour)
             self._tasks.update({kind: (labour, doer) for kind, doer in crew.doers.items()})
         self._end = end
@@ -106,19 +106,19 @@ class Errands:
             self._end()
 
 
-class Host:
+class EventLoop:
     """One core and the world it sees. `run` belongs to one thread; `stop` and `ask` may come from any."""
 
     def __init__(
         self,
         core: HostedCore,
         sockets: Sockets,
-        storage: Storage,
-        log: Log,
+        storage: DiskWriter,
+        log: JsonLog,
         *,
         beacon: BeaconSocket | None = None,
         clock: Clock | None = None,
-        errands: Errands | None = None,
+        errands: BackgroundTasks | None = None,
         turns: Turns | None = None,
     ) -> None:
         """`turns` are for a core whose requests of clients wait to be served."""
@@ -280,7 +280,7 @@ class Host:
             }
             self._log.write("clock was set", detail, level="error")
 
-    def _tell_waits(self, errands: Errands) -> None:
+    def _tell_waits(self, errands: BackgroundTasks) -> None:
         waits = sum(labour.counts["labour_waits_for_descriptors"] for labour in errands.labours)
         if waits > self._waits:
             detail = {"reason": "this process may open no more files: what is to be read waits", "waits": waits}
@@ -341,7 +341,7 @@ class Host:
                 assert self._errands is not None, f"nobody here can {type(effect).__name__}"
                 self._errands.run(effect)
 
-    def _take_answers(self, labour: Labour[Any]) -> None:
+    def _take_answers(self, labour: WorkerPool[Any]) -> None:
         self._others.extend(labour.completed())
 
     def _take_completed(self) -> None:

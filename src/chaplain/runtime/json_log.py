@@ -17,7 +17,7 @@ LINES_PER_SECOND_MAX = 20
 EVENTS_MAX = 1024
 
 
-class Log:
+class JsonLog:
     """Writes for one node. Any thread may call it; lines never mix because each is one write."""
 
     def __init__(

@@ -27,7 +27,7 @@ THREADS = 2
 Answer = TypeVar("Answer")
 
 
-class Crew(NamedTuple):
+class TaskGroup(NamedTuple):
     """Threads for some kinds of work, by type of what is wanted."""
 
     doers: Mapping[type, Callable[[Any], Any]]
@@ -36,7 +36,7 @@ class Crew(NamedTuple):
     """Called when all is to end: whoever is busy with something long need not bring it to its end."""
 
 
-class Labour(Generic[Answer]):
+class WorkerPool(Generic[Answer]):
     """`fd` becomes readable when `completed` has something to tell."""
 
     def __init__(self, threads: int = THREADS) -> None:

@@ -19,7 +19,7 @@ from chaplain.segment.header import VERSION, SegmentHeader, other_version, read_
 from chaplain.segment.layout import HEADER_BYTES, HEADER_COPIES, PAGE_BYTES, RECORDS_START, parse_name
 from chaplain.segment.read import Agreement
 from chaplain.segment.record import HEAD_BYTES, STREAM_BYTES_MAX, Kind, Record, decode_body, decode_head
-from chaplain.segment.scan import Finding, Scan, Tail, Verdict, scan
+from chaplain.segment.scan import Scan, ScanFinding, ScanTail, ScanVerdict, scan
 from chaplain.segment.survey import Survey, Surveyor
 
 WINDOW_BYTES = 1 << 20
@@ -142,9 +142,9 @@ class OpenSegment:
         while True:
             data = self.read(start, window_bytes)
             found = _before_trouble(scan(data, self.header, start, search=False, data_at=start))
-            if found.tail is not Tail.BROKEN or found.records:
+            if found.tail is not ScanTail.BROKEN or found.records:
                 yield found
-                if found.tail is not Tail.BROKEN:
+                if found.tail is not ScanTail.BROKEN:
                     return
                 start = found.end
             elif len(data) == window_bytes:
@@ -171,7 +171,7 @@ def _before_trouble(found: Scan) -> Scan:
         return found
     end = found.findings[0].position
     records = tuple(pair for pair in found.records if pair[0].position < end)
-    return Scan(found.header, records, (), Tail.BROKEN, end, found.proven)
+    return Scan(found.header, records, (), ScanTail.BROKEN, end, found.proven)
 
 
 def survey_folder(folder: Path | str, log: str) -> Survey:
@@ -204,7 +204,7 @@ class LogReader:
         self._position = 0
         self._sealed = False
         self.agreement = Agreement()
-        self.findings: list[Finding] = []
+        self.findings: list[ScanFinding] = []
 
     def poll(self) -> Iterator[Record]:
         """All records that have become visible since the last call."""
@@ -236,7 +236,7 @@ class LogReader:
             if header != self._header:
                 self._header, self._position = header, header.records_start
             for found in segment.scans(self._position, final):
-                self._sealed = found.tail is Tail.SEALED
+                self._sealed = found.tail is ScanTail.SEALED
                 self._position = found.end
                 self.findings += found.findings
                 for _, record in found.records:
@@ -246,7 +246,7 @@ class LogReader:
         last = self._header
         if last is None or last == header or (header.previous, header.base) == (last.identity, last.end):
             return
-        self.findings.append(Finding(Verdict.DAMAGED, last.end, header.base, "segments between are missing"))
+        self.findings.append(ScanFinding(ScanVerdict.DAMAGED, last.end, header.base, "segments between are missing"))
 
 
 def _begun(file: SegmentFile) -> bool:

@@ -93,7 +93,7 @@ def malformed(cells: Iterable[bytes | None]) -> dict[int, str]:
     return found
 
 
-class Split(NamedTuple):
+class HeaderSplit(NamedTuple):
     """Where the parts of a column's headers lie in its octets; all arrays but `counts` have one row a header."""
 
     counts: Ints
@@ -104,7 +104,7 @@ class Split(NamedTuple):
     value_sizes: Ints
 
 
-def split(data: Bytes, starts: npt.ArrayLike, sizes: npt.ArrayLike) -> Split:
+def split(data: Bytes, starts: npt.ArrayLike, sizes: npt.ArrayLike) -> HeaderSplit:
     """Take many cells apart at once: cell i is `sizes[i]` octets of `data` from `starts[i]` on. No loop over cells.
 
     Checks that tables and parts fit their cells, not that names are in order.
@@ -128,10 +128,10 @@ def split(data: Bytes, starts: npt.ArrayLike, sizes: npt.ArrayLike) -> Split:
     if bool((data_at + totals != begin + size).any()):
         raise Malformed("headers: sizes do not add up")
     name_starts = before - np.repeat(ends[firsts], counts) + np.repeat(data_at, counts)
-    return Split(counts, name_starts, names, name_starts + names, values)
+    return HeaderSplit(counts, name_starts, names, name_starts + names, values)
 
 
-def _check_names(view: npt.NDArray[np.uint8], parts: Split) -> None:
+def _check_names(view: npt.NDArray[np.uint8], parts: HeaderSplit) -> None:
     starts, sizes = parts.name_starts, parts.name_sizes
     if not len(sizes):
         return
@@ -157,7 +157,7 @@ def _check_names(view: npt.NDArray[np.uint8], parts: Split) -> None:
             raise Malformed("headers: names are UTF-8") from None
 
 
-def _name(view: npt.NDArray[np.uint8], parts: Split, at: int) -> bytes:
+def _name(view: npt.NDArray[np.uint8], parts: HeaderSplit, at: int) -> bytes:
     start = int(parts.name_starts[at])
     return view[start : start + int(parts.name_sizes[at])].tobytes()
 

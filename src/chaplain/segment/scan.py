@@ -33,7 +33,7 @@ from chaplain.segment.record import Head, Kind, Record, decode_body, decode_head
 Found: TypeAlias = tuple[Head, Record]
 
 
-class Verdict(StrEnum):
+class ScanVerdict(StrEnum):
     TORN = "torn"
     """A write had begun that was never synced. Nothing was promised about it."""
     IN_DOUBT = "in doubt"
@@ -42,7 +42,7 @@ class Verdict(StrEnum):
     """It was synced, and is no longer what it was."""
 
 
-class Tail(StrEnum):
+class ScanTail(StrEnum):
     """How the walk ended."""
 
     OPEN = "open"
@@ -50,8 +50,8 @@ class Tail(StrEnum):
     BROKEN = "broken"
 
 
-class Finding(Frozen, frozen=True):
-    verdict: Verdict
+class ScanFinding(Frozen, frozen=True):
+    verdict: ScanVerdict
     position: int
     end: int
     """Behind the bad stretch, where the next valid record stands; `position` itself if nothing valid follows."""
@@ -63,8 +63,8 @@ class Finding(Frozen, frozen=True):
 class Scan(Frozen, frozen=True):
     header: SegmentHeader
     records: tuple[Found, ...]
-    findings: tuple[Finding, ...]
-    tail: Tail
+    findings: tuple[ScanFinding, ...]
+    tail: ScanTail
     end: int
     """Where the walk ended: position of END or ROLL, or of the first octet that nothing valid follows."""
     proven: int
@@ -102,25 +102,25 @@ class _Walk:
         self._identity_crc = checksum(header.identity)
         self._tags: list[int] | None = None
         self._records: list[Found] = []
-        self._gaps: list[Finding] = []
+        self._gaps: list[ScanFinding] = []
         self._proven = 0
 
     def run(self, start: int) -> Scan:
         if start < self._header.records_start or start % ALIGNMENT:
             raise ValueError(f"no record can begin at position {start}")
         position: int | None = start
-        end, tail, next_identity = start, Tail.BROKEN, None
-        while position is not None and tail is Tail.BROKEN:
+        end, tail, next_identity = start, ScanTail.BROKEN, None
+        while position is not None and tail is ScanTail.BROKEN:
             end = position
             head, reason = self._try_head(position)
             if head is None:
                 position = self._resume(position, reason)
             elif head.record.kind == Kind.END:
-                tail = Tail.OPEN
+                tail = ScanTail.OPEN
             elif (body := self._try_body(head)) is None:
                 position = head.end
             elif head.record.kind == Kind.ROLL:
-                tail, next_identity = Tail.SEALED, bytes(body[:IDENTITY_BYTES])
+                tail, next_identity = ScanTail.SEALED, bytes(body[:IDENTITY_BYTES])
             else:
                 self._records.append((head, _with_body(head.record, body)))
                 position = head.end
@@ -151,13 +151,13 @@ class _Walk:
         try:
             return decode_body(self._data[head.position - self._data_at :], head)
         except Malformed as wrong:
-            self._gaps.append(Finding(Verdict.IN_DOUBT, head.position, head.end, str(wrong), head))
+            self._gaps.append(ScanFinding(ScanVerdict.IN_DOUBT, head.position, head.end, str(wrong), head))
             return None
 
     def _resume(self, position: int, reason: str) -> int | None:
         """Note the bad stretch and find the next valid record behind it."""
         resumed = self._next_valid(position + ALIGNMENT)
-        self._gaps.append(Finding(Verdict.IN_DOUBT, position, position if resumed is None else resumed, reason))
+        self._gaps.append(ScanFinding(ScanVerdict.IN_DOUBT, position, position if resumed is None else resumed, reason))
         return resumed
 
     def _next_valid(self, position: int) -> int | None:
@@ -177,17 +177,17 @@ class _Walk:
             self._tags = (hits * ALIGNMENT + self._header.records_start).tolist()
         return self._tags[bisect_left(self._tags, position) :]
 
-    def _look_behind(self, end: int, tail: Tail) -> None:
+    def _look_behind(self, end: int, tail: ScanTail) -> None:
         """Behind an END nothing of this segment may stand: if it does, a write had begun, or END is a lost write's."""
-        if tail is not Tail.OPEN:
+        if tail is not ScanTail.OPEN:
             return
         traces = self._candidates(end + ALIGNMENT)
         for trace in traces:
             self._try_head(trace)  # a valid head there may prove that END should be gone
         if traces:
-            self._gaps.append(Finding(Verdict.TORN, end, end, "octets of a later write behind the end"))
+            self._gaps.append(ScanFinding(ScanVerdict.TORN, end, end, "octets of a later write behind the end"))
         elif self._proven > end:
-            self._gaps.append(Finding(Verdict.IN_DOUBT, end, end, "a record was here"))
+            self._gaps.append(ScanFinding(ScanVerdict.IN_DOUBT, end, end, "a record was here"))
 
 
 def _with_body(record: Record, body: memoryview) -> Record:
@@ -211,10 +211,10 @@ def _with_body(record: Record, body: memoryview) -> Record:
     )
 
 
-def judge(findings: list[Finding] | tuple[Finding, ...], proven: int) -> tuple[Finding, ...]:
+def judge(findings: list[ScanFinding] | tuple[ScanFinding, ...], proven: int) -> tuple[ScanFinding, ...]:
     """The same findings, given what is proven by any record of the log: what was synced cannot be torn or doubtful."""
     return tuple(
-        Finding(Verdict.DAMAGED, finding.position, finding.end, finding.reason, finding.head)
+        ScanFinding(ScanVerdict.DAMAGED, finding.position, finding.end, finding.reason, finding.head)
         if finding.position < proven
         else finding
         for finding in findings

@@ -11,10 +11,10 @@ from __future__ import annotations
 from chaplain.core import Frozen
 from chaplain.segment.header import Headers, SegmentHeader, read_headers
 from chaplain.segment.layout import HEADER_BYTES, PAGE_BYTES, Bytes, octets
-from chaplain.segment.scan import Finding, Scan, Tail, Verdict, judge, scan
+from chaplain.segment.scan import Scan, ScanFinding, ScanTail, ScanVerdict, judge, scan
 
 
-class Ending(Frozen, frozen=True):
+class SegmentEnd(Frozen, frozen=True):
     """One segment as a writer needs to know it."""
 
     header: SegmentHeader
@@ -23,8 +23,8 @@ class Ending(Frozen, frozen=True):
 
 
 class Survey(Frozen, frozen=True):
-    endings: tuple[Ending, ...]
-    findings: tuple[Finding, ...]
+    endings: tuple[SegmentEnd, ...]
+    findings: tuple[ScanFinding, ...]
     proven: int
     unused: tuple[int, ...]
     """Sequences of files behind the log's end that hold nothing of it and may be begun anew."""
@@ -34,9 +34,9 @@ class Survey(Frozen, frozen=True):
         return not self.findings
 
     @property
-    def cut(self) -> Finding | None:
+    def cut(self) -> ScanFinding | None:
         """The first finding that is not proven damage: what a writer may go on from only by cutting there."""
-        doubtful = [finding for finding in self.findings if finding.verdict is not Verdict.DAMAGED]
+        doubtful = [finding for finding in self.findings if finding.verdict is not ScanVerdict.DAMAGED]
         return min(doubtful, key=lambda finding: finding.position, default=None)
 
 
@@ -44,8 +44,8 @@ class Surveyor:
     def __init__(self, log: str) -> None:
         self._log = log
         self._last: Scan | None = None
-        self._endings: list[Ending] = []
-        self._findings: list[Finding] = []
+        self._endings: list[SegmentEnd] = []
+        self._findings: list[ScanFinding] = []
         self._unused: list[int] = []
         self._proven = 0
 
@@ -58,7 +58,7 @@ class Surveyor:
             self._unused.append(sequence)
             return None
         found = scan(view, header)
-        if self._last is not None and self._last.tail is Tail.OPEN and not self._opens_after_end(found):
+        if self._last is not None and self._last.tail is ScanTail.OPEN and not self._opens_after_end(found):
             self._unused.append(sequence)
             return None
         self._note_copies(headers, header)
@@ -87,7 +87,7 @@ class Surveyor:
         )
         if begun:
             # The old life's header, or none at all, still stands: had the new one been synced, it would be there.
-            self._findings.append(Finding(Verdict.TORN, expected.base, expected.base, "header: never written"))
+            self._findings.append(ScanFinding(ScanVerdict.TORN, expected.base, expected.base, "header: never written"))
             return None
         self._doubt(expected.base, "header: both copies are bad")
         return expected if expected.sequence == sequence else None
@@ -111,28 +111,28 @@ class Surveyor:
         assert last is not None
         if not found.records and not found.findings:
             return False  # the roll was begun, and the log still goes on in the segment before
-        self._findings.append(Finding(Verdict.TORN, last.end, last.end, "a roll was here"))
+        self._findings.append(ScanFinding(ScanVerdict.TORN, last.end, last.end, "a roll was here"))
         return True
 
     def _note_copies(self, headers: Headers, header: SegmentHeader) -> None:
         """A copy that is bad or old is mended from the other, whatever befell it: never a reason to cut."""
         for place in headers.bad + headers.stale if headers.header else ():
             at = header.base + place
-            self._findings.append(Finding(Verdict.DAMAGED, at, at + HEADER_BYTES, "header: one copy is bad"))
+            self._findings.append(ScanFinding(ScanVerdict.DAMAGED, at, at + HEADER_BYTES, "header: one copy is bad"))
 
     def _take(self, found: Scan) -> None:
         self._last = found
-        self._endings.append(Ending(found.header, found.end, found.tail is Tail.SEALED))
+        self._endings.append(SegmentEnd(found.header, found.end, found.tail is ScanTail.SEALED))
         self._findings += found.findings
         self._proven = max(self._proven, found.proven)
 
     def _doubt(self, position: int, reason: str) -> None:
-        self._findings.append(Finding(Verdict.IN_DOUBT, position, position, reason))
+        self._findings.append(ScanFinding(ScanVerdict.IN_DOUBT, position, position, reason))
 
     def finish(self) -> Survey:
         last = self._last
         behind = last is not None and any(finding.position >= last.header.end for finding in self._findings)
-        if last is not None and last.tail is Tail.SEALED and not behind:
+        if last is not None and last.tail is ScanTail.SEALED and not behind:
             self._doubt(last.header.end, f"segment {last.header.sequence + 1} is missing")
         return Survey(
             endings=tuple(self._endings),

@@ -23,7 +23,7 @@ from chaplain.segment.pack import Pack, encode_pack
 from chaplain.segment.record import Flag, Head, Kind, Record
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.survey import Surveyor
-from chaplain.segment.write import Writer
+from chaplain.segment.write import SegmentWriter
 
 
 class StreamKind(IntEnum):
@@ -72,7 +72,7 @@ class Tap:
             if survey.cut is None or head.position < survey.cut.position:
                 self._see(head.record)
         # An end in doubt is cut: a tap promised nothing.
-        self._writer = Writer(settings, chance, survey, cut_doubt=True)
+        self._writer = SegmentWriter(settings, chance, survey, cut_doubt=True)
         self._first = survey.endings[0].header.sequence if survey.endings else 0
         for stream, offset in _decoded(settings.log, heads).items():
             self.begin(stream, offset)

@@ -30,16 +30,16 @@ from chaplain.segment.layout import (
     segment_name,
 )
 from chaplain.segment.record import ROLL_BYTES, Kind, Record, encode, pieces_of, size_of
-from chaplain.segment.scan import Verdict
+from chaplain.segment.scan import ScanVerdict
 from chaplain.segment.settings import LogSettings
-from chaplain.segment.survey import Ending, Survey
+from chaplain.segment.survey import SegmentEnd, Survey
 
 EMPTY_SURVEY = Survey((), (), 0, ())
 _END = Record(Kind.END)
 RECORD_BYTES_MAX = SEGMENT_BYTES_MAX - RECORDS_START - ROLL_BYTES
 
 
-class Writer:
+class SegmentWriter:
     """Appends records to one log.
 
     `free` are files ready for recycling, of the settings' size. `survey` is what was found at start: the writer goes on
@@ -118,7 +118,7 @@ class Writer:
 
     def _resume(self, survey: Survey, cut_doubt: bool) -> None:
         cut = survey.cut
-        if cut is not None and cut.verdict is Verdict.IN_DOUBT and not cut_doubt:
+        if cut is not None and cut.verdict is ScanVerdict.IN_DOUBT and not cut_doubt:
             raise StorageError(
                 f"log {self._settings.log} is in doubt at position {cut.position} ({cut.reason}):"
                 " catch up from a majority of other nodes, then cut there"
@@ -134,7 +134,7 @@ class Writer:
         self._file = self._path(segment_name(header.log, header.sequence))
         self._identity_crc = checksum(header.identity)
 
-    def _cut(self, endings: tuple[Ending, ...], position: int) -> None:
+    def _cut(self, endings: tuple[SegmentEnd, ...], position: int) -> None:
         """Find the segment in which the log is cut, and where its ROLL goes. Later segments are begun anew.
 
         If the first one is lost and nothing proves what lies in the others, the log is begun anew as a whole.

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chaplain.sequence.context import Bench
-from chaplain.sequence.discovery import Discovery
-from chaplain.sequence.lock import Locking
-from chaplain.sequence.messages.entry import Entry, decode_entries
-from chaplain.sequence.messages.peer import Bearing, Events, Fill, Refuse, Why
-from chaplain.sequence.peers import Fellow
-from chaplain.sequence.window.log import Log
+from chaplain.sequence.context import SequenceContext
+from chaplain.sequence.discovery import HistoryDiscovery
+from chaplain.sequence.lock import SequenceLock
+from chaplain.sequence.messages.entry import SequenceEntry, decode_entries
+from chaplain.sequence.messages.peer import Bearing, EntryBatch, Fill, LockRefused, Why
+from chaplain.sequence.peers import SequencePeer
+from chaplain.sequence.window.log import SequenceLog
 from chaplain.wire.limits import FRAME_BYTES_MAX
 
 _MESSAGE_BYTES_MAX = FRAME_BYTES_MAX - (1 << 20)
 
 
-class Intake:
-    def __init__(self, bench: Bench, locking: Locking, discovery: Discovery, advance: Callable[[int], None]) -> None:
+class Acceptor:
+    def __init__(
+        self, bench: SequenceContext, locking: SequenceLock, discovery: HistoryDiscovery, advance: Callable[[int], None]
+    ) -> None:
         self._bench = bench
         self._locking = locking
         self._discovery = discovery
@@ -42,7 +44,7 @@ class Intake:
         if self.lack is not None and self._bench.now_ns >= self.lack[1]:
             self._ask_for_missing(self.lack[0])
 
-    def take_in(self, fellow: Fellow, message: Events) -> None:
+    def take_in(self, fellow: SequencePeer, message: EntryBatch) -> None:
         bench = self._bench
         entries = decode_entries(message.entries)
         if not bench.history and self._discovery.may_enter(entries, message.previous):
@@ -58,12 +60,12 @@ class Intake:
             return
         self._accept(fellow, message.bearing, *fitting)
 
-    def _accept(self, fellow: Fellow, bearing: Bearing, previous: int, entries: list[Entry]) -> None:
+    def _accept(self, fellow: SequencePeer, bearing: Bearing, previous: int, entries: list[SequenceEntry]) -> None:
         """Under the promised ballot or a higher one all is accepted; else only what is decided."""
         bench = self._bench
         if entries and entries[-1].ballot < bench.promised:
             if entries[-1].author == fellow.identifier and bearing.promised < bench.promised:
-                bench.tell(fellow, Refuse(bench.bearing(), Why.STALE))
+                bench.tell(fellow, LockRefused(bench.bearing(), Why.STALE))
             entries = entries[: max(0, bearing.decided - previous)]
         elif entries and entries[-1].ballot > bench.promised:
             self._locking.promise(entries[-1].ballot)
@@ -88,7 +90,7 @@ class Intake:
         if bearing.decided > log.decided and log.hash_at(bearing.decided) == bearing.decided_hash:
             self._advance(bearing.decided)
 
-    def note_lack(self, fellow: Fellow, bearing: Bearing) -> None:
+    def note_lack(self, fellow: SequencePeer, bearing: Bearing) -> None:
         """Others acknowledge what has not come here: it is on its way, or lost."""
         bench = self._bench
         if self.lacks(bearing):
@@ -120,7 +122,7 @@ class Intake:
             self._filled_ns = bench.now_ns
             bench.tell(fellow, Fill(bench.bearing()))
 
-    def fill(self, fellow: Fellow, asker: Bearing) -> None:
+    def fill(self, fellow: SequencePeer, asker: Bearing) -> None:
         """As much as fits into one message: of what is undecided, all or nothing, so that it shows its ballot."""
         bench = self._bench
         log = bench.log
@@ -128,13 +130,13 @@ class Intake:
         if asker.decided > log.decided:
             return
         if before is None:
-            bench.tell(fellow, Refuse(bench.bearing(), Why.FORGOTTEN))
+            bench.tell(fellow, LockRefused(bench.bearing(), Why.FORGOTTEN))
             return
         chosen = _some(log, asker.decided, bench.settings.batch_bytes_max)
-        bench.tell(fellow, Events(bench.bearing(), asker.decided, before, b"".join(chosen)))
+        bench.tell(fellow, EntryBatch(bench.bearing(), asker.decided, before, b"".join(chosen)))
 
 
-def _some(log: Log, index: int, bytes_max: int) -> list[bytes]:
+def _some(log: SequenceLog, index: int, bytes_max: int) -> list[bytes]:
     """Decided entries behind an index, about so many bytes; if these are all, the undecided ones if there is room."""
     chosen: list[bytes] = []
     size = 0

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chaplain.sequence.context import Bench
-from chaplain.sequence.messages.peer import Bearing, Fill, SeqRes, State
-from chaplain.sequence.peers import Fellow
+from chaplain.sequence.context import SequenceContext
+from chaplain.sequence.messages.peer import Bearing, Fill, SeqRes, SequenceState
+from chaplain.sequence.peers import SequencePeer
 
 _FRESH_NS = 2_500 * 10**6
 """How long a word of a guide counts."""
 _WISH_NS = 250 * 10**6
 
 
-class Learning:
-    def __init__(self, bench: Bench, lacks: Callable[[Bearing], bool], leave: Callable[[str], None]) -> None:
+class CatchUp:
+    def __init__(self, bench: SequenceContext, lacks: Callable[[Bearing], bool], leave: Callable[[str], None]) -> None:
         self._bench = bench
         self._lacks = lacks
         self._leave = leave
@@ -38,7 +38,7 @@ class Learning:
         self._wish_ns: int | None = None
         """When to ask for a seat again; not before the guide had nothing that we lacked. What came since is little."""
 
-    def began(self, guide: Fellow) -> None:
+    def began(self, guide: SequencePeer) -> None:
         self._led_ns = self._bench.now_ns
         self._wish_ns = None
         self._ask(guide)
@@ -67,32 +67,34 @@ class Learning:
                 self._ask(guide)
             self._ask_ns = bench.now_ns + bench.settings.page_wait_ns
 
-    def _guides(self) -> list[Fellow]:
+    def _guides(self) -> list[SequencePeer]:
         """Those who have a seat in this history, as far as they know."""
         bench = self._bench
         fresh = bench.company.fresh(bench.now_ns, _FRESH_NS)
-        return [one for one in fresh if one.bearing.history == bench.history and one.bearing.state is not State.DSC]
+        return [
+            one for one in fresh if one.bearing.history == bench.history and one.bearing.state is not SequenceState.DSC
+        ]
 
-    def _is_led_astray(self, guides: list[Fellow]) -> bool:
+    def _is_led_astray(self, guides: list[SequencePeer]) -> bool:
         """Nobody of this history works, and somebody of another does: it would never let us in."""
-        if any(one.bearing.state is State.WRK for one in guides):
+        if any(one.bearing.state is SequenceState.WRK for one in guides):
             return False
         bench = self._bench
         fresh = bench.company.fresh(bench.now_ns, _FRESH_NS)
-        return any(one.bearing.state is State.WRK and one.bearing.history != bench.history for one in fresh)
+        return any(one.bearing.state is SequenceState.WRK and one.bearing.history != bench.history for one in fresh)
 
     def gone(self, identifier: int) -> None:
         """A connection broke."""
         if identifier == self._guide:
             self._ask_ns = self._bench.now_ns
 
-    def took(self, fellow: Fellow) -> None:
+    def took(self, fellow: SequencePeer) -> None:
         """Entries came, and were taken in."""
         if fellow.identifier == self._guide:
             self._waits = False
             self.heard(fellow)
 
-    def heard(self, fellow: Fellow) -> None:
+    def heard(self, fellow: SequencePeer) -> None:
         """One that has a seat said how far it is."""
         if not self._bench.learns or fellow.identifier != self._guide or self._waits:
             return
@@ -106,7 +108,7 @@ class Learning:
         self._wish_ns = self._bench.now_ns + _WISH_NS
         self._bench.tell_all(self._guides(), SeqRes(self._bench.bearing()))
 
-    def _ask(self, guide: Fellow) -> None:
+    def _ask(self, guide: SequencePeer) -> None:
         bench = self._bench
         self._guide = guide.identifier
         self._ask_ns = bench.now_ns + bench.settings.page_wait_ns

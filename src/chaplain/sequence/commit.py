@@ -11,24 +11,24 @@ every node that knows the order knows the number.
 from __future__ import annotations
 
 from chaplain.core import Report
-from chaplain.sequence.context import Bench
-from chaplain.sequence.events import Began, Delivered, Forgot, Published
+from chaplain.sequence.context import SequenceContext
+from chaplain.sequence.events import Delivered, Forgot, HistoryBegan, Published
 from chaplain.sequence.messages.entry import NO_HASH, EntryKind, run_hash
-from chaplain.sequence.window.entries import Held
+from chaplain.sequence.window.entries import HeldEntry
 from chaplain.sequence.window.log import change_of
 from chaplain.sequence.work_set import WorkSet, enough_index
 
 _NOTHING = (0, NO_HASH)
 
 
-class Deciding:
-    def __init__(self, bench: Bench) -> None:
+class CommitRule:
+    def __init__(self, bench: SequenceContext) -> None:
         self._bench = bench
 
     def began(self) -> None:
         bench = self._bench
         log = bench.log
-        bench.out.append(Began(bench.history, log.decided, log.decided_hash, dict(bench.streams)))
+        bench.out.append(HistoryBegan(bench.history, log.decided, log.decided_hash, dict(bench.streams)))
 
     def decidable(self) -> int:
         """The highest index that is decided by what the others say they hold; 0 if none is."""
@@ -102,7 +102,7 @@ class Deciding:
             bench.foot.rise(forgotten)
             bench.out.append(Forgot(bench.log.base.index))
 
-    def _deliver(self, held: Held) -> list[int]:
+    def _deliver(self, held: HeldEntry) -> list[int]:
         """The first number of each run."""
         bench = self._bench
         streams = bench.streams
@@ -118,7 +118,7 @@ class Deciding:
         bench.counts["events"] = bench.events
         return firsts
 
-    def _report(self, held: Held) -> None:
+    def _report(self, held: HeldEntry) -> None:
         change = change_of(held.entry)
         assert change is not None
         detail: dict[str, str | int] = {"number": held.index, "change": "joins" if change.joins else "leaves"}

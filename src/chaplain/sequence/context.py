@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from chaplain.core import Report
 from chaplain.mesh.events import Whisper
 from chaplain.sequence.events import Became, SequenceEffect
-from chaplain.sequence.messages.entry import NO_BALLOT, Ballot, Member
-from chaplain.sequence.messages.peer import Bearing, Beat, Events, Message, Seq, State, encode
-from chaplain.sequence.peers import Company, Fellow
-from chaplain.sequence.publish_queue import Publishing
+from chaplain.sequence.messages.entry import NO_BALLOT, Ballot, SeatedMember
+from chaplain.sequence.messages.peer import Bearing, Beat, EntryBatch, Message, Seq, SequenceState, encode
+from chaplain.sequence.peers import SequencePeer, SequencePeers
+from chaplain.sequence.publish_queue import PublishQueue
 from chaplain.sequence.settings import SequenceSettings
-from chaplain.sequence.window.base import End, Foot
-from chaplain.sequence.window.entries import Base, Held
-from chaplain.sequence.window.log import NOTHING, Log, set_behind
+from chaplain.sequence.window.base import End, WindowBase
+from chaplain.sequence.window.entries import EntryBase, HeldEntry
+from chaplain.sequence.window.log import NOTHING, SequenceLog, set_behind
 from chaplain.sequence.work_set import WorkSet
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
@@ -30,7 +30,7 @@ _TWO_SUFFICE = 3
 """In a work set of so many two are more than half: who has an entry from one that holds it knows that it is decided."""
 
 
-class Bench:
+class SequenceContext:
     def __init__(
         self, settings: SequenceSettings, chance: random.Random, removed: Callable[[], Collection[int]] = tuple
     ) -> None:
@@ -38,20 +38,20 @@ class Bench:
         self.chance = chance
         self.removed = removed
         """Who was removed from the cluster, as far as this node knows: more with time, never less."""
-        self.company = Company()
-        self.publishing = Publishing()
+        self.company = SequencePeers()
+        self.publishing = PublishQueue()
         self.counts: Counter[str] = Counter()
         self.out: list[SequenceEffect] = []
         self.now_ns = 0
         """Time as the sequence counts it: it never goes back, and a pause counts little."""
-        self.state = State.DSC
+        self.state = SequenceState.DSC
         self.reason = "looking for others"
         self.since_ns = 0
         self.tenure = 0
         self.remembers = False
         self.wants = False
         self.seat = self._draw()
-        self.me = Member(settings.identifier, self.seat)
+        self.me = SeatedMember(settings.identifier, self.seat)
         self.clear()
 
     def _draw(self) -> int:
@@ -60,9 +60,9 @@ class Bench:
     def clear(self) -> None:
         """Forget everything that a seat remembers."""
         self.history = 0
-        self.log = Log(NOTHING)
+        self.log = SequenceLog(NOTHING)
         self.promised: Ballot = NO_BALLOT
-        self.foot = Foot()
+        self.foot = WindowBase()
         self.streams: dict[str, End] = {}
         self.events = 0
         self.alone = False
@@ -71,25 +71,25 @@ class Bench:
         """Something was accepted that the others do not know of yet."""
         self._wish_told = False
         """What all others last heard of `wants`: who gets its turn from us may have heard it from nobody else."""
-        self._others: tuple[WorkSet, int, list[Fellow]] | None = None
+        self._others: tuple[WorkSet, int, list[SequencePeer]] | None = None
         """Whom `members` found last, in which work set and company."""
         self.look_for_seat()
 
     def new_seat(self) -> None:
         self.tenure = min(self.tenure + 1, 0xFFFF)
         self.seat = self._draw()
-        self.me = Member(self.settings.identifier, self.seat)
+        self.me = SeatedMember(self.settings.identifier, self.seat)
         self.clear()
         self.company.forget()
 
     def start_from(
-        self, history: int, base: Base = NOTHING, members: WorkSet = (), streams: Mapping[str, End] | None = None
+        self, history: int, base: EntryBase = NOTHING, members: WorkSet = (), streams: Mapping[str, End] | None = None
     ) -> None:
         self.clear()
         self.history = history
-        self.log = Log(base, members)
+        self.log = SequenceLog(base, members)
         self.look_for_seat()
-        self.foot = Foot(members, streams)
+        self.foot = WindowBase(members, streams)
         self.streams = dict(self.foot.streams)
         self.events = sum(number for number, _ in self.streams.values())
 
@@ -106,7 +106,7 @@ class Bench:
         """Whether somebody may count what it holds: it has a seat, or will have one if what is undecided is decided."""
         return self.is_member or self.knows(self.me)
 
-    def knows(self, member: Member) -> bool:
+    def knows(self, member: SeatedMember) -> bool:
         """Whether it is in the work set, or would be if what is undecided were decided."""
         if not self.log.changing:
             return member in self.log.members
@@ -136,7 +136,7 @@ class Bench:
             self.events,
         )
 
-    def become(self, state: State, reason: str) -> None:
+    def become(self, state: SequenceState, reason: str) -> None:
         if (state, reason) == (self.state, self.reason):
             return
         if state is not self.state:
@@ -151,17 +151,17 @@ class Bench:
 
     # Saying.
 
-    def tell(self, fellow: Fellow, message: Message) -> None:
+    def tell(self, fellow: SequencePeer, message: Message) -> None:
         self.tell_all((fellow,), message)
 
-    def tell_all(self, fellows: Iterable[Fellow], message: Message) -> None:
+    def tell_all(self, fellows: Iterable[SequencePeer], message: Message) -> None:
         body, payload = encode(message)
         content = parcel.encode(Parcel(self.settings.identifier, Layer.SEQUENCE, body, payload))
         for fellow in fellows:
             if fellow.connected:
                 self.out.append(Whisper(fellow.instance, content, urgent=True))
 
-    def members(self) -> list[Fellow]:
+    def members(self) -> list[SequencePeer]:
         """The connected others of the work set, undecided changes included, in order."""
         log, company, kept = self.log, self.company, self._others
         if kept is not None and kept[0] is log.members and kept[1] == company.changes and not log.changing:
@@ -189,11 +189,11 @@ class Bench:
         self._wish_told = self.wants
         self.tell_all(self.members(), self.entries_after(after))
 
-    def spread_last(self, before: bytes, last: Held) -> None:
+    def spread_last(self, before: bytes, last: HeldEntry) -> None:
         """The same of the last entry alone, with the hash of the one before it."""
         self.ack_due = False
         self._wish_told = self.wants
-        self.tell_all(self.members(), Events(self.bearing(), last.index - 1, before, last.entry.encoded))
+        self.tell_all(self.members(), EntryBatch(self.bearing(), last.index - 1, before, last.entry.encoded))
 
     def number(self) -> Seq:
         """What one needs who would learn all that we remember: the foot of our window, or what the first entry left."""
@@ -205,10 +205,10 @@ class Bench:
             base, members = log.base_at(1), set_behind((), first.entry)
         return Seq(self.bearing(), base.index, base.hash, base.ballot, base.next, members, dict(foot.streams))
 
-    def entries_after(self, index: int) -> Events:
+    def entries_after(self, index: int) -> EntryBatch:
         before = self.log.hash_at(index)
         assert before is not None
-        return Events(self.bearing(), index, before, b"".join(held.entry.encoded for held in self.log.after(index)))
+        return EntryBatch(self.bearing(), index, before, b"".join(held.entry.encoded for held in self.log.after(index)))
 
     def rank(self) -> int:
         """How many lower members were heard lately: those act first."""

@@ -17,39 +17,39 @@ from typing import assert_never
 
 from chaplain.core import Drained, Report, Stopping, Woken
 from chaplain.errors import Malformed
-from chaplain.gossip.events import MemberChanged, Told
+from chaplain.gossip.events import GossipParcel, MemberChanged
 from chaplain.mesh.events import Entered, Exited
-from chaplain.sequence.acceptor import Intake
-from chaplain.sequence.catch_up import Learning
-from chaplain.sequence.commit import Deciding
-from chaplain.sequence.context import Bench, history_name
-from chaplain.sequence.discovery import Discovery
+from chaplain.sequence.acceptor import Acceptor
+from chaplain.sequence.catch_up import CatchUp
+from chaplain.sequence.commit import CommitRule
+from chaplain.sequence.context import SequenceContext, history_name
+from chaplain.sequence.discovery import HistoryDiscovery
 from chaplain.sequence.events import Publish, SequenceEffect, SequenceInput, Unpublished
-from chaplain.sequence.idle_check import Calm
-from chaplain.sequence.lock import Locking
-from chaplain.sequence.messages.entry import Member
+from chaplain.sequence.idle_check import IdleCheck
+from chaplain.sequence.lock import SequenceLock
+from chaplain.sequence.messages.entry import SeatedMember
 from chaplain.sequence.messages.peer import (
     Bearing,
     Beat,
     DscReq,
     DscRes,
-    Events,
+    EntryBatch,
     Fill,
-    Grant,
     Lock,
+    LockGranted,
+    LockRefused,
     Message,
-    Refuse,
     Seq,
     SeqRes,
-    State,
+    SequenceState,
     Why,
     decode,
 )
-from chaplain.sequence.peers import Fellow
-from chaplain.sequence.proposer import Writing
+from chaplain.sequence.peers import SequencePeer
+from chaplain.sequence.proposer import Proposer
 from chaplain.sequence.reconfiguration import awaited, lacking
 from chaplain.sequence.settings import SequenceSettings
-from chaplain.sequence.window.entries import Base
+from chaplain.sequence.window.entries import EntryBase
 from chaplain.sequence.work_set import WorkSet, is_lost
 
 _STEP_NS_MAX = 10**9
@@ -70,15 +70,15 @@ class SequenceCore:
         `removed` says who belonged to it once and never will again.
         """
         self.settings = settings
-        self.bench = Bench(settings, chance, removed)
-        self.discovery = Discovery(self.bench, belonging or (lambda: settings.listed))
-        self.locking = Locking(self.bench)
-        self._deciding = Deciding(self.bench)
-        self._writing = Writing(self.bench, self.locking, self._decide)
-        self._intake = Intake(self.bench, self.locking, self.discovery, self._advance)
-        self._learning = Learning(self.bench, self._intake.lacks, self._leave)
+        self.bench = SequenceContext(settings, chance, removed)
+        self.discovery = HistoryDiscovery(self.bench, belonging or (lambda: settings.listed))
+        self.locking = SequenceLock(self.bench)
+        self._deciding = CommitRule(self.bench)
+        self._writing = Proposer(self.bench, self.locking, self._decide)
+        self._intake = Acceptor(self.bench, self.locking, self.discovery, self._advance)
+        self._learning = CatchUp(self.bench, self._intake.lacks, self._leave)
         self._parts = (self.locking, self.discovery, self._writing, self._intake, self._learning)
-        self._calm = Calm(self.bench)
+        self._calm = IdleCheck(self.bench)
         self._clock_ns = now_ns
         self._beat_ns = 0
         self._stirred = True
@@ -110,7 +110,7 @@ class SequenceCore:
         self._stirred = kind is not Drained and kind is not Woken
         self._rests = False
         match event:
-            case Told():
+            case GossipParcel():
                 self._told(event)
             case Publish():
                 self._publish(event)
@@ -171,7 +171,7 @@ class SequenceCore:
         if ballot is not None:
             self._writing.write_first(ballot)
             calm = False  # what was found may change the work set
-        elif bench.state is State.WRK or bench.log.changing:
+        elif bench.state is SequenceState.WRK or bench.log.changing:
             self._writing.write()
         self._writing.wait()
         if bench.ack_due and bench.counts_here:
@@ -187,7 +187,9 @@ class SequenceCore:
         bench = self.bench
         members = bench.log.members
         if not bench.history or bench.learns:
-            bench.become(State.DSC, "learns what the others remember" if bench.history else "looking for others")
+            bench.become(
+                SequenceState.DSC, "learns what the others remember" if bench.history else "looking for others"
+            )
             self._give_up_waiting()
             return
         if members and is_lost(members, bench.company.dead):
@@ -205,11 +207,11 @@ class SequenceCore:
         elif (short := lacking(bench)) is not None:
             self._fall(_shortage(short, awaited(bench), bench.removed()))
         else:
-            bench.become(State.WRK, "")
+            bench.become(SequenceState.WRK, "")
 
     def _fall(self, reason: str) -> None:
         bench = self.bench
-        bench.become(State.ERR, reason)
+        bench.become(SequenceState.ERR, reason)
         self._refuse_pending(f"this node is in ERR: {reason}")
         for token in bench.publishing.abandon_placed():
             bench.out.append(Unpublished(token, "unknown", f"this node fell into ERR meanwhile: {reason}"))
@@ -237,14 +239,14 @@ class SequenceCore:
         self._intake.reset()
         self._rival = None
         bench.since_ns = bench.now_ns
-        bench.become(State.DSC, reason)
+        bench.become(SequenceState.DSC, reason)
 
     # Publishing.
 
     def _publish(self, publish: Publish) -> None:
         bench, settings = self.bench, self.settings
         size = sum(map(len, publish.values)) + 4 * len(publish.values)
-        if bench.state is State.ERR:
+        if bench.state is SequenceState.ERR:
             refusal = Unpublished(publish.token, "refused", f"this node is in ERR: {bench.reason}; ask another node")
         elif not publish.values or size > settings.publish_bytes_max:
             reason = f"one call publishes 1 event or more, up to {settings.publish_bytes_max} bytes in all, not {size}"
@@ -261,7 +263,7 @@ class SequenceCore:
 
     # What others say.
 
-    def _told(self, told: Told) -> None:
+    def _told(self, told: GossipParcel) -> None:
         bench, said = self.bench, told.parcel
         try:
             message = decode(said.body, said.payload)
@@ -278,7 +280,7 @@ class SequenceCore:
             detail = {"reason": str(wrong)}
             bench.out.append(Report("malformed sequence parcel", f"{told.peer.identifier:08x}", detail))
 
-    def _heard(self, fellow: Fellow, message: Message) -> None:
+    def _heard(self, fellow: SequencePeer, message: Message) -> None:
         bench, bearing = self.bench, message.bearing
         if bearing.history and bearing.decided:
             bench.remembers = True
@@ -294,14 +296,14 @@ class SequenceCore:
                 self.locking.promise(bearing.promised)
             if bearing.decided > bench.log.decided:
                 self._intake.learn_decided(bearing)
-            if type(message) is Events and message.entries:
+            if type(message) is EntryBatch and message.entries:
                 return  # what it brings is what we lack, or will tell
             if self._intake.lack is not None or bearing.head > bench.log.head or bearing.decided > bench.log.decided:
                 self._intake.note_lack(fellow, bearing)
 
-    def _learn(self, fellow: Fellow, bearing: Bearing) -> None:
+    def _learn(self, fellow: SequencePeer, bearing: Bearing) -> None:
         """We may not know yet that it is in the work set; what is decided is so whoever says it."""
-        if bearing.state is State.DSC:
+        if bearing.state is SequenceState.DSC:
             return
         if self.bench.knows(_seated(fellow)):
             self.locking.promise(bearing.promised)
@@ -318,12 +320,12 @@ class SequenceCore:
         elif not mine and bearing.decided and (theirs or not bench.log.decided or bench.history > bearing.history):
             self._leave(f"history {bench.name} holds no events and gives way to {history_name(bearing.history)}")
 
-    def _answer(self, fellow: Fellow, message: Message) -> None:
+    def _answer(self, fellow: SequencePeer, message: Message) -> None:
         bench = self.bench
         match message:
             case Beat():
                 pass
-            case Events():
+            case EntryBatch():
                 self._intake.take_in(fellow, message)
                 if bench.learns:
                     self._learning.took(fellow)
@@ -339,19 +341,19 @@ class SequenceCore:
                     bench.tell(fellow, bench.number())
             case Seq():
                 self._enter(fellow, message)
-            case Lock() | Grant() | Refuse() | Fill():
+            case Lock() | LockGranted() | LockRefused() | Fill():
                 if bench.history and message.bearing.history == bench.history:
                     self._negotiate(fellow, message)
             case _:
                 assert_never(message)
 
-    def _negotiate(self, fellow: Fellow, message: Lock | Grant | Refuse | Fill) -> None:
+    def _negotiate(self, fellow: SequencePeer, message: Lock | LockGranted | LockRefused | Fill) -> None:
         match message:
             case Lock():
                 self.locking.asked(fellow, message)
-            case Grant():
+            case LockGranted():
                 self.locking.granted(fellow, message)
-            case Refuse():
+            case LockRefused():
                 self.locking.refused(fellow, message)
                 if message.why is Why.FORGOTTEN:
                     self._leave("fell behind by more than the others remember")
@@ -362,12 +364,12 @@ class SequenceCore:
 
     # Joining.
 
-    def _enter(self, fellow: Fellow, seq: Seq) -> None:
+    def _enter(self, fellow: SequencePeer, seq: Seq) -> None:
         """Begin to follow a history: without a seat in it, or with the one we were given at its beginning, unheard."""
         bench = self.bench
-        if bench.history or not seq.bearing.history or seq.bearing.state is State.DSC:
+        if bench.history or not seq.bearing.history or seq.bearing.state is SequenceState.DSC:
             return
-        base = Base(seq.index, seq.hash, seq.ballot, seq.next)
+        base = EntryBase(seq.index, seq.hash, seq.ballot, seq.next)
         bench.start_from(seq.bearing.history, base, seq.members, seq.streams)
         bench.promised = max(seq.bearing.promised, seq.ballot)
         bench.remembers = True
@@ -412,5 +414,5 @@ def _shortage(members: WorkSet, here: Collection[int], removed: Collection[int])
     return f"{reason}; {count} of them were removed from the cluster: if those have ended, restart who is here"
 
 
-def _seated(fellow: Fellow) -> Member:
-    return Member(fellow.identifier, fellow.bearing.seat)
+def _seated(fellow: SequencePeer) -> SeatedMember:
+    return SeatedMember(fellow.identifier, fellow.bearing.seat)

@@ -13,29 +13,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from chaplain.gossip.events import MemberChanged
-from chaplain.gossip.events import State as Standing
+from chaplain.gossip.events import MemberState as Standing
 from chaplain.link.events import Meet
-from chaplain.sequence.context import Bench
+from chaplain.sequence.context import SequenceContext
 from chaplain.sequence.messages.entry import (
     MEMBERS_MAX,
     Ballot,
-    Entry,
     EntryKind,
-    Member,
+    SeatedMember,
+    SequenceEntry,
     decode_members,
     encode_members,
     make_entry,
 )
-from chaplain.sequence.messages.peer import DscReq, SeqRes, State
-from chaplain.sequence.peers import Fellow
+from chaplain.sequence.messages.peer import DscReq, SeqRes, SequenceState
+from chaplain.sequence.peers import SequencePeer
 
 _ASK_NS = 250 * 10**6
 _FRESH_NS = 2_500 * 10**6
 """How long an answer counts: longer than the interval of asking."""
 
 
-class Discovery:
-    def __init__(self, bench: Bench, belonging: Callable[[], Iterable[int]]) -> None:
+class HistoryDiscovery:
+    def __init__(self, bench: SequenceContext, belonging: Callable[[], Iterable[int]]) -> None:
         self._bench = bench
         self._belonging = belonging
         """Who belongs to the cluster: nodes are added and removed while this one runs."""
@@ -99,12 +99,12 @@ class Discovery:
             self._begin_if_due()
 
     def _ask_for_number(self) -> None:
-        working = [one for one in self._fresh() if one.bearing.history and one.bearing.state is State.WRK]
+        working = [one for one in self._fresh() if one.bearing.history and one.bearing.state is SequenceState.WRK]
         if working:
             self._turn += 1
             self._bench.tell(working[self._turn % len(working)], SeqRes(self._bench.bearing()))
 
-    def _fresh(self) -> list[Fellow]:
+    def _fresh(self) -> list[SequencePeer]:
         return self._bench.company.fresh(self._bench.now_ns, _FRESH_NS)
 
     def _begin_if_due(self) -> None:
@@ -128,10 +128,10 @@ class Discovery:
         if size <= MEMBERS_MAX and (whole or (most and not unknown and innocent)):
             self._begin(fresh, missing)
 
-    def _begin(self, fresh: list[Fellow], missing: list[int]) -> None:
+    def _begin(self, fresh: list[SequencePeer], missing: list[int]) -> None:
         bench = self._bench
-        members = [bench.me, *(Member(one.identifier, one.bearing.seat) for one in fresh)]
-        members += [Member(who, 0) for who in missing]
+        members = [bench.me, *(SeatedMember(one.identifier, one.bearing.seat) for one in fresh)]
+        members += [SeatedMember(who, 0) for who in missing]
         history = bench.chance.randrange(1, 1 << 64)
         bench.start_from(history)
         bench.promised = Ballot(1, bench.seat)
@@ -142,7 +142,7 @@ class Discovery:
         bench.since_ns = bench.now_ns
         bench.spread(0)
 
-    def may_enter(self, entries: list[Entry], previous: int) -> bool:
+    def may_enter(self, entries: list[SequenceEntry], previous: int) -> bool:
         """Whether these are the beginning of a history that has a seat for us as we are now."""
         bench = self._bench
         if bench.history or previous or not entries or entries[0].kind is not EntryKind.FOUND:

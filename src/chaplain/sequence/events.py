@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from chaplain.core import Drained, Frozen, Report, Stopping, Woken
-from chaplain.gossip.events import MemberChanged, Told
+from chaplain.gossip.events import GossipParcel, MemberChanged
 from chaplain.link.events import Meet
 from chaplain.mesh.events import Entered, Exited, Whisper
-from chaplain.sequence.messages.entry import Run
-from chaplain.sequence.messages.peer import State
+from chaplain.sequence.messages.entry import EventRun
+from chaplain.sequence.messages.peer import SequenceState
 
 # Inputs.
 
@@ -23,7 +23,7 @@ class Publish(Frozen, frozen=True):
     values: tuple[bytes, ...]
 
 
-SequenceInput: TypeAlias = Woken | Drained | Stopping | Entered | Exited | MemberChanged | Told | Publish
+SequenceInput: TypeAlias = Woken | Drained | Stopping | Entered | Exited | MemberChanged | GossipParcel | Publish
 
 
 # Effects.
@@ -50,14 +50,14 @@ class Delivered(Frozen, frozen=True):
     history: int
     index: int
     first: int
-    run: Run
+    run: EventRun
     before: bytes
     """The stream's hash before the first of them."""
     learned: bool = False
     """Taken over from others on joining: it was agreed before this node had a seat."""
 
 
-class Began(Frozen, frozen=True):
+class HistoryBegan(Frozen, frozen=True):
     """From now on deliveries are of this history, behind these numbers; what was delivered before is of another."""
 
     history: int
@@ -73,8 +73,10 @@ class Forgot(Frozen, frozen=True):
 
 
 class Became(Frozen, frozen=True):
-    state: State
+    state: SequenceState
     reason: str
 
 
-SequenceEffect: TypeAlias = Whisper | Meet | Report | Published | Unpublished | Delivered | Began | Forgot | Became
+SequenceEffect: TypeAlias = (
+    Whisper | Meet | Report | Published | Unpublished | Delivered | HistoryBegan | Forgot | Became
+)

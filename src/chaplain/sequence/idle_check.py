@@ -8,15 +8,15 @@ Invariant: what is not calm is looked at; calm lasts only while the state is WRK
 
 from __future__ import annotations
 
-from chaplain.sequence.context import Bench
-from chaplain.sequence.messages.peer import State
+from chaplain.sequence.context import SequenceContext
+from chaplain.sequence.messages.peer import SequenceState
 
 _LOOK_NS = 100 * 10**6
 """Silences are seconds: that much later they are noticed just as well."""
 
 
-class Calm:
-    def __init__(self, bench: Bench) -> None:
+class IdleCheck:
+    def __init__(self, bench: SequenceContext) -> None:
         self._bench = bench
         self._log = bench.log
         self._members = bench.log.members
@@ -31,7 +31,7 @@ class Calm:
             and bench.company.changes == self._changes
             and log is self._log
             and log.members is self._members
-            and bench.state is State.WRK
+            and bench.state is SequenceState.WRK
             and not log.changing
         )
 

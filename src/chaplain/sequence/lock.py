@@ -13,10 +13,10 @@ that the holder does not know to be decided (decision 0172).
 
 from __future__ import annotations
 
-from chaplain.sequence.context import Bench
-from chaplain.sequence.messages.entry import Ballot, Entry, Member, decode_entries
-from chaplain.sequence.messages.peer import Fill, Grant, Lock, Place, Refuse, State, Why
-from chaplain.sequence.peers import Fellow
+from chaplain.sequence.context import SequenceContext
+from chaplain.sequence.messages.entry import Ballot, SeatedMember, SequenceEntry, decode_entries
+from chaplain.sequence.messages.peer import Fill, Lock, LockGranted, LockRefused, LogLength, SequenceState, Why
+from chaplain.sequence.peers import SequencePeer
 from chaplain.sequence.reconfiguration import lacking
 from chaplain.sequence.window.log import sets_behind
 from chaplain.sequence.work_set import WorkSet, is_enough
@@ -34,15 +34,15 @@ class _Attempt:
         self.members = members
         self.decided = decided
         self.until_ns = until_ns
-        self.grants: dict[int, Grant] = {}
+        self.grants: dict[int, LockGranted] = {}
         """By seat."""
 
 
-class Locking:
-    def __init__(self, bench: Bench) -> None:
+class SequenceLock:
+    def __init__(self, bench: SequenceContext) -> None:
         self._bench = bench
         self._attempt: _Attempt | None = None
-        self._armed: Place | None = None
+        self._armed: LogLength | None = None
         """How far the log was when the waiting began."""
         self._due_ns: int | None = None
         self._failures = 0
@@ -141,7 +141,7 @@ class Locking:
         bench = self._bench
         return is_enough(members, {bench.seat, *attempt.grants}, bench.dead(members))
 
-    def _found(self, attempt: _Attempt) -> list[Entry]:
+    def _found(self, attempt: _Attempt) -> list[SequenceEntry]:
         """What to go on with, behind what we know to be decided."""
         log = self._bench.log
         best = max(attempt.grants.values(), key=lambda grant: grant.bearing.head, default=None)
@@ -155,22 +155,22 @@ class Locking:
 
     # Granting.
 
-    def asked(self, fellow: Fellow, message: Lock) -> None:
+    def asked(self, fellow: SequencePeer, message: Lock) -> None:
         bench, asker = self._bench, message.bearing
-        member = Member(fellow.identifier, asker.seat)
+        member = SeatedMember(fellow.identifier, asker.seat)
         if asker.promised.seat != asker.seat:
             return
         if not bench.knows(member):
             if asker.decided <= bench.log.decided:
-                bench.tell(fellow, Refuse(bench.bearing(), Why.OUTSIDE))
+                bench.tell(fellow, LockRefused(bench.bearing(), Why.OUTSIDE))
         elif asker.promised < bench.promised:
-            bench.tell(fellow, Refuse(bench.bearing(), Why.STALE))
+            bench.tell(fellow, LockRefused(bench.bearing(), Why.STALE))
         elif asker.decided < bench.log.decided:
-            bench.tell(fellow, Refuse(bench.bearing(), Why.BEHIND))
+            bench.tell(fellow, LockRefused(bench.bearing(), Why.BEHIND))
         else:
             self._grant(fellow, message)  # even without a seat: others may hold the entry that gives us one
 
-    def _grant(self, fellow: Fellow, message: Lock) -> None:
+    def _grant(self, fellow: SequencePeer, message: Lock) -> None:
         bench, asker = self._bench, message.bearing
         log = bench.log
         self.promise(asker.promised)
@@ -178,7 +178,7 @@ class Locking:
         assert before is not None
         if log.head > asker.head:
             tail = b"".join(held.entry.encoded for held in log.after(log.decided))
-        bench.tell(fellow, Grant(bench.bearing(), asker.promised, log.decided, before, tail))
+        bench.tell(fellow, LockGranted(bench.bearing(), asker.promised, log.decided, before, tail))
 
     def promise(self, ballot: Ballot) -> None:
         """Nothing under a lower ballot is accepted from now on."""
@@ -191,14 +191,14 @@ class Locking:
 
     # Answers.
 
-    def granted(self, fellow: Fellow, grant: Grant) -> None:
+    def granted(self, fellow: SequencePeer, grant: LockGranted) -> None:
         attempt = self._attempt
         if attempt is not None and grant.ballot == attempt.ballot == self._bench.promised:
             attempt.grants[fellow.bearing.seat] = grant
 
-    def refused(self, fellow: Fellow, refuse: Refuse) -> None:
+    def refused(self, fellow: SequencePeer, refuse: LockRefused) -> None:
         """Why tells what to do; being outside, or forgotten, is for the core."""
         if refuse.why is Why.STALE:
             self.promise(refuse.bearing.promised)
-        elif refuse.why is Why.BEHIND and refuse.bearing.state is not State.DSC:
+        elif refuse.why is Why.BEHIND and refuse.bearing.state is not SequenceState.DSC:
             self._bench.tell(fellow, Fill(self._bench.bearing()))

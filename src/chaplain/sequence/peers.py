@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chaplain.link.events import Peer
-from chaplain.sequence.messages.peer import Bearing, Place
+from chaplain.sequence.messages.peer import Bearing, LogLength
 from chaplain.sequence.work_set import WorkSet
 
 
-class Fellow:
+class SequencePeer:
     """One other node."""
 
     __slots__ = (
@@ -36,16 +36,16 @@ class Fellow:
         self.tenure = -1
         """The latest that this session has shown; a word under an earlier one comes late."""
         self.bearing = Bearing()
-        self.acked: Place = self.bearing.head
+        self.acked: LogLength = self.bearing.head
         self.heard_ns: int | None = None
         """When it last said anything of the sequence."""
         self.asked_ns: int | None = None
         """When it last asked to join."""
 
 
-class Company:
+class SequencePeers:
     def __init__(self) -> None:
-        self.fellows: dict[int, Fellow] = {}
+        self.fellows: dict[int, SequencePeer] = {}
         self.dead: set[int] = set()
         self.changes = 0
         """Counts whatever may have changed beside how far the others are: who is connected, seats, states, wishes."""
@@ -56,11 +56,11 @@ class Company:
 
     # Sessions.
 
-    def enter(self, peer: Peer) -> Fellow:
+    def enter(self, peer: Peer) -> SequencePeer:
         self.changes += 1
         known = self.fellows.get(peer.identifier)
         if known is None:
-            known = self.fellows[peer.identifier] = Fellow(peer)
+            known = self.fellows[peer.identifier] = SequencePeer(peer)
         elif known.instance != peer.instance:
             known.asked_ns, known.tenure = None, -1
         known.instance, known.endpoint, known.connected = peer.instance, peer.endpoint, True
@@ -72,7 +72,7 @@ class Company:
         if known is not None and known.instance == peer.instance:
             known.connected = False
 
-    def note(self, now_ns: int, peer: Peer, bearing: Bearing) -> Fellow | None:
+    def note(self, now_ns: int, peer: Peer, bearing: Bearing) -> SequencePeer | None:
         """Take what a peer says of itself; None if it is not its session any more, or an old word of it."""
         known = self.fellows.get(peer.identifier)
         if known is None or not known.connected or known.instance != peer.instance:
@@ -92,22 +92,22 @@ class Company:
         known.bearing, known.heard_ns, known.tenure = bearing, now_ns, bearing.tenure
         return known
 
-    def asks(self, now_ns: int, fellow: Fellow) -> None:
+    def asks(self, now_ns: int, fellow: SequencePeer) -> None:
         """It wants to join."""
         fellow.asked_ns = now_ns
         self.changes += 1
 
     # Questions.
 
-    def connected(self) -> Iterator[Fellow]:
+    def connected(self) -> Iterator[SequencePeer]:
         return (fellow for fellow in self.fellows.values() if fellow.connected)
 
-    def fresh(self, now_ns: int, within_ns: int) -> list[Fellow]:
+    def fresh(self, now_ns: int, within_ns: int) -> list[SequencePeer]:
         """Who is connected and spoke lately, in order of identifiers."""
         found = [one for one in self.connected() if one.heard_ns is not None and now_ns - one.heard_ns <= within_ns]
         return sorted(found, key=lambda fellow: fellow.identifier)
 
-    def of_seat(self, members: WorkSet, seat: int) -> Fellow | None:
+    def of_seat(self, members: WorkSet, seat: int) -> SequencePeer | None:
         """The node that has this seat in the work set, if it is connected and still has it."""
         for member in members:
             if member.seat == seat:

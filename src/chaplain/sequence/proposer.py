@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chaplain.sequence.context import Bench
-from chaplain.sequence.lock import Locking
+from chaplain.sequence.context import SequenceContext
+from chaplain.sequence.lock import SequenceLock
 from chaplain.sequence.messages.entry import Ballot, EntryKind, encode_change, make_entry
-from chaplain.sequence.messages.peer import Beat, State
-from chaplain.sequence.peers import Fellow
+from chaplain.sequence.messages.peer import Beat, SequenceState
+from chaplain.sequence.peers import SequencePeer
 from chaplain.sequence.reconfiguration import due_change
-from chaplain.sequence.window.entries import Held
+from chaplain.sequence.window.entries import HeldEntry
 from chaplain.sequence.work_set import successor
 
 _ALONE_SUFFICES = 2
 """In a work set of so many one member may be enough, the other being dead: then nobody's word is waited for."""
 
 
-class Writing:
-    def __init__(self, bench: Bench, locking: Locking, decide: Callable[[], None]) -> None:
+class Proposer:
+    def __init__(self, bench: SequenceContext, locking: SequenceLock, decide: Callable[[], None]) -> None:
         self._bench = bench
         self._locking = locking
         self._decide = decide
@@ -71,7 +71,7 @@ class Writing:
     def write_first(self, ballot: Ballot) -> None:
         """The lock is ours by a new ballot: go on with what was found, and put a first entry of ours behind it."""
         bench = self._bench
-        may_publish = bench.publishing and not bench.log.changing and bench.state is State.WRK
+        may_publish = bench.publishing and not bench.log.changing and bench.state is SequenceState.WRK
         if may_publish and self._has_room():
             self._append(EntryKind.EVENTS, ballot, self._batch())
         else:
@@ -108,7 +108,7 @@ class Writing:
             and self._locking.rests
         )
 
-    def _write_one(self) -> Held | None:
+    def _write_one(self) -> HeldEntry | None:
         bench = self._bench
         change = due_change(bench) if self._chore_ns is not None else None
         if change is not None:
@@ -130,7 +130,7 @@ class Writing:
         bench = self._bench
         return bench.publishing.take(bench.log.head.index + 1, bench.settings.batch_bytes_max)
 
-    def _append(self, kind: EntryKind, ballot: Ballot, body: bytes = b"", then: int = 0) -> Held:
+    def _append(self, kind: EntryKind, ballot: Ballot, body: bytes = b"", then: int = 0) -> HeldEntry:
         bench = self._bench
         assert ballot == bench.promised, "nobody writes under a ballot that is not his"
         bench.counts["entries_written"] += 1
@@ -171,7 +171,7 @@ class Writing:
             if holder is not None and not self._asked_at(holder):
                 bench.tell(holder, Beat(bench.bearing()))
 
-    def _asked_at(self, holder: Fellow) -> bool:
+    def _asked_at(self, holder: SequencePeer) -> bool:
         key = (holder.identifier, self._bench.log.head.index)
         asked, self._asked = self._asked == key, key
         return asked

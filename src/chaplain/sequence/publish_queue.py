@@ -16,17 +16,17 @@ from collections.abc import Sequence
 
 from chaplain.sequence.events import Publish
 from chaplain.sequence.messages.entry import encode_run
-from chaplain.sequence.window.entries import Held, Lost, Placed
+from chaplain.sequence.window.entries import HeldEntry, LostEntry, PlacedRun
 
 
-class Publishing:
+class PublishQueue:
     def __init__(self) -> None:
         self._pending: deque[Publish] = deque()
         self.pending_bytes = 0
         """0 if and only if nothing waits."""
-        self._placed: dict[int, list[Placed]] = {}
+        self._placed: dict[int, list[PlacedRun]] = {}
         """By the index of our entry."""
-        self.lost: list[deque[Lost]] = []
+        self.lost: list[deque[LostEntry]] = []
         """Entries that left the log undecided, as they hung on each other; some of them ours."""
 
     def __bool__(self) -> bool:
@@ -42,9 +42,9 @@ class Publishing:
         if len(self._pending) == 1:
             publish = self._pending.popleft()
             self.pending_bytes = 0
-            self._placed[index] = [Placed(publish, 0, 0)]
+            self._placed[index] = [PlacedRun(publish, 0, 0)]
             return encode_run(publish.stream, publish.publisher, publish.values)
-        placed: list[Placed] = []
+        placed: list[PlacedRun] = []
         runs: list[tuple[str, str, list[bytes]]] = []
         size = 0
         while self._pending and (not placed or size + _size(self._pending[0]) <= bytes_max):
@@ -53,17 +53,17 @@ class Publishing:
             if not runs or runs[-1][:2] != (publish.stream, publish.publisher):
                 runs.append((publish.stream, publish.publisher, []))
             values = runs[-1][2]
-            placed.append(Placed(publish, len(runs) - 1, len(values)))
+            placed.append(PlacedRun(publish, len(runs) - 1, len(values)))
             values.extend(publish.values)
         self.pending_bytes -= size
         self._placed[index] = placed
         return b"".join(encode_run(*run) for run in runs)
 
-    def displaced(self, dropped: Sequence[Held]) -> None:
+    def displaced(self, dropped: Sequence[HeldEntry]) -> None:
         """Entries left the log undecided."""
         if not dropped:
             return
-        chain = deque(Lost(held.index, held.hash, self._placed.pop(held.index, [])) for held in dropped)
+        chain = deque(LostEntry(held.index, held.hash, self._placed.pop(held.index, [])) for held in dropped)
         if any(lost.placed for lost in chain):
             self.lost.append(chain)
 
@@ -71,7 +71,7 @@ class Publishing:
         """Whether something of ours is to be decided by what is agreed behind an index."""
         return any(chain[-1].at > index for chain in self.lost)
 
-    def decided(self, index: int, digest: bytes) -> list[Placed]:
+    def decided(self, index: int, digest: bytes) -> list[PlacedRun]:
         """What is agreed at the next index: gives what of ours is in it; what it rules out waits again."""
         found = self._placed.pop(index, [])
         if not self.lost:

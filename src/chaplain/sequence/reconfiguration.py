@@ -8,24 +8,24 @@ out and it holds what the others hold. Only an agreed entry does it.
 
 from __future__ import annotations
 
-from chaplain.sequence.context import Bench
-from chaplain.sequence.messages.entry import Change, Member
-from chaplain.sequence.messages.peer import State
-from chaplain.sequence.peers import Fellow
+from chaplain.sequence.context import SequenceContext
+from chaplain.sequence.messages.entry import SeatedMember, WorkSetChange
+from chaplain.sequence.messages.peer import SequenceState
+from chaplain.sequence.peers import SequencePeer
 from chaplain.sequence.work_set import WorkSet, changed, is_enough
 
 _ASKED_NS = 1_500 * 10**6
 """A wish to join, or a word of one that looks around, counts for so long."""
 
 
-def due_change(bench: Bench) -> Change | None:
+def due_change(bench: SequenceContext) -> WorkSetChange | None:
     members = bench.log.members
-    leaving = [Change(member, joins=False) for member in members if _should_leave(bench, member)]
-    joining = [Change(member, joins=True) for member in _joining(bench)]
+    leaving = [WorkSetChange(member, joins=False) for member in members if _should_leave(bench, member)]
+    joining = [WorkSetChange(member, joins=True) for member in _joining(bench)]
     return next((change for change in (*leaving, *joining) if _bears(bench, change)), None)
 
 
-def _should_leave(bench: Bench, member: Member) -> bool:
+def _should_leave(bench: SequenceContext, member: SeatedMember) -> bool:
     if member == bench.me:
         return False
     if member.identifier in bench.removed():
@@ -39,20 +39,20 @@ def _should_leave(bench: Bench, member: Member) -> bool:
     return bench.now_ns - heard_ns > bench.settings.silence_ns
 
 
-def _looks_around(bench: Bench, fellow: Fellow) -> bool:
+def _looks_around(bench: SequenceContext, fellow: SequencePeer) -> bool:
     heard_ns = fellow.heard_ns
     recently = heard_ns is not None and bench.now_ns - heard_ns <= _ASKED_NS
-    return recently and fellow.connected and fellow.bearing.state is State.DSC
+    return recently and fellow.connected and fellow.bearing.state is SequenceState.DSC
 
 
-def _joining(bench: Bench) -> list[Member]:
+def _joining(bench: SequenceContext) -> list[SeatedMember]:
     barred = {*(member.identifier for member in bench.log.members), *bench.removed()}
     fellows = bench.company.fellows
     asking = [who for who in sorted(fellows) if who not in barred and _asks(bench, fellows[who])]
-    return [Member(who, fellows[who].bearing.seat) for who in asking]
+    return [SeatedMember(who, fellows[who].bearing.seat) for who in asking]
 
 
-def _asks(bench: Bench, fellow: Fellow) -> bool:
+def _asks(bench: SequenceContext, fellow: SequencePeer) -> bool:
     """Whether it wants a seat and holds the window, but for what was decided while its word was on its way."""
     asked_ns, bearing = fellow.asked_ns, fellow.bearing
     recently = asked_ns is not None and bench.now_ns - asked_ns <= _ASKED_NS
@@ -60,20 +60,20 @@ def _asks(bench: Bench, fellow: Fellow) -> bool:
     return learned and bench.log.is_near(bearing.decided, 2 * bench.settings.flight_bytes_max)
 
 
-def _bears(bench: Bench, change: Change) -> bool:
+def _bears(bench: SequenceContext, change: WorkSetChange) -> bool:
     """Whether the set that would come of it could decide anything: else the change would be the last one."""
     members = changed(bench.log.members, change)
     here = {*reached(bench), *((change.member.seat,) if change.joins else ())}
     return members != bench.log.members and is_enough(members, here, bench.company.dead)
 
 
-def lacking(bench: Bench) -> WorkSet | None:
+def lacking(bench: SequenceContext) -> WorkSet | None:
     """The first work set, decided or on its way, of which too few are here to decide."""
     here = awaited(bench)
     return next((one for one in bench.log.asked(bench.promised) if not is_enough(one, here, bench.company.dead)), None)
 
 
-def awaited(bench: Bench) -> set[int]:
+def awaited(bench: SequenceContext) -> set[int]:
     """The seats that are not silent yet, ours included: who just joined has had no time to speak."""
     company, now_ns = bench.company, bench.now_ns
     members = {member for members in bench.log.sets() for member in members}
@@ -81,7 +81,7 @@ def awaited(bench: Bench) -> set[int]:
     return {bench.seat, *(m.seat for m in members if now_ns - company.heard_ns(*m, now_ns) <= silence_ns)}
 
 
-def reached(bench: Bench) -> set[int]:
+def reached(bench: SequenceContext) -> set[int]:
     """The seats that were heard lately of all work sets, decided or on their way; ours included."""
     now_ns, silence_ns = bench.now_ns, bench.settings.silence_ns
     fellows = bench.company.fellows

@@ -14,7 +14,7 @@ EVERYTHING = "*"
 _WAITING_BYTES_MAX = 16 << 20
 
 
-class Tapping:
+class SequenceRecorder:
     def __init__(self, tap: Tap, streams: tuple[str, ...]) -> None:
         self._tap = tap
         self._streams = streams

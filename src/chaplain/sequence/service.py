@@ -26,7 +26,7 @@ from chaplain.core import (
     soonest,
 )
 from chaplain.errors import Malformed
-from chaplain.gossip.events import Told
+from chaplain.gossip.events import GossipParcel
 from chaplain.gossip.layer_api import UpperEffect, UpperInput
 from chaplain.link.events import Meet
 from chaplain.mesh.events import Whisper
@@ -34,9 +34,9 @@ from chaplain.segment.tap import Tap
 from chaplain.sequence.core import SequenceCore
 from chaplain.sequence.events import (
     Became,
-    Began,
     Delivered,
     Forgot,
+    HistoryBegan,
     Publish,
     Published,
     SequenceEffect,
@@ -45,9 +45,9 @@ from chaplain.sequence.events import (
 )
 from chaplain.sequence.messages import client
 from chaplain.sequence.messages.client import Numbered, PublishRequest, ReadRequest
-from chaplain.sequence.messages.peer import State
-from chaplain.sequence.recorder import Tapping
-from chaplain.sequence.window.delivered import Shelf
+from chaplain.sequence.messages.peer import SequenceState
+from chaplain.sequence.recorder import SequenceRecorder
+from chaplain.sequence.window.delivered import DeliveredWindow
 
 LayerInput = UpperInput | Publish
 LayerEffect = UpperEffect
@@ -72,8 +72,8 @@ class SequenceLayer:
         self.core = core
         self.counts: Counter[str] = core.bench.counts
         self._name_of: Callable[[int], int] = lambda identifier: identifier
-        self._shelf = Shelf()
-        self._tapping = None if tap is None else Tapping(tap, tapped)
+        self._shelf = DeliveredWindow()
+        self._tapping = None if tap is None else SequenceRecorder(tap, tapped)
         self._waiting: dict[int, _Waiting] = {}
         self._changed = False
         """Something was delivered, or the state changed: those who wait may be answered."""
@@ -88,7 +88,7 @@ class SequenceLayer:
     def step(self, now_ns: int, event: LayerInput, /) -> list[LayerEffect]:
         out: list[LayerEffect] = []
         match event:
-            case Told():
+            case GossipParcel():
                 self._feed(now_ns, event, out)
             case Requested():
                 self._requested(now_ns, event, out)
@@ -134,7 +134,7 @@ class SequenceLayer:
                 self._shelf.forget(effect.index)
             case Published() | Unpublished():
                 self._ended(effect, out)
-            case Began():
+            case HistoryBegan():
                 self._shelf.began(effect)
                 self._changed = True
             case Became():
@@ -236,7 +236,7 @@ class SequenceLayer:
     def gauges(self) -> dict[str, float]:
         bench = self.core.bench
         return {
-            "sequence_working": bench.state is State.WRK,
+            "sequence_working": bench.state is SequenceState.WRK,
             "sequence_work_set": len(bench.log.members),
             "sequence_decided": bench.log.decided,
             "sequence_events": bench.events,

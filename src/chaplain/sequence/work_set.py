@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from chaplain.sequence.messages.entry import Change, Member
+from chaplain.sequence.messages.entry import SeatedMember, WorkSetChange
 
-WorkSet = tuple[Member, ...]
+WorkSet = tuple[SeatedMember, ...]
 """In ascending order of identifiers; each at most once."""
 
 
@@ -44,11 +44,11 @@ def is_lost(members: WorkSet, dead: Collection[int]) -> bool:
     return 2 * sum(1 for member in members if _is_empty(member, dead)) > len(members)
 
 
-def _is_empty(member: Member, dead: Collection[int]) -> bool:
+def _is_empty(member: SeatedMember, dead: Collection[int]) -> bool:
     return not member.seat or member.seat in dead
 
 
-def changed(members: WorkSet, change: Change) -> WorkSet:
+def changed(members: WorkSet, change: WorkSetChange) -> WorkSet:
     """The work set behind a change. One that does not fit leaves it as it is."""
     if not change.joins:
         left = tuple(member for member in members if member != change.member)

@@ -76,7 +76,7 @@ def up(
     """
     from chaplain.config import CLUSTER_FILE, load_cluster  # noqa: PLC0415
     from chaplain.errors import ConfigError  # noqa: PLC0415
-    from chaplain.runtime.cluster.create import Split, make_cluster  # noqa: PLC0415
+    from chaplain.runtime.cluster.create import NodeSplit, make_cluster  # noqa: PLC0415
     from chaplain.runtime.cluster.local import base_port_of, bring_up, database_of  # noqa: PLC0415
 
     directory = place.parent if place.name == CLUSTER_FILE and place.is_file() else place
@@ -84,7 +84,7 @@ def up(
         raise click.BadParameter(f"{directory} is a file and no {CLUSTER_FILE}", param_hint="--dir")
     founding = not (directory / CLUSTER_FILE).exists()
     if founding:
-        split = Split(index_only, copies)
+        split = NodeSplit(index_only, copies)
         make_cluster(directory, nodes or 3, database or "sqlite", base_port, split, seal=seal or SEALS[0])
     elif nodes is not None and nodes != (there := len(load_cluster(directory).nodes)):
         raise ConfigError(f"{directory} holds a cluster of {there} nodes, not {nodes}; choose another directory")
@@ -131,9 +131,9 @@ def found(
 
     Take DIR/node-I to machine I and run `chaplain node run` there; give cluster.toml and client.identity to clients.
     """
-    from chaplain.runtime.cluster.create import Split, found_cluster  # noqa: PLC0415
+    from chaplain.runtime.cluster.create import NodeSplit, found_cluster  # noqa: PLC0415
 
-    found_cluster(directory, endpoints, database, http, Split(index_only, copies), seal=seal or SEALS[0])
+    found_cluster(directory, endpoints, database, http, NodeSplit(index_only, copies), seal=seal or SEALS[0])
     folders = [str(directory / f"node-{number}") for number in range(1, len(endpoints) + 1)]
     if output == "json":
         put_json({"cluster": str(directory), "nodes": folders})

@@ -10,8 +10,8 @@ import click
 from chaplain.cli.support.output import cluster_option, output_option, progress, put_json, put_table
 
 if TYPE_CHECKING:
-    from chaplain.drill.drill import Verdict
-    from chaplain.drill.violations import Break, Judged
+    from chaplain.drill.drill import DrillVerdict
+    from chaplain.drill.violations import BrokenPromise, Judged
 
 BREAK_FOUND = 3
 BREAKS_SHOWN = 50
@@ -52,7 +52,7 @@ def _chosen(kinds: str) -> tuple[str, ...]:
     return chosen
 
 
-def _shape(verdict: Verdict) -> dict[str, object]:
+def _shape(verdict: DrillVerdict) -> dict[str, object]:
     gaps = sorted(verdict.gaps_s)
     return {
         "clean": not verdict.breaks,
@@ -68,18 +68,18 @@ def _shape(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _line(verdict: Verdict, judged: Judged) -> dict[str, object]:
+def _line(verdict: DrillVerdict, judged: Judged) -> dict[str, object]:
     breaks = sum(one.of == judged.of for one in verdict.breaks)
     counts = {"acknowledged": judged.acknowledged, "unknown": judged.unknown, "refused": judged.refused}
     losses = {"lost": judged.lost, "told": judged.told, "untold": judged.untold} if judged.of == "pool" else {}
     return {"clean": not breaks, **counts, **losses, "breaks": breaks, "left_out": list(judged.left_out)}
 
 
-def _row(one: Break) -> dict[str, object]:
+def _row(one: BrokenPromise) -> dict[str, object]:
     return {"of": one.of, "kind": one.kind, "offset": one.offset, "detail": one.detail}
 
 
-def _print(verdict: Verdict) -> None:
+def _print(verdict: DrillVerdict) -> None:
     shape = _shape(verdict)
     put_table(["blow", "times"], [{"blow": blow, "times": times} for blow, times in verdict.blows.items()])
     columns = ["stream", "acknowledged", "unknown", "refused", "lost", "breaks"]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Jobs(click.Group):
+class SparkCommands(click.Group):
     """Commands for which errors of Spark's are told as ours are: in one sentence."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -43,7 +43,9 @@ class Jobs(click.Group):
             raise sentence(wrong) from wrong
 
 
-@click.group(cls=Jobs, epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once")
+@click.group(
+    cls=SparkCommands, epilog="Example: chaplain pipeline land --cluster demo --stream orders --tables tables --once"
+)
 def pipeline() -> None:
     """Land streams in tables, prove, fold and report them, with Spark."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from chaplain.cli.support.output import progress
 from chaplain.errors import ConfigError, Missing, Refused, Unknown
 from chaplain.journal.messages.membership import SERIALIZERS_MAX
-from chaplain.journal.storage.last_known_members import Roster
+from chaplain.journal.storage.last_known_members import LastKnownMembers
 from chaplain.link.auth.identity import KEY_BYTES, from_text
 
 if TYPE_CHECKING:
@@ -98,11 +98,11 @@ def _let_in(
     return _give_roles(client, changes, number, roles[1:]) | given
 
 
-def _roster(client: Client) -> Roster:
+def _roster(client: Client) -> LastKnownMembers:
     """Whom a newcomer may believe: its log is empty, and names founders who may all be gone."""
     census = client.nodes()
     keys = {node.id: node.key for node in census.nodes if node.member}
-    return Roster(client.status()["agreed"], (census.serializers,), keys)
+    return LastKnownMembers(client.status()["agreed"], (census.serializers,), keys)
 
 
 def _give_roles(client: Client, changes: Changes, number: int, roles: Sequence[str]) -> dict[str, object]:

@@ -17,14 +17,14 @@ from chaplain.cli.wire_format.fields import COMMAND, make
 from chaplain.client_service import messages as desk
 from chaplain.errors import Malformed
 from chaplain.executor import messages as executor
-from chaplain.executor.statement import Run, Statement
+from chaplain.executor.statement import OutcomeRun, Statement
 from chaplain.gossip import codec as gossip
 from chaplain.graph.messages import client as graph_requests
 from chaplain.graph.messages import event as graph_event
 from chaplain.graph.messages import peer as graph
 from chaplain.journal.execution import two_phase
 from chaplain.journal.messages import client, cluster, config, consensus, ingest, membership, peer, write_request
-from chaplain.journal.model.results import Verdict
+from chaplain.journal.model.results import ExecutionVerdict
 from chaplain.journal.storage import verdict
 from chaplain.link.auth import connect_token
 from chaplain.mesh import control_messages
@@ -88,21 +88,21 @@ WHOLE: dict[str, Whole] = {
     "order": Whole(consensus.OrderMessage, consensus.decode, consensus.encode),
     "cluster": Whole(cluster.Body, cluster.decode_body, cluster.encode_body),
     "config": Whole(cluster.ConfigEntry, shapes.read_config_entry, cluster.encode_entry),
-    "verdict": Whole(Verdict, verdict.decode, verdict.encode),
+    "verdict": Whole(ExecutionVerdict, verdict.decode, verdict.encode),
     "ingest": Whole(
         shapes.Ingest, shapes.read_ingest, lambda message: ingest.encode(message.reference, message.entries)
     ),
     "request": Whole(write_request.Heading, write_request.read_heading, shapes.signed_only),
     "commit": Whole(two_phase.Commit, two_phase.decode, two_phase.encode),
     "statement": Whole(Statement, shapes.read_statement, shapes.write_statement),
-    "run": Whole(Run, shapes.read_run, shapes.write_run),
+    "run": Whole(OutcomeRun, shapes.read_run, shapes.write_run),
     "event": Whole(graph_event.Event, graph_event.decode, shapes.raw_of),
     "graph-request": Whole(graph_requests.GraphRequest, graph_requests.decode_request, graph_requests.encode),
     "sequence-request": Whole(
         sequence_requests.SequenceRequest, sequence_requests.decode_request, sequence_requests.encode
     ),
     "knock": Whole(connect_token.NodeKnock | connect_token.ClientKnock, connect_token.decode, connect_token.encode),
-    "greeting": Whole(shapes.Greeting, shapes.read_greeting, shapes.write_greeting),
+    "greeting": Whole(shapes.GreetingShape, shapes.read_greeting, shapes.write_greeting),
     "beacon": Whole(shapes.Datagram, shapes.read_beacon, shapes.write_beacon),
 }
 

@@ -13,7 +13,7 @@ from chaplain.cli.wire_format.fields import COMMAND, octets
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.executor import statement
-from chaplain.executor.statement import Run, Statement
+from chaplain.executor.statement import OutcomeRun, Statement
 from chaplain.graph.messages import event as graph_event
 from chaplain.journal.messages import cluster, ingest, write_request
 from chaplain.journal.messages.cluster import ConfigEntry, Reference
@@ -64,7 +64,7 @@ def write_beacon(datagram: Datagram) -> bytes:
     return beacon.encode(made, lambda signed: datagram.mac)
 
 
-class Greeting(Frozen, frozen=True):
+class GreetingShape(Frozen, frozen=True):
     """A greeting's envelope, and the HELLO in it."""
 
     octet: int
@@ -74,15 +74,15 @@ class Greeting(Frozen, frozen=True):
     mac: bytes = b""
 
 
-def read_greeting(data: bytes) -> Greeting:
+def read_greeting(data: bytes) -> GreetingShape:
     envelope = greeting.open_envelope(data)
     hello = command.decode(envelope.hello)
     if not isinstance(hello, Hello):
         raise Malformed("greeting: holds another command than HELLO")
-    return Greeting(envelope.octet, envelope.prover, hello, envelope.signature, envelope.mac)
+    return GreetingShape(envelope.octet, envelope.prover, hello, envelope.signature, envelope.mac)
 
 
-def write_greeting(shown: Greeting) -> bytes:
+def write_greeting(shown: GreetingShape) -> bytes:
     return bytes((shown.octet,)) + shown.prover + command.encode(shown.hello) + shown.signature + shown.mac
 
 
@@ -108,11 +108,11 @@ def write_statement(shown: Statement) -> bytes:
     return statement.encode_statement(_unspelled(shown))
 
 
-def read_run(data: bytes) -> Run:
+def read_run(data: bytes) -> OutcomeRun:
     return _spelled(statement.decode_run(data))  # type: ignore[no-any-return]
 
 
-def write_run(shown: Run) -> bytes:
+def write_run(shown: OutcomeRun) -> bytes:
     return statement.encode_run(_unspelled(shown))
 
 

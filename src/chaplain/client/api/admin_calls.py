@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chaplain.client.api.calls import Ask, reader
-from chaplain.client.protocol.journal.events import AskWish, PetitionWish
+from chaplain.client.api.calls import PreparedCall, reader
+from chaplain.client.protocol.journal.events import AskCommand, ConfigRequestCommand
 from chaplain.client.types import validation
 from chaplain.client.types.journal import AssemblyRecord, ChangeRecord
 from chaplain.errors import Misused
@@ -29,16 +29,16 @@ _INDEX = slice(4, 12)
 _assembly = reader(AssemblyRecord)
 
 
-def assembly() -> Ask[AssemblyRecord]:
-    return Ask(lambda call, timeout_ns: AskWish(call, ListNodes(0), timeout_ns), _assembly)
+def assembly() -> PreparedCall[AssemblyRecord]:
+    return PreparedCall(lambda call, timeout_ns: AskCommand(call, ListNodes(0), timeout_ns), _assembly)
 
 
-def change_nodes(message: NodeMessage) -> Ask[str]:
+def change_nodes(message: NodeMessage) -> PreparedCall[str]:
     """Open a change; gives its id."""
-    return Ask(lambda call, timeout_ns: PetitionWish(call, message, timeout_ns), bytes.hex)
+    return PreparedCall(lambda call, timeout_ns: ConfigRequestCommand(call, message, timeout_ns), bytes.hex)
 
 
-def add_node(node: int, role: str, uri: str, key: str | bytes, disk: str) -> Ask[str]:
+def add_node(node: int, role: str, uri: str, key: str | bytes, disk: str) -> PreparedCall[str]:
     kinds = {"executor": EntryType.ADD_EXECUTOR_NODE, "ingest": EntryType.ADD_INGEST_NODE}
     kinds["config"] = EntryType.ADD_CONFIG_NODE
     if not isinstance(role, str) or role not in kinds:
@@ -56,25 +56,25 @@ def _disk_id(disk: str) -> bytes:
         raise Misused(f"a disk id is text of hexadecimal digits, not {disk!r}") from None
 
 
-def remove_node(node: int, role: str) -> Ask[str]:
+def remove_node(node: int, role: str) -> PreparedCall[str]:
     kinds = {"executor": EntryType.REMOVE_EXECUTOR_NODE, "ingest": EntryType.REMOVE_INGEST_NODE}
     if not isinstance(role, str) or role not in kinds:
         raise Misused(f"a node is removed as executor or as ingest (and config), not as {role!r}")
     return change_nodes(RemoveNode(kinds[role], check_node(node)))
 
 
-def new_serializers(nodes: Sequence[int]) -> Ask[str]:
+def new_serializers(nodes: Sequence[int]) -> PreparedCall[str]:
     nodes = tuple(map(check_node, validation.several("nodes", nodes)))
     if not 1 <= len(nodes) <= SERIALIZERS_MAX or len(set(nodes)) < len(nodes):
         raise Misused(f"a set has 1 to {SERIALIZERS_MAX} serializers, each once")
     return change_nodes(NewSet(nodes))
 
 
-def checkpoint(through: int) -> Ask[int]:
+def checkpoint(through: int) -> PreparedCall[int]:
     """Have a checkpoint made; gives the message that it is behind."""
     last = validation.number("a message", through, said="has a number from 1 on")
-    return Ask(
-        lambda call, timeout_ns: PetitionWish(call, MakeCheckpoint(last), timeout_ns),
+    return PreparedCall(
+        lambda call, timeout_ns: ConfigRequestCommand(call, MakeCheckpoint(last), timeout_ns),
         lambda entry: int.from_bytes(entry[_INDEX], "big"),
     )
 

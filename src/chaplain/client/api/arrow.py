@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chaplain.client.protocol.journal.events import Portion
+from chaplain.client.protocol.journal.events import ReadChunk
 from chaplain.client.types import validation
 from chaplain.errors import ConfigError, Misused
 from chaplain.segment import arrow
@@ -34,7 +34,7 @@ class TableReader:
         self._rows = 0
         self._batches: list[Any] = []
 
-    def take(self, portion: Portion) -> None:
+    def take(self, portion: ReadChunk) -> None:
         self._rows += portion.stop - portion.start
         if self._rows > self._limit:
             there = f"{self._stream!r} has more than {self._limit} messages there"
@@ -50,7 +50,7 @@ class TableReader:
         return pa.Table.from_batches(self._batches, schema)
 
 
-def record_of(stream: str, portion: Portion) -> Record:
+def record_of(stream: str, portion: ReadChunk) -> Record:
     """The portion as a record of a segment, which the decoder takes."""
     return Record(
         Kind.BATCH,

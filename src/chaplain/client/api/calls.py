@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from chaplain.client.protocol.events import Call, ClientInput, Connect, Measure
+from chaplain.client.protocol.events import ClientCall, ClientInput, Connect, Measure
 from chaplain.client.types import validation
 from chaplain.client.types.results import Acknowledgement, Answer, Member, Question
 from chaplain.client_service.limits import IDENTIFIER_END
@@ -47,7 +47,7 @@ GRACE_S = 5.0
 _NS = 1_000_000_000
 
 
-class Ask(Generic[T]):
+class PreparedCall(Generic[T]):
     """A call to be made. `build` puts in the call's number and the time to wait."""
 
     __slots__ = ("build", "read", "timeout_s")
@@ -60,35 +60,37 @@ class Ask(Generic[T]):
         self.timeout_s = timeout_s
 
 
-def connect(timeout_s: float) -> Ask[str]:
-    return Ask(Connect, bytes.decode, timeout_s)
+def connect(timeout_s: float) -> PreparedCall[str]:
+    return PreparedCall(Connect, bytes.decode, timeout_s)
 
 
-def ping() -> Ask[float]:
-    return Ask(Measure, lambda payload: int.from_bytes(payload, "big") / _NS)
+def ping() -> PreparedCall[float]:
+    return PreparedCall(Measure, lambda payload: int.from_bytes(payload, "big") / _NS)
 
 
-def status() -> Ask[dict[str, Any]]:
+def status() -> PreparedCall[dict[str, Any]]:
     return _request(GetStatus, _plain)
 
 
-def members() -> Ask[list[Member]]:
+def members() -> PreparedCall[list[Member]]:
     return _request(GetMembers, _members)
 
 
-def ask(question: str, timeout_s: float | None, content: bytes) -> Ask[Answer]:
+def ask(question: str, timeout_s: float | None, content: bytes) -> PreparedCall[Answer]:
     validation.name("a question", question)
     wait_s = ANSWER_TIMEOUT_S if timeout_s is None else validation.timeout_s(timeout_s)
     sent = check_content("a question", content)
     return _request(lambda call: AskQuestion(call, question, int(wait_s * _NS)), _answer, sent, wait_s + GRACE_S)
 
 
-def fire(event: str, content: bytes, target: int | None) -> Ask[None]:
+def fire(event: str, content: bytes, target: int | None) -> PreparedCall[None]:
     sent, target = _check_event(event, content, target)
     return _request(lambda call: FireEvent(call, event, target), _nothing, sent)
 
 
-def fire_and_wait(event: str, content: bytes, target: int | None, timeout_s: float | None) -> Ask[Acknowledgement]:
+def fire_and_wait(
+    event: str, content: bytes, target: int | None, timeout_s: float | None
+) -> PreparedCall[Acknowledgement]:
     sent, target = _check_event(event, content, target)
     wait_s = ANSWER_TIMEOUT_S if timeout_s is None else validation.timeout_s(timeout_s)
     return _request(
@@ -104,31 +106,31 @@ def _check_event(event: str, content: bytes, target: int | None) -> tuple[bytes,
     return check_content("an event", content), check_target(target)
 
 
-def broadcast(pool: str, value: bytes) -> Ask[None]:
+def broadcast(pool: str, value: bytes) -> PreparedCall[None]:
     return _request(lambda call: ShoutToPool(call, pool), _nothing, check_payload(value))
 
 
-def rotate_keys() -> Ask[dict[str, Any]]:
+def rotate_keys() -> PreparedCall[dict[str, Any]]:
     """Waits longer than the node does, or nobody would hear who holds it up."""
     return _request(RotateKeys, _plain, timeout_s=ROTATION_NS / _NS + GRACE_S)
 
 
-def listen(members: bool = False) -> Ask[None]:
+def listen(members: bool = False) -> PreparedCall[None]:
     return _request(ListenNews if members else ListenEvents, _nothing)
 
 
-def join(pool: str) -> Ask[None]:
+def join(pool: str) -> PreparedCall[None]:
     return _request(lambda call: JoinAPool(call, pool), _nothing)
 
 
-def answer(question: str) -> Ask[None]:
+def answer(question: str) -> PreparedCall[None]:
     validation.name("a question", question)
     if question in BUILT_IN:
         raise Misused(f"every node answers {question!r} by itself: choose another name")
     return _request(lambda call: AnswerQuestions(call, question), _nothing)
 
 
-def reply(question: Question, value: bytes) -> Ask[None]:
+def reply(question: Question, value: bytes) -> PreparedCall[None]:
     if not isinstance(question, Question):
         raise Misused(f"a question that came from `questions` is wanted, not {question!r}")
     return _request(lambda call: GiveAnAnswer(call, question.id), _nothing, check_content("an answer", value))
@@ -159,8 +161,8 @@ def _request(
     read: Callable[[bytes], T],
     payload: bytes = b"",
     timeout_s: float | None = None,
-) -> Ask[T]:
-    return Ask(lambda call, timeout_ns: Call(make(call), payload, timeout_ns), read, timeout_s)
+) -> PreparedCall[T]:
+    return PreparedCall(lambda call, timeout_ns: ClientCall(make(call), payload, timeout_ns), read, timeout_s)
 
 
 def reader(kind: type[T]) -> Callable[[bytes], T]:

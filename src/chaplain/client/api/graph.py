@@ -11,8 +11,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Protocol, TypeVar
 
-from chaplain.client.api.calls import Ask
-from chaplain.client.protocol.events import Call
+from chaplain.client.api.calls import PreparedCall
+from chaplain.client.protocol.events import ClientCall
 from chaplain.client.types import validation
 from chaplain.client.types.results import Record
 from chaplain.client_service.messages import Instruct, LookUp
@@ -60,19 +60,19 @@ class GraphReceipt(Record, frozen=True):
     id: str
 
 
-class Line(Protocol):
+class GraphClientContext(Protocol):
     timeout_s: float
 
-    def run(self, ask: Ask[T]) -> T: ...
+    def run(self, ask: PreparedCall[T]) -> T: ...
 
 
-class AsyncLine(Protocol):
+class AsyncGraphClientContext(Protocol):
     timeout_s: float
 
-    async def run(self, ask: Ask[T]) -> T: ...
+    async def run(self, ask: PreparedCall[T]) -> T: ...
 
 
-def append(stream: str, value: bytes) -> Ask[GraphReceipt]:
+def append(stream: str, value: bytes) -> PreparedCall[GraphReceipt]:
     content = validation.octets(value)
     if len(content) > CONTENT_BYTES_MAX:
         raise Misused(f"an event of a graph holds at most {CONTENT_BYTES_MAX} bytes, not {len(content)}")
@@ -81,19 +81,21 @@ def append(stream: str, value: bytes) -> Ask[GraphReceipt]:
     def read(payload: bytes) -> GraphReceipt:
         return GraphReceipt(stream, client.decode_answer(payload, Appended).id.hex())
 
-    return Ask(lambda call, timeout_ns: Call(Instruct(call, Layer.GRAPH, body), content, timeout_ns), read)
+    return PreparedCall(
+        lambda call, timeout_ns: ClientCall(Instruct(call, Layer.GRAPH, body), content, timeout_ns), read
+    )
 
 
-def look_up(request: GraphRequest, timeout_s: float) -> Ask[Page]:
+def look_up(request: GraphRequest, timeout_s: float) -> PreparedCall[Page]:
     body = client.encode(request)
-    return Ask(
-        lambda call, timeout_ns: Call(LookUp(call, Layer.GRAPH, body), b"", timeout_ns),
+    return PreparedCall(
+        lambda call, timeout_ns: ClientCall(LookUp(call, Layer.GRAPH, body), b"", timeout_ns),
         lambda payload: client.decode_answer(payload, Page),
         timeout_s,
     )
 
 
-class Reader:
+class GraphReader:
     """Where somebody stands in a stream: says what to ask next, and what came of it."""
 
     def __init__(self, stream: str, *, only_read: bool, follow: bool, timeout_s: float) -> None:
@@ -107,7 +109,7 @@ class Reader:
         self._behind_s: float | None = None
         self.done = False
 
-    def ask(self) -> Ask[Page]:
+    def ask(self) -> PreparedCall[Page]:
         wait_ns = int(WAIT_S * 1e9)
         leaves = tuple(self._leaves)
         if self._follow:
@@ -164,7 +166,7 @@ def _shown(event: Event, row: Row) -> GraphEvent:
 class Graph:
     """A stream of the graph: written anywhere, also in a partition; in the end the same everywhere."""
 
-    def __init__(self, line: Line, stream: str) -> None:
+    def __init__(self, line: GraphClientContext, stream: str) -> None:
         self.stream = validation.name("a stream's name", stream)
         self._line = line
 
@@ -180,10 +182,10 @@ class Graph:
 
         `only_read` leaves out what too few members have. `follow` ends when nothing new came for `timeout` seconds.
         """
-        reader = Reader(self.stream, only_read=only_read, follow=follow, timeout_s=self._line.timeout_s)
+        reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._line.timeout_s)
         return self._pages(reader, validation.wait_s(timeout))
 
-    def _pages(self, reader: Reader, wait_s: float | None) -> Iterator[GraphEvent]:
+    def _pages(self, reader: GraphReader, wait_s: float | None) -> Iterator[GraphEvent]:
         ends = _Ends(wait_s)
         while not reader.done:
             events = reader.take(self._line.run(reader.ask()))
@@ -195,7 +197,7 @@ class Graph:
 class AsyncGraph:
     """The same for asyncio."""
 
-    def __init__(self, line: AsyncLine, stream: str) -> None:
+    def __init__(self, line: AsyncGraphClientContext, stream: str) -> None:
         self.stream = validation.name("a stream's name", stream)
         self._line = line
 
@@ -213,10 +215,10 @@ class AsyncGraph:
 
         `only_read` leaves out what too few members have. `follow` ends when nothing new came for `timeout` seconds.
         """
-        reader = Reader(self.stream, only_read=only_read, follow=follow, timeout_s=self._line.timeout_s)
+        reader = GraphReader(self.stream, only_read=only_read, follow=follow, timeout_s=self._line.timeout_s)
         return self._pages(reader, validation.wait_s(timeout))
 
-    async def _pages(self, reader: Reader, wait_s: float | None) -> AsyncIterator[GraphEvent]:
+    async def _pages(self, reader: GraphReader, wait_s: float | None) -> AsyncIterator[GraphEvent]:
         ends = _Ends(wait_s)
         while not reader.done:
             events = reader.take(await self._line.run(reader.ask()))

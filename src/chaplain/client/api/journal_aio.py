@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from chaplain.client.api import journal_calls
-from chaplain.client.api.calls import Ask
+from chaplain.client.api.calls import PreparedCall
 from chaplain.client.api.journal_calls import (
     CHUNK_BYTES,
     EARLIEST,
@@ -20,12 +20,12 @@ from chaplain.client.api.journal_calls import (
     Item,
     Start,
 )
-from chaplain.client.api.no_copy import Unshared
+from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.api.offset_file import Cursor
-from chaplain.client.io.call_registry import Board
+from chaplain.client.io.call_registry import CallRegistry
 from chaplain.client.io.journal_futures import ChunkSink, PortionSink
-from chaplain.client.io.write_coalescing import Together
-from chaplain.client.protocol.journal.events import Batch, Place, Portion, TakenWish, WriteWish
+from chaplain.client.io.write_coalescing import WriteCoalescer
+from chaplain.client.protocol.journal.events import Batch, ReadChunk, ReceiptPlace, TakenCommand, WriteCommand
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.types import validation
 from chaplain.client.types.journal import Message, Receipt
@@ -35,25 +35,25 @@ from chaplain.errors import ChaplainError, Closed, Misused
 T = TypeVar("T")
 
 
-class Line(Protocol):
+class AsyncJournalClientContext(Protocol):
     """What a client's methods are made with."""
 
     timeout_s: float
     cluster: str
-    board: Board
+    board: CallRegistry
 
-    def together(self, stream: str) -> Together: ...
+    def together(self, stream: str) -> WriteCoalescer: ...
 
     def push(self) -> None:
         """Have what was handed over leave now: a program that only awaits what is there never goes back to its loop."""
 
-    async def run(self, ask: Ask[T]) -> T: ...
+    async def run(self, ask: PreparedCall[T]) -> T: ...
 
 
 class AsyncJournal:
     """A stream of the journal: one agreed order, on disk at a quorum before the receipt."""
 
-    def __init__(self, line: Line, stream: str) -> None:
+    def __init__(self, line: AsyncJournalClientContext, stream: str) -> None:
         self.stream = validation.journal_stream(stream)
         self._line = line
         self._together = line.together(stream)
@@ -144,10 +144,10 @@ class AsyncJournal:
         return to_polars(await self.to_arrow(*args, **kwargs))
 
 
-class AsyncWriter(Unshared):
+class AsyncWriter(NotPicklable):
     """Writes many messages, each its own request, in order. The first failure is raised by whatever is awaited next."""
 
-    def __init__(self, line: Line, stream: str, receipts: bool, message_type: int = 0) -> None:
+    def __init__(self, line: AsyncJournalClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
         self.stream = stream
         self._message_type = message_type
         self.count = 0
@@ -162,7 +162,7 @@ class AsyncWriter(Unshared):
         self._unanswered = 0
         self._error: BaseException | None = None
         self._closed = False
-        self._places: list[Place] | None = [] if receipts else None
+        self._places: list[ReceiptPlace] | None = [] if receipts else None
 
     async def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
         """Hand over one message; waits only while too many have no receipt."""
@@ -232,7 +232,7 @@ class AsyncWriter(Unshared):
         self._unanswered += 1
         self._unanswered_bytes += batch.size_bytes
         try:
-            self._line.board.open(lambda call: WriteWish(call, batch, timeout_ns, self._group), sink)
+            self._line.board.open(lambda call: WriteCommand(call, batch, timeout_ns, self._group), sink)
             self._line.push()
         except ChaplainError as error:
             self._error = self._error or error
@@ -243,7 +243,7 @@ class AsyncWriter(Unshared):
             await self._changed.wait()
         self._complain()
 
-    def _written(self, size_bytes: int, place: Place) -> None:
+    def _written(self, size_bytes: int, place: ReceiptPlace) -> None:
         self._unanswered -= 1
         self._unanswered_bytes -= size_bytes
         self.count += place.messages
@@ -259,13 +259,15 @@ class AsyncWriter(Unshared):
         self._changed.set()
 
 
-class AsyncReader(Unshared):
+class AsyncReader(NotPicklable):
     """Iterates over messages. Close it, or use it in an `async with` statement, to stop before the end.
 
     Tasks may share it: each message is given to one of them.
     """
 
-    def __init__(self, line: Line, stream: str, ask: Ask[object], timeout_s: float | None) -> None:
+    def __init__(
+        self, line: AsyncJournalClientContext, stream: str, ask: PreparedCall[object], timeout_s: float | None
+    ) -> None:
         self.stream = stream
         self._line = line
         self._timeout_s = timeout_s
@@ -291,7 +293,7 @@ class AsyncReader(Unshared):
                 if not await self._fetch(end_s):
                     raise StopAsyncIteration
 
-    async def portions(self) -> AsyncIterator[Portion]:
+    async def portions(self) -> AsyncIterator[ReadChunk]:
         """What comes as it came: packs for whoever takes them apart by column. Not to be mixed with iteration."""
         while (portion := await self._take(self._end_s())) is not None:
             yield portion
@@ -307,7 +309,7 @@ class AsyncReader(Unshared):
             self._messages = iter(messages_of(self.stream, portion))
         return portion is not None
 
-    async def _take(self, end_s: float | None) -> Portion | None:
+    async def _take(self, end_s: float | None) -> ReadChunk | None:
         """The next portion; None at the end."""
         self._line.board.check()
         self._release()
@@ -330,7 +332,7 @@ class AsyncReader(Unshared):
         """What was taken may be sent again."""
         size_bytes, self._size_bytes = self._size_bytes, 0
         if size_bytes and not self._sink.ended and self._sink.error is None:
-            self._line.board.submit(TakenWish(self._call, size_bytes))
+            self._line.board.submit(TakenCommand(self._call, size_bytes))
             self._line.push()
 
     async def close(self) -> None:

@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from chaplain.client.api.calls import Ask, reader
+from chaplain.client.api.calls import PreparedCall, reader
 from chaplain.client.protocol.journal.events import (
-    AskWish,
+    AskCommand,
     Batch,
-    PetitionWish,
-    Place,
-    ReadWish,
-    ResolveWish,
-    RetryWish,
-    WriteWish,
+    ConfigRequestCommand,
+    ReadCommand,
+    ReceiptPlace,
+    ResolveCommand,
+    RetryCommand,
+    WriteCommand,
 )
 from chaplain.client.protocol.journal.packing import PACK_BYTES, PACK_MESSAGES, REQUEST_BYTES_MAX, packed_bytes
 from chaplain.client.protocol.journal.reader import FROM_HEAD, FROM_START
 from chaplain.client.types import validation
-from chaplain.client.types.equivocation_proof import Proof, read_proof
+from chaplain.client.types.equivocation_proof import EquivocationProof, read_proof
 from chaplain.client.types.journal import ClientRecord, Receipt, StreamPage
 from chaplain.client.types.receipts import Receipts, last_receipt
 from chaplain.errors import Missing, Misused
@@ -178,39 +178,41 @@ def many(stream: str, items: Iterable[Item]) -> Batch:
     return gathering.batch(stream, transaction=True)
 
 
-def write(batch: Batch, retried: Sequence[int] | None = None) -> Ask[Receipts]:
+def write(batch: Batch, retried: Sequence[int] | None = None) -> PreparedCall[Receipts]:
     """With the id of a request that is retried, unless that is written: then its receipts."""
-    return Ask(_writing(batch, retried), Receipts)
+    return PreparedCall(_writing(batch, retried), Receipts)
 
 
-def write_one(batch: Batch, retried: Sequence[int] | None = None) -> Ask[Receipt]:
+def write_one(batch: Batch, retried: Sequence[int] | None = None) -> PreparedCall[Receipt]:
     """The same for a batch of one request: its last receipt."""
-    return Ask(_writing(batch, retried), last_receipt)
+    return PreparedCall(_writing(batch, retried), last_receipt)
 
 
-def _writing(batch: Batch, retried: Sequence[int] | None) -> Callable[[int, int], WriteWish | RetryWish]:
+def _writing(batch: Batch, retried: Sequence[int] | None) -> Callable[[int, int], WriteCommand | RetryCommand]:
     if retried is None:
-        return lambda call, timeout_ns: WriteWish(call, batch, timeout_ns)
+        return lambda call, timeout_ns: WriteCommand(call, batch, timeout_ns)
     client_id, message_id = validation.request_id(retried)
-    return lambda call, timeout_ns: RetryWish(call, batch, client_id, message_id, timeout_ns)
+    return lambda call, timeout_ns: RetryCommand(call, batch, client_id, message_id, timeout_ns)
 
 
-def resolve(request: Sequence[int] | None) -> Ask[Receipt | None]:
+def resolve(request: Sequence[int] | None) -> PreparedCall[Receipt | None]:
     client_id, message_id = validation.request_id(request)
-    return Ask(
-        lambda call, timeout_ns: ResolveWish(call, client_id, message_id, timeout_ns),
-        lambda found: last_receipt(found) if isinstance(found, Place) else None,
+    return PreparedCall(
+        lambda call, timeout_ns: ResolveCommand(call, client_id, message_id, timeout_ns),
+        lambda found: last_receipt(found) if isinstance(found, ReceiptPlace) else None,
     )
 
 
-def read(stream: str, start: Start, stop: int | None, follow: bool) -> Ask[Any]:
+def read(stream: str, start: Start, stop: int | None, follow: bool) -> PreparedCall[Any]:
     follow, stop = bool(follow), None if stop is None else _offset(stop)
     if isinstance(start, str):
         if start != EARLIEST:
             raise Misused(f"a reading begins with an offset, {EARLIEST!r}, or None for the head, not {start!r}")
-        return Ask(lambda call, timeout_ns: ReadWish(call, stream, FROM_START, stop, follow, timeout_ns), _as_it_is)
+        return PreparedCall(
+            lambda call, timeout_ns: ReadCommand(call, stream, FROM_START, stop, follow, timeout_ns), _as_it_is
+        )
     begin = FROM_HEAD if start is None else _offset(start)
-    return Ask(lambda call, timeout_ns: ReadWish(call, stream, begin, stop, follow, timeout_ns), _as_it_is)
+    return PreparedCall(lambda call, timeout_ns: ReadCommand(call, stream, begin, stop, follow, timeout_ns), _as_it_is)
 
 
 def _offset(given: int) -> int:
@@ -221,27 +223,27 @@ _streams = reader(StreamPage)
 _clients = reader(list[ClientRecord])
 
 
-def streams(after: str = "") -> Ask[StreamPage]:
+def streams(after: str = "") -> PreparedCall[StreamPage]:
     """One page of them: those behind this name."""
-    return Ask(lambda call, timeout_ns: AskWish(call, ListStreams(0, after), timeout_ns), _streams)
+    return PreparedCall(lambda call, timeout_ns: AskCommand(call, ListStreams(0, after), timeout_ns), _streams)
 
 
-def clients() -> Ask[list[ClientRecord]]:
-    return Ask(lambda call, timeout_ns: AskWish(call, ListClients(0), timeout_ns), _clients)
+def clients() -> PreparedCall[list[ClientRecord]]:
+    return PreparedCall(lambda call, timeout_ns: AskCommand(call, ListClients(0), timeout_ns), _clients)
 
 
-def wrap_secret(key: str | bytes, secret: bytes) -> Ask[bytes]:
+def wrap_secret(key: str | bytes, secret: bytes) -> PreparedCall[bytes]:
     """Have a node wrap an HMAC secret for the holder of a key."""
     secret = validation.octets(secret)
     if len(secret) != SECRET_BYTES:
         raise Misused(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
     question = WrapSecret(0, validation.key("a client's key", key))
-    return Ask(lambda call, timeout_ns: AskWish(call, question, timeout_ns, secret), _as_it_is)
+    return PreparedCall(lambda call, timeout_ns: AskCommand(call, question, timeout_ns, secret), _as_it_is)
 
 
 def add_client(
     name: str, key: str | bytes, writes: Sequence[str], reads: Sequence[str], admin: bool, *, wrapped: bytes = b""
-) -> Ask[str]:
+) -> PreparedCall[str]:
     """With a wrapped secret, one who signs by HMAC."""
     validation.name("a client's name", name)
     writes, reads = validation.several("patterns", writes), validation.several("patterns", reads)
@@ -250,7 +252,7 @@ def add_client(
     kind = SignatureType.HMAC_SHA256 if wrapped else SignatureType.ED25519
     keys = validation.key("a client's key", key) + wrapped
     message = AddIdentity(name, kind, keys, tuple(writes), tuple(reads), bool(admin))
-    return Ask(lambda call, timeout_ns: PetitionWish(call, message, timeout_ns), bytes.hex)
+    return PreparedCall(lambda call, timeout_ns: ConfigRequestCommand(call, message, timeout_ns), bytes.hex)
 
 
 def find_client(name: str, known: Sequence[ClientRecord]) -> bytes:
@@ -270,15 +272,15 @@ def find_compromised(name: str, known: Sequence[ClientRecord]) -> bytes:
     return found[-1]
 
 
-def proof(acl: bytes) -> Ask[Proof]:
+def proof(acl: bytes) -> PreparedCall[EquivocationProof]:
     question = AskProof(0, acl)
-    return Ask(lambda call, timeout_ns: AskWish(call, question, timeout_ns), read_proof)
+    return PreparedCall(lambda call, timeout_ns: AskCommand(call, question, timeout_ns), read_proof)
 
 
-def remove_client(acl: bytes) -> Ask[None]:
+def remove_client(acl: bytes) -> PreparedCall[None]:
     assert len(acl) == ACL_BYTES
     message = RemoveIdentity(acl)
-    return Ask(lambda call, timeout_ns: PetitionWish(call, message, timeout_ns), _nothing)
+    return PreparedCall(lambda call, timeout_ns: ConfigRequestCommand(call, message, timeout_ns), _nothing)
 
 
 def _as_it_is(payload: Any) -> Any:

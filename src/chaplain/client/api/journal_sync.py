@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from chaplain.client.api import journal_calls
-from chaplain.client.api.calls import Ask
+from chaplain.client.api.calls import PreparedCall
 from chaplain.client.api.journal_calls import (
     EARLIEST,
     TABLE_ROWS_MAX,
@@ -20,13 +20,13 @@ from chaplain.client.api.journal_calls import (
     Item,
     Start,
 )
-from chaplain.client.api.no_copy import Unshared
+from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.api.offset_file import Cursor
-from chaplain.client.io.call_registry import Board
+from chaplain.client.io.call_registry import CallRegistry
 from chaplain.client.io.journal_futures import ChunkSink, PortionSink
-from chaplain.client.io.thread_engine import Engine
+from chaplain.client.io.thread_engine import ThreadEngine
 from chaplain.client.io.timeouts import NAP_S, nap
-from chaplain.client.protocol.journal.events import Batch, Place, Portion, TakenWish, WriteWish
+from chaplain.client.protocol.journal.events import Batch, ReadChunk, ReceiptPlace, TakenCommand, WriteCommand
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.types import validation
 from chaplain.client.types.journal import Message, Receipt
@@ -39,21 +39,21 @@ _OVERTIME_S = 5.0
 """The engine ends every call in time; this much later we stop believing in the engine."""
 
 
-class Line(Protocol):
+class JournalClientContext(Protocol):
     """What a client's methods are made with."""
 
     timeout_s: float
     cluster: str
-    engine: Engine
-    board: Board
+    engine: ThreadEngine
+    board: CallRegistry
 
-    def run(self, ask: Ask[T]) -> T: ...
+    def run(self, ask: PreparedCall[T]) -> T: ...
 
 
 class Journal:
     """A stream of the journal: one agreed order, on disk at a quorum before the receipt."""
 
-    def __init__(self, line: Line, stream: str) -> None:
+    def __init__(self, line: JournalClientContext, stream: str) -> None:
         self.stream = validation.journal_stream(stream)
         self._line = line
 
@@ -138,10 +138,10 @@ class Journal:
         return to_polars(self.to_arrow(*args, **kwargs))
 
 
-class Writer(Unshared):
+class Writer(NotPicklable):
     """Writes many messages, each its own request, in order. The first failure is raised by whatever is called next."""
 
-    def __init__(self, line: Line, stream: str, receipts: bool, message_type: int = 0) -> None:
+    def __init__(self, line: JournalClientContext, stream: str, receipts: bool, message_type: int = 0) -> None:
         self.stream = stream
         self._message_type = message_type
         self.count = 0
@@ -159,7 +159,7 @@ class Writer(Unshared):
         self._unanswered = 0
         self._error: BaseException | None = None
         self._closed = False
-        self._places: list[Place] | None = [] if receipts else None
+        self._places: list[ReceiptPlace] | None = [] if receipts else None
 
     def write(self, value: bytes, key: bytes | None = None, headers: Headers | None = None) -> None:
         """Hand over one message; waits only while too many have no receipt."""
@@ -234,7 +234,7 @@ class Writer(Unshared):
         self._unanswered += 1
         self._unanswered_bytes += batch.size_bytes
         try:
-            self._line.board.open(lambda call: WriteWish(call, batch, timeout_ns, self._group), sink)
+            self._line.board.open(lambda call: WriteCommand(call, batch, timeout_ns, self._group), sink)
         except ChaplainError as error:
             self._error = self._error or error
 
@@ -264,7 +264,7 @@ class Writer(Unshared):
 
     # From whoever drives.
 
-    def _written(self, size_bytes: int, place: Place) -> None:
+    def _written(self, size_bytes: int, place: ReceiptPlace) -> None:
         with self._lock:
             self._unanswered -= 1
             self._unanswered_bytes -= size_bytes
@@ -282,13 +282,15 @@ class Writer(Unshared):
             self._ring()
 
 
-class Reader(Unshared):
+class Reader(NotPicklable):
     """Iterates over messages. Close it, or use it in a `with` statement, to stop before the end.
 
     Threads may share it: each message is given to one of them.
     """
 
-    def __init__(self, line: Line, stream: str, ask: Ask[object], timeout_s: float | None) -> None:
+    def __init__(
+        self, line: JournalClientContext, stream: str, ask: PreparedCall[object], timeout_s: float | None
+    ) -> None:
         self.stream = stream
         self._line = line
         self._timeout_s = timeout_s
@@ -319,7 +321,7 @@ class Reader(Unshared):
         finally:
             self._fetching.release()
 
-    def portions(self) -> Iterator[Portion]:
+    def portions(self) -> Iterator[ReadChunk]:
         """What comes as it came: packs for whoever takes them apart by column. Not to be mixed with iteration."""
         while (portion := self._take(self._end_s())) is not None:
             yield portion
@@ -335,7 +337,7 @@ class Reader(Unshared):
             self._messages = iter(messages_of(self.stream, portion))
         return portion is not None
 
-    def _take(self, end_s: float | None) -> Portion | None:
+    def _take(self, end_s: float | None) -> ReadChunk | None:
         """The next portion; None at the end."""
         self._line.board.check()
         self._release()
@@ -356,7 +358,7 @@ class Reader(Unshared):
         """What was taken may be sent again."""
         size_bytes, self._size_bytes = self._size_bytes, 0
         if size_bytes and not self._sink.ended and self._sink.error is None:
-            self._line.board.submit(TakenWish(self._call, size_bytes))
+            self._line.board.submit(TakenCommand(self._call, size_bytes))
 
     def close(self) -> None:
         self._line.board.cancel(self._call)

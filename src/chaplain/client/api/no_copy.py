@@ -12,7 +12,7 @@ from typing import NoReturn
 from chaplain.errors import Misused
 
 
-class Unshared:
+class NotPicklable:
     def __reduce__(self) -> NoReturn:
         raise Misused(
             "a client, and what is used through it, is neither pickled nor copied:"

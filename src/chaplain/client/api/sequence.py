@@ -6,24 +6,24 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Protocol, TypeVar
 
 from chaplain.client.api import sequence_calls
-from chaplain.client.api.calls import Ask
-from chaplain.client.api.sequence_calls import Reading, SequenceEvent
+from chaplain.client.api.calls import PreparedCall
+from chaplain.client.api.sequence_calls import SequenceEvent, SequenceReader
 
 T = TypeVar("T")
 
 
-class Line(Protocol):
-    def run(self, ask: Ask[T]) -> T: ...
+class SequenceClientContext(Protocol):
+    def run(self, ask: PreparedCall[T]) -> T: ...
 
 
-class AsyncLine(Protocol):
-    async def run(self, ask: Ask[T]) -> T: ...
+class AsyncSequenceClientContext(Protocol):
+    async def run(self, ask: PreparedCall[T]) -> T: ...
 
 
 class SequenceStream:
     """A stream of the sequence: one agreed, gapless numbering, in the memories of a majority."""
 
-    def __init__(self, line: Line, stream: str) -> None:
+    def __init__(self, line: SequenceClientContext, stream: str) -> None:
         self.stream = sequence_calls.check_stream(stream)
         self._line = line
 
@@ -45,10 +45,10 @@ class SequenceStream:
 
         With `follow`, whatever comes; with `timeout`, until nothing came for so many seconds.
         """
-        reading = Reading(self.stream, start, stop, follow, timeout)
+        reading = SequenceReader(self.stream, start, stop, follow, timeout)
         return self._pages(reading)
 
-    def _pages(self, reading: Reading) -> Iterator[SequenceEvent]:
+    def _pages(self, reading: SequenceReader) -> Iterator[SequenceEvent]:
         while not reading.ended:
             yield from reading.take(self._line.run(reading.ask()))
 
@@ -56,7 +56,7 @@ class SequenceStream:
 class AsyncSequenceStream:
     """A stream of the sequence, awaited."""
 
-    def __init__(self, line: AsyncLine, stream: str) -> None:
+    def __init__(self, line: AsyncSequenceClientContext, stream: str) -> None:
         self.stream = sequence_calls.check_stream(stream)
         self._line = line
 
@@ -75,9 +75,9 @@ class AsyncSequenceStream:
         self, start: int | None = None, stop: int | None = None, follow: bool = False, timeout: float | None = None
     ) -> AsyncIterator[SequenceEvent]:
         """Events, as `SequenceStream.read` gives them."""
-        return self._pages(Reading(self.stream, start, stop, follow, timeout))
+        return self._pages(SequenceReader(self.stream, start, stop, follow, timeout))
 
-    async def _pages(self, reading: Reading) -> AsyncIterator[SequenceEvent]:
+    async def _pages(self, reading: SequenceReader) -> AsyncIterator[SequenceEvent]:
         while not reading.ended:
             for event in reading.take(await self._line.run(reading.ask())):
                 yield event

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from chaplain.client.api.calls import Ask
-from chaplain.client.protocol.events import Call
+from chaplain.client.api.calls import PreparedCall
+from chaplain.client.protocol.events import ClientCall
 from chaplain.client.types import validation
 from chaplain.client.types.results import Record
 from chaplain.client_service.messages import Instruct, LookUp
 from chaplain.errors import Missing, Misused
 from chaplain.sequence.messages import client
-from chaplain.sequence.messages.client import Page, PublishRequest, ReadRequest
+from chaplain.sequence.messages.client import PublishRequest, ReadRequest, SequencePage
 from chaplain.sequence.messages.entry import event_hashes
 from chaplain.wire.parcel import Layer
 
@@ -46,26 +46,26 @@ def check_values(values: Iterable[bytes]) -> list[bytes]:
     return taken
 
 
-def publish(stream: str, values: list[bytes]) -> Ask[int]:
+def publish(stream: str, values: list[bytes]) -> PreparedCall[int]:
     body = client.encode(PublishRequest(stream, [len(value) for value in values]))
     payload = b"".join(values)
 
-    def build(call: int, timeout_ns: int) -> Call:
-        return Call(Instruct(call, Layer.SEQUENCE, body), payload, timeout_ns)
+    def build(call: int, timeout_ns: int) -> ClientCall:
+        return ClientCall(Instruct(call, Layer.SEQUENCE, body), payload, timeout_ns)
 
-    return Ask(build, lambda answer: client.decode_numbered(answer).first)
+    return PreparedCall(build, lambda answer: client.decode_numbered(answer).first)
 
 
-def look(stream: str, start: int, wait_s: float, history: int) -> Ask[Page]:
+def look(stream: str, start: int, wait_s: float, history: int) -> PreparedCall[SequencePage]:
     body = client.encode(ReadRequest(stream, start, max(0, int(wait_s * _NS)), history))
 
-    def build(call: int, timeout_ns: int) -> Call:
-        return Call(LookUp(call, Layer.SEQUENCE, body), b"", timeout_ns)
+    def build(call: int, timeout_ns: int) -> ClientCall:
+        return ClientCall(LookUp(call, Layer.SEQUENCE, body), b"", timeout_ns)
 
-    return Ask(build, client.decode_page, wait_s + _GRACE_S)
+    return PreparedCall(build, client.decode_page, wait_s + _GRACE_S)
 
 
-class Reading:
+class SequenceReader:
     """Where a reader is: what to ask next, and what of a page it gives."""
 
     def __init__(self, stream: str, start: int | None, stop: int | None, follow: bool, timeout_s: float | None) -> None:
@@ -83,10 +83,10 @@ class Reading:
         """Without follow: the head at the time of the first page."""
         self.ended = stop is not None and start is not None and stop <= start
 
-    def ask(self) -> Ask[Page]:
+    def ask(self) -> PreparedCall[SequencePage]:
         return look(self._stream, self._next, self._wait_s if self._follow else 0.0, self._history)
 
-    def take(self, page: Page) -> Iterator[SequenceEvent]:
+    def take(self, page: SequencePage) -> Iterator[SequenceEvent]:
         self._history = page.history
         if self._last is None:
             self._last = page.head

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from chaplain.client.api import journal_calls, sql_calls
-from chaplain.client.api.journal_aio import AsyncWriter, Line
+from chaplain.client.api.journal_aio import AsyncJournalClientContext, AsyncWriter
 from chaplain.client.api.sql_calls import Item, Parameters
 from chaplain.client.types import validation
 from chaplain.client.types.journal import Receipt, RequestId
@@ -26,7 +26,7 @@ class AsyncSqlWriter(AsyncWriter):
 class AsyncSql:
     """The database of a stream: statements in one agreed order, executed alike on every node."""
 
-    def __init__(self, line: Line, stream: str) -> None:
+    def __init__(self, line: AsyncJournalClientContext, stream: str) -> None:
         self.stream = validation.journal_stream(stream)
         self._line = line
         self._index = 0
@@ -112,7 +112,7 @@ def _failed(task: asyncio.Task[None]) -> bool:
 class _Collector:
     """Asks for results of many requests at once: thousands of tasks may wait for one each."""
 
-    def __init__(self, line: Line, stream: str) -> None:
+    def __init__(self, line: AsyncJournalClientContext, stream: str) -> None:
         self._line = line
         self._stream = stream
         self._wanted: dict[RequestId, tuple[Receipt, asyncio.Future[Result]]] = {}

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from chaplain.client.api.calls import Ask
+from chaplain.client.api.calls import PreparedCall
 from chaplain.client.api.journal_calls import Gathering
-from chaplain.client.protocol.events import TRY_AGAIN, Call
+from chaplain.client.protocol.events import TRY_AGAIN, ClientCall
 from chaplain.client.protocol.journal.events import Batch
 from chaplain.client.types import validation
 from chaplain.client.types.journal import Receipt
@@ -90,12 +90,14 @@ def _statement_of(item: Item) -> bytes:
     return statement(*item, *[None] * (ITEM_PARTS_MAX - len(item)))
 
 
-def _look(message: ClientMessage, read: Any, payload: bytes = b"", advice: str = TRY_AGAIN) -> Ask[Any]:
+def _look(message: ClientMessage, read: Any, payload: bytes = b"", advice: str = TRY_AGAIN) -> PreparedCall[Any]:
     body = encode(message)
-    return Ask(lambda call, timeout_ns: Call(LookUp(call, Layer.EXECUTOR, body), payload, timeout_ns, advice), read)
+    return PreparedCall(
+        lambda call, timeout_ns: ClientCall(LookUp(call, Layer.EXECUTOR, body), payload, timeout_ns, advice), read
+    )
 
 
-def results_of_lane(stream: str, receipts: Sequence[Receipt]) -> Ask[dict[int, Result]]:
+def results_of_lane(stream: str, receipts: Sequence[Receipt]) -> PreparedCall[dict[int, Result]]:
     """What became of requests of one lane that have their receipts, by id; of many, perhaps only of the first ones."""
     lane = receipts[0].client_id
     assert all(receipt.client_id == lane for receipt in receipts)
@@ -119,7 +121,7 @@ def untold(receipt: Receipt, why: NotExecutor) -> Unknown:
     return Unknown(said, receipt.id)
 
 
-def result(stream: str, receipt: Receipt) -> Ask[Result]:
+def result(stream: str, receipt: Receipt) -> PreparedCall[Result]:
     """What became of a request that has its receipt."""
     ask = results_of_lane(stream, [receipt])
 
@@ -129,7 +131,7 @@ def result(stream: str, receipt: Receipt) -> Ask[Result]:
             raise lost()
         return found
 
-    return Ask(ask.build, read)
+    return PreparedCall(ask.build, read)
 
 
 def span(through: Sequence[int] | None, part: Iterable[Result] = ()) -> tuple[int, int, int] | None:
@@ -144,7 +146,7 @@ def span(through: Sequence[int] | None, part: Iterable[Result] = ()) -> tuple[in
     return (lane, first_id, last_id) if first_id <= last_id else None
 
 
-def unread(stream: str, index: int, wanted: tuple[int, int, int]) -> Ask[list[Result]]:
+def unread(stream: str, index: int, wanted: tuple[int, int, int]) -> PreparedCall[list[Result]]:
     """Results of this identity's requests that were not read, the oldest first."""
 
     def read(payload: bytes) -> list[Result]:
@@ -153,25 +155,25 @@ def unread(stream: str, index: int, wanted: tuple[int, int, int]) -> Ask[list[Re
     return _look(AskResults(stream, *wanted, index), read)
 
 
-def read_through(stream: str, results: Iterable[Result]) -> Ask[None]:
+def read_through(stream: str, results: Iterable[Result]) -> PreparedCall[None]:
     """These need not be kept."""
     through: dict[int, int] = {}
     for one in results:
         through[one.client_id] = max(one.client_message_id, through.get(one.client_id, 0))
     body = encode(ReadThrough(stream, tuple(through.items())))
 
-    def build(call: int, timeout_ns: int) -> Call:
-        return Call(LookUp(call, Layer.EXECUTOR, body), b"", timeout_ns)
+    def build(call: int, timeout_ns: int) -> ClientCall:
+        return ClientCall(LookUp(call, Layer.EXECUTOR, body), b"", timeout_ns)
 
-    return Ask(build, lambda payload: None)
+    return PreparedCall(build, lambda payload: None)
 
 
-def check_executed(stream: str) -> Ask[None]:
+def check_executed(stream: str) -> PreparedCall[None]:
     """Fails if nobody would execute a statement: asked before one is written."""
     return read_through(stream, ())
 
 
-def query(stream: str, sql: str, parameters: Parameters | None, index: int, local: bool) -> Ask[list[Row]]:
+def query(stream: str, sql: str, parameters: Parameters | None, index: int, local: bool) -> PreparedCall[list[Row]]:
     def read(payload: bytes) -> list[Row]:
         rows = decode_rows(payload)
         return rows_of(rows.columns, rows.rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from chaplain.client.api import journal_calls, sql_calls
-from chaplain.client.api.journal_sync import Line, Writer
+from chaplain.client.api.journal_sync import JournalClientContext, Writer
 from chaplain.client.api.sql_calls import Item, Parameters
 from chaplain.client.types import validation
 from chaplain.client.types.journal import RequestId
@@ -25,7 +25,7 @@ class SqlWriter(Writer):
 class Sql:
     """The database of a stream: statements in one agreed order, executed alike on every node."""
 
-    def __init__(self, line: Line, stream: str) -> None:
+    def __init__(self, line: JournalClientContext, stream: str) -> None:
         self.stream = validation.journal_stream(stream)
         self._line = line
         self._index = 0

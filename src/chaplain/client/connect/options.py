@@ -40,7 +40,7 @@ _REPORTS_PER_SECOND_MAX = 1000
 """A client has few endpoints, and must know why each of them failed."""
 
 
-class Opening(Frozen, frozen=True):
+class ConnectOptions(Frozen, frozen=True):
     """All that is needed to connect. Holds the identity, whose secret no `repr` shows."""
 
     endpoints: tuple[str, ...]
@@ -77,7 +77,7 @@ def prepare(
     name: str | None,
     node: int | None,
     timeout_s: float,
-) -> Opening:
+) -> ConnectOptions:
     """What was given goes before the environment, that before the cluster file, that before the identity file."""
     validation.timeout_s(timeout_s)
     if name is not None:
@@ -100,7 +100,7 @@ def prepare(
     keys = frozenset(map(read_key, given if node_keys is None else validation.several("keys", node_keys)))
     if not keys:
         raise ConfigError(_NOWHERE)
-    return Opening(
+    return ConnectOptions(
         endpoints=chosen,
         identity=passport.identity,
         node_keys=keys,

@@ -20,7 +20,7 @@ from collections import deque
 from contextlib import suppress
 
 from chaplain.client.io.lifecycle import CLOSED, FORKED, JOIN_S, LINGER_MS, LOOP_ENDED, Receiver, defect, running
-from chaplain.client.io.stepper import Drive, StepsClient
+from chaplain.client.io.stepper import Stepper, StepsClient
 from chaplain.client.protocol.events import ClientInput
 from chaplain.core import Stopping
 from chaplain.errors import Closed
@@ -33,7 +33,7 @@ TURNS_MAX = 4
 class LoopEngine:
     def __init__(self, core: StepsClient, sockets: Sockets) -> None:
         """To be made in the loop."""
-        self._drive = Drive(core, sockets)
+        self._drive = Stepper(core, sockets)
         self._sockets = sockets
         self._receiver: Receiver | None = None
         self._loop = asyncio.get_running_loop()

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from chaplain.client.io.call_registry import Board
+from chaplain.client.io.call_registry import CallRegistry
 from chaplain.client.io.lifecycle import LOOP_ENDED, OTHER_LOOP
 from chaplain.client.protocol.events import ClientInput
 from chaplain.errors import Closed
 
 
-class LoopBoard(Board):
+class LoopBoard(CallRegistry):
     def __init__(self, submit: Callable[[ClientInput], None], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(submit)
         self._loop = loop

@@ -17,8 +17,17 @@ from typing import Any, Protocol, assert_never
 
 from chaplain.client.io.item_buffer import Inbox
 from chaplain.client.io.lifecycle import FORKED
-from chaplain.client.protocol.events import Began, Cancelled, ClientInput, Failure, Outcome, Raised, Returned, Yielded
-from chaplain.client.protocol.journal.events import Place, Portion, Written
+from chaplain.client.protocol.events import (
+    Cancelled,
+    ClientInput,
+    Failure,
+    ListeningBegan,
+    Outcome,
+    Raised,
+    Returned,
+    Yielded,
+)
+from chaplain.client.protocol.journal.events import ReadChunk, ReceiptPlace, WritesAcknowledged
 from chaplain.client.types.results import Event, Heard, MemberNews, PoolMessage, Question
 from chaplain.client_service.messages import CALL_MAX, EventItem, NewsItem, PoolItem, QuestionItem
 from chaplain.errors import (
@@ -76,11 +85,11 @@ class Sink:
                 self._set(outcome.payload)
             case Raised():
                 self.fail(error_of(outcome))
-            case Written():
+            case WritesAcknowledged():
                 self._set(outcome.place)
-            case Began():
+            case ListeningBegan():
                 self._set(b"")
-            case Yielded() | Portion():
+            case Yielded() | ReadChunk():
                 raise AssertionError("only a listening is given items")
             case _:
                 assert_never(outcome)
@@ -89,7 +98,7 @@ class Sink:
         if not self._future.done():
             self._future.set_exception(error)
 
-    def _set(self, payload: bytes | Place) -> None:
+    def _set(self, payload: bytes | ReceiptPlace) -> None:
         if not self._future.done():
             self._future.set_result(payload)
 
@@ -118,7 +127,7 @@ class ListeningSink(Sink):
             self._knock()
 
 
-class Board:
+class CallRegistry:
     def __init__(self, submit: Callable[[ClientInput], None]) -> None:
         self._submit = submit
         self._sinks: dict[int, Sink] = {}
@@ -182,7 +191,7 @@ class Board:
 
     def deliver(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
-            ended = isinstance(outcome, Returned | Raised | Written)
+            ended = isinstance(outcome, Returned | Raised | WritesAcknowledged)
             sink = self._forget(outcome.call) if ended else self._sinks.get(outcome.call)
             if sink is not None:
                 sink.take(outcome)

@@ -33,7 +33,7 @@ _NOBODY = 0
 class _Attended:
     """`with` it, somebody waits without driving."""
 
-    def __init__(self, wheel: Wheel) -> None:
+    def __init__(self, wheel: IoLeader) -> None:
         self._wheel = wheel
 
     def __enter__(self) -> None:
@@ -43,7 +43,7 @@ class _Attended:
         self._wheel.attend_no_more()
 
 
-class Wheel:
+class IoLeader:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._lock = RLock()  # a listener may be collected, and cancel, wherever this thread allocates

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from chaplain.client.io.call_registry import FutureLike, Sink, error_of
 from chaplain.client.protocol.call_events import Raised
 from chaplain.client.protocol.events import Outcome
-from chaplain.client.protocol.journal.events import Place, Portion, Written
+from chaplain.client.protocol.journal.events import ReadChunk, ReceiptPlace, WritesAcknowledged
 
 
 class _Nobody:
@@ -31,7 +31,7 @@ class ChunkSink(Sink):
     """Waits for the receipt of one chunk of a writer."""
 
     def __init__(
-        self, size_bytes: int, written: Callable[[int, Place], None], failed: Callable[[BaseException], None]
+        self, size_bytes: int, written: Callable[[int, ReceiptPlace], None], failed: Callable[[BaseException], None]
     ) -> None:
         super().__init__(NOBODY)
         self._size_bytes = size_bytes
@@ -39,7 +39,7 @@ class ChunkSink(Sink):
         self._failed = failed
 
     def take(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Written):
+        if isinstance(outcome, WritesAcknowledged):
             self._written(self._size_bytes, outcome.place)
         elif isinstance(outcome, Raised):
             self.fail(error_of(outcome))
@@ -54,12 +54,12 @@ class PortionSink(Sink):
     def __init__(self, knock: Callable[[], None]) -> None:
         super().__init__(NOBODY)
         self._knock = knock
-        self.portions: deque[Portion] = deque()
+        self.portions: deque[ReadChunk] = deque()
         self.ended = False
         self.error: BaseException | None = None
 
     def take(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Portion):
+        if isinstance(outcome, ReadChunk):
             self.portions.append(outcome)
         elif isinstance(outcome, Raised):
             self.error = error_of(outcome)

@@ -28,7 +28,7 @@ _get: Callable[[int], Any] = _signal.getsignal
 _set: Callable[[int, Any], Any] = _signal.signal
 
 
-class Shield:
+class SignalDeferral:
     """For the main thread: `with shield:` around driving. Where it is not the main thread that drives, use `OPEN`."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Shield:
         """An eventfd, raised when a signal comes: for what the driver waits on to watch."""
         return self._fd
 
-    def __enter__(self) -> Shield:
+    def __enter__(self) -> SignalDeferral:
         note = self._note
         found = list(map(_get, _NUMBERS))
         if found != self._found:
@@ -98,16 +98,16 @@ class Shield:
                 self._handle()
 
 
-class Open:
+class NoDeferral:
     """No shield: signals are another thread's business."""
 
     held: Sized = ()
 
-    def __enter__(self) -> Open:
+    def __enter__(self) -> NoDeferral:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
 
-OPEN = Open()
+OPEN = NoDeferral()

@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from chaplain.client.protocol.events import Began, ClientEffect, ClientInput, Outcome, Raised, Returned, Yielded
-from chaplain.client.protocol.journal.events import Portion, Written
+from chaplain.client.protocol.events import (
+    ClientEffect,
+    ClientInput,
+    ListeningBegan,
+    Outcome,
+    Raised,
+    Returned,
+    Yielded,
+)
+from chaplain.client.protocol.journal.events import ReadChunk, WritesAcknowledged
 from chaplain.clock import Clock
 from chaplain.core import Admit, Cast, Dial, Drained, Halt, HangUp, Persist, Refuse, Report, Send, Woken
 from chaplain.link.zmq.sockets import Sockets
@@ -20,7 +28,7 @@ class StepsClient(Protocol):
     def deadline(self) -> int | None: ...
 
 
-class Drive:
+class Stepper:
     def __init__(self, core: StepsClient, sockets: Sockets) -> None:
         self._core = core
         self._sockets = sockets
@@ -51,7 +59,7 @@ class Drive:
             match effect:
                 case Send() | Dial() | HangUp():
                     self._sockets.perform(effect)
-                case Returned() | Raised() | Began() | Yielded() | Written() | Portion():
+                case Returned() | Raised() | ListeningBegan() | Yielded() | WritesAcknowledged() | ReadChunk():
                     outcomes.append(effect)
                 case Report():
                     pass  # what a user must know is in the error that follows from it

@@ -22,10 +22,10 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 
-from chaplain.client.io.io_leader import Wheel
+from chaplain.client.io.io_leader import IoLeader
 from chaplain.client.io.lifecycle import CLOSED, FORKED, JOIN_S, LINGER_MS, Receiver, defect, running
-from chaplain.client.io.signal_deferral import OPEN, Open, Shield
-from chaplain.client.io.stepper import Drive, StepsClient
+from chaplain.client.io.signal_deferral import OPEN, NoDeferral, SignalDeferral
+from chaplain.client.io.stepper import Stepper, StepsClient
 from chaplain.client.io.timeouts import NAP_S, Patience
 from chaplain.client.io.waiter import Waiter
 from chaplain.client.protocol.events import ClientInput
@@ -36,14 +36,14 @@ from chaplain.link.zmq.sockets import Sockets
 _NAP_NS = int(NAP_S * 1e9)
 
 
-class Engine:
+class ThreadEngine:
     def __init__(self, core: StepsClient, sockets: Sockets) -> None:
-        self._drive = Drive(core, sockets)
+        self._drive = Stepper(core, sockets)
         self._sockets = sockets
-        self._wheel = Wheel(sockets.wake)
+        self._wheel = IoLeader(sockets.wake)
         self.attended = self._wheel.attended
         """`with` it, a thread may wait without driving: the background thread sees to it that it is told."""
-        self._shield = Shield()
+        self._shield = SignalDeferral()
         sockets.watch(self._shield.fileno(), partial(os.eventfd_read, self._shield.fileno()))
         self._receiver: Receiver | None = None
         self._error = Closed(CLOSED)
@@ -96,7 +96,7 @@ class Engine:
         return waiter.over
 
     @property
-    def shielded(self) -> Shield | Open:
+    def shielded(self) -> SignalDeferral | NoDeferral:
         """`with` it, the main thread hands something over whole, or not at all: what a signal raises comes after it."""
         me = threading.get_ident()
         return self._shield if me == self._main and me != self._wheel.driver else OPEN

@@ -21,11 +21,11 @@ from operator import methodcaller
 from typing import Protocol
 
 from chaplain.client.api.journal_calls import Gathering
-from chaplain.client.io.call_registry import Board, Sink, error_of
+from chaplain.client.io.call_registry import CallRegistry, Sink, error_of
 from chaplain.client.io.journal_futures import NOBODY
 from chaplain.client.protocol.call_events import Failure, Raised
 from chaplain.client.protocol.events import Outcome
-from chaplain.client.protocol.journal.events import WriteWish, Written
+from chaplain.client.protocol.journal.events import WriteCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.packing import MESSAGE_BYTES, PACK_BYTES, PACK_HEAD_BYTES, PACK_MESSAGES
 from chaplain.client.types.journal import Receipt, RequestId
 from chaplain.client.types.receipts import Receipts
@@ -45,19 +45,19 @@ Waiting = asyncio.Future[Receipt]
 _is_done = methodcaller("done")
 
 
-class Line(Protocol):
+class CoalescerContext(Protocol):
     timeout_s: float
-    board: Board
+    board: CallRegistry
     loop: asyncio.AbstractEventLoop
 
     def push(self) -> None:
         """Have what was handed over leave now rather than after whatever else is ready to run."""
 
 
-class Together:
+class WriteCoalescer:
     """The writes to one stream of one client."""
 
-    def __init__(self, line: Line, stream: str) -> None:
+    def __init__(self, line: CoalescerContext, stream: str) -> None:
         self._line = line
         self._stream = stream
         self._new_future = line.loop.create_future
@@ -105,7 +105,7 @@ class Together:
         batch = gathering.batch(self._stream)
         timeout_ns = int(self._line.timeout_s * 1e9)
         try:
-            self._line.board.open(lambda call: WriteWish(call, batch, timeout_ns), TogetherSink(self, futures))
+            self._line.board.open(lambda call: WriteCommand(call, batch, timeout_ns), TogetherSink(self, futures))
         except ChaplainError as error:
             for future in futures:
                 future.set_exception(error)
@@ -139,13 +139,13 @@ class Together:
 class TogetherSink(Sink):
     """Waits for the place of a batch, and gives each future its own receipt or error."""
 
-    def __init__(self, together: Together, futures: list[Waiting]) -> None:
+    def __init__(self, together: WriteCoalescer, futures: list[Waiting]) -> None:
         super().__init__(NOBODY)
         self._together = together
         self._futures = futures
 
     def take(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Written):
+        if isinstance(outcome, WritesAcknowledged):
             self._together.answer(self._futures, Receipts(outcome.place))
         elif isinstance(outcome, Raised):
             self._raised(outcome)

@@ -14,8 +14,8 @@ from collections import deque
 from typing import TypeAlias, assert_never
 
 from chaplain.client.protocol.endpoints import Endpoints
-from chaplain.client.protocol.events import Lost, Opened, Settings
-from chaplain.client.protocol.session import Session
+from chaplain.client.protocol.events import SessionLost, SessionReady, Settings
+from chaplain.client.protocol.session import ClientSession
 from chaplain.core import (
     Admit,
     Arrived,
@@ -34,7 +34,19 @@ from chaplain.core import (
     soonest,
 )
 from chaplain.journal.messages.client import MembersAre
-from chaplain.link.events import Dropped, Forget, LinkEffect, LinkInput, Meet, Met, Missed, Parted, Pin, Said, Say
+from chaplain.link.events import (
+    CommandDropped,
+    Forget,
+    LinkEffect,
+    LinkInput,
+    Meet,
+    Met,
+    Missed,
+    Parted,
+    Pin,
+    Said,
+    Say,
+)
 
 REFUSED = "refused"
 """How a reason begins when somebody is there and will not have us, or is not who they should be: trying again changes
@@ -44,10 +56,10 @@ GREETING_REFUSED = "greeting refused"
 """What the link calls that in its reports."""
 
 
-News: TypeAlias = Opened | Lost | Said | Missed | Dropped
+News: TypeAlias = SessionReady | SessionLost | Said | Missed | CommandDropped
 
 
-class Keeper:
+class ConnectionManager:
     def __init__(self, link: Core[LinkInput, LinkEffect], endpoints: Endpoints, settings: Settings) -> None:
         self._link = link
         self._endpoints = endpoints
@@ -58,7 +70,7 @@ class Keeper:
         """When a greeting is late, or an endpoint may be tried."""
         self._reaching_stale = True
         """Endpoints or sessions came or went since that was worked out."""
-        self.sessions: dict[bytes, Session] = {}
+        self.sessions: dict[bytes, ClientSession] = {}
         self.effects: list[HostEffect] = []
         self.news: deque[News] = deque()
 
@@ -164,7 +176,7 @@ class Keeper:
                 case Report():
                     self.effects.append(effect)
                     upward.append(effect)
-                case Met() | Said() | Missed() | Dropped() | Parted():
+                case Met() | Said() | Missed() | CommandDropped() | Parted():
                     upward.append(effect)
                 case _:
                     assert_never(effect)
@@ -187,7 +199,7 @@ class Keeper:
                 if (session := self.sessions.get(effect.instance)) is not None:
                     session.heard(now_ns)
                     self.news.append(effect)
-            case Missed() | Dropped():
+            case Missed() | CommandDropped():
                 self.news.append(effect)
 
     def _reported(self, now_ns: int, report: Report, endpoint: str) -> None:
@@ -203,14 +215,14 @@ class Keeper:
         endpoint = endpoint or met.peer.endpoint
         before = self.sessions.pop(instance, None)
         if before is not None:
-            self.news.append(Lost(instance, before.endpoint, "a new session took its place"))
+            self.news.append(SessionLost(instance, before.endpoint, "a new session took its place"))
         if before is not None and before.endpoint != endpoint:
             self._give_up(now_ns, before.endpoint, f"it is the same node as {endpoint}")
         if endpoint not in self._endpoints.wanted:
             return
         self._endpoints.succeeded(endpoint, met.peer.key)
-        self.sessions[instance] = Session(instance, endpoint, now_ns, self._settings)
-        self.news.append(Opened(instance))
+        self.sessions[instance] = ClientSession(instance, endpoint, now_ns, self._settings)
+        self.news.append(SessionReady(instance))
 
     def _gone(self, now_ns: int, channel: int | bytes, reason: str) -> None:
         """A connection ended. If that was our only way to a wanted endpoint, it failed."""
@@ -224,6 +236,6 @@ class Keeper:
             self._endpoints.failed(now_ns, endpoint, reason, refused=reason.startswith(REFUSED))
         for session in [session for session in self.sessions.values() if session.endpoint == endpoint]:
             del self.sessions[session.instance]
-            self.news.append(Lost(session.instance, endpoint, reason))
+            self.news.append(SessionLost(session.instance, endpoint, reason))
         self._tell(now_ns, Forget(endpoint), endpoint)
         self._choose(now_ns)

@@ -16,46 +16,46 @@ from collections.abc import Sequence
 from random import Random
 from typing import assert_never
 
-from chaplain.client.protocol.connections import Keeper, News
+from chaplain.client.protocol.connections import ConnectionManager, News
 from chaplain.client.protocol.deadlines import Deadlines
 from chaplain.client.protocol.endpoints import Endpoints
 from chaplain.client.protocol.events import (
-    Began,
-    Call,
     Cancelled,
+    ClientCall,
     ClientEffect,
     ClientInput,
     Connect,
     Failure,
     Item,
-    Lost,
+    ListeningBegan,
     Measure,
-    Opened,
     Raised,
     Returned,
+    SessionLost,
+    SessionReady,
     Settings,
     Yielded,
 )
 from chaplain.client.protocol.journal.core import ClientJournal
 from chaplain.client.protocol.journal.events import (
-    AskWish,
-    Barred,
+    AskCommand,
+    ConfigRequestCommand,
     JournalInput,
-    PetitionWish,
-    ReadWish,
-    ResolveWish,
-    RetryWish,
+    NodeSpoke,
+    NoNodeAccepts,
+    ReadCommand,
+    ResolveCommand,
+    RetryCommand,
+    SendToNode,
     SessionDown,
     SessionHurt,
     SessionUp,
-    Spoke,
-    TakenWish,
-    Utter,
-    WriteWish,
+    TakenCommand,
+    WriteCommand,
 )
 from chaplain.client.protocol.journal.events import Wish as JournalWish
 from chaplain.client.protocol.pending_call import Pending, Wish, fits
-from chaplain.client.protocol.session import Session
+from chaplain.client.protocol.session import ClientSession
 from chaplain.client_service import messages
 from chaplain.client_service.messages import (
     Cancel,
@@ -88,7 +88,7 @@ from chaplain.core import (
 from chaplain.errors import Malformed
 from chaplain.journal.messages import client
 from chaplain.journal.messages.client import MembersAre
-from chaplain.link.events import Dropped, LinkEffect, LinkInput, Missed, Said
+from chaplain.link.events import CommandDropped, LinkEffect, LinkInput, Missed, Said
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, Broadcast, DecenAck, Hello, Join, Leave, Ping
 from chaplain.wire.parcel import Layer, Parcel
@@ -112,7 +112,7 @@ class ClientCore:
         self._journal = journal
         self._settings = settings
         self._endpoints = Endpoints(endpoints, settings, random)
-        self._keeper = Keeper(link, self._endpoints, settings)
+        self._keeper = ConnectionManager(link, self._endpoints, settings)
         self._calls: dict[int, Pending] = {}
         self._deadlines = Deadlines()
         self._effects: list[ClientEffect] = []
@@ -127,11 +127,18 @@ class ClientCore:
                 self._keeper.drained(now_ns, event)
             case Arrived() | Flushed() | Connected() | Disconnected():
                 self._keeper.host(now_ns, event)
-            case Call() | Connect() | Measure():
+            case ClientCall() | Connect() | Measure():
                 self._called(now_ns, event)
-            case WriteWish() | ReadWish() | AskWish() | PetitionWish() | ResolveWish() | RetryWish():
+            case (
+                WriteCommand()
+                | ReadCommand()
+                | AskCommand()
+                | ConfigRequestCommand()
+                | ResolveCommand()
+                | RetryCommand()
+            ):
                 self._wished(now_ns, event)
-            case TakenWish():
+            case TakenCommand():
                 self._to_journal(now_ns, event)
             case Cancelled():
                 self._cancelled(now_ns, event.call)
@@ -164,7 +171,7 @@ class ClientCore:
 
     def _to_journal(self, now_ns: int, event: JournalInput) -> None:
         for effect in self._journal.step(now_ns, event) if self._journal is not None else ():
-            if not isinstance(effect, Utter):
+            if not isinstance(effect, SendToNode):
                 self._effects.append(effect)
             elif (session := self._keeper.sessions.get(effect.instance)) is not None:
                 body = client.encode(effect.message)
@@ -195,20 +202,20 @@ class ClientCore:
         elif self._endpoints.all_refused():
             self._fail(pending, Failure.REFUSED, self._nobody())
 
-    def _session_for(self, pending: Pending) -> Session | None:
+    def _session_for(self, pending: Pending) -> ClientSession | None:
         """The one that serves. Executors are asked first where one is wanted: the others may have become one since."""
         found = [one for one in self._keeper.sessions.values() if one.endpoint not in pending.declined]
         executors = [one for one in found if one.instance not in self._idle] if pending.for_executors else []
         return next(iter(executors or found), None)
 
-    def _send(self, now_ns: int, pending: Pending, session: Session) -> None:
+    def _send(self, now_ns: int, pending: Pending, session: ClientSession) -> None:
         pending.instance = session.instance
         match pending.wish:
             case Connect():
                 self._finish(pending, Returned(pending.call, session.endpoint.encode()))
             case Measure():
                 self._keeper.say(now_ns, session.ping(now_ns, pending.call))
-            case Call(request, payload):
+            case ClientCall(request, payload):
                 content = messages.encode(self._identifier, request, payload)
                 self._keeper.say(now_ns, session.alive(content))
             case _:
@@ -292,15 +299,15 @@ class ClientCore:
             for pending in list(self._calls.values()):
                 self._fail(pending, Failure.REFUSED, self._nobody())
             if journal is not None and journal.waits:
-                self._to_journal(now_ns, Barred(self._nobody()))
+                self._to_journal(now_ns, NoNodeAccepts(self._nobody()))
 
     def _hear(self, now_ns: int, news: News) -> None:
         match news:
-            case Opened():
+            case SessionReady():
                 self._to_journal(now_ns, SessionUp(news.instance))
                 for pending in [pending for pending in self._calls.values() if pending.instance is None]:
                     self._place(now_ns, pending)
-            case Lost():
+            case SessionLost():
                 self._idle -= {news.instance}
                 self._to_journal(now_ns, SessionDown(news.instance, news.reason))
                 for pending in [pending for pending in self._calls.values() if pending.instance == news.instance]:
@@ -311,7 +318,7 @@ class ClientCore:
             case Missed():
                 self._missed(news)
                 self._to_journal(now_ns, SessionHurt(news.instance))
-            case Dropped():
+            case CommandDropped():
                 self._dropped(news)
                 self._to_journal(now_ns, SessionHurt(news.instance))
             case _:
@@ -333,7 +340,7 @@ class ClientCore:
             if pending.listens and pending.instance == missed.instance:
                 pending.missed += missed.count
 
-    def _dropped(self, dropped: Dropped) -> None:
+    def _dropped(self, dropped: CommandDropped) -> None:
         pending = self._calls.get(_call_in(dropped.command))
         if pending is not None and pending.instance == dropped.instance:
             reason = f"{pending.name}: not sent ({dropped.reason}); slow down and do it again"
@@ -368,7 +375,7 @@ class ClientCore:
     def _alive(self, now_ns: int, instance: bytes, content: bytes) -> None:
         carried = parcel.decode(content)
         if carried.layer == Layer.JOURNAL:
-            self._of_journal(now_ns, Spoke(instance, client.decode_node(carried.body), carried.payload))
+            self._of_journal(now_ns, NodeSpoke(instance, client.decode_node(carried.body), carried.payload))
         if carried.layer != Layer.CLIENT:
             return
         reply = messages.decode_reply(carried.body)
@@ -376,7 +383,7 @@ class ClientCore:
         if pending is not None and pending.instance == instance:
             self._replied(now_ns, pending, reply, carried.payload)
 
-    def _of_journal(self, now_ns: int, spoke: Spoke) -> None:
+    def _of_journal(self, now_ns: int, spoke: NodeSpoke) -> None:
         if not isinstance(spoke.message, MembersAre):
             self._to_journal(now_ns, spoke)
         elif self._learns:
@@ -414,10 +421,10 @@ class ClientCore:
         self._deadlines.clear(pending.call)
         if not pending.started:
             pending.started = True
-            self._effects.append(Began(pending.call))
+            self._effects.append(ListeningBegan(pending.call))
 
     def _yielded(self, pending: Pending, item: Item, payload: bytes) -> None:
-        request = pending.wish.request if isinstance(pending.wish, Call) else None
+        request = pending.wish.request if isinstance(pending.wish, ClientCall) else None
         if not fits(request, item):
             raise Malformed(f"{pending.name}: an item of something else")
         if isinstance(item, EventItem) and pending.saw_before(item.id):

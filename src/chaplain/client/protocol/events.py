@@ -1,8 +1,8 @@
 """What passes between the client core and the program that uses it, beside the host's own inputs and effects.
 
 A call is one thing the program wants, named by a number that stays the same when the call moves to another node.
-It ends in exactly one of `Returned` and `Raised`; a listening also gives `Began` once and any number of `Yielded`
-before that, and ends without a word after `Cancelled`.
+It ends in exactly one of `Returned` and `Raised`. A listener also emits `ListeningBegan` once and any number of
+`Yielded` before that, and ends without a further event after `Cancelled`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from chaplain.client.protocol.call_events import Cancelled, Failure, Raised, Returned
-from chaplain.client.protocol.journal.events import JournalOutcome, TakenWish
+from chaplain.client.protocol.journal.events import JournalOutcome, TakenCommand
 from chaplain.client.protocol.journal.events import Wish as JournalWish
 from chaplain.client_service.messages import ClientRequest, EventItem, NewsItem, PoolItem, QuestionItem
 from chaplain.core import Frozen, HostEffect, HostInput
@@ -59,7 +59,7 @@ class Measure(Frozen, frozen=True):
     timeout_ns: int
 
 
-class Call(Frozen, frozen=True):
+class ClientCall(Frozen, frozen=True):
     """Ask something of the cluster. For a listening the timeout bounds its beginning only."""
 
     request: ClientRequest
@@ -69,7 +69,7 @@ class Call(Frozen, frozen=True):
     """What a person is told when a node is there and gives no answer in time."""
 
 
-ClientInput: TypeAlias = HostInput | Connect | Measure | Call | Cancelled | JournalWish | TakenWish
+ClientInput: TypeAlias = HostInput | Connect | Measure | ClientCall | Cancelled | JournalWish | TakenCommand
 
 
 # Effects.
@@ -77,7 +77,7 @@ ClientInput: TypeAlias = HostInput | Connect | Measure | Call | Cancelled | Jour
 Item: TypeAlias = EventItem | NewsItem | PoolItem | QuestionItem
 
 
-class Began(Frozen, frozen=True):
+class ListeningBegan(Frozen, frozen=True):
     """The listening has begun at some node: what happens from now on is yielded."""
 
     call: int
@@ -95,18 +95,18 @@ class Yielded(Frozen, frozen=True):
     """The listening moved to another node since the item before: what happened between is lost uncounted."""
 
 
-Outcome: TypeAlias = Returned | Raised | Began | Yielded | JournalOutcome
+Outcome: TypeAlias = Returned | Raised | ListeningBegan | Yielded | JournalOutcome
 ClientEffect: TypeAlias = HostEffect | Outcome
 
 
 # News of sessions, from their keeper to the core.
 
 
-class Opened(Frozen, frozen=True):
+class SessionReady(Frozen, frozen=True):
     instance: bytes
 
 
-class Lost(Frozen, frozen=True):
+class SessionLost(Frozen, frozen=True):
     instance: bytes
     endpoint: str
     reason: str
@@ -114,20 +114,20 @@ class Lost(Frozen, frozen=True):
 
 __all__ = [
     "TRY_AGAIN",
-    "Began",
-    "Call",
     "Cancelled",
+    "ClientCall",
     "ClientEffect",
     "ClientInput",
     "Connect",
     "Failure",
     "Item",
-    "Lost",
+    "ListeningBegan",
     "Measure",
-    "Opened",
     "Outcome",
     "Raised",
     "Returned",
+    "SessionLost",
+    "SessionReady",
     "Settings",
     "Yielded",
 ]

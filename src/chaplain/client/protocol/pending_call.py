@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias, assert_never
 
-from chaplain.client.protocol.events import TRY_AGAIN, Call, Connect, Item, Measure
+from chaplain.client.protocol.events import TRY_AGAIN, ClientCall, Connect, Item, Measure
 from chaplain.client_service.messages import (
     AnswerQuestions,
     AskQuestion,
@@ -35,7 +35,7 @@ from chaplain.client_service.messages import (
 )
 from chaplain.wire.parcel import Layer
 
-Wish: TypeAlias = Call | Connect | Measure
+Wish: TypeAlias = ClientCall | Connect | Measure
 
 _RECENT_MAX = 1024
 """Events remembered by a listening: more than one node can hold back while a listening moves to the next."""
@@ -58,35 +58,35 @@ class Pending:
 
     @property
     def call(self) -> int:
-        return self.wish.request.call if isinstance(self.wish, Call) else self.wish.call
+        return self.wish.request.call if isinstance(self.wish, ClientCall) else self.wish.call
 
     @property
     def name(self) -> str:
         """What to call it in a message to a person."""
-        return describe(self.wish.request) if isinstance(self.wish, Call) else type(self.wish).__name__.lower()
+        return describe(self.wish.request) if isinstance(self.wish, ClientCall) else type(self.wish).__name__.lower()
 
     @property
     def advice(self) -> str:
-        return self.wish.advice if isinstance(self.wish, Call) else TRY_AGAIN
+        return self.wish.advice if isinstance(self.wish, ClientCall) else TRY_AGAIN
 
     @property
     def listens(self) -> bool:
-        return isinstance(self.wish, Call) and isinstance(
+        return isinstance(self.wish, ClientCall) and isinstance(
             self.wish.request, ListenEvents | ListenNews | JoinAPool | AnswerQuestions
         )
 
     @property
     def open_at_node(self) -> bool:
         """Whether a node keeps something for this call until it is told that nobody waits."""
-        return self.listens or (isinstance(self.wish, Call) and isinstance(self.wish.request, LookUp | Instruct))
+        return self.listens or (isinstance(self.wish, ClientCall) and isinstance(self.wish.request, LookUp | Instruct))
 
     @property
     def for_executors(self) -> bool:
-        return isinstance(self.wish, Call) and getattr(self.wish.request, "layer", None) == Layer.EXECUTOR
+        return isinstance(self.wish, ClientCall) and getattr(self.wish.request, "layer", None) == Layer.EXECUTOR
 
     @property
     def repeatable(self) -> bool:
-        return not isinstance(self.wish, Call) or is_repeatable(self.wish.request)
+        return not isinstance(self.wish, ClientCall) or is_repeatable(self.wish.request)
 
     def saw_before(self, event_id: str) -> bool:
         """Whether this listening gave the event already: a node it moved to may see it later than the one before."""

@@ -13,7 +13,7 @@ from chaplain.wire import command
 from chaplain.wire.command import SEQUENCE_MODULUS, Alive, DecenAck, Ping
 
 
-class Session:
+class ClientSession:
     def __init__(self, instance: bytes, endpoint: str, now_ns: int, settings: Settings) -> None:
         self.instance = instance
         self.endpoint = endpoint

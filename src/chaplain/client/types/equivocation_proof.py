@@ -12,7 +12,7 @@ from chaplain.client.types.results import Record
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.messages.client import ProofIs
-from chaplain.journal.messages.signing import Check, SignatureType, holds
+from chaplain.journal.messages.signing import PackCheck, SignatureType, holds
 from chaplain.journal.messages.write_request import read_heading, request_digest
 
 HOW_MANY = 2
@@ -33,7 +33,7 @@ class SignedRequest(Record, frozen=True):
         return self.first_id + self.requests
 
 
-class Proof(Record, frozen=True):
+class EquivocationProof(Record, frozen=True):
     """What the cluster keeps against an identity that signed twice for one id."""
 
     cluster: str
@@ -47,7 +47,8 @@ class Proof(Record, frozen=True):
             return False
         first, second = self.requests
         signed = all(
-            holds(Check(SignatureType.ED25519, self.key, self.cluster, one.stream, one.pack)) for one in self.requests
+            holds(PackCheck(SignatureType.ED25519, self.key, self.cluster, one.stream, one.pack))
+            for one in self.requests
         )
         ids = range(max(first.first_id, second.first_id), min(first.end_id, second.end_id))
         return signed and bool(ids) and first.client_id == second.client_id and first.digest != second.digest
@@ -67,14 +68,14 @@ def pack_proof(message: ProofIs, packs: bytes) -> bytes:
     return msgspec.msgpack.encode(_Carried(answer, packs))
 
 
-def read_proof(carried: bytes) -> Proof:
+def read_proof(carried: bytes) -> EquivocationProof:
     """Raises `Malformed` if the node did not give two packs."""
     found = _carried.decode(carried)
     cluster, key, first_stream, first_bytes, second_stream = found.answer
     if not 0 <= first_bytes <= len(found.packs):
         raise Malformed("proof: not two packs")
     first = _request(cluster, first_stream, found.packs[:first_bytes])
-    return Proof(cluster, key, (first, _request(cluster, second_stream, found.packs[first_bytes:])))
+    return EquivocationProof(cluster, key, (first, _request(cluster, second_stream, found.packs[first_bytes:])))
 
 
 def _request(cluster: str, stream: str, pack: bytes) -> SignedRequest:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import overload
 
-from chaplain.client.protocol.journal.events import Place
+from chaplain.client.protocol.journal.events import ReceiptPlace
 from chaplain.client.types.journal import PLACE_UNKNOWN, Receipt
 
 
@@ -15,7 +15,7 @@ class Receipts(Sequence[Receipt]):
 
     __slots__ = ("_place",)
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ReceiptPlace) -> None:
         self._place = place
 
     def __len__(self) -> int:
@@ -63,12 +63,12 @@ class Receipts(Sequence[Receipt]):
         return repr([*self])
 
 
-def last_receipt(place: Place) -> Receipt:
+def last_receipt(place: ReceiptPlace) -> Receipt:
     """Of the last message there; a single one needs no more."""
     return _one(place, place.messages - 1)
 
 
-def _one(place: Place, number: int) -> Receipt:
+def _one(place: ReceiptPlace, number: int) -> Receipt:
     """What `_some` gives for this message alone, without the ranges."""
     return Receipt(
         place.stream,

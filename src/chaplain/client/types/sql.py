@@ -8,7 +8,7 @@ from typing import Any
 from chaplain.client.types.journal import RequestId
 from chaplain.client.types.results import Record
 from chaplain.errors import StatementFailed
-from chaplain.executor.statement import Answer, Outcome, Run
+from chaplain.executor.statement import OutcomeRun, RequestOutcome, StatementResult
 
 
 class Row(dict[str, Any]):
@@ -48,14 +48,14 @@ class Result(Record, frozen=True):
         return RequestId(self.client_id, self.client_message_id)
 
 
-def results_of(stream: str, run: Run) -> list[Result]:
+def results_of(stream: str, run: OutcomeRun) -> list[Result]:
     return [_result(stream, run, run.first_id + number, outcome) for number, outcome in enumerate(run.outcomes)]
 
 
-def _result(stream: str, run: Run, request: int, outcome: Outcome) -> Result:
+def _result(stream: str, run: OutcomeRun, request: int, outcome: RequestOutcome) -> Result:
     error = outcome.error
     told = None if error is None else {"kind": error.kind, "message": error.message, "statement": error.statement}
-    last = outcome.answers[-1] if outcome.answers else Answer()
+    last = outcome.answers[-1] if outcome.answers else StatementResult()
     changes = sum(answer.changes for answer in outcome.answers)
     where = (outcome.offset, run.index, run.timestamp_ns, run.client_id, request)
     return Result(stream, *where, error is None, told, changes, rows_of(last.columns, last.rows))

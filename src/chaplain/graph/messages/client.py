@@ -17,7 +17,7 @@ import msgspec
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.graph.messages.event import ID_BYTES
-from chaplain.rights import Right, Want
+from chaplain.rights import RequiredRight, Right
 from chaplain.wire.packed import UNREADABLE, unpack
 from chaplain.wire.primitives import put_string
 
@@ -115,13 +115,13 @@ def decode_request(body: bytes) -> GraphRequest:
     return request
 
 
-def wanted(body: bytes) -> Want | None:
+def wanted(body: bytes) -> RequiredRight | None:
     """The right that a request takes; none if it is no request, which is told by who reads it."""
     try:
         request = decode_request(body)
     except Malformed:
         return None
-    return Want(Right.WRITE if isinstance(request, Append) else Right.READ, request.stream)
+    return RequiredRight(Right.WRITE if isinstance(request, Append) else Right.READ, request.stream)
 
 
 def decode_answer(payload: bytes, kind: type[T]) -> T:

@@ -34,7 +34,7 @@ _EVENT_LABEL = b"chaplain graph event "
 _CONFIRM_LABEL = b"chaplain graph confirm "
 
 
-class Link(Frozen, frozen=True, order=True):
+class ParentLink(Frozen, frozen=True, order=True):
     """A parent: its id, and the height that it is said to have."""
 
     id: bytes
@@ -46,9 +46,9 @@ class Event(Frozen, frozen=True):
     signature: bytes
     timestamp_ns: int
     height: int
-    previous: Link | None
+    previous: ParentLink | None
     """The author's own event before this one; none if this is its first in the stream."""
-    parents: tuple[Link, ...]
+    parents: tuple[ParentLink, ...]
     """Further parents: the leaves that the author saw, in the order of their ids."""
     stream: str
     writer: str
@@ -58,7 +58,7 @@ class Event(Frozen, frozen=True):
     id: bytes
 
     @property
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[ParentLink, ...]:
         return self.parents if self.previous is None else (self.previous, *self.parents)
 
     @property
@@ -67,21 +67,21 @@ class Event(Frozen, frozen=True):
         return self.raw[: len(self.raw) - len(self.content)]
 
 
-class Draft(Frozen, frozen=True):
+class EventDraft(Frozen, frozen=True):
     """An event before it is signed."""
 
     stream: str
     content: bytes
     timestamp_ns: int
-    previous: Link | None = None
-    parents: tuple[Link, ...] = ()
+    previous: ParentLink | None = None
+    parents: tuple[ParentLink, ...] = ()
     writer: str = ""
 
 
-def sign(draft: Draft, identity: Identity, cluster: str) -> Event:
+def sign(draft: EventDraft, identity: Identity, cluster: str) -> Event:
     links = [*draft.parents, *([draft.previous] if draft.previous is not None else [])]
     height = max((link.height for link in links), default=-1) + 1
-    previous = draft.previous or Link(NO_ID, 0)
+    previous = draft.previous or ParentLink(NO_ID, 0)
     tail = b"".join(
         (
             draft.timestamp_ns.to_bytes(8, "big"),
@@ -99,7 +99,7 @@ def sign(draft: Draft, identity: Identity, cluster: str) -> Event:
     return decode(front + signature + tail)
 
 
-def _link(link: Link) -> bytes:
+def _link(link: ParentLink) -> bytes:
     return link.height.to_bytes(4, "big") + link.id
 
 
@@ -123,7 +123,7 @@ def decode(raw: bytes) -> Event:
     version, author, signature, timestamp_ns, height, previous_height, previous_id, count = fields
     if version != VERSION:
         raise Malformed(f"event: version {version}, this program reads {VERSION}")
-    previous = None if previous_id == NO_ID else Link(previous_id, previous_height)
+    previous = None if previous_id == NO_ID else ParentLink(previous_id, previous_height)
     cursor = Cursor(raw, FIXED_BYTES)
     parents = _parents(raw, cursor, count)
     _check_links(height, previous, previous_height, parents)
@@ -146,17 +146,19 @@ def decode(raw: bytes) -> Event:
     )
 
 
-def _parents(raw: bytes, cursor: Cursor, count: int) -> tuple[Link, ...]:
+def _parents(raw: bytes, cursor: Cursor, count: int) -> tuple[ParentLink, ...]:
     if count > PARENTS_MAX:
         raise Malformed(f"event: {count} further parents, at most {PARENTS_MAX} are allowed")
     links = []
     for _ in range(count):
         height = cursor.number(4, "parent")
-        links.append(Link(cursor.take(ID_BYTES, "parent"), height))
+        links.append(ParentLink(cursor.take(ID_BYTES, "parent"), height))
     return tuple(links)
 
 
-def _check_links(height: int, previous: Link | None, previous_height: int, parents: tuple[Link, ...]) -> None:
+def _check_links(
+    height: int, previous: ParentLink | None, previous_height: int, parents: tuple[ParentLink, ...]
+) -> None:
     if previous is None and previous_height:
         raise Malformed("event: no previous event has no height")
     ids = [link.id for link in parents]

@@ -28,7 +28,7 @@ STREAMS_MAX = 4096
 _EVENTS, _INV, _GETDATA, _SYNC, _FETCH, _FETCHED = range(1, 7)
 
 FIRST, AGAIN = 1, 2
-"""Flags of `Events`: a first broadcast; sent again because it is unread, so tell us who confirmed it."""
+"""Flags of `EventBatch`: a first broadcast; sent again because it is unread, so tell us who confirmed it."""
 
 
 class Confirmation(Frozen, frozen=True):
@@ -47,7 +47,7 @@ class Item(Frozen, frozen=True):
     """Member and signature."""
 
 
-class Events(Frozen, frozen=True):
+class EventBatch(Frozen, frozen=True):
     items: tuple[Item, ...]
     flags: int = 0
 
@@ -76,7 +76,7 @@ class SyncEvent(Frozen, frozen=True):
     streams: tuple[Leaves, ...]
 
 
-class Fetch(Frozen, frozen=True):
+class FetchMissing(Frozen, frozen=True):
     """Send me what I lack. I have the events named here, and their ancestors."""
 
     stream: str
@@ -97,13 +97,13 @@ class Fetched(Frozen, frozen=True):
     items: tuple[Item, ...]
 
 
-GraphMessage: TypeAlias = Events | Inv | GetData | SyncEvent | Fetch | Fetched
+GraphMessage: TypeAlias = EventBatch | Inv | GetData | SyncEvent | FetchMissing | Fetched
 
 
 def encode(message: GraphMessage) -> tuple[bytes, bytes]:
     """Body and payload."""
     match message:
-        case Events():
+        case EventBatch():
             return bytes((_EVENTS, message.flags)), _items(message.items)
         case Inv():
             words = [one.member + one.event + one.signature for one in message.confirmations]
@@ -112,7 +112,7 @@ def encode(message: GraphMessage) -> tuple[bytes, bytes]:
             return bytes((_GETDATA,)) + put_string(message.stream), b"".join(message.ids)
         case SyncEvent():
             return bytes((_SYNC,)), b"".join(map(_leaves, message.streams))
-        case Fetch():
+        case FetchMissing():
             head = _FETCH.to_bytes(1, "big") + put_string(message.stream)
             numbers = put_number(message.token, 4) + put_number(message.start, 4)
             return b"".join((head, numbers, put_number(len(message.locator), 1), *message.locator)), b""
@@ -146,7 +146,7 @@ def decode(body: bytes, payload: bytes) -> GraphMessage:
     message: GraphMessage
     match kind:
         case 1:
-            message = Events(_read_items(payload), cursor.number(1, "flags"))
+            message = EventBatch(_read_items(payload), cursor.number(1, "flags"))
         case 2:
             message = Inv(_name(cursor), _read_confirmations(payload))
         case 3:
@@ -215,12 +215,12 @@ def _read_leaves(payload: bytes) -> tuple[Leaves, ...]:
     return tuple(found)
 
 
-def _read_fetch(cursor: Cursor, payload: bytes) -> Fetch:
+def _read_fetch(cursor: Cursor, payload: bytes) -> FetchMissing:
     if payload:
         raise Malformed("graph: a fetch has no payload")
     stream, token, start = _name(cursor), cursor.number(4, "token"), cursor.number(4, "start")
     count = cursor.number(1, "locator")
-    return Fetch(stream, token, start, _read_ids(cursor.take(count * ID_BYTES, "locator"), LOCATOR_MAX))
+    return FetchMissing(stream, token, start, _read_ids(cursor.take(count * ID_BYTES, "locator"), LOCATOR_MAX))
 
 
 def _read_fetched(cursor: Cursor, payload: bytes) -> Fetched:

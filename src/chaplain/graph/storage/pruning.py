@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaplain.graph.anti_entropy import Syncing
-from chaplain.graph.context import Common
+from chaplain.graph.anti_entropy import AntiEntropy
+from chaplain.graph.context import GraphContext
 from chaplain.graph.stream import Stream
 
 
-def allowed_floor(common: Common, syncing: Syncing, stream: Stream) -> tuple[int, list[bytes]]:
+def allowed_floor(common: GraphContext, syncing: AntiEntropy, stream: Stream) -> tuple[int, list[bytes]]:
     """How high the floor may be now, and who keeps it lower than it could be."""
     keep, model = common.settings.keep_events, stream.model
     if not keep or stream.durable < keep + max(keep // 4, 1):
@@ -34,7 +34,7 @@ def allowed_floor(common: Common, syncing: Syncing, stream: Stream) -> tuple[int
     return max(model.floor, floor), [member for member in others if floors[member] < wanted]
 
 
-def _floor_of(syncing: Syncing, stream: Stream, member: bytes) -> int:
+def _floor_of(syncing: AntiEntropy, stream: Stream, member: bytes) -> int:
     """Below this the member has everything; 0 if it has not told us, or told what we do not know."""
     told = syncing.frontiers.get(member, {}).get(stream.name)
     numbers = [stream.find_durable(one) for one in told.ids] if told is not None else [-1]
@@ -45,7 +45,7 @@ def _lowest(stream: Stream, numbers: Iterable[int]) -> int:
     return min((stream.model.height_of(number) for number in numbers), default=1 << 32)
 
 
-def told_floor(common: Common, syncing: Syncing, stream: Stream) -> int:
+def told_floor(common: GraphContext, syncing: AntiEntropy, stream: Stream) -> int:
     """The highest floor that half of the members, or more, say they have."""
     floors = [
         told.floor

@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaplain.graph.context import Common
+from chaplain.graph.context import GraphContext
 from chaplain.graph.messages.event import Event
-from chaplain.graph.storage.store import Store
-from chaplain.graph.storage.stored import FloorMark, Kept, ReadMark
+from chaplain.graph.storage.store import GraphStore
+from chaplain.graph.storage.stored import FloorMark, ReadMark, StoredEvent
 from chaplain.graph.stream import Stream
 from chaplain.segment.layout import Bytes
 
 
-def recover(common: Common, store: Store, segments: Iterable[tuple[int, Bytes]]) -> list[Event]:
+def recover(common: GraphContext, store: GraphStore, segments: Iterable[tuple[int, Bytes]]) -> list[Event]:
     """Fill the streams. Returns events that could not be added."""
     stranded: list[Event] = []
     for found in store.recover(segments):
-        name = found.event.stream if isinstance(found, Kept) else found.stream
+        name = found.event.stream if isinstance(found, StoredEvent) else found.stream
         stream = common.stream(name)
         if stream is None:
             continue
         match found:
-            case Kept():
+            case StoredEvent():
                 stream.offset = max(stream.offset, found.offset + 1)
                 if not _load(stream, found):
                     stranded.append(found.event)
@@ -38,7 +38,7 @@ def recover(common: Common, store: Store, segments: Iterable[tuple[int, Bytes]])
     return stranded
 
 
-def _load(stream: Stream, kept: Kept) -> bool:
+def _load(stream: Stream, kept: StoredEvent) -> bool:
     if stream.model.find(kept.event.id) >= 0:
         return True  # written again after a cut
     if stream.model.missing(kept.event) or stream.model.problem(kept.event):
@@ -57,7 +57,7 @@ def _mark(stream: Stream, mark: ReadMark) -> None:
             stream.unread.masks.pop(one, None)
 
 
-def _confirm(common: Common, stream: Stream) -> None:
+def _confirm(common: GraphContext, stream: Stream) -> None:
     """What is here is on our disk; and an event confirms its parents in its author's name."""
     for number in list(stream.unread.masks):
         stream.unread.confirm(common.identity.key, number, 1 << 30)

@@ -20,17 +20,17 @@ from chaplain.core import Operation
 from chaplain.errors import Malformed
 from chaplain.graph.messages.event import ID_BYTES, Event, decode
 from chaplain.graph.settings import GraphSettings
-from chaplain.graph.storage.stored import FloorMark, Kept, Place, ReadMark
+from chaplain.graph.storage.stored import EventPosition, FloorMark, ReadMark, StoredEvent
 from chaplain.segment.header import read_headers
 from chaplain.segment.headers import decode_headers, encode_headers
 from chaplain.segment.layout import Bytes, octets
 from chaplain.segment.pack import Pack, decode_pack, encode_pack
 from chaplain.segment.record import Flag, Kind, Record, decode_body, decode_head, size_of
-from chaplain.segment.scan import Found, Verdict
+from chaplain.segment.scan import Found, ScanVerdict
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.survey import Survey, Surveyor
 from chaplain.segment.tap import StreamKind
-from chaplain.segment.write import Writer
+from chaplain.segment.write import SegmentWriter
 
 LOG_KIND = 3
 """What a segment's header says of this log."""
@@ -44,7 +44,7 @@ _BESIDE_BYTES = 80
 _READ_BYTES = ID_BYTES + 1
 
 
-class Store:
+class GraphStore:
     """Writes the log. Give `recover` what the disk holds before anything is written."""
 
     def __init__(self, settings: GraphSettings, chance: random.Random) -> None:
@@ -52,7 +52,7 @@ class Store:
             settings.log, LOG_KIND, settings.folder, segment_bytes=settings.segment_bytes, free_max=0
         )
         self._chance = chance
-        self._writer = Writer(self._settings, chance)
+        self._writer = SegmentWriter(self._settings, chance)
         self._index = 0
         self.ends: list[tuple[int, int, int]] = []
         """Segments that are there: sequence, base, end."""
@@ -70,15 +70,15 @@ class Store:
 
     def batches(
         self, stream: str, offset: int, events: Sequence[Event], now_ns: int
-    ) -> tuple[list[Operation], list[Place]]:
+    ) -> tuple[list[Operation], list[EventPosition]]:
         """Operations that append these events, whose first gets this offset, and where each will be."""
         operations: list[Operation] = []
-        places: list[Place] = []
+        places: list[EventPosition] = []
         for run in _runs(events, min(BATCH_BYTES_MAX, self._settings.record_bytes_max // 2)):
             record = self._record(_batch(stream, offset + len(places), run, now_ns))
             operations += self._append(record)
             position = self._writer.written - size_of(record)
-            places += [Place(position, index) for index in range(len(run))]
+            places += [EventPosition(position, index) for index in range(len(run))]
         return operations, places
 
     def read(self, stream: str, ids: Sequence[tuple[bytes, int]]) -> list[Operation]:
@@ -110,7 +110,7 @@ class Store:
 
     # Starting.
 
-    def recover(self, segments: Iterable[tuple[int, Bytes]]) -> Iterator[Kept | ReadMark | FloorMark]:
+    def recover(self, segments: Iterable[tuple[int, Bytes]]) -> Iterator[StoredEvent | ReadMark | FloorMark]:
         """What the log holds, in its order. Afterwards the writer goes on behind it."""
         surveyor = Surveyor(self._settings.log)
         found: list[Found] = []
@@ -118,13 +118,13 @@ class Store:
             scan = surveyor.add(sequence, data)
             found += scan.records if scan is not None else ()
         survey = surveyor.finish()
-        damaged = (finding for finding in survey.findings if finding.verdict is Verdict.DAMAGED)
+        damaged = (finding for finding in survey.findings if finding.verdict is ScanVerdict.DAMAGED)
         self.damage = [f"position {finding.position}: {finding.reason}" for finding in damaged]
-        self._writer = Writer(self._settings, self._chance, survey, cut_doubt=True)
+        self._writer = SegmentWriter(self._settings, self._chance, survey, cut_doubt=True)
         self.ends = [(one.header.sequence, one.header.base, one.header.end) for one in survey.endings]
         yield from self._believed(found, survey)
 
-    def _believed(self, found: list[Found], survey: Survey) -> Iterator[Kept | ReadMark | FloorMark]:
+    def _believed(self, found: list[Found], survey: Survey) -> Iterator[StoredEvent | ReadMark | FloorMark]:
         end = survey.cut.position if survey.cut is not None else None
         if end is not None:
             self.ends = [one for one in self.ends if one[1] <= end]
@@ -166,12 +166,12 @@ def _batch(stream: str, offset: int, events: Sequence[Event], now_ns: int) -> Re
     )
 
 
-def _contents(position: int, record: Record) -> Iterator[Kept | ReadMark | FloorMark]:
+def _contents(position: int, record: Record) -> Iterator[StoredEvent | ReadMark | FloorMark]:
     """What a record says; one that this program did not write says nothing."""
     try:
         if record.kind == Kind.BATCH:
             for index, raw in enumerate(_raws(record.body)):
-                yield Kept(decode(raw), Place(position, index), record.first_offset + index)
+                yield StoredEvent(decode(raw), EventPosition(position, index), record.first_offset + index)
         elif record.kind == READ:
             yield ReadMark(record.stream, _read_ids(bytes(record.body)))
         elif record.kind == FLOOR:
@@ -196,7 +196,7 @@ def _read_ids(body: bytes) -> tuple[tuple[bytes, int], ...]:
     return tuple((body[at : at + ID_BYTES], body[at + ID_BYTES]) for at in range(0, len(body), _READ_BYTES))
 
 
-def events_at(files: Iterable[Bytes], places: Sequence[Place]) -> tuple[bytes, ...]:
+def events_at(files: Iterable[Bytes], places: Sequence[EventPosition]) -> tuple[bytes, ...]:
     """The events at these places, given segment files: how a host answers `ReadEvents`. Empty for one that is gone."""
     wanted = {place.position: None for place in places}
     bodies: dict[int, memoryview] = {}
@@ -215,7 +215,7 @@ def events_at(files: Iterable[Bytes], places: Sequence[Place]) -> tuple[bytes, .
     return events_of(bodies, places)
 
 
-def events_of(bodies: Mapping[int, memoryview], places: Sequence[Place]) -> tuple[bytes, ...]:
+def events_of(bodies: Mapping[int, memoryview], places: Sequence[EventPosition]) -> tuple[bytes, ...]:
     """The events at these places, given the bodies of records by position. Empty for one that is gone."""
     records: dict[int, list[bytes]] = {}
     for position, body in bodies.items():

@@ -6,18 +6,18 @@ from chaplain.core import Frozen
 from chaplain.graph.messages.event import Event
 
 
-class Place(Frozen, frozen=True):
+class EventPosition(Frozen, frozen=True):
     """Where an event lies: the position of its record in the log, and which of its messages it is."""
 
     position: int
     index: int
 
 
-class Kept(Frozen, frozen=True):
+class StoredEvent(Frozen, frozen=True):
     """An event found on disk."""
 
     event: Event
-    place: Place
+    place: EventPosition
     offset: int
 
 
@@ -32,10 +32,10 @@ class FloorMark(Frozen, frozen=True):
     height: int
 
 
-class Written(Frozen, frozen=True):
+class TicketContents(Frozen, frozen=True):
     """What a ticket puts on disk of one stream."""
 
     stream: str
-    places: tuple[Place, ...]
+    places: tuple[EventPosition, ...]
     enough: tuple[int, ...]
     floor: int

@@ -27,17 +27,17 @@ from chaplain.errors import Malformed
 from chaplain.journal.clients.receipts import REASONS, kind_of
 from chaplain.journal.consensus.events import ConfigOffered, RoleChanged
 from chaplain.journal.events import ToClient, ToPeer, Verified, Verify
-from chaplain.journal.execution.local_roles import Seat
+from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.admission import DISK_FULL, full_reason
-from chaplain.journal.ingest.signature_queue import Checking
+from chaplain.journal.ingest.signature_queue import SignatureQueue
 from chaplain.journal.messages import config
 from chaplain.journal.messages.client import Decided, Failed
 from chaplain.journal.messages.membership import OPENING, is_opening
 from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import ConfigCheck
-from chaplain.journal.model.records import Status
-from chaplain.journal.model.results import ConfigVerdict, Executed
+from chaplain.journal.model.records import LaneStatus
+from chaplain.journal.model.results import AppliedMessage, ConfigVerdict
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.verdict import Reason
 
@@ -65,18 +65,18 @@ class _Passed(Frozen, frozen=True):
     digest: bytes
 
 
-class Petitions:
+class ConfigRequests:
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
         self._settings = settings
         self._execution = execution
         self._master = 0
-        self._seat = Seat(settings, execution)
+        self._seat = LocalRoles(settings, execution)
         self.full = False
         """The disk has no room for what would be decided."""
         self._waiting: dict[bytes, _Waiting] = {}
         self._charges: Counter[bytes] = Counter()
         """How many sessions of each client wait for a petition, or did when they left."""
-        self._checking: Checking[bytes | _Passed] = Checking()
+        self._checking: SignatureQueue[bytes | _Passed] = SignatureQueue()
         """Petitions of clients, by digest, and those of other nodes."""
         self._passed: dict[bytes, int] = {}
         """Petitions of other nodes that are being checked: by digest, which node passed each."""
@@ -145,7 +145,7 @@ class Petitions:
         except Malformed:
             return Reason.UNKNOWN_TYPE
         signer = self._execution.state.clients.get(decoded.signer)
-        if signer is None or signer.status != Status.ACTIVE:
+        if signer is None or signer.status != LaneStatus.ACTIVE:
             return Reason.UNKNOWN_SIGNER
         return config.check_of(decoded, self._execution.cluster, signer.key)
 
@@ -229,7 +229,7 @@ class Petitions:
         elif self._master:
             self.effects.append(ToPeer(self._master, waiting.petition))
 
-    def executed(self, executed: Executed) -> None:
+    def executed(self, executed: AppliedMessage) -> None:
         """Answer those whose petition was decided."""
         for entry in executed.verdict.entries:
             if isinstance(entry, ConfigVerdict) and entry.petition in self._waiting:

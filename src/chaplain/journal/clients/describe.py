@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from chaplain.journal.messages.membership import EntryType, Refusal, Stage
-from chaplain.journal.model.cluster_config import Assembly, Change, Placed
+from chaplain.journal.messages.membership import EntryType, SetRefusal, Stage
+from chaplain.journal.model.cluster_config import ClusterConfig, ConfigChange, MemberRoles
 
 
-def of_assembly(assembly: Assembly) -> dict[str, object]:
+def of_assembly(assembly: ClusterConfig) -> dict[str, object]:
     return {
         "nodes": [_node(assembly, placed) for placed in assembly.nodes],
         "serializers": list(assembly.serializers),
@@ -14,7 +14,7 @@ def of_assembly(assembly: Assembly) -> dict[str, object]:
     }
 
 
-def _node(assembly: Assembly, placed: Placed) -> dict[str, object]:
+def _node(assembly: ClusterConfig, placed: MemberRoles) -> dict[str, object]:
     return {
         "id": placed.node,
         "uri": placed.uri,
@@ -24,7 +24,7 @@ def _node(assembly: Assembly, placed: Placed) -> dict[str, object]:
     }
 
 
-def roles_of(assembly: Assembly, node: int) -> list[str]:
+def roles_of(assembly: ClusterConfig, node: int) -> list[str]:
     placed = assembly.node(node)
     if placed is None:
         return []
@@ -32,7 +32,7 @@ def roles_of(assembly: Assembly, node: int) -> list[str]:
     return sorted([*placed.roles, *serializes], key=("ingest", "serializer", "executor", "config").index)
 
 
-def of_change(change: Change) -> dict[str, object]:
+def of_change(change: ConfigChange) -> dict[str, object]:
     return {
         "id": change.id.hex(),
         "change": EntryType(change.entry_type).name.lower(),
@@ -44,11 +44,11 @@ def of_change(change: Change) -> dict[str, object]:
     }
 
 
-def _why(change: Change) -> str:
+def _why(change: ConfigChange) -> str:
     match change.reason:
-        case Refusal.SAME_SET:
+        case SetRefusal.SAME_SET:
             return "the new set is the same as the old one"
-        case Refusal.TIMED_OUT:
+        case SetRefusal.TIMED_OUT:
             return f"node {change.about} did not answer, or did not catch up, in time"
         case _:
             return ""

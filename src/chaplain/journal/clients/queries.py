@@ -17,7 +17,7 @@ from chaplain.errors import Malformed
 from chaplain.journal.clients.describe import of_assembly
 from chaplain.journal.clients.receipts import run_of
 from chaplain.journal.clients.subscriptions import Locate, StreamIndex
-from chaplain.journal.consensus.events import Damaged, ReadLog
+from chaplain.journal.consensus.events import ReadLog, RecordDamaged
 from chaplain.journal.events import ToClient
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.client import (
@@ -34,13 +34,13 @@ from chaplain.journal.messages.client import (
     WrapSecret,
 )
 from chaplain.journal.messages.signing import SECRET_BYTES, WRAP_NONCE_BYTES, SignatureType, Wrapping
-from chaplain.journal.model.records import Client, Lane, Place, Status
-from chaplain.journal.storage.pack_lookup import Excerpt
+from chaplain.journal.model.records import ClientIdentity, LaneState, LaneStatus, RequestPosition
+from chaplain.journal.storage.pack_lookup import PackLookup
 from chaplain.link.auth.identity import KEY_BYTES
 from chaplain.rights import may_read
 from chaplain.segment.record import Record
 
-ServiceEffect: TypeAlias = ToClient | ReadLog | Damaged
+ServiceEffect: TypeAlias = ToClient | ReadLog | RecordDamaged
 PAGE_STREAMS_MAX = 256
 """Streams looked at for one page of the list of streams."""
 PROOFS_MAX = 64
@@ -52,12 +52,12 @@ class _Search(msgspec.Struct):
 
     instance: bytes
     call: int
-    client: Client
-    places: tuple[Place, ...]
+    client: ClientIdentity
+    places: tuple[RequestPosition, ...]
     packs: list[bytes]
 
 
-class Service:
+class ClientQueries:
     def __init__(
         self,
         execution: JournalExecution,
@@ -75,7 +75,7 @@ class Service:
         self._token = 0
         self.effects: list[ServiceEffect] = []
 
-    def lane(self, instance: bytes, client: Client, ask: AskLane) -> None:
+    def lane(self, instance: bytes, client: ClientIdentity, ask: AskLane) -> None:
         lane = self._execution.state.lanes.get(ask.client_id)
         index = self._execution.settled
         if lane is None:
@@ -91,7 +91,7 @@ class Service:
         answer = PaidAre(call, self._execution.settled, holding.pledged, holding.paid)
         self.effects.append(ToClient(instance, answer))
 
-    def streams(self, instance: bytes, ask: ListStreams, client: Client) -> None:
+    def streams(self, instance: bytes, ask: ListStreams, client: ClientIdentity) -> None:
         """One page: at most `PAGE_STREAMS_MAX` names are looked at, whether the client may read them or not."""
         names, tails = self._streams.names, self._execution.state.streams
         first = bisect_right(names, ask.after)
@@ -114,7 +114,7 @@ class Service:
         census = of_assembly(self._execution.assembly)
         self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(census)))
 
-    def clients(self, instance: bytes, call: int, client: Client) -> None:
+    def clients(self, instance: bytes, call: int, client: ClientIdentity) -> None:
         if not client.admin:
             self._fail(instance, call, "not_allowed", "only an admin may see who there is")
             return
@@ -123,7 +123,7 @@ class Service:
                 "name": one.name,
                 "acl": one.acl.hex(),
                 "key": one.key.hex(),
-                "status": Status(one.status).name.lower(),
+                "status": LaneStatus(one.status).name.lower(),
                 "admin": one.admin,
                 "writes": one.writes,
                 "reads": one.reads,
@@ -134,7 +134,7 @@ class Service:
         ]
         self.effects.append(ToClient(instance, Listed(call), msgspec.json.encode(listed)))
 
-    def wrap(self, instance: bytes, wish: WrapSecret, secret: bytes, client: Client) -> None:
+    def wrap(self, instance: bytes, wish: WrapSecret, secret: bytes, client: ClientIdentity) -> None:
         if not client.admin or self._wrapping is None:
             why = "only an admin may, and the cluster must have been founded with a wrapping key"
             self._fail(instance, wish.call, "not_allowed", why)
@@ -175,9 +175,9 @@ class Service:
             return
         try:
             place = search.places[len(search.packs)]
-            search.packs.append(Excerpt(records).pack(place.index, place.entry, place.pack))
+            search.packs.append(PackLookup(records).pack(place.index, place.entry, place.pack))
         except Malformed as wrong:
-            self.effects.append(Damaged(search.places[len(search.packs)].index))
+            self.effects.append(RecordDamaged(search.places[len(search.packs)].index))
             self._fail(search.instance, search.call, "damaged", f"{wrong}: ask another node, or later")
             return
         if len(search.packs) < len(search.places):
@@ -195,7 +195,7 @@ class Service:
         self.effects.append(ToClient(instance, Failed(call, kind, reason)))
 
 
-def _receipt_in(lane: Lane, request: int) -> Run | None:
+def _receipt_in(lane: LaneState, request: int) -> Run | None:
     """Of the pack with this request, if the lane still remembers it."""
     found = (run_of(lane.client_id, one) for one in lane.recent if one.first_id <= request <= one.last_id)
     return next(found, None)

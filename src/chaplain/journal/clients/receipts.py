@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from chaplain.journal.messages.client import AlreadyWritten, GoBack, NodeMessage, NotWritten, Receipts, Run
-from chaplain.journal.model.records import Moment, Remembered
-from chaplain.journal.model.results import DataVerdict, Executed, PackVerdict
+from chaplain.journal.model.records import AppliedRequest, LogPosition
+from chaplain.journal.model.results import AppliedMessage, DataVerdict, PackVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import NO_OFFSET
 
@@ -63,7 +63,7 @@ def kind_of(reason: Reason) -> str:
     return reason.name.lower()
 
 
-def run_of(client_id: int, remembered: Remembered) -> Run:
+def run_of(client_id: int, remembered: AppliedRequest) -> Run:
     """The receipt of something that was applied before."""
     moment = remembered.moment
     return Run(
@@ -80,7 +80,7 @@ def run_of(client_id: int, remembered: Remembered) -> Run:
     )
 
 
-def answer_of(client_id: int, remembered: Remembered) -> Receipts | AlreadyWritten:
+def answer_of(client_id: int, remembered: AppliedRequest) -> Receipts | AlreadyWritten:
     """What to say again about something that was taken before; what is staged lies nowhere yet."""
     if remembered.base_offset == NO_OFFSET:
         return AlreadyWritten(client_id, remembered.last_id)
@@ -92,7 +92,7 @@ def refusal(pack: PackVerdict) -> NotWritten:
     return NotWritten(pack.client_id, pack.first_id, pack.requests, kind, why, pack.expected_id)
 
 
-def _fresh_run(moment: Moment, pack: PackVerdict) -> Run:
+def _fresh_run(moment: LogPosition, pack: PackVerdict) -> Run:
     return Run(
         pack.client_id,
         pack.first_id,
@@ -107,7 +107,7 @@ def _fresh_run(moment: Moment, pack: PackVerdict) -> Run:
     )
 
 
-class Attendance:
+class LaneSubscriptions:
     """Who wants to hear about which lane."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class Attendance:
             if not self._lanes[client_id]:
                 del self._lanes[client_id]
 
-    def answers(self, executed: Executed) -> Iterator[tuple[bytes, NodeMessage]]:
+    def answers(self, executed: AppliedMessage) -> Iterator[tuple[bytes, NodeMessage]]:
         """Everything there is to say about one cluster message, in order for each client."""
         waiting: dict[bytes, list[Run]] = {}
         for pack in _packs(executed):
@@ -144,14 +144,14 @@ class Attendance:
                 yield instance, Receipts(tuple(runs))
 
 
-def _packs(executed: Executed) -> Sequence[PackVerdict]:
+def _packs(executed: AppliedMessage) -> Sequence[PackVerdict]:
     entries = executed.verdict.entries
     if len(entries) == 1 and isinstance(entries[0], DataVerdict):
         return entries[0].packs
     return [pack for entry in entries if isinstance(entry, DataVerdict) for pack in entry.packs]
 
 
-def _run(moment: Moment, pack: PackVerdict) -> Run:
+def _run(moment: LogPosition, pack: PackVerdict) -> Run:
     if pack.original is not None:
         return run_of(pack.client_id, pack.original)
     assert pack.reason in (Reason.APPLIED, Reason.COMMITTED), "a receipt for something that was not applied"

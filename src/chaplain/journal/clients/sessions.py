@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias, assert_never
 
 from chaplain.core import soonest
-from chaplain.journal.clients.config_requests import PetitionEffect, Petitions
-from chaplain.journal.clients.queries import Service, ServiceEffect
-from chaplain.journal.clients.receipts import REASONS, Attendance, kind_of
-from chaplain.journal.clients.subscriptions import Locate, Reading, ReadingEffect, StreamIndex
+from chaplain.journal.clients.config_requests import ConfigRequests, PetitionEffect
+from chaplain.journal.clients.queries import ClientQueries, ServiceEffect
+from chaplain.journal.clients.receipts import REASONS, LaneSubscriptions, kind_of
+from chaplain.journal.clients.subscriptions import Locate, ReadingEffect, StreamIndex, Subscriptions
 from chaplain.journal.events import Admitted, PackWritten
-from chaplain.journal.execution.local_roles import Seat
+from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.admission import refuse
-from chaplain.journal.ingest.commit_replay import Promotion, PromotionEffect
+from chaplain.journal.ingest.commit_replay import CommitReplay, PromotionEffect
 from chaplain.journal.ingest.core import IngestCore
 from chaplain.journal.messages.client import (
     AskLane,
@@ -48,32 +48,32 @@ from chaplain.journal.messages.client import (
 from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import Wrapping
 from chaplain.journal.messages.write_request import client_id_of, read_heading
-from chaplain.journal.model.records import Client, Status
-from chaplain.journal.model.results import Executed
+from chaplain.journal.model.records import ClientIdentity, LaneStatus
+from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.peers import members_of
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.events import Peer
-from chaplain.rights import NO_ROLE, NOT_EXECUTOR, Right, Want, may_read, refusal
+from chaplain.rights import NO_ROLE, NOT_EXECUTOR, RequiredRight, Right, may_read, refusal
 from chaplain.segment.record import Record
 
 LINGER_NS = 200_000_000
 """Sessions of an identity that has ended are kept for so long: it is owed an answer that says why."""
-_LogReader: TypeAlias = Reading | Service | Promotion
+_LogReader: TypeAlias = Subscriptions | ClientQueries | CommitReplay
 ClienteleEffect: TypeAlias = PetitionEffect | ReadingEffect | ServiceEffect | PromotionEffect
 
 
-class Clientele:
+class ClientSessions:
     def __init__(
         self,
         settings: JournalSettings,
         execution: JournalExecution,
         ingest: IngestCore,
         *,
-        petitions: Petitions,
-        reading: Reading,
-        service: Service,
-        promotion: Promotion,
+        petitions: ConfigRequests,
+        reading: Subscriptions,
+        service: ClientQueries,
+        promotion: CommitReplay,
     ) -> None:
         self._settings = settings
         self._execution = execution
@@ -83,9 +83,9 @@ class Clientele:
         self.service = service
         self.promotion = promotion
         self._log_readers: dict[str, _LogReader] = {"reading": reading, "service": service, "promotion": promotion}
-        self._parts: dict[str, Petitions | _LogReader] = {"petitions": petitions, **self._log_readers}
-        self._seat = Seat(settings, execution)
-        self._attendance = Attendance()
+        self._parts: dict[str, ConfigRequests | _LogReader] = {"petitions": petitions, **self._log_readers}
+        self._seat = LocalRoles(settings, execution)
+        self._attendance = LaneSubscriptions()
         self.closed = False
         """The node is no member any more: it serves nobody."""
         self._peers: dict[bytes, Peer] = {}
@@ -143,7 +143,7 @@ class Clientele:
     def admitted(self, now_ns: int) -> Admitted:
         """Who may have a session, by key: everybody active, and for a moment those who no longer are."""
         clients = () if self.closed else self._execution.state.clients.values()
-        active = {client.key: client.name for client in clients if client.status == Status.ACTIVE}
+        active = {client.key: client.name for client in clients if client.status == LaneStatus.ACTIVE}
         ended = {key: (name, now_ns + LINGER_NS) for key, name in self._active.items() if key not in active}
         kept = {key: kept for key, kept in self._lingering.items() if key not in active and kept[1] > now_ns}
         self._active, self._lingering = active, {**ended, **kept}
@@ -165,7 +165,7 @@ class Clientele:
     def _tell_members(self, instances: Iterable[bytes]) -> Iterator[tuple[bytes, NodeMessage]]:
         yield from ((instance, self._members) for instance in instances if self._identity(instance) is not None)
 
-    def executed(self, executed: Executed) -> Iterator[tuple[bytes, NodeMessage]]:
+    def executed(self, executed: AppliedMessage) -> Iterator[tuple[bytes, NodeMessage]]:
         """A message was executed: what there is to say to whom, beside what the parts say themselves."""
         yield from self._attendance.answers(executed)
         self.petitions.executed(executed)
@@ -178,9 +178,9 @@ class Clientele:
         client = self._identity(instance)
         return client is not None and may_read(client, stream)
 
-    def _identity(self, instance: bytes) -> Client | None:
+    def _identity(self, instance: bytes) -> ClientIdentity | None:
         client = self._execution.client_of_key(self._peers[instance].key)
-        return client if client is not None and client.status == Status.ACTIVE else None
+        return client if client is not None and client.status == LaneStatus.ACTIVE else None
 
     def said(
         self, now_ns: int, peer: Peer, message: ClientMessage, payload: bytes
@@ -211,7 +211,7 @@ class Clientele:
                 elif may_read(client, message.stream):
                     self.reading.begin(instance, client.acl, message)
                 else:
-                    why = refusal(Want(Right.READ, message.stream))
+                    why = refusal(RequiredRight(Right.READ, message.stream))
                     yield Failed(message.call, kind_of(Reason.NO_RIGHT), why)
             case Grant():
                 self.reading.grant(instance, message)
@@ -232,7 +232,7 @@ class Clientele:
             case _:
                 assert_never(message)
 
-    def _attend(self, instance: bytes, client: Client, client_id: int) -> None:
+    def _attend(self, instance: bytes, client: ClientIdentity, client_id: int) -> None:
         """Answers about one's own lane go to whoever used it here last, and before."""
         lane = self._execution.state.lanes.get(client_id)
         if lane is not None and lane.acl == client.acl:
@@ -243,7 +243,7 @@ class Clientele:
         known = self._execution.client_of_key(peer.key)
         reason = Reason.UNKNOWN_SIGNER
         if known is not None:
-            reason = Reason.COMPROMISED if known.status == Status.COMPROMISED else Reason.REMOVED
+            reason = Reason.COMPROMISED if known.status == LaneStatus.COMPROMISED else Reason.REMOVED
         if not isinstance(message, Write):
             return Failed(message.call, kind_of(reason), REASONS[reason])
         heading = read_heading(payload)
@@ -261,14 +261,14 @@ def make_clientele(
     locate: Locate,
     chance: random.Random,
     wrapping: Wrapping | None,
-) -> Clientele:
+) -> ClientSessions:
     """With all its parts; `locate` finds messages in the log."""
-    return Clientele(
+    return ClientSessions(
         settings,
         execution,
         ingest,
-        petitions=Petitions(settings, execution),
-        reading=Reading(settings, streams, locate),
-        service=Service(execution, chance, wrapping, locate, streams),
-        promotion=Promotion(settings, execution, locate),
+        petitions=ConfigRequests(settings, execution),
+        reading=Subscriptions(settings, streams, locate),
+        service=ClientQueries(execution, chance, wrapping, locate, streams),
+        promotion=CommitReplay(settings, execution, locate),
     )

@@ -26,12 +26,12 @@ from typing import TypeAlias
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import Damaged, ReadLog
+from chaplain.journal.consensus.events import ReadLog, RecordDamaged
 from chaplain.journal.events import ToClient
 from chaplain.journal.messages.client import EARLIEST, LATEST, Chunk, Ended, Failed, Grant, Read
 from chaplain.journal.messages.cluster import Body
-from chaplain.journal.model.records import Moment
-from chaplain.journal.model.results import Executed
+from chaplain.journal.model.records import LogPosition
+from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots.retention import NOBODY
 from chaplain.journal.storage.records import Grouper, body_of, is_message
@@ -40,7 +40,7 @@ from chaplain.segment.record import Kind, Record
 DROPPED = "dropped"
 READ_WINDOW_BYTES_MIN = 64 * 1024
 """The window of a read if there are very many."""
-ReadingEffect: TypeAlias = ReadLog | ToClient | Damaged
+ReadingEffect: TypeAlias = ReadLog | ToClient | RecordDamaged
 Locate: TypeAlias = Callable[[int, int], tuple[int, int] | None]
 """Positions of the log that hold messages from an index on, in about so many octets; None if they are not on disk."""
 
@@ -69,7 +69,7 @@ class StreamIndex:
             gone = bisect_left(indexes, first)
             del indexes[:gone], self._firsts[stream][:gone]
 
-    def put_back(self, earlier: Sequence[Executed]) -> None:
+    def put_back(self, earlier: Sequence[AppliedMessage]) -> None:
         """These, in their order, are before everything else that is here."""
         before = StreamIndex()
         for executed in earlier:
@@ -83,7 +83,7 @@ class StreamIndex:
         firsts = self._firsts.get(stream)
         return firsts[0] if firsts else self.next_offset(stream)
 
-    def add(self, executed: Executed) -> None:
+    def add(self, executed: AppliedMessage) -> None:
         for written in executed.verdict.streams:
             self._firsts.setdefault(written.stream, array("Q")).append(written.first_offset)
             self._indexes.setdefault(written.stream, array("Q")).append(executed.moment.index)
@@ -128,7 +128,7 @@ class _Reader(msgspec.Struct):
 _Key = tuple[bytes, int]
 
 
-class Reading:
+class Subscriptions:
     def __init__(self, settings: JournalSettings, index: StreamIndex, locate: Locate) -> None:
         self._settings = settings
         self._index = index
@@ -234,7 +234,7 @@ class Reading:
             if not allowed(reader.instance, reader.stream):
                 self._end(reader, "no_right", "this client may no longer read this stream")
 
-    def executed(self, executed: Executed) -> None:
+    def executed(self, executed: AppliedMessage) -> None:
         """Those who wait at the end of a stream get what is new from memory."""
         for written in executed.verdict.streams:
             readers = [one for one in self._by_stream.get(written.stream, {}).values() if not one.reading]
@@ -260,9 +260,9 @@ class Reading:
         reader.reading = False
         before = reader.next_offset
         for body, message in whole_messages(records, index):
-            self._give(reader, Moment(body.index, body.regime, body.timestamp_ns, message[0].chain_hash), message)
+            self._give(reader, LogPosition(body.index, body.regime, body.timestamp_ns, message[0].chain_hash), message)
         if reader.next_offset == before and key in self._readers and reader.credit_bytes > 0:
-            self.effects.append(Damaged(index))
+            self.effects.append(RecordDamaged(index))
             self._end(reader, "damaged", "this node's log is damaged here, and being mended: read from another node")
             return True
         self._pump(reader)
@@ -312,7 +312,7 @@ class Reading:
         if not queued:
             self._queued.pop(owner, None)
 
-    def _give(self, reader: _Reader, moment: Moment, records: Iterable[Record]) -> None:
+    def _give(self, reader: _Reader, moment: LogPosition, records: Iterable[Record]) -> None:
         """Send what a message wrote to the stream, as far as it goes on from where the reader is."""
         for record in records:
             if record.kind != Kind.BATCH or record.stream != reader.stream or reader.done:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from chaplain.journal.consensus.events import Message
-from chaplain.journal.messages.consensus import Acknowledge, Lives
+from chaplain.journal.consensus.events import LogEntry
+from chaplain.journal.messages.consensus import Lives, ProposalAck
 from chaplain.journal.model.quorum import Quorum
 
 
-class Tally:
+class AckTally:
     """Who has spoken for one thing."""
 
     def __init__(self, quorum: Quorum) -> None:
@@ -57,28 +57,28 @@ class InFlight:
         self.regime = regime
         self.index = index
         self.hash = digest
-        self.tally = Tally(quorum)
+        self.tally = AckTally(quorum)
 
-    def acknowledged(self, node: int, message: Acknowledge) -> None:
+    def acknowledged(self, node: int, message: ProposalAck) -> None:
         """Take an acknowledgement, if it is one of this very proposal under this very regime."""
         if (message.regime, message.index, message.hash) == (self.regime, self.index, self.hash):
             self.tally.add(node, message.life, message.lives)
 
 
-class Spreading:
+class PreReplication:
     """A message on its way to the nodes that hold data; index-only serializers are not shown it before enough have it.
 
     Whoever acknowledges has it on disk, with all payloads. A node counts once, and only for this very proposal.
     """
 
-    def __init__(self, now_ns: int, message: Message, holders: Collection[int], copies: int) -> None:
+    def __init__(self, now_ns: int, message: LogEntry, holders: Collection[int], copies: int) -> None:
         self.since_ns = now_ns
         self.message = message
         self._holders = tuple(holders)
         self._copies = copies
         self._have: set[int] = set()
 
-    def acknowledged(self, node: int, message: Acknowledge) -> None:
+    def acknowledged(self, node: int, message: ProposalAck) -> None:
         ours = self.message
         same = (message.regime, message.index, message.hash) == (ours.ballot, ours.index, ours.hash)
         if same and node in self._holders:

@@ -21,9 +21,9 @@ Bounds: one answer under way; a piece has `supply_messages_max` messages, and no
 from __future__ import annotations
 
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.context import Bench
+from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.repair import PATIENCE_MAX, Pin, pinned
-from chaplain.journal.messages.consensus import Kept, Recall, Recalled
+from chaplain.journal.messages.consensus import Recall, Recalled, RecalledMessage
 from chaplain.journal.model.verdict_chain import previous_of
 from chaplain.journal.storage.records import verdict_of
 from chaplain.segment.record import Record
@@ -31,8 +31,8 @@ from chaplain.segment.record import Record
 RESTOCKED = "messages that others keep are here again"
 
 
-class Restocking:
-    def __init__(self, bench: Bench) -> None:
+class Backfill:
+    def __init__(self, bench: ConsensusContext) -> None:
         self._bench = bench
         self._piece: list[list[Record]] = []
         """Messages that came, by their records, the newest first."""
@@ -123,7 +123,7 @@ class Restocking:
             self._tries = 0
             self._ask(now_ns)
 
-    def _take(self, kept: Kept) -> None:
+    def _take(self, kept: RecalledMessage) -> None:
         log, pin = self._bench.log, self._pin
         message = pinned(self._bench, kept, pin.message)
         self._piece.append(log.records_again(message, kept.verdict, pin.verdict))

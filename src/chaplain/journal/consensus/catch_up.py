@@ -1,7 +1,7 @@
 """Getting what is missing: agreed messages from others, and one's own standing back after it was lost.
 
-`Fetcher` decides whom to ask for which messages and what may be believed of the answer. `Doubt` decides when a node
-that may have forgotten its promises has learned enough to promise again. Neither knows elections or proposals.
+`Fetcher` decides which node to ask for which messages, and what may be believed of the answer. `VoteRecovery` decides
+when a node that may have lost its promises has learned enough to vote again. Neither knows elections or proposals.
 
     asking      which lives of mine do you know?               until a quorum of others has answered
     beginning   this is a new life of mine; what do you hold?  on disk here, then asked; on disk there, then answered
@@ -18,18 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from chaplain.journal.consensus.context import Bench
+from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.election import LEAP_MAX, Election
-from chaplain.journal.consensus.events import Message, Regained
-from chaplain.journal.consensus.hard_state import State
+from chaplain.journal.consensus.events import LogEntry, Regained
+from chaplain.journal.consensus.hard_state import VotingState
 from chaplain.journal.consensus.unconfirmed import SuppliedMessage, UnconfirmedSupplies, read_supplied
-from chaplain.journal.messages.consensus import KNOWN_AGREED, Answer, Fetch, Lives, Question, Supply
+from chaplain.journal.messages.consensus import KNOWN_AGREED, Fetch, Lives, RecoveryAnswer, RecoveryQuestion, Supply
 
 _LIKELY = 0.75
 
 
 class Fetcher:
-    def __init__(self, bench: Bench, election: Election) -> None:
+    def __init__(self, bench: ConsensusContext, election: Election) -> None:
         self._bench = bench
         self._supplies = UnconfirmedSupplies(bench, election)
         self._asked: int = 0
@@ -93,7 +93,7 @@ class Fetcher:
     def supplied(self, now_ns: int, node: int, supply: Supply, floor: int = 0) -> None:
         """Take what continues our prefix and is confirmed. `floor` is a ballot that the copy must not fall below."""
         agreed = supply.messages[:-1] if supply.tail_ballot else supply.messages
-        taken: list[Message] = []
+        taken: list[LogEntry] = []
         news = self._supplies.add(node, supply.index, supply.agreed, agreed)
         while (first := self._supplies.confirmed()) is not None and self._take(first, floor, taken):
             pass
@@ -116,7 +116,7 @@ class Fetcher:
         if message is not None and message.ballot == ballot and (log.tail is None or log.tail.ballot < ballot):
             self._bench.quill.write(log.store(message), self._bench.written())
 
-    def _take(self, supplied: SuppliedMessage, floor: int, taken: list[Message]) -> bool:
+    def _take(self, supplied: SuppliedMessage, floor: int, taken: list[LogEntry]) -> bool:
         """Whether the message could be taken: its payloads may be missing."""
         message = self._held(supplied, floor)
         if message is None:
@@ -126,7 +126,7 @@ class Fetcher:
         taken += self._bench.log.reconnect()
         return True
 
-    def _take_tail(self, node: int, supply: Supply, floor: int, taken: list[Message]) -> None:
+    def _take_tail(self, node: int, supply: Supply, floor: int, taken: list[LogEntry]) -> None:
         """The sender does not know whether this is agreed. We may: if something of ours further on names it."""
         log = self._bench.log
         supplied = read_supplied(self._bench, node, supply.messages[-1])
@@ -138,7 +138,7 @@ class Fetcher:
         elif self.tail and (message.index, message.ballot) > log.last() and node in self._bench.teachers.voters:
             self._bench.quill.write(log.store(message), self._bench.written())
 
-    def _held(self, supplied: SuppliedMessage, floor: int, *, bare: bool = False) -> Message | None:
+    def _held(self, supplied: SuppliedMessage, floor: int, *, bare: bool = False) -> LogEntry | None:
         """The message, if it is the one that comes next here. Unless it may be bare, its payloads are here, too.
 
         It is held under the regime that its body names, in which it was proposed; under `floor`, if that is higher; and
@@ -152,13 +152,13 @@ class Fetcher:
             ballot = max(ballot, tail.ballot)
         absent = supplied.bare and not bare
         payloads = self._bench.gather(body.data_entries, 0) if absent else supplied.payloads
-        return None if payloads is None else Message(body, supplied.raw, supplied.hash, ballot, payloads)
+        return None if payloads is None else LogEntry(body, supplied.raw, supplied.hash, ballot, payloads)
 
 
-class Doubt:
+class VoteRecovery:
     """One attempt after the other to become sound."""
 
-    def __init__(self, bench: Bench, fetcher: Fetcher, now_ns: int) -> None:
+    def __init__(self, bench: ConsensusContext, fetcher: Fetcher, now_ns: int) -> None:
         self._bench = bench
         self._fetcher = fetcher
         fetcher.tail = True
@@ -166,7 +166,7 @@ class Doubt:
 
     def _begin(self, now_ns: int) -> None:
         self._quorum = self._bench.teachers
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, RecoveryAnswer] = {}
         self._nonce = self._bench.chance.getrandbits(64)
         self._life = 0
         self._target: tuple[int, int] | None = None
@@ -182,7 +182,7 @@ class Doubt:
         self.due_ns: int | None = now_ns + self._bench.settings.retry_ns
         for peer in self._others():
             if peer not in self._answers:
-                self._bench.quill.promise(peer, Question(self._nonce, self._life))
+                self._bench.quill.promise(peer, RecoveryQuestion(self._nonce, self._life))
         self._proceed(now_ns)
 
     def woken(self, now_ns: int) -> None:
@@ -198,12 +198,12 @@ class Doubt:
             self._pursue(now_ns)
 
     def _say_why(self) -> None:
-        states = {node: State(answer.standing).name.lower() for node, answer in self._answers.items()}
+        states = {node: VotingState(answer.standing).name.lower() for node, answer in self._answers.items()}
         index, ballot = self._bench.log.last()
         detail = {"answered": str(states), "wanted": str(self._target), "held": f"{index} under {ballot}"}
         self._bench.report("no vote until caught up with a quorum", 0, **detail)
 
-    def answered(self, now_ns: int, node: int, answer: Answer) -> None:
+    def answered(self, now_ns: int, node: int, answer: RecoveryAnswer) -> None:
         if answer.nonce != self._nonce or self._target is not None or node not in self._others():
             return
         if answer.regime - self._bench.keeper.regime > LEAP_MAX:
@@ -228,13 +228,14 @@ class Doubt:
     def _enough(self) -> bool:
         """Whether what was answered covers all that we can have promised."""
         states = [answer.standing for answer in self._answers.values()]
-        sound = [node for node, answer in self._answers.items() if answer.standing == State.SOUND]
+        sound = [node for node, answer in self._answers.items() if answer.standing == VotingState.SOUND]
         if self._quorum.reached(sound):
             return True
         everybody = len(states) == len(self._others())
         ours = self._bench.keeper.now.state
-        torn = {State.SOUND, State.DOUBTFUL}.issuperset(states)  # who lost or was wiped explains no torn write
-        return everybody and torn and ours is State.DOUBTFUL
+        # A node that lost records, or was wiped, is not explained by a torn last write.
+        torn = {VotingState.SOUND, VotingState.DOUBTFUL}.issuperset(states)
+        return everybody and torn and ours is VotingState.DOUBTFUL
 
     def _begin_life(self, now_ns: int) -> None:
         keeper = self._bench.keeper
@@ -257,8 +258,8 @@ class Doubt:
         self._bench.write_mark()  # what was found at start may not have been synced: now it will be
         self._pursue(now_ns)
 
-    def _counted(self) -> list[Answer]:
-        return [answer for answer in self._answers.values() if answer.standing != State.WIPED]
+    def _counted(self) -> list[RecoveryAnswer]:
+        return [answer for answer in self._answers.values() if answer.standing != VotingState.WIPED]
 
     def supplied(self, now_ns: int, node: int, supply: Supply) -> None:
         if self._target is None or self._regaining:
@@ -305,7 +306,7 @@ def without_tail(supply: Supply) -> Supply:
     return Supply(supply.index, supply.agreed, supply.messages[:-1]) if supply.tail_ballot else supply
 
 
-def _all_lives(answers: dict[int, Answer]) -> Lives:
+def _all_lives(answers: dict[int, RecoveryAnswer]) -> Lives:
     lives: Lives = {}
     for answer in answers.values():
         for node, life in answer.lives.items():

@@ -11,32 +11,41 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from chaplain.journal.consensus.context import Bench
-from chaplain.journal.consensus.events import LogRead, Message, ReadLog
-from chaplain.journal.consensus.hard_state import State
-from chaplain.journal.messages.consensus import Answer, Fetch, Kept, Question, Recall, Recalled, Supplied, Supply
+from chaplain.journal.consensus.context import ConsensusContext
+from chaplain.journal.consensus.events import LogEntry, LogRead, ReadLog
+from chaplain.journal.consensus.hard_state import VotingState
+from chaplain.journal.messages.consensus import (
+    Fetch,
+    Recall,
+    Recalled,
+    RecalledMessage,
+    RecoveryAnswer,
+    RecoveryQuestion,
+    Supplied,
+    Supply,
+)
 from chaplain.segment.record import Record
 
 
-class Supplying:
-    def __init__(self, bench: Bench) -> None:
+class CatchUpServer:
+    def __init__(self, bench: ConsensusContext) -> None:
         self._bench = bench
         self._reads: dict[int, tuple[int, Fetch | Recall]] = {}
 
-    def asked(self, node: int, message: Fetch | Recall | Question) -> None:
+    def asked(self, node: int, message: Fetch | Recall | RecoveryQuestion) -> None:
         match message:
             case Fetch():
                 self._fetched(node, message)
             case Recall():
                 self._read_log(node, message)
-            case Question():
+            case RecoveryQuestion():
                 self._questioned(node, message)
             case _:
                 assert_never(message)
 
     def _fetched(self, node: int, fetch: Fetch) -> None:
         bench, settings = self._bench, self._bench.settings
-        if bench.keeper.now.state is State.WIPED or not fetch.index:
+        if bench.keeper.now.state is VotingState.WIPED or not fetch.index:
             return
         messages = bench.log.recent(fetch.index, settings.supply_bytes_max)
         if messages is not None:
@@ -75,16 +84,16 @@ class Supplying:
         if not found and recall.count > 1:
             self._read_log(node, Recall(recall.index))  # of several any may be damaged: is it this one?
             return 0
-        kept: list[Kept] = []
+        kept: list[RecalledMessage] = []
         for message, verdict in found:
             if message.bare and node in self._bench.holders:
                 break
-            kept.append(Kept(message.raw, verdict, message.payloads))
+            kept.append(RecalledMessage(message.raw, verdict, message.payloads))
         if kept:
             self._bench.quill.tell(node, Recalled(recall.index, tuple(kept)))
         return 0 if found else recall.index
 
-    def _supply(self, node: int, fetch: Fetch, messages: Sequence[Message]) -> None:
+    def _supply(self, node: int, fetch: Fetch, messages: Sequence[LogEntry]) -> None:
         bench, log = self._bench, self._bench.log
         supplied = [Supplied(message.raw, message.payloads) for message in messages]
         ballot = 0
@@ -93,7 +102,7 @@ class Supplying:
             supplied.append(Supplied(log.tail.raw, log.tail.payloads))
         bench.quill.tell(node, Supply(fetch.index, log.agreed, tuple(supplied), ballot))
 
-    def _questioned(self, node: int, question: Question) -> None:
+    def _questioned(self, node: int, question: RecoveryQuestion) -> None:
         """Somebody lost its memory. From now on its former lives count for nothing here, and that is on disk first."""
         keeper, log = self._bench.keeper, self._bench.log
         if question.life > keeper.now.lives.get(node, 0):
@@ -101,5 +110,5 @@ class Supplying:
         now = keeper.now
         index, ballot = log.last()
         lives = {**now.lives, self._bench.settings.node: now.life} if now.life else now.lives
-        answer = Answer(question.nonce, now.regime, index, ballot, now.state, now.lives.get(node, 0), lives)
+        answer = RecoveryAnswer(question.nonce, now.regime, index, ballot, now.state, now.lives.get(node, 0), lives)
         self._bench.quill.promise(node, answer)

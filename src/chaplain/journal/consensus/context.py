@@ -6,30 +6,37 @@ import random
 from collections.abc import Callable, Iterable
 
 from chaplain.core import Report
-from chaplain.journal.consensus.events import Agreed, Message, NeedPayload, Written
-from chaplain.journal.consensus.hard_state import Keeper
-from chaplain.journal.consensus.payload_queue import Shelf
-from chaplain.journal.consensus.persist_barrier import Quill
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.events import Agreed, LogEntry, LogWritten, NeedPayload
+from chaplain.journal.consensus.hard_state import HardStateStore
+from chaplain.journal.consensus.payload_queue import PayloadQueue
+from chaplain.journal.consensus.persist_barrier import PersistBarrier
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.messages.cluster import DataEntry
 from chaplain.journal.messages.consensus import OrderMessage
-from chaplain.journal.model.cluster_config import Assembly
+from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.quorum import Quorum
-from chaplain.journal.storage.last_known_members import Roster
-from chaplain.journal.storage.log import Log
+from chaplain.journal.storage.last_known_members import LastKnownMembers
+from chaplain.journal.storage.log import ReplicatedLog
 
 REFERENCES_TOLD = 8
 """Ingest messages that are named, as node/journal/index, when they are missing."""
 
 
-class Bench:
-    def __init__(self, settings: OrderSettings, chance: random.Random, quill: Quill, keeper: Keeper, log: Log) -> None:
+class ConsensusContext:
+    def __init__(
+        self,
+        settings: ConsensusSettings,
+        chance: random.Random,
+        quill: PersistBarrier,
+        keeper: HardStateStore,
+        log: ReplicatedLog,
+    ) -> None:
         self.settings = settings
         self.chance = chance
         self.quill = quill
         self.keeper = keeper
         self.log = log
-        self.shelf = Shelf(settings.shelf_bytes_max, settings.shelf_idle_ns)
+        self.shelf = PayloadQueue(settings.shelf_bytes_max, settings.shelf_idle_ns)
         self.up: list[int] = []
         """Peers we have a connection with, in the order in which they came."""
         self.firsts: dict[int, tuple[int, int]] = {}
@@ -40,9 +47,9 @@ class Bench:
         """The disk has room for more."""
         self.leaving = False
         self._token = 0
-        self.roster: Roster | None = None
+        self.roster: LastKnownMembers | None = None
         """Who belongs to the cluster, if somebody knew more of it than our log says."""
-        self._assembly: Assembly | None = None
+        self._assembly: ClusterConfig | None = None
         self._quorum = Quorum(())
         self._peers: tuple[int, ...] = ()
         self._voters: tuple[int, ...] = ()
@@ -135,11 +142,11 @@ class Bench:
     def report(self, event: str, node: int = 0, **detail: str | int) -> None:
         self.quill.say(Report(event, str(node) if node else "", detail))
 
-    def written(self) -> Written:
+    def written(self) -> LogWritten:
         """What will be proven when all that was written to the log so far is on disk."""
         log = self.log
         reach = log.tail.index if log.tail is not None and log.whole else log.agreed
-        return Written(log.written, reach)
+        return LogWritten(log.written, reach)
 
     def gather(self, entries: tuple[DataEntry, ...], master: int) -> tuple[bytes, ...] | None:
         """The payloads of these; None if some are not here, which are asked for then."""
@@ -171,7 +178,7 @@ class Bench:
         self.announce(now_ns, [self.log.settle(payloads)])
         return True
 
-    def announce(self, now_ns: int, messages: Iterable[Message]) -> None:
+    def announce(self, now_ns: int, messages: Iterable[LogEntry]) -> None:
         for message in messages:
             self.shelf.ordered(message.entries)
             self.quill.say(Agreed(message.body, message.ballot, message.hash, message.payloads))

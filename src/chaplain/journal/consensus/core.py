@@ -18,62 +18,62 @@ from typing import assert_never
 
 from chaplain.core import Drained, Halt, Persisted, PersistFailed, Stopping, Woken, soonest
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.backfill import Restocking
-from chaplain.journal.consensus.catch_up import Doubt, Fetcher
-from chaplain.journal.consensus.catch_up_server import Supplying
-from chaplain.journal.consensus.context import Bench
+from chaplain.journal.consensus.backfill import Backfill
+from chaplain.journal.consensus.catch_up import Fetcher, VoteRecovery
+from chaplain.journal.consensus.catch_up_server import CatchUpServer
+from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.election import Election
 from chaplain.journal.consensus.events import (
     ConfigOffered,
-    Damaged,
+    ConsensusStarted,
     Execution,
-    Held,
     IngestDrained,
     LogRead,
+    LogWritten,
     OrderEffect,
     OrderInput,
     PayloadArrived,
     PeerDown,
     PeerUp,
-    Proof,
+    ProposalHeld,
     Received,
+    RecordDamaged,
     Regained,
     Resumed,
     Role,
     SpaceTold,
-    Started,
     Stood,
-    Written,
+    SyncProof,
 )
-from chaplain.journal.consensus.follower import Diverged, Following
-from chaplain.journal.consensus.hard_state import NOBODY, Keeper, found_standing
-from chaplain.journal.consensus.master import Office
-from chaplain.journal.consensus.persist_barrier import Quill
-from chaplain.journal.consensus.repair import Mending
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.follower import Diverged, Follower
+from chaplain.journal.consensus.hard_state import NOBODY, HardStateStore, found_standing
+from chaplain.journal.consensus.master import Master
+from chaplain.journal.consensus.persist_barrier import PersistBarrier
+from chaplain.journal.consensus.repair import Repair
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.consensus.vote_recovery import judge
 from chaplain.journal.messages.consensus import (
-    Acknowledge,
-    Answer,
+    AgreedMark,
     AskVote,
     Canvass,
     Canvassed,
     ElectionProof,
     Fetch,
     Handover,
-    Heard,
-    Mark,
+    MarkHeard,
     OrderMessage,
+    ProposalAck,
     Propose,
-    Question,
     Recall,
     Recalled,
+    RecoveryAnswer,
+    RecoveryQuestion,
     Supply,
     Vote,
     decode,
 )
-from chaplain.journal.model.records import Moment
-from chaplain.journal.storage.log import Log, standing_name
+from chaplain.journal.model.records import LogPosition
+from chaplain.journal.storage.log import ReplicatedLog, standing_name
 from chaplain.journal.storage.records import body_of
 from chaplain.journal.storage.recovery import Recovered, recover
 from chaplain.link.auth.identity import Identity
@@ -83,7 +83,7 @@ from chaplain.segment.layout import Bytes
 class SerializerCore:
     def __init__(
         self,
-        settings: OrderSettings,
+        settings: ConsensusSettings,
         identity: Identity,
         chance: random.Random,
         execution: Execution,
@@ -91,29 +91,29 @@ class SerializerCore:
         segments: Iterable[tuple[int, Bytes]] = (),
         jot: bytes | None = None,
         standing: bytes | None = None,
-        base: Moment | None = None,
+        base: LogPosition | None = None,
         first: int = 1,
     ) -> None:
         """Begin from what the disk holds: the log's segments by sequence, the small files next to them, and the message
         that a checkpoint covers, with where the log began then. Votes are signed with the identity, whose public key
         the assembly must have for this node.
         """
-        base = base or Moment(0, 0, 0, settings.genesis)
+        base = base or LogPosition(0, 0, 0, settings.genesis)
         recovered = recover(settings.log, segments, jot, settings.boot, base, first=first)
         found = found_standing(standing, settings.disk, settings.founding_disk, recovered.empty)
-        quill = Quill(settings.node)
-        keeper = Keeper(found, standing_name(settings), quill)
-        log = Log(settings, chance, recovered, execution)
+        quill = PersistBarrier(settings.node)
+        keeper = HardStateStore(found, standing_name(settings), quill)
+        log = ReplicatedLog(settings, chance, recovered, execution)
         self._recovered: Recovered | None = recovered
-        self.bench = self._bench = Bench(settings, chance, quill, keeper, log)
+        self.bench = self._bench = ConsensusContext(settings, chance, quill, keeper, log)
         self._election = Election(self._bench, identity)
-        self._following = Following(self._bench)
+        self._following = Follower(self._bench)
         self._fetcher = Fetcher(self._bench, self._election)
-        self._supplying = Supplying(self._bench)
-        self._mending = Mending(self._bench)
-        self.restocking = Restocking(self._bench)
-        self._doubt: Doubt | None = None
-        self._office: Office | None = None
+        self._supplying = CatchUpServer(self._bench)
+        self._mending = Repair(self._bench)
+        self.restocking = Backfill(self._bench)
+        self._doubt: VoteRecovery | None = None
+        self._office: Master | None = None
         self._dead = False
 
     # What others may look at.
@@ -225,7 +225,7 @@ class SerializerCore:
             case LogRead():
                 self._mending.damaged(now_ns, self._supplying.read(event))
                 self._mending.read(now_ns, event)
-            case Damaged():
+            case RecordDamaged():
                 self._mending.damaged(now_ns, event.index)
             case SpaceTold():
                 self._measure(event)
@@ -235,7 +235,7 @@ class SerializerCore:
                 bench.leaving = True
                 if bench.mark_due_ns is not None:
                     bench.write_mark()  # a node that was removed is to know it when it is started again
-            case Started():
+            case ConsensusStarted():
                 self._start(now_ns)
             case _:
                 assert_never(event)
@@ -264,7 +264,7 @@ class SerializerCore:
             self._election.rest(now_ns)
         else:
             self._election.leave()
-            self._doubt = Doubt(bench, self._fetcher, now_ns)
+            self._doubt = VoteRecovery(bench, self._fetcher, now_ns)
 
     def _die(self, reason: str) -> None:
         """Nothing that we were about to promise may leave."""
@@ -282,7 +282,7 @@ class SerializerCore:
             self.restocking.look(now_ns)
         if election.won():
             election.take_office()
-            self._office = Office(bench, now_ns, election.proof())
+            self._office = Master(bench, now_ns, election.proof())
             self._fetcher.stop()
         if self._office is not None:
             if not self._office.over:
@@ -310,14 +310,14 @@ class SerializerCore:
         else:
             self._election.woken(now_ns)
 
-    def _prove(self, now_ns: int, proof: Proof) -> None:
+    def _prove(self, now_ns: int, proof: SyncProof) -> None:
         match proof:
             case Stood():
                 self._election.stood(proof)
-            case Held():
+            case ProposalHeld():
                 if self._office is not None:
                     self._office.held(now_ns, proof)
-            case Written():
+            case LogWritten():
                 self._bench.log.synced(proof.position, proof.index)
                 self._bench.keeper.begin_log()
                 self._mending.written(proof.position)
@@ -367,9 +367,9 @@ class SerializerCore:
         """Without standing we promise nothing: whatever else is said to us goes by."""
         assert self._doubt is not None
         match message:
-            case Question() | Fetch() | Recall():
+            case RecoveryQuestion() | Fetch() | Recall():
                 self._supplying.asked(node, message)
-            case Answer():
+            case RecoveryAnswer():
                 self._doubt.answered(now_ns, node, message)
             case Supply():
                 self._doubt.supplied(now_ns, node, message)
@@ -381,15 +381,15 @@ class SerializerCore:
             case Propose():
                 if self._follow(now_ns, node, message.regime):
                     self._following.proposed(now_ns, node, message)
-            case Mark():
+            case AgreedMark():
                 if self._follow(now_ns, node, message.regime):
                     self._following.marked(now_ns, node, message)
                     if message.index > self._bench.log.agreed:
                         self._fetcher.mark(message.index, message.hash)
-            case Acknowledge():
+            case ProposalAck():
                 if self._office is not None:
                     self._office.acknowledged(now_ns, node, message)
-            case Heard():
+            case MarkHeard():
                 self._election.hear_of(node, message.regime)
                 if self._office is not None:
                     self._office.heard(now_ns, node, message)
@@ -406,14 +406,14 @@ class SerializerCore:
                 self._unseat()
             case Vote():
                 self._election.voted(now_ns, node, message)
-            case Fetch() | Question() | Recall():
+            case Fetch() | RecoveryQuestion() | Recall():
                 self._supplying.asked(node, message)
             case Supply():
                 self._supplied(now_ns, node, message)
             case Recalled():
                 self._mending.recalled(node, message)
                 self.restocking.recalled(now_ns, node, message)
-            case Answer():
+            case RecoveryAnswer():
                 pass
             case Handover():
                 if message.regime == self.regime and node == self._election.master:
@@ -429,7 +429,7 @@ class SerializerCore:
         """
         bench = self._bench
         if regime < bench.keeper.regime:
-            bench.quill.tell(node, Heard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
+            bench.quill.tell(node, MarkHeard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
             if self._office is None:
                 self._fetcher.probe(now_ns)
             return False

@@ -16,8 +16,8 @@ regimes is heeded: a member without a vote cannot raise regimes. A master is fol
 
 from __future__ import annotations
 
-from chaplain.journal.consensus.acks import Tally
-from chaplain.journal.consensus.context import Bench
+from chaplain.journal.consensus.acks import AckTally
+from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.election_proof import Candidacy, is_vote_valid, proves_election, sign_vote
 from chaplain.journal.consensus.events import Role, RoleChanged, Stood
 from chaplain.journal.messages.consensus import (
@@ -26,7 +26,7 @@ from chaplain.journal.messages.consensus import (
     Canvass,
     Canvassed,
     ElectionProof,
-    Heard,
+    MarkHeard,
     SignedVotes,
     Vote,
 )
@@ -39,7 +39,7 @@ A master that proves its election is followed into any regime."""
 
 
 class Election:
-    def __init__(self, bench: Bench, identity: Identity) -> None:
+    def __init__(self, bench: ConsensusContext, identity: Identity) -> None:
         """The identity signs this node's votes."""
         self._bench = bench
         self._identity = identity
@@ -53,8 +53,8 @@ class Election:
         self._lost_ns = 0
         """When a connection to our master was closed last."""
         self._asked = 0
-        self._canvass: Tally | None = None
-        self._votes: Tally | None = None
+        self._canvass: AckTally | None = None
+        self._votes: AckTally | None = None
         self._signed: SignedVotes = {}
         """The votes for us in the regime that we stand for."""
         self.proven = (0, 0)
@@ -163,7 +163,7 @@ class Election:
         self._be(Role.CANDIDATE, 0)
         self._postpone(now_ns)
         self._asked = max(bench.keeper.regime, self._seen) + 1
-        self._canvass = Tally(bench.quorum)
+        self._canvass = AckTally(bench.quorum)
         index, ballot = bench.log.last()
         bench.quill.tell_all(bench.voters, Canvass(self._asked, index, ballot))
         self._count_canvass(bench.settings.node)
@@ -183,7 +183,7 @@ class Election:
         bench.quill.tell(node, Canvassed(message.regime, granted, bench.keeper.regime))
         known = message.index if message.ballot == KNOWN_AGREED else message.index - 1
         if bench.log.agreed > known:
-            bench.quill.tell(node, Heard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
+            bench.quill.tell(node, MarkHeard(bench.keeper.regime, bench.log.last()[0], bench.log.agreed))
 
     def canvassed(self, now_ns: int, node: int, message: Canvassed) -> None:
         self.hear_of(node, message.promised)
@@ -226,7 +226,7 @@ class Election:
         if self.role is not Role.CANDIDATE or proof.regime != bench.keeper.regime:
             return
         quorum, (index, ballot) = self._claim
-        self._votes = Tally(quorum)
+        self._votes = AckTally(quorum)
         self._votes.add(bench.settings.node, bench.keeper.now.life, bench.keeper.now.lives)
         self._signed = {
             bench.settings.node: sign_vote(self._identity, self._candidacy(proof.regime, bench.settings.node))

@@ -12,11 +12,11 @@ from typing import Protocol, TypeAlias
 
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
 from chaplain.journal.messages.cluster import Body, DataEntry, Reference
-from chaplain.journal.model.cluster_config import Assembly
+from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.segment.record import Record
 
 
-class Settled(Frozen, frozen=True):
+class AgreedEntry(Frozen, frozen=True):
     """One agreed message as execution sees it."""
 
     body: Body
@@ -43,7 +43,7 @@ class Execution(Protocol):
         ...
 
     @property
-    def assembly(self) -> Assembly:
+    def assembly(self) -> ClusterConfig:
         """The nodes of the cluster after the last message that was settled."""
         ...
 
@@ -62,7 +62,7 @@ class Execution(Protocol):
         """
         ...
 
-    def settle(self, message: Settled, /) -> None:
+    def settle(self, message: AgreedEntry, /) -> None:
         """The message is agreed: apply it."""
         ...
 
@@ -89,7 +89,7 @@ class Execution(Protocol):
 # Inputs.
 
 
-class Started(Frozen, frozen=True):
+class ConsensusStarted(Frozen, frozen=True):
     """The first input of a run."""
 
 
@@ -139,7 +139,7 @@ class LogRead(Frozen, frozen=True):
     records: tuple[Record, ...]
 
 
-class Damaged(Frozen, frozen=True):
+class RecordDamaged(Frozen, frozen=True):
     """The records of this agreed message could not be read back from the log."""
 
     index: int
@@ -152,7 +152,7 @@ class SpaceTold(Frozen, frozen=True):
 
 
 OrderInput: TypeAlias = (
-    Started
+    ConsensusStarted
     | Woken
     | Drained
     | Persisted
@@ -165,7 +165,7 @@ OrderInput: TypeAlias = (
     | ConfigOffered
     | IngestDrained
     | LogRead
-    | Damaged
+    | RecordDamaged
     | SpaceTold
 )
 
@@ -230,7 +230,7 @@ class ReadLog(Frozen, frozen=True):
 OrderEffect: TypeAlias = Tell | Persist | Resumed | Agreed | NeedPayload | RoleChanged | ReadLog | Report | Halt
 
 
-class Message(Frozen, frozen=True):
+class LogEntry(Frozen, frozen=True):
     """One cluster message in hand: what everybody agrees on, and the regime under which we hold it."""
 
     body: Body
@@ -266,7 +266,7 @@ class Stood(Frozen, frozen=True):
     regime: int
 
 
-class Held(Frozen, frozen=True):
+class ProposalHeld(Frozen, frozen=True):
     """Our own copy of a proposal is on disk."""
 
     regime: int
@@ -274,7 +274,7 @@ class Held(Frozen, frozen=True):
     hash: bytes
 
 
-class Written(Frozen, frozen=True):
+class LogWritten(Frozen, frozen=True):
     """The log is on disk up to this position."""
 
     position: int
@@ -287,4 +287,4 @@ class Regained(Frozen, frozen=True):
     life: int
 
 
-Proof: TypeAlias = Stood | Held | Written | Regained
+SyncProof: TypeAlias = Stood | ProposalHeld | LogWritten | Regained

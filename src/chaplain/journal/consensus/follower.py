@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections import deque
 
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.context import Bench
-from chaplain.journal.consensus.events import Message
+from chaplain.journal.consensus.context import ConsensusContext
+from chaplain.journal.consensus.events import LogEntry
 from chaplain.journal.messages.cluster import Body, chain_hash, decode_body
-from chaplain.journal.messages.consensus import Acknowledge, Heard, Mark, Propose
+from chaplain.journal.messages.consensus import AgreedMark, MarkHeard, ProposalAck, Propose
 
 LINE_MAX = 64
 """Proposals that stand in line; of more, the first are fetched when their turn comes."""
@@ -29,8 +29,8 @@ class Diverged(Exception):
     """Two nodes hold different messages as agreed, or one regime has two bodies for an index: stop at once."""
 
 
-class Following:
-    def __init__(self, bench: Bench) -> None:
+class Follower:
+    def __init__(self, bench: ConsensusContext) -> None:
         self._bench = bench
         self._line: deque[tuple[int, Propose]] = deque()
         """Proposals, the first of which came before its predecessors or payloads did."""
@@ -101,14 +101,14 @@ class Following:
         self._learn(now_ns, node, body.index - 1, body.previous)
         return self._consider(now_ns, node, message, body)
 
-    def marked(self, now_ns: int, node: int, message: Mark) -> None:
+    def marked(self, now_ns: int, node: int, message: AgreedMark) -> None:
         self._learn(now_ns, node, message.index, message.hash)
         bench = self._bench
         regime = bench.keeper.regime
         if self._heard[:2] != (node, regime) or now_ns - self._heard[2] >= bench.settings.heartbeat_ns // 2:
             # Between two heartbeats there may be many marks; one answer is enough.
             self._heard = (node, regime, now_ns)
-            bench.quill.tell(node, Heard(regime, bench.log.last()[0], bench.log.agreed))
+            bench.quill.tell(node, MarkHeard(regime, bench.log.last()[0], bench.log.agreed))
 
     def _learn(self, now_ns: int, node: int, index: int, digest: bytes) -> None:
         """The message of this index and hash is agreed, and so is all before it."""
@@ -145,7 +145,7 @@ class Following:
         payloads = () if bare else bench.gather(body.data_entries, node)
         if payloads is None or not bench.room:
             return False
-        held = Message(body, message.body, digest, message.regime, payloads)
+        held = LogEntry(body, message.body, digest, message.regime, payloads)
         if reach > body.index:
             # We hold, or held, something further on, hence this one is agreed; only its bytes were missing here.
             if log.named() not in (None, digest):
@@ -164,5 +164,5 @@ class Following:
     def _acknowledge(self, node: int, message: Propose, digest: bytes) -> None:
         now = self._bench.keeper.now
         assert now.regime == message.regime, "a proposal of another regime was acknowledged"
-        acknowledge = Acknowledge(message.regime, message.index, digest, now.life, now.lives)
+        acknowledge = ProposalAck(message.regime, message.index, digest, now.life, now.lives)
         self._bench.quill.promise(node, acknowledge)

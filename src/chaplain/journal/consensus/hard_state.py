@@ -20,8 +20,8 @@ import msgspec
 
 from chaplain.core import Frozen, Replace
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import Proof
-from chaplain.journal.consensus.persist_barrier import Quill
+from chaplain.journal.consensus.events import SyncProof
+from chaplain.journal.consensus.persist_barrier import PersistBarrier
 from chaplain.journal.messages.consensus import Lives
 from chaplain.segment.layout import checksum
 from chaplain.wire.primitives import Cursor, put_number
@@ -32,16 +32,16 @@ DISK_BYTES = 16
 _MAGIC = b"CHAPLSTD\x02"
 
 
-class State(IntEnum):
+class VotingState(IntEnum):
     SOUND = 1
     DOUBTFUL = 2
     WIPED = 3
     LOST = 4
 
 
-class Standing(Frozen, frozen=True):
+class HardState(Frozen, frozen=True):
     disk: bytes
-    state: State
+    state: VotingState
     regime: int = 0
     vote: int = 0
     """The node voted for in `regime`; 0 if none, NOBODY if the vote is spent."""
@@ -51,7 +51,7 @@ class Standing(Frozen, frozen=True):
     lives: Lives = msgspec.field(default_factory=dict)
 
 
-def encode_standing(standing: Standing) -> bytes:
+def encode_standing(standing: HardState) -> bytes:
     fields = b"".join(
         (
             _MAGIC,
@@ -68,7 +68,7 @@ def encode_standing(standing: Standing) -> bytes:
     return fields + put_number(checksum(fields), 4)
 
 
-def decode_standing(data: bytes) -> Standing:
+def decode_standing(data: bytes) -> HardState:
     if len(data) < 4 or put_number(checksum(data[:-4]), 4) != data[-4:]:
         raise Malformed("standing: checksum does not match")
     cursor = Cursor(data[:-4])
@@ -79,19 +79,19 @@ def decode_standing(data: bytes) -> Standing:
     life = cursor.number(4, "life")
     lives = {cursor.number(1, "node"): cursor.number(4, "life") for _ in range(cursor.number(1, "lives"))}
     cursor.end("standing")
-    if state not in tuple(State) or begun > 1:
+    if state not in tuple(VotingState) or begun > 1:
         raise Malformed(f"standing: state {state}, begun {begun}")
-    return Standing(disk, State(state), regime, vote, bool(begun), life, lives)
+    return HardState(disk, VotingState(state), regime, vote, bool(begun), life, lives)
 
 
-def found_standing(data: bytes | None, disk: bytes, founding_disk: bytes, log_empty: bool) -> Standing:
+def found_standing(data: bytes | None, disk: bytes, founding_disk: bytes, log_empty: bool) -> HardState:
     """What the file next to the log proves.
 
     Only a founding member that has never run may come without one. A file that is lost or damaged held votes.
     """
     if data is None and log_empty and disk == founding_disk:
-        return Standing(disk, State.SOUND)
-    wiped = Standing(disk, State.WIPED)
+        return HardState(disk, VotingState.SOUND)
+    wiped = HardState(disk, VotingState.WIPED)
     if data is None:
         return wiped
     try:
@@ -101,17 +101,17 @@ def found_standing(data: bytes | None, disk: bytes, founding_disk: bytes, log_em
     return standing if standing.disk == disk else wiped
 
 
-class Keeper:
+class HardStateStore:
     """Holds the standing, and writes every change of it down."""
 
-    def __init__(self, standing: Standing, file: str, quill: Quill) -> None:
+    def __init__(self, standing: HardState, file: str, quill: PersistBarrier) -> None:
         self.now = standing
         self._file = file
         self._quill = quill
 
     @property
     def sound(self) -> bool:
-        return self.now.state is State.SOUND
+        return self.now.state is VotingState.SOUND
 
     @property
     def regime(self) -> int:
@@ -132,8 +132,8 @@ class Keeper:
         if not self.now.begun:
             self._change(begun=True)
 
-    def doubt(self, state: State) -> None:
-        assert state is not State.SOUND
+    def doubt(self, state: VotingState) -> None:
+        assert state is not VotingState.SOUND
         self._change(state=state)
 
     def begin_life(self, life: int, lives: Lives) -> None:
@@ -141,16 +141,16 @@ class Keeper:
         assert not self.sound
         self._change(life=life, lives=_joined(self.now.lives, lives))
 
-    def regain(self, regime: int, lives: Lives, *proofs: Proof) -> None:
+    def regain(self, regime: int, lives: Lives, *proofs: SyncProof) -> None:
         """Sound again. Our vote in every regime up to this one is spent: we may have given it and forgotten."""
         assert regime >= self.now.regime
         assert not self.sound
-        self._change(*proofs, state=State.SOUND, regime=regime, vote=NOBODY, lives=_joined(self.now.lives, lives))
+        self._change(*proofs, state=VotingState.SOUND, regime=regime, vote=NOBODY, lives=_joined(self.now.lives, lives))
 
     def write(self) -> None:
         self._change()
 
-    def _change(self, *proofs: Proof, **fields: object) -> None:
+    def _change(self, *proofs: SyncProof, **fields: object) -> None:
         self.now = msgspec.structs.replace(self.now, **fields)
         self._quill.write((Replace(self._file, encode_standing(self.now)),), *proofs)
 

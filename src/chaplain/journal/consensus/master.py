@@ -20,25 +20,25 @@ from __future__ import annotations
 
 from collections import deque
 
-from chaplain.journal.consensus.acks import InFlight, Spreading
-from chaplain.journal.consensus.context import Bench
+from chaplain.journal.consensus.acks import InFlight, PreReplication
+from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.election import LEAP_MAX
-from chaplain.journal.consensus.events import ConfigOffered, Held, Message, NeedPayload
-from chaplain.journal.consensus.reconfiguration import Stages, Watch
+from chaplain.journal.consensus.events import ConfigOffered, LogEntry, NeedPayload, ProposalHeld
+from chaplain.journal.consensus.reconfiguration import Progress, Reconfiguration
 from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Entry, chain_hash, encode_body
-from chaplain.journal.messages.consensus import Acknowledge, ElectionProof, Handover, Heard, Mark, Propose
-from chaplain.journal.messages.membership import EntryType, Stage, Step, encode_step
+from chaplain.journal.messages.consensus import AgreedMark, ElectionProof, Handover, MarkHeard, ProposalAck, Propose
+from chaplain.journal.messages.membership import EntryType, Stage, StageStep, encode_step
 
 
-class Office:
+class Master:
     """One tenure. Thrown away when it ends; the tail stays in the log, for the next master."""
 
-    def __init__(self, bench: Bench, now_ns: int, proof: ElectionProof) -> None:
+    def __init__(self, bench: ConsensusContext, now_ns: int, proof: ElectionProof) -> None:
         self._bench = bench
         self._proof = proof
         self._regime = bench.keeper.regime
         self._flight: InFlight | None = None
-        self._spreading: Spreading | None = None
+        self._spreading: PreReplication | None = None
         self._few = False
         """Payloads wait, and too few nodes that hold data are here."""
         self._opened = False
@@ -48,8 +48,8 @@ class Office:
         self._mark_due_ns: int | None = None
         """When the others are to be told that the last message is agreed."""
         self._offers: deque[ConfigEntry] = deque()
-        self._watch = Watch(now_ns)
-        self.stages = Stages(bench, self._watch)
+        self._watch = Progress(now_ns)
+        self.stages = Reconfiguration(bench, self._watch)
         self.beat_ns = now_ns + bench.settings.heartbeat_ns
         self._leave_ns: int | None = None
         """When we hand over at the latest, once our last message is agreed."""
@@ -89,7 +89,7 @@ class Office:
             final=final,
         )
         raw = encode_body(body)
-        message = Message(body, raw, chain_hash(body.previous, raw), self._regime, bench.shelf.get(body.data_entries))
+        message = LogEntry(body, raw, chain_hash(body.previous, raw), self._regime, bench.shelf.get(body.data_entries))
         self._opened, self._closed = True, final
         self._mark_due_ns = bench.mark_due_ns = None
         if log.copies and message.entries:
@@ -97,20 +97,20 @@ class Office:
         else:
             self._put_forward(message)
 
-    def _spread(self, now_ns: int, message: Message) -> None:
-        self._spreading = Spreading(now_ns, message, self._bench.holders, self._bench.log.copies)
+    def _spread(self, now_ns: int, message: LogEntry) -> None:
+        self._spreading = PreReplication(now_ns, message, self._bench.holders, self._bench.log.copies)
         for peer in self._spreading.lacking:
             self._bench.quill.tell(peer, Propose(self._regime, message.index, message.raw))
 
-    def _put_forward(self, message: Message) -> None:
+    def _put_forward(self, message: LogEntry) -> None:
         self._bench.quill.write(self._bench.log.store(message))
         self._fly(message)
 
-    def _fly(self, message: Message) -> None:
+    def _fly(self, message: LogEntry) -> None:
         bench = self._bench
         self._flight = InFlight(self._regime, message.index, message.hash, bench.quorum)
         bench.tell_all(Propose(self._regime, message.index, message.raw))
-        bench.quill.write((), Held(self._regime, message.index, message.hash), bench.written())
+        bench.quill.write((), ProposalHeld(self._regime, message.index, message.hash), bench.written())
 
     def offer(self, offered: ConfigOffered) -> bool:
         settings = self._bench.settings
@@ -139,7 +139,7 @@ class Office:
             self._mark_due_ns = None
             bench.tell_all(self._mark())
 
-    def _advance(self, now_ns: int, step: Step) -> None:
+    def _advance(self, now_ns: int, step: StageStep) -> None:
         """Order a stage, alone in its message. With it our regime ends, if somebody else is to be master then."""
         node, new_set = self._bench.settings.node, step.entry_type is EntryType.NEW_SERIALIZER_SET
         passes = new_set and step.stage is Stage.IMPLEMENT and step.nodes[0] != node
@@ -166,18 +166,18 @@ class Office:
         self._few = few
         return near >= bench.log.copies
 
-    def _mark(self) -> Mark:
-        return Mark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)
+    def _mark(self) -> AgreedMark:
+        return AgreedMark(self._regime, self._bench.log.agreed, self._bench.log.agreed_hash)
 
     # Counting.
 
-    def held(self, now_ns: int, proof: Held) -> None:
+    def held(self, now_ns: int, proof: ProposalHeld) -> None:
         """Our own copy is on disk: it counts like any other."""
         now = self._bench.keeper.now
-        own = Acknowledge(proof.regime, proof.index, proof.hash, now.life, now.lives)
+        own = ProposalAck(proof.regime, proof.index, proof.hash, now.life, now.lives)
         self._count(now_ns, self._bench.settings.node, own)
 
-    def acknowledged(self, now_ns: int, node: int, message: Acknowledge) -> None:
+    def acknowledged(self, now_ns: int, node: int, message: ProposalAck) -> None:
         if message.regime == self._regime:
             self._watch.hear(now_ns, node, message.index)
             self._pass_on(now_ns)
@@ -189,7 +189,7 @@ class Office:
                 self._put_forward(spreading.message)
         self._count(now_ns, node, message)
 
-    def _count(self, now_ns: int, node: int, message: Acknowledge) -> None:
+    def _count(self, now_ns: int, node: int, message: ProposalAck) -> None:
         flight = self._flight
         if flight is None:
             return
@@ -267,7 +267,7 @@ class Office:
         """A node connected: it may have been started anew, and lack the proof of our election."""
         self._bench.quill.tell(node, self._proof)
 
-    def heard(self, now_ns: int, node: int, message: Heard) -> None:
+    def heard(self, now_ns: int, node: int, message: MarkHeard) -> None:
         if message.regime > self._regime:
             # A member without a vote cannot depose us: a quorum goes on without it.
             if node in self._bench.voters and message.regime - self._regime <= LEAP_MAX:

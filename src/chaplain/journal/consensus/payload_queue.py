@@ -28,7 +28,7 @@ _Journal = tuple[int, int]
 _NONE: dict[int, tuple[bytes, bytes]] = {}
 
 
-class Shelf:
+class PayloadQueue:
     def __init__(self, bytes_max: int, idle_ns: int) -> None:
         self._bytes_max = bytes_max
         self._idle_ns = idle_ns

@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections import deque
 
 from chaplain.core import Operation, Persist
-from chaplain.journal.consensus.events import OrderEffect, Proof, Tell
+from chaplain.journal.consensus.events import OrderEffect, SyncProof, Tell
 from chaplain.journal.messages.consensus import OrderMessage, encode
 
 
-class Quill:
+class PersistBarrier:
     def __init__(self, node: int) -> None:
         self._node = node
         self._ticket = 0
         self._effects: list[OrderEffect] = []
         self._operations: list[Operation] = []
-        self._due: list[Tell | Proof] = []
-        self._waiting: deque[tuple[int, list[Tell | Proof]]] = deque()
+        self._due: list[Tell | SyncProof] = []
+        self._waiting: deque[tuple[int, list[Tell | SyncProof]]] = deque()
 
     @property
     def busy(self) -> bool:
@@ -45,7 +45,7 @@ class Quill:
         """Claims that something is on disk: goes when all that was written so far is."""
         self._owe(Tell(node, encode(message, self._node)))
 
-    def write(self, operations: tuple[Operation, ...], *proofs: Proof) -> None:
+    def write(self, operations: tuple[Operation, ...], *proofs: SyncProof) -> None:
         self._operations += operations
         self._due += proofs
 
@@ -57,9 +57,9 @@ class Quill:
         else:
             self._effects.append(promise)
 
-    def persisted(self, ticket: int) -> list[Proof]:
+    def persisted(self, ticket: int) -> list[SyncProof]:
         """Everything up to the ticket is on disk: promises go, and these proofs have come."""
-        proofs: list[Proof] = []
+        proofs: list[SyncProof] = []
         while self._waiting and self._waiting[0][0] <= ticket:
             for due in self._waiting.popleft()[1]:
                 if isinstance(due, Tell):

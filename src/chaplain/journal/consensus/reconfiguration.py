@@ -16,12 +16,12 @@ Everything here is forgotten with the tenure: the next master watches anew.
 
 from __future__ import annotations
 
-from chaplain.journal.consensus.context import Bench
-from chaplain.journal.messages.membership import EntryType, Refusal, Stage, Step
-from chaplain.journal.model.cluster_config import Change
+from chaplain.journal.consensus.context import ConsensusContext
+from chaplain.journal.messages.membership import EntryType, SetRefusal, Stage, StageStep
+from chaplain.journal.model.cluster_config import ConfigChange
 
 
-class Watch:
+class Progress:
     """When each node was heard last, and how far it is."""
 
     def __init__(self, now_ns: int) -> None:
@@ -51,8 +51,8 @@ class Watch:
         return self._moved_ns.get(node, 0)
 
 
-class Stages:
-    def __init__(self, bench: Bench, watch: Watch) -> None:
+class Reconfiguration:
+    def __init__(self, bench: ConsensusContext, watch: Progress) -> None:
         self._bench = bench
         self._watch = watch
         self._drained: list[int] = []
@@ -63,7 +63,7 @@ class Stages:
         if node not in self._drained:
             self._drained.append(node)
 
-    def due(self, now_ns: int) -> Step | None:
+    def due(self, now_ns: int) -> StageStep | None:
         """The first stage that is due, if any is."""
         for change in self._bench.log.assembly.changes:
             if change.open:
@@ -73,7 +73,7 @@ class Stages:
                     return step
         return None
 
-    def _next(self, now_ns: int, change: Change) -> Step | None:
+    def _next(self, now_ns: int, change: ConfigChange) -> StageStep | None:
         match change.stage:
             case Stage.CATCHUP:
                 node = change.nodes[0]  # if it is ours, it is as far as whatever we go by here
@@ -86,33 +86,33 @@ class Stages:
             case _:
                 return _step(change, Stage.CONFIRM)
 
-    def _is_drained(self, now_ns: int, change: Change) -> bool:
+    def _is_drained(self, now_ns: int, change: ConfigChange) -> bool:
         node = change.nodes[0]
         silent_ns = now_ns - max(self._watch.heard_ns(node), self._noticed_ns[change.id])
         silent = node != self._bench.settings.node and silent_ns >= self._bench.settings.drain_ns
         return silent or (node in self._drained and not self._bench.shelf.holds(node))
 
-    def _judge(self, now_ns: int, change: Change) -> Step | None:
+    def _judge(self, now_ns: int, change: ConfigChange) -> StageStep | None:
         if sorted(change.nodes) == sorted(self._bench.log.assembly.serializers):
-            return _step(change, Stage.REFUSE, Refusal.SAME_SET)
+            return _step(change, Stage.REFUSE, SetRefusal.SAME_SET)
         others = [node for node in change.nodes if node != self._bench.settings.node]
         for node in others:
             if self._is_late(now_ns, change, node):
-                return _step(change, Stage.REFUSE, Refusal.TIMED_OUT, node)
+                return _step(change, Stage.REFUSE, SetRefusal.TIMED_OUT, node)
         ready = all(self._is_ready(now_ns, change, node) for node in others)
         return _step(change, Stage.IMPLEMENT) if ready else None
 
-    def _is_ready(self, now_ns: int, change: Change, node: int) -> bool:
+    def _is_ready(self, now_ns: int, change: ConfigChange, node: int) -> bool:
         watch = self._watch
         lately = watch.spoke(node) and now_ns - watch.heard_ns(node) < self._bench.settings.election_ns
         return lately and watch.reach(node) >= change.since
 
-    def _is_late(self, now_ns: int, change: Change, node: int) -> bool:
+    def _is_late(self, now_ns: int, change: ConfigChange, node: int) -> bool:
         watch = self._watch
         there = watch.reach(node) >= change.since
         alive_ns = watch.heard_ns(node) if there else watch.moved_ns(node)
         return now_ns - max(alive_ns, self._noticed_ns[change.id]) >= self._bench.settings.nomination_ns
 
 
-def _step(change: Change, stage: Stage, reason: Refusal = Refusal.NONE, about: int = 0) -> Step:
-    return Step(EntryType(change.entry_type), stage, change.nodes, change.id, reason, about)
+def _step(change: ConfigChange, stage: Stage, reason: SetRefusal = SetRefusal.NONE, about: int = 0) -> StageStep:
+    return StageStep(EntryType(change.entry_type), stage, change.nodes, change.id, reason, about)

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.context import Bench
-from chaplain.journal.consensus.events import LogRead, Message, ReadLog
+from chaplain.journal.consensus.context import ConsensusContext
+from chaplain.journal.consensus.events import LogEntry, LogRead, ReadLog
 from chaplain.journal.messages.cluster import chain_hash, decode_body, payloads_match
-from chaplain.journal.messages.consensus import Kept, Recall, Recalled
+from chaplain.journal.messages.consensus import Recall, Recalled, RecalledMessage
 from chaplain.journal.model.verdict_chain import previous_of
 
 MENDS_MAX = 64
@@ -48,8 +48,8 @@ class _Mend(msgspec.Struct):
     """Where it is written, once it is."""
 
 
-class Mending:
-    def __init__(self, bench: Bench) -> None:
+class Repair:
+    def __init__(self, bench: ConsensusContext) -> None:
         self._bench = bench
         self._mends: dict[int, _Mend] = {}
         self._reads: dict[int, int] = {}
@@ -128,10 +128,10 @@ class Mending:
                 del self._mends[index]
 
 
-def pinned(bench: Bench, given: Kept, pin: bytes) -> Message:
+def pinned(bench: ConsensusContext, given: RecalledMessage, pin: bytes) -> LogEntry:
     """What another node gave, if it is the very message that has this hash, and is whole."""
     body = decode_body(given.body)
     whole = bench.log.index_only or payloads_match(body, given.payloads)
     if chain_hash(body.previous, given.body) != pin or not whole:
         raise Malformed("not the message that is missing here")
-    return Message(body, given.body, pin, bench.keeper.regime, given.payloads)
+    return LogEntry(body, given.body, pin, bench.keeper.regime, given.payloads)

@@ -11,7 +11,7 @@ ENTRY_BYTES = 64
 """No less than a reference takes in a cluster message."""
 
 
-class OrderSettings(Frozen, frozen=True):
+class ConsensusSettings(Frozen, frozen=True):
     node: int
     genesis: bytes
     """Hash before the first message; see `cluster_message.genesis`."""

@@ -23,7 +23,7 @@ from collections.abc import Collection
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.context import Bench
+from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.election import Election
 from chaplain.journal.messages.cluster import Body, chain_hash, decode_body, payloads_match
 from chaplain.journal.messages.consensus import Supplied
@@ -54,7 +54,7 @@ class SuppliedMessage(Frozen, frozen=True):
         return len(self.raw) + sum(map(len, self.payloads))
 
 
-def read_supplied(bench: Bench, node: int, supplied: Supplied) -> SuppliedMessage | None:
+def read_supplied(bench: ConsensusContext, node: int, supplied: Supplied) -> SuppliedMessage | None:
     """Decode a supplied message; return None, with a report, if it cannot be what it is said to be."""
     try:
         body = decode_body(supplied.body)
@@ -69,7 +69,7 @@ def read_supplied(bench: Bench, node: int, supplied: Supplied) -> SuppliedMessag
 
 
 class UnconfirmedSupplies:
-    def __init__(self, bench: Bench, election: Election) -> None:
+    def __init__(self, bench: ConsensusContext, election: Election) -> None:
         self._bench = bench
         self._election = election
         self._entries: dict[int, SuppliedMessage] = {}

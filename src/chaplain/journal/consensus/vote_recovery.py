@@ -8,21 +8,21 @@ Invariant: a standing never gets better here.
 
 from __future__ import annotations
 
-from chaplain.journal.consensus.context import Bench
-from chaplain.journal.consensus.hard_state import State
+from chaplain.journal.consensus.context import ConsensusContext
+from chaplain.journal.consensus.hard_state import VotingState
 from chaplain.journal.storage.recovery import Recovered
 
 
-def judge(bench: Bench, found: Recovered) -> None:
+def judge(bench: ConsensusContext, found: Recovered) -> None:
     """Write down the standing that is left, and say why if it is worse than before."""
     keeper = bench.keeper
     gone = "the log had begun, and nothing of it is here" if keeper.now.begun and found.empty else ""
     lost = found.lost or bool(gone)
-    worse = (State.SOUND, State.DOUBTFUL) if lost else (State.SOUND,)
+    worse = (VotingState.SOUND, VotingState.DOUBTFUL) if lost else (VotingState.SOUND,)
     if (found.doubt or gone) and keeper.now.state in worse:
         what = "lost what was acknowledged" if lost else "in doubt"
         bench.report(f"{what}: no vote until caught up", 0, reason=found.doubt or gone)
-        keeper.doubt(State.LOST if lost else State.DOUBTFUL)
+        keeper.doubt(VotingState.LOST if lost else VotingState.DOUBTFUL)
     else:
         keeper.write()
     if not found.empty:

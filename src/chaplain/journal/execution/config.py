@@ -31,25 +31,33 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal.execution.dedup import make_room, retired
-from chaplain.journal.execution.state import Draft
+from chaplain.journal.execution.state import StateDraft
 from chaplain.journal.messages import config
 from chaplain.journal.messages.cluster import ConfigEntry
 from chaplain.journal.messages.config import (
     AddIdentity,
+    ConfigRequest,
     FenceLane,
     LeaseLane,
     MakeCheckpoint,
-    Petition,
     ReleaseLane,
     RemoveIdentity,
     RetireLane,
     acl_id,
 )
-from chaplain.journal.messages.membership import AddNode, NewSet, NodeMessage, RemoveNode, Step, decode_step, is_opening
+from chaplain.journal.messages.membership import (
+    AddNode,
+    NewSet,
+    NodeMessage,
+    RemoveNode,
+    StageStep,
+    decode_step,
+    is_opening,
+)
 from chaplain.journal.messages.signing import SignatureType, Wrapping
 from chaplain.journal.model.cluster_config import open_change, take_step
 from chaplain.journal.model.epochs import Decision, Epoch
-from chaplain.journal.model.records import Client, Lane, Status
+from chaplain.journal.model.records import ClientIdentity, LaneState, LaneStatus
 from chaplain.journal.model.results import ConfigVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import KEY_BYTES
@@ -60,12 +68,12 @@ class Configuration:
         self._cluster = cluster
         self._wrapping = wrapping
 
-    def execute(self, draft: Draft, number: int, entry: ConfigEntry) -> ConfigVerdict:
+    def execute(self, draft: StateDraft, number: int, entry: ConfigEntry) -> ConfigVerdict:
         """Carry out the entry of this number, or say why not."""
         verdict = self._decide(draft, number, entry)
         return msgspec.structs.replace(verdict, entry_type=entry.entry_type, petition=sha256(entry.data).digest())
 
-    def _decide(self, draft: Draft, number: int, entry: ConfigEntry) -> ConfigVerdict:
+    def _decide(self, draft: StateDraft, number: int, entry: ConfigEntry) -> ConfigVerdict:
         try:
             if not is_opening(entry.entry_type, entry.stage):
                 return _step(draft, decode_step(entry.entry_type, entry.stage, entry.data))
@@ -73,7 +81,7 @@ class Configuration:
         except Malformed:
             return _refused(Reason.UNKNOWN_TYPE)
         signer = draft.client(petition.signer)
-        if signer is None or signer.status != Status.ACTIVE:
+        if signer is None or signer.status != LaneStatus.ACTIVE:
             return _refused(Reason.UNKNOWN_SIGNER)
         if not config.signature_holds(petition, self._cluster, signer.key):
             return _refused(Reason.SIGNATURE)
@@ -89,7 +97,7 @@ class Configuration:
             draft.epochs.remember(Decision(name, epoch.index, verdict.reason, verdict.acl))
         return verdict
 
-    def _grant(self, draft: Draft, number: int, petition: Petition, signer: Client) -> ConfigVerdict:
+    def _grant(self, draft: StateDraft, number: int, petition: ConfigRequest, signer: ClientIdentity) -> ConfigVerdict:
         message = petition.message
         match message:
             case AddIdentity():
@@ -112,7 +120,7 @@ class Configuration:
                 assert_never(message)
 
     def _add(
-        self, draft: Draft, number: int, petition: Petition, message: AddIdentity, signer: Client
+        self, draft: StateDraft, number: int, petition: ConfigRequest, message: AddIdentity, signer: ClientIdentity
     ) -> ConfigVerdict:
         if not signer.admin:
             return _refused(Reason.NOT_ALLOWED)
@@ -127,11 +135,11 @@ class Configuration:
         acl = acl_id(draft.moment.regime, draft.moment.index, number)
         key, secret = message.key[:KEY_BYTES], message.key[KEY_BYTES:]
         rights = (message.writes, message.reads, message.admin)
-        draft.put_client(Client(acl, message.name, key, message.signature_type, secret, *rights, nonce=nonce))
+        draft.put_client(ClientIdentity(acl, message.name, key, message.signature_type, secret, *rights, nonce=nonce))
         return ConfigVerdict(0, Reason.APPLIED, acl=acl)
 
-    def _why_not(self, clients: list[Client], message: AddIdentity, identities_max: int) -> Reason:
-        active = [client for client in clients if client.status == Status.ACTIVE]
+    def _why_not(self, clients: list[ClientIdentity], message: AddIdentity, identities_max: int) -> Reason:
+        active = [client for client in clients if client.status == LaneStatus.ACTIVE]
         if any(client.name == message.name for client in active):
             return Reason.NAME_TAKEN
         if any(client.key == message.key[:KEY_BYTES] for client in active):
@@ -153,7 +161,7 @@ def _refused(reason: Reason) -> ConfigVerdict:
     return ConfigVerdict(0, reason)
 
 
-def _repeated(draft: Draft, petition: Petition, known: Decision, epoch: Epoch) -> ConfigVerdict | None:
+def _repeated(draft: StateDraft, petition: ConfigRequest, known: Decision, epoch: Epoch) -> ConfigVerdict | None:
     """The answer to a request that was decided before; None if deciding it again does no harm."""
     if known.reason != Reason.APPLIED:
         return _refused(Reason(known.reason)) if epoch.index <= known.epoch else None
@@ -171,7 +179,9 @@ def _repeated(draft: Draft, petition: Petition, known: Decision, epoch: Epoch) -
             assert_never(petition.message)
 
 
-def _change(draft: Draft, number: int, petition: Petition, message: NodeMessage, signer: Client) -> ConfigVerdict:
+def _change(
+    draft: StateDraft, number: int, petition: ConfigRequest, message: NodeMessage, signer: ClientIdentity
+) -> ConfigVerdict:
     if not signer.admin:
         return _refused(Reason.NOT_ALLOWED)
     asked = sha256(petition.signer + petition.nonce).digest()
@@ -184,7 +194,7 @@ def _change(draft: Draft, number: int, petition: Petition, message: NodeMessage,
     return ConfigVerdict(0, Reason.APPLIED, acl=change) if reason is Reason.APPLIED else _refused(reason)
 
 
-def _checkpoint(draft: Draft, number: int, message: MakeCheckpoint, signer: Client) -> ConfigVerdict:
+def _checkpoint(draft: StateDraft, number: int, message: MakeCheckpoint, signer: ClientIdentity) -> ConfigVerdict:
     """Who asked finds its position in the full id of the entry."""
     if not signer.admin:
         return _refused(Reason.NOT_ALLOWED)
@@ -193,49 +203,49 @@ def _checkpoint(draft: Draft, number: int, message: MakeCheckpoint, signer: Clie
     return ConfigVerdict(0, Reason.APPLIED, acl=acl_id(draft.moment.regime, draft.moment.index, number))
 
 
-def _step(draft: Draft, step: Step) -> ConfigVerdict:
+def _step(draft: StateDraft, step: StageStep) -> ConfigVerdict:
     draft.assembly, reason = take_step(draft.assembly, step, draft.moment.index)
     return ConfigVerdict(0, reason, acl=step.change)
 
 
-def _lease(draft: Draft, petition: Petition, message: LeaseLane, signer: Client) -> ConfigVerdict:
+def _lease(draft: StateDraft, petition: ConfigRequest, message: LeaseLane, signer: ClientIdentity) -> ConfigVerdict:
     if message.acl != signer.acl:
         return _refused(Reason.NOT_ALLOWED)
     lane = draft.leased(signer.acl, petition.nonce)
     if lane is None:
         if not make_room(draft, signer.acl):
             return _refused(Reason.LANES_FULL)
-        lane = Lane(draft.next_client, signer.acl, petition.nonce, draft.moment.timestamp_ns)
+        lane = LaneState(draft.next_client, signer.acl, petition.nonce, draft.moment.timestamp_ns)
         draft.next_client += 1
         draft.put_lane(lane)
     return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
 
 
-def _remove(draft: Draft, message: RemoveIdentity, signer: Client) -> ConfigVerdict:
+def _remove(draft: StateDraft, message: RemoveIdentity, signer: ClientIdentity) -> ConfigVerdict:
     if not signer.admin and message.acl != signer.acl:
         return _refused(Reason.NOT_ALLOWED)
     client = draft.client(message.acl)
     if client is None:
         return _refused(Reason.UNKNOWN_CLIENT)
-    if client.status == Status.ACTIVE:
+    if client.status == LaneStatus.ACTIVE:
         if client.admin and not any(_is_admin(other) for other in draft.clients() if other.acl != client.acl):
             return _refused(Reason.LAST_ADMIN)
-        draft.put_client(msgspec.structs.replace(client, status=Status.REMOVED))
+        draft.put_client(msgspec.structs.replace(client, status=LaneStatus.REMOVED))
     return ConfigVerdict(0, Reason.APPLIED, acl=client.acl)
 
 
-def _is_admin(client: Client) -> bool:
-    return client.admin and client.status == Status.ACTIVE
+def _is_admin(client: ClientIdentity) -> bool:
+    return client.admin and client.status == LaneStatus.ACTIVE
 
 
-def _own_lane(draft: Draft, client_id: int, signer: Client) -> Lane | Reason:
+def _own_lane(draft: StateDraft, client_id: int, signer: ClientIdentity) -> LaneState | Reason:
     lane = draft.lane(client_id)
     if lane is None:
         return Reason.UNKNOWN_LANE
     return lane if signer.admin or lane.acl == signer.acl else Reason.NOT_ALLOWED
 
 
-def _release(draft: Draft, message: ReleaseLane, signer: Client) -> ConfigVerdict:
+def _release(draft: StateDraft, message: ReleaseLane, signer: ClientIdentity) -> ConfigVerdict:
     lane = _own_lane(draft, message.client_id, signer)
     if isinstance(lane, Reason):
         return _refused(lane)
@@ -243,7 +253,7 @@ def _release(draft: Draft, message: ReleaseLane, signer: Client) -> ConfigVerdic
     return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
 
 
-def _retire(draft: Draft, message: RetireLane, signer: Client) -> ConfigVerdict:
+def _retire(draft: StateDraft, message: RetireLane, signer: ClientIdentity) -> ConfigVerdict:
     lane = _own_lane(draft, message.client_id, signer)
     if isinstance(lane, Reason):
         return _refused(lane)
@@ -253,7 +263,7 @@ def _retire(draft: Draft, message: RetireLane, signer: Client) -> ConfigVerdict:
     return ConfigVerdict(0, Reason.APPLIED, lane.client_id, lane.acl, lane.last_id)
 
 
-def _fence(draft: Draft, message: FenceLane, signer: Client) -> ConfigVerdict:
+def _fence(draft: StateDraft, message: FenceLane, signer: ClientIdentity) -> ConfigVerdict:
     lane = _own_lane(draft, message.client_id, signer)
     if isinstance(lane, Reason):
         return _refused(lane)

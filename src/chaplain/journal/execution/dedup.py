@@ -22,17 +22,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from chaplain.journal.execution.state import Draft
+from chaplain.journal.execution.state import StateDraft
 from chaplain.journal.messages.config import is_of_retry
 from chaplain.journal.messages.write_request import Heading
 from chaplain.journal.model.bootstrap import Policy
-from chaplain.journal.model.records import Lane, Remembered
+from chaplain.journal.model.records import AppliedRequest, LaneState
 
 RETIRED_PACKS = 8
 """Packs of a lane whose receipts can be given again after it was given back."""
 
 
-class Standing(Enum):
+class PackStatus(Enum):
     NEXT = auto()
     GAP = auto()
     SEEN = auto()
@@ -41,28 +41,28 @@ class Standing(Enum):
 
 
 class Ruling(NamedTuple):
-    standing: Standing
-    remembered: Remembered | None = None
+    standing: PackStatus
+    remembered: AppliedRequest | None = None
     """SEEN: the request itself; CONFLICT: the one that has the id."""
 
 
-def rule(lane: Lane, heading: Heading, digest: bytes) -> Ruling:
+def rule(lane: LaneState, heading: Heading, digest: bytes) -> Ruling:
     """Where a pack stands that its lane's identity has signed; `digest` names the request."""
     if heading.first_id == lane.last_id + 1:
-        return Ruling(Standing.NEXT)
+        return Ruling(PackStatus.NEXT)
     if heading.first_id > lane.last_id + 1:
-        return Ruling(Standing.GAP)
+        return Ruling(PackStatus.GAP)
     overlapped = _overlapped(lane, heading)
     if overlapped is None:
-        return Ruling(Standing.OLD)
+        return Ruling(PackStatus.OLD)
     if is_of_retry(lane.nonce):
-        return Ruling(Standing.SEEN, overlapped)
+        return Ruling(PackStatus.SEEN, overlapped)
     if overlapped.digest == digest:
-        return Ruling(Standing.SEEN, overlapped)
-    return Ruling(Standing.CONFLICT, overlapped)
+        return Ruling(PackStatus.SEEN, overlapped)
+    return Ruling(PackStatus.CONFLICT, overlapped)
 
 
-def _overlapped(lane: Lane, heading: Heading) -> Remembered | None:
+def _overlapped(lane: LaneState, heading: Heading) -> AppliedRequest | None:
     """The latest remembered request that has an id of this pack."""
     for remembered in reversed(lane.recent):
         if remembered.first_id <= heading.last_id and heading.first_id <= remembered.last_id:
@@ -70,7 +70,7 @@ def _overlapped(lane: Lane, heading: Heading) -> Remembered | None:
     return None
 
 
-def applied(lane: Lane, remembered: Remembered, policy: Policy) -> Lane:
+def applied(lane: LaneState, remembered: AppliedRequest, policy: Policy) -> LaneState:
     """The lane after a pack was applied."""
     assert remembered.first_id == lane.last_id + 1, "a request was applied out of its turn"
     recent = (*lane.recent, remembered)[-policy.remembered_packs :]
@@ -79,16 +79,16 @@ def applied(lane: Lane, remembered: Remembered, policy: Policy) -> Lane:
     )
 
 
-def retired(lane: Lane) -> Lane:
+def retired(lane: LaneState) -> LaneState:
     """The lane after it was given back: nothing more is applied on it, and it cannot be leased again."""
     return msgspec.structs.replace(lane, nonce=b"", fenced=True, recent=lane.recent[-RETIRED_PACKS:])
 
 
-def is_retired(lane: Lane) -> bool:
+def is_retired(lane: LaneState) -> bool:
     return not lane.nonce
 
 
-def reclaim(draft: Draft) -> None:
+def reclaim(draft: StateDraft) -> None:
     """End lanes that nobody has used for long, by cluster time."""
     horizon_ns = draft.moment.timestamp_ns - draft.state.founding.policy.lane_idle_ns
     for client_id, lane in draft.state.lanes.items():
@@ -97,7 +97,7 @@ def reclaim(draft: Draft) -> None:
         draft.drop_lane(client_id)
 
 
-def make_room(draft: Draft, acl: bytes) -> bool:
+def make_room(draft: StateDraft, acl: bytes) -> bool:
     """Whether the identity may have one more lane; at a bound, one that was given back goes, or its longest unused."""
     policy = draft.state.founding.policy
     lanes = draft.lanes_by_use()
@@ -117,5 +117,5 @@ def make_room(draft: Draft, acl: bytes) -> bool:
     return True
 
 
-def _use(lane: Lane) -> tuple[int, int]:
+def _use(lane: LaneState) -> tuple[int, int]:
     return lane.active_ns, lane.client_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 from chaplain.core import Halt
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.membership import Stage
-from chaplain.journal.model.cluster_config import Assembly
+from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.settings import JournalSettings
 
 SAY_AGAIN_NS = 200_000_000
@@ -24,12 +24,12 @@ NOBODY = ""
 """A name that no client has."""
 
 
-class Seat:
+class LocalRoles:
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
         self._node = settings.node
         self.reserved = settings.reserved
         self._execution = execution
-        self._seen: Assembly | None = None
+        self._seen: ClusterConfig | None = None
         self._ingest = self._executor = self._config = Stage.NONE
         self._known = self._belongs = False
         self._said_ns = 0

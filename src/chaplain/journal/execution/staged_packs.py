@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from chaplain.journal.model.records import Held, Key, Staged, Transaction
+from chaplain.journal.model.records import Key, Staged, StagedPacksRecord, Transaction
 from chaplain.journal.model.set_hash import MappingHash, SetHash
 
 
-class Holding:
+class StagedPacks:
     """Changed by `HoldingDraft.commit` alone."""
 
-    def __init__(self, held: Held = Held()) -> None:  # noqa: B008 frozen
+    def __init__(self, held: StagedPacksRecord = StagedPacksRecord()) -> None:  # noqa: B008 frozen
         self.staged: dict[Key, Staged] = {}
         """In the order in which they came."""
         self.owed: deque[Staged] = deque()
@@ -72,8 +72,8 @@ class Holding:
         """Packs ever committed."""
         return self.paid + len(self.owed)
 
-    def export(self) -> Held:
-        return Held(
+    def export(self) -> StagedPacksRecord:
+        return StagedPacksRecord(
             tuple(self.staged.values()),
             tuple(self.owed),
             tuple(self.transactions.values()),
@@ -84,7 +84,7 @@ class Holding:
 class HoldingDraft:
     """The changes that one message would make."""
 
-    def __init__(self, holding: Holding) -> None:
+    def __init__(self, holding: StagedPacks) -> None:
         self._holding = holding
         self._staged: dict[Key, Staged | None] = {}
         self._owing: list[Staged] = []

@@ -7,7 +7,7 @@
     epochs      which configuration requests are accepted, and what was decided about them
     past        what the log may do without, and which databases it has filled
 
-Decides nothing: rules are in `lanes`, `configuration` and `execution`. A `Draft` lies over the state, so that a
+Decides nothing: rules are in `lanes`, `configuration` and `execution`. A `StateDraft` lies over the state, so that a
 message can be tried without being agreed; `commit` lays it down. Whatever is in `export` is compared between nodes;
 whatever can be derived from it (who has which name, which nonce got which lane) is not.
 
@@ -25,11 +25,20 @@ from hashlib import sha256
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.execution.staged_packs import Holding, HoldingDraft
+from chaplain.journal.execution.staged_packs import HoldingDraft, StagedPacks
 from chaplain.journal.messages.config import acl_id
 from chaplain.journal.model.bootstrap import Founding
 from chaplain.journal.model.epochs import Epochs, EpochsDraft, Exported
-from chaplain.journal.model.records import Client, Export, Held, Lane, Moment, Past, Proof, Tail
+from chaplain.journal.model.records import (
+    ClientIdentity,
+    EquivocationEvidence,
+    Export,
+    LaneState,
+    LogPosition,
+    Past,
+    StagedPacksRecord,
+    StreamHead,
+)
 from chaplain.journal.model.set_hash import MappingHash, SetHash
 from chaplain.journal.model.verdict_chain import NO_VERDICT
 from chaplain.wire.packed import unpack
@@ -49,23 +58,23 @@ def stream_hash(previous: bytes, first_offset: int, count: int, digests: list[by
     return sha256(b"".join((_STREAM_CHAIN, previous, place, *digests))).digest()
 
 
-class State:
-    """The whole of it. Changed by `Draft.commit` alone."""
+class ExecutionState:
+    """The whole of it. Changed by `StateDraft.commit` alone."""
 
     def __init__(self, founding: Founding, genesis: bytes) -> None:
         self.founding = founding
         self._founding_digest = founding.digest()
-        self.moment = Moment(0, 0, 0, genesis)
+        self.moment = LogPosition(0, 0, 0, genesis)
         self.next_client = 1
-        self.clients: dict[bytes, Client] = {}
-        self.lanes: dict[int, Lane] = {}
+        self.clients: dict[bytes, ClientIdentity] = {}
+        self.lanes: dict[int, LaneState] = {}
         """In the order of their last use."""
-        self.streams: dict[str, Tail] = {}
-        self.proofs: dict[bytes, Proof] = {}
+        self.streams: dict[str, StreamHead] = {}
+        self.proofs: dict[bytes, EquivocationEvidence] = {}
         self.journals: dict[int, tuple[int, int]] = {}
         """The journal and index of each ingest node's message that was ordered last."""
         self.assembly = founding.assembly()
-        self.holding = Holding()
+        self.holding = StagedPacks()
         self.weight_bytes = 0
         self.released = 0
         self.databases: dict[str, int] = {}
@@ -80,15 +89,15 @@ class State:
         for number, seed in enumerate(founding.clients):
             acl = acl_id(0, 0, number + 1)
             rights = (seed.writes, seed.reads, seed.admin)
-            client = Client(acl, seed.name, seed.key, seed.signature_type, b"", *rights, nonce=b"")
+            client = ClientIdentity(acl, seed.name, seed.key, seed.signature_type, b"", *rights, nonce=b"")
             self.put_clients({acl: client})
 
-    def put_clients(self, clients: Mapping[bytes, Client]) -> None:
+    def put_clients(self, clients: Mapping[bytes, ClientIdentity]) -> None:
         for acl, client in clients.items():
             self._clients_hash.note(acl)
             self.clients[acl] = client
 
-    def put_lane(self, lane: Lane) -> None:
+    def put_lane(self, lane: LaneState) -> None:
         before = self.lanes.get(lane.client_id)
         self._lanes_hash.note(lane.client_id)
         if before is not None and before.active_ns != lane.active_ns:
@@ -104,12 +113,12 @@ class State:
         self._lanes_hash.note(client_id)
         self._end_lease(self.lanes.pop(client_id))
 
-    def put_streams(self, tails: Mapping[str, Tail]) -> None:
+    def put_streams(self, tails: Mapping[str, StreamHead]) -> None:
         for name, tail in tails.items():
             self._streams_hash.note(name)
             self.streams[name] = tail
 
-    def _end_lease(self, lane: Lane) -> None:
+    def _end_lease(self, lane: LaneState) -> None:
         if not lane.nonce:
             return  # it was given back before
         if self.leases[lane.acl, lane.nonce] == lane.client_id:
@@ -134,17 +143,19 @@ class State:
         """Names this state, as `export` does, without writing all of it down: what there may be many thousands of is
         hashed only if it changed since the last fingerprint.
         """
-        rest = msgspec.msgpack.encode(self._export((), (), (), Held(paid=self.holding.paid), self.epochs.bare()))
+        rest = msgspec.msgpack.encode(
+            self._export((), (), (), StagedPacksRecord(paid=self.holding.paid), self.epochs.bare())
+        )
         parts = (self._clients_hash, self._lanes_hash, self._streams_hash, self.epochs.decisions_hash)
         sets: tuple[SetHash, ...] = (*parts, *self.holding.hashes)
         return sha256(b"".join((rest, *(one.digest() for one in sets)))).digest()
 
     def _export(
         self,
-        clients: tuple[Client, ...],
-        lanes: tuple[Lane, ...],
-        streams: tuple[tuple[str, Tail], ...],
-        holding: Held,
+        clients: tuple[ClientIdentity, ...],
+        lanes: tuple[LaneState, ...],
+        streams: tuple[tuple[str, StreamHead], ...],
+        holding: StagedPacksRecord,
         epochs: Exported,
     ) -> Export:
         return Export(
@@ -170,18 +181,18 @@ def _decode(data: bytes) -> Export:
 
 def read_export(
     data: bytes,
-) -> tuple[Moment, tuple[tuple[str, Tail], ...], tuple[Lane, ...], tuple[Client, ...]]:
+) -> tuple[LogPosition, tuple[tuple[str, StreamHead], ...], tuple[LaneState, ...], tuple[ClientIdentity, ...]]:
     """Of a state's octets what a proof of the log needs: where it is, its streams, lanes and identities."""
     exported = _decode(data)
     return exported.moment, exported.streams, exported.lanes, exported.clients
 
 
-def load(founding: Founding, data: bytes) -> State:
+def load(founding: Founding, data: bytes) -> ExecutionState:
     """The state again. Only what `export` wrote, for the same founding, is taken."""
     exported = _decode(data)
     if exported.version != STATE_VERSION or exported.founding != founding.digest():
         raise Malformed("state: of another version, or of a cluster founded otherwise")
-    state = State(founding, exported.moment.hash)
+    state = ExecutionState(founding, exported.moment.hash)
     state.moment, state.next_client = exported.moment, exported.next_client
     state.put_clients({client.acl: client for client in exported.clients})
     for lane in sorted(exported.lanes, key=lambda lane: lane.active_ns):
@@ -190,7 +201,7 @@ def load(founding: Founding, data: bytes) -> State:
     state.proofs = {proof.acl: proof for proof in exported.proofs}
     state.journals = {node: (journal, index) for node, journal, index in exported.journals}
     state.assembly = exported.assembly
-    state.holding = Holding(exported.holding)
+    state.holding = StagedPacks(exported.holding)
     state.weight_bytes, state.released = exported.past.weight_bytes, exported.past.released
     state.databases, state.verdict = dict(exported.past.databases), exported.past.verdict
     state.epochs.load(exported.epochs)
@@ -199,12 +210,12 @@ def load(founding: Founding, data: bytes) -> State:
     return state
 
 
-class Writing:
+class StreamWrite:
     """What one message writes to one stream, so far."""
 
     __slots__ = ("chain", "digests", "first_offset", "next_offset")
 
-    def __init__(self, tail: Tail) -> None:
+    def __init__(self, tail: StreamHead) -> None:
         self.first_offset = self.next_offset = tail.next_offset
         self.chain = tail.chain
         self.digests: list[bytes] = []
@@ -213,25 +224,25 @@ class Writing:
     def count(self) -> int:
         return self.next_offset - self.first_offset
 
-    def tail(self) -> Tail:
-        return Tail(self.next_offset, stream_hash(self.chain, self.first_offset, self.count, self.digests))
+    def tail(self) -> StreamHead:
+        return StreamHead(self.next_offset, stream_hash(self.chain, self.first_offset, self.count, self.digests))
 
 
-class Draft:
+class StateDraft:
     """The changes that one message would make."""
 
-    def __init__(self, state: State, moment: Moment) -> None:
+    def __init__(self, state: ExecutionState, moment: LogPosition) -> None:
         self.state = state
         self.moment = moment
         self.next_client = state.next_client
         self.assembly = state.assembly
-        self._clients: dict[bytes, Client] = {}
-        self._lanes: dict[int, Lane | None] = {}
+        self._clients: dict[bytes, ClientIdentity] = {}
+        self._lanes: dict[int, LaneState | None] = {}
         self._leases: dict[tuple[bytes, bytes], int] = {}
-        self._proofs: dict[bytes, Proof] = {}
+        self._proofs: dict[bytes, EquivocationEvidence] = {}
         self._journals: dict[int, tuple[int, int]] = {}
-        self.writings: dict[str, Writing] = {}
-        self._tails: dict[str, Tail] | None = None
+        self.writings: dict[str, StreamWrite] = {}
+        self._tails: dict[str, StreamHead] | None = None
         self.holding = HoldingDraft(state.holding)
         self.epochs = EpochsDraft(state.epochs)
         self.weight_bytes = state.weight_bytes
@@ -242,18 +253,18 @@ class Draft:
         self.verdict = b""
         """Hash of the verdict on this message, once everything in it is decided."""
 
-    def lane(self, client_id: int) -> Lane | None:
+    def lane(self, client_id: int) -> LaneState | None:
         if client_id in self._lanes:
             return self._lanes[client_id]
         return self.state.lanes.get(client_id)
 
-    def put_lane(self, lane: Lane) -> None:
+    def put_lane(self, lane: LaneState) -> None:
         assert lane.active_ns == self.moment.timestamp_ns, "a lane that is touched is used: their order is that of use"
         self._lanes.pop(lane.client_id, None)
         self._lanes[lane.client_id] = lane
         self._leases[lane.acl, lane.nonce] = lane.client_id
 
-    def amend_lane(self, lane: Lane) -> None:
+    def amend_lane(self, lane: LaneState) -> None:
         """Change a lane without its being used."""
         before = self.lane(lane.client_id)
         assert before is not None, "a lane that is over is changed"
@@ -263,27 +274,27 @@ class Draft:
     def drop_lane(self, client_id: int) -> None:
         self._lanes[client_id] = None
 
-    def leased(self, acl: bytes, nonce: bytes) -> Lane | None:
+    def leased(self, acl: bytes, nonce: bytes) -> LaneState | None:
         """The lane that this wish was granted before."""
         client_id = self._leases.get((acl, nonce)) or self.state.leases.get((acl, nonce))
         lane = self.lane(client_id) if client_id else None
         return lane if lane is not None and lane.nonce == nonce else None
 
-    def lanes_by_use(self) -> list[Lane]:
+    def lanes_by_use(self) -> list[LaneState]:
         """All lanes, the longest unused first."""
         old = [lane for client_id, lane in self.state.lanes.items() if client_id not in self._lanes]
         return old + [lane for lane in self._lanes.values() if lane is not None]
 
-    def client(self, acl: bytes) -> Client | None:
+    def client(self, acl: bytes) -> ClientIdentity | None:
         return self._clients.get(acl) or self.state.clients.get(acl)
 
-    def clients(self) -> list[Client]:
+    def clients(self) -> list[ClientIdentity]:
         return [*({**self.state.clients, **self._clients}).values()]
 
-    def put_client(self, client: Client) -> None:
+    def put_client(self, client: ClientIdentity) -> None:
         self._clients[client.acl] = client
 
-    def put_proof(self, proof: Proof) -> None:
+    def put_proof(self, proof: EquivocationEvidence) -> None:
         self._proofs.setdefault(proof.acl, proof)
 
     def put_journal(self, node: int, journal: int, index: int) -> None:
@@ -310,7 +321,7 @@ class Draft:
         writing = self.writings.get(stream)
         if writing is None:
             tail = self.state.streams.get(stream)
-            writing = Writing(tail or Tail(0, stream_genesis(self.state.founding.cluster, stream)))
+            writing = StreamWrite(tail or StreamHead(0, stream_genesis(self.state.founding.cluster, stream)))
             self.writings[stream] = writing
         base = writing.next_offset
         writing.next_offset += count
@@ -318,7 +329,7 @@ class Draft:
         self._tails = None
         return base
 
-    def tails(self) -> dict[str, Tail]:
+    def tails(self) -> dict[str, StreamHead]:
         """Where the streams that were written to go on."""
         if self._tails is None:
             self._tails = {stream: writing.tail() for stream, writing in self.writings.items()}

@@ -22,21 +22,37 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import Preview, Settled
+from chaplain.journal.consensus.events import AgreedEntry, Preview
 from chaplain.journal.execution import dedup, two_phase
 from chaplain.journal.execution.config import Configuration
-from chaplain.journal.execution.dedup import Standing
-from chaplain.journal.execution.state import Draft, State, load
+from chaplain.journal.execution.dedup import PackStatus
+from chaplain.journal.execution.state import ExecutionState, StateDraft, load
 from chaplain.journal.messages import ingest
 from chaplain.journal.messages.cluster import Body, DataEntry, Reference, chain_hash, encode_body, genesis
-from chaplain.journal.messages.ingest import IngestEntry, Opened
-from chaplain.journal.messages.signing import Check, SignatureType, Wrapping, holds
+from chaplain.journal.messages.ingest import IngestEntry, IngestHeads
+from chaplain.journal.messages.signing import PackCheck, SignatureType, Wrapping, holds
 from chaplain.journal.messages.write_request import STATEMENTS, Heading, check_stream, read_heading, request_digest
 from chaplain.journal.model import verdict_chain
 from chaplain.journal.model.bootstrap import Founding
-from chaplain.journal.model.cluster_config import Assembly
-from chaplain.journal.model.records import Client, Lane, Moment, Place, Proof, Remembered, Staged, Status
-from chaplain.journal.model.results import DataVerdict, EntryVerdict, Executed, Filed, PackVerdict, Verdict
+from chaplain.journal.model.cluster_config import ClusterConfig
+from chaplain.journal.model.records import (
+    AppliedRequest,
+    ClientIdentity,
+    EquivocationEvidence,
+    LaneState,
+    LaneStatus,
+    LogPosition,
+    RequestPosition,
+    Staged,
+)
+from chaplain.journal.model.results import (
+    AppliedMessage,
+    DataVerdict,
+    EntryVerdict,
+    ExecutionVerdict,
+    Filed,
+    PackVerdict,
+)
 from chaplain.journal.model.verdict_chain import verdict_hash
 from chaplain.journal.storage import verdict
 from chaplain.journal.storage.record_layout import file, refiled, unfile
@@ -56,7 +72,7 @@ class _Plan:
     """A message that was carried out on a draft, and waits to be agreed."""
 
     def __init__(
-        self, body: Body, payloads: tuple[bytes, ...], draft: Draft, executed: Executed, preview: Preview
+        self, body: Body, payloads: tuple[bytes, ...], draft: StateDraft, executed: AppliedMessage, preview: Preview
     ) -> None:
         self.body = body
         self.payloads = payloads
@@ -74,17 +90,17 @@ class JournalExecution:
         *,
         wrapping: Wrapping | None = None,
         snapshot: bytes | None = None,
-        watch: Callable[[Executed], None] | None = None,
+        watch: Callable[[AppliedMessage], None] | None = None,
     ) -> None:
         assert (wrapping.id if wrapping else b"") == founding.wrapping_id, "founded with another wrapping key"
-        self.state = load(founding, snapshot) if snapshot else State(founding, genesis(founding.cluster))
+        self.state = load(founding, snapshot) if snapshot else ExecutionState(founding, genesis(founding.cluster))
         self.cluster = founding.cluster
         self._policy = founding.policy
         self._wrapping = wrapping
         self._configuration = Configuration(founding.cluster, wrapping)
         self._secrets: dict[bytes, bytes] = {}
         self._checked: dict[bytes, tuple[bool | None, ...]] = {}
-        self._opened: dict[bytes, Opened] = {}
+        self._opened: dict[bytes, IngestHeads] = {}
         self._plan: _Plan | None = None
         self._held: dict[tuple[Reference, bytes], bytes] = {}
         """Payloads of every message that was looked at or read back behind the agreed prefix, and of its last."""
@@ -98,7 +114,7 @@ class JournalExecution:
         return self.state.moment.index
 
     @property
-    def assembly(self) -> Assembly:
+    def assembly(self) -> ClusterConfig:
         return self.state.assembly
 
     @property
@@ -108,7 +124,7 @@ class JournalExecution:
     def preview(self, body: Body, payloads: Sequence[bytes], digest: bytes = b"", /) -> Preview:
         return self._plan_for(body, tuple(payloads), digest).preview
 
-    def settle(self, message: Settled, /) -> None:
+    def settle(self, message: AgreedEntry, /) -> None:
         plan = self._plan_for(message.body, message.payloads, message.hash)
         assert plan.executed.moment.hash == message.hash, "settled under another hash than it has"
         self._plan = None
@@ -163,27 +179,27 @@ class JournalExecution:
         for entry, payload in zip(body.data_entries, payloads, strict=True):
             self._held[entry.reference, entry.digest] = payload
 
-    def client_of_key(self, key: bytes) -> Client | None:
+    def client_of_key(self, key: bytes) -> ClientIdentity | None:
         """The active identity that has this key; else one that had it."""
         return self._keys.get(key)
 
-    def _by_key(self) -> dict[bytes, Client]:
+    def _by_key(self) -> dict[bytes, ClientIdentity]:
         return {client.key: client for client in sorted(self.state.clients.values(), key=lambda one: -one.status)}
 
-    def courtesy(self, lane: Lane, stream: str, heading: Heading) -> Reason:
+    def courtesy(self, lane: LaneState, stream: str, heading: Heading) -> Reason:
         """What execution would refuse by, without its ids and unless the signature is wrong, if it came to it now."""
         client = self.state.clients[lane.acl]
-        if client.status != Status.ACTIVE:
+        if client.status != LaneStatus.ACTIVE:
             return _ended(client)
         return self._no_right(client, stream, heading)
 
-    def check_of(self, stream: str, raw: bytes | memoryview, heading: Heading) -> Check | None:
+    def check_of(self, stream: str, raw: bytes | memoryview, heading: Heading) -> PackCheck | None:
         """What to check so that execution need not; None if it will be refused unchecked."""
         lane = self.state.lanes.get(heading.client_id)
         client = self.state.clients.get(lane.acl) if lane is not None else None
         return None if client is None else self._check(client, stream, raw)
 
-    def learn(self, digest: bytes, results: Iterable[bool | None], opened: Opened | None = None) -> None:
+    def learn(self, digest: bytes, results: Iterable[bool | None], opened: IngestHeads | None = None) -> None:
         """The packs of the ingest message with this digest were checked against their lanes' identities. Whoever has
         read it gives it, so that it is not read again.
         """
@@ -209,7 +225,7 @@ class JournalExecution:
         assert body.index == before.index + 1, "a message was looked at before its predecessor was settled"
         assert body.previous == before.hash, "a message does not continue the chain"
         assert body.timestamp_ns > before.timestamp_ns, "cluster time stood still"
-        draft = Draft(self.state, Moment(body.index, body.regime, body.timestamp_ns, digest))
+        draft = StateDraft(self.state, LogPosition(body.index, body.regime, body.timestamp_ns, digest))
         dedup.reclaim(draft)
         two_phase.expire(draft.holding, body.timestamp_ns)
         entries: list[EntryVerdict] = []
@@ -225,15 +241,15 @@ class JournalExecution:
         draft.checkpoint = draft.checkpoint or draft.weight_bytes >= self._policy.checkpoint_bytes
         parts = file(filed)
         batches = tuple([part for part in parts if part.kind == Kind.BATCH])
-        decided = Verdict(tuple(entries), tuple(streams_of(draft)), self.state.verdict)
+        decided = ExecutionVerdict(tuple(entries), tuple(streams_of(draft)), self.state.verdict)
         encoded = verdict.encode(decided)
         draft.verdict = verdict_hash(encoded)
-        executed = Executed(
+        executed = AppliedMessage(
             draft.moment, decided, batches, draft.clients_changed, draft.nodes_changed, draft.checkpoint
         )
         return _Plan(body, payloads, draft, executed, Preview(encoded, parts))
 
-    def _execute_data(self, draft: Draft, number: int, entry: DataEntry, payload: bytes) -> Filed:
+    def _execute_data(self, draft: StateDraft, number: int, entry: DataEntry, payload: bytes) -> Filed:
         reference = entry.reference
         draft.weigh(len(payload))
         draft.put_journal(reference.node, reference.journal, reference.index)
@@ -250,7 +266,7 @@ class JournalExecution:
 
     def _execute_packs(
         self,
-        draft: Draft,
+        draft: StateDraft,
         number: int,
         entries: tuple[IngestEntry, ...],
         known: tuple[bool | None, ...],
@@ -269,7 +285,7 @@ class JournalExecution:
         return packs
 
     def _execute_pack(
-        self, draft: Draft, place: tuple[int, int], entry: IngestEntry, heading: Heading, valid: bool | None
+        self, draft: StateDraft, place: tuple[int, int], entry: IngestEntry, heading: Heading, valid: bool | None
     ) -> PackVerdict:
         if heading.message_type == two_phase.STAGED and self._owed(draft, entry, heading, valid):
             draft.holding.pay()
@@ -284,7 +300,7 @@ class JournalExecution:
             return void(heading, entry.stream, reason, lane)
         return self._apply(draft, lane, place, entry, heading)
 
-    def _owed(self, draft: Draft, entry: IngestEntry, heading: Heading, valid: bool | None) -> bool:
+    def _owed(self, draft: StateDraft, entry: IngestEntry, heading: Heading, valid: bool | None) -> bool:
         """Whether this is the pack that gets its offsets next. Who may write what was decided when it was staged."""
         owed = draft.holding.next_owed()
         if owed is None or (owed.client_id, owed.first_id) != (heading.client_id, heading.first_id):
@@ -294,10 +310,10 @@ class JournalExecution:
         return client is not None and same and self._signed(client, entry, valid)
 
     def _why_not(
-        self, draft: Draft, client: Client, entry: IngestEntry, heading: Heading, valid: bool | None
+        self, draft: StateDraft, client: ClientIdentity, entry: IngestEntry, heading: Heading, valid: bool | None
     ) -> Reason:
         """What refuses a pack whatever its ids. In this order: each answer holds for ever."""
-        if client.status != Status.ACTIVE:
+        if client.status != LaneStatus.ACTIVE:
             return _ended(client)
         if not self._signed(client, entry, valid):
             return Reason.SIGNATURE
@@ -307,13 +323,13 @@ class JournalExecution:
             reason = Reason.STREAMS_FULL if full else Reason.APPLIED
         return reason
 
-    def _signed(self, client: Client, entry: IngestEntry, valid: bool | None) -> bool:
+    def _signed(self, client: ClientIdentity, entry: IngestEntry, valid: bool | None) -> bool:
         if valid is None:
             check = self._check(client, entry.stream, entry.raw)
             valid = check is not None and holds(check)
         return valid
 
-    def _no_right(self, client: Client, stream: str, heading: Heading) -> Reason:
+    def _no_right(self, client: ClientIdentity, stream: str, heading: Heading) -> Reason:
         if heading.size_bytes > self._policy.pack_bytes_max:
             return Reason.TOO_LARGE
         if heading.message_type == two_phase.COMMIT:
@@ -323,30 +339,30 @@ class JournalExecution:
         return Reason.APPLIED
 
     def _apply(
-        self, draft: Draft, lane: Lane, place: tuple[int, int], entry: IngestEntry, heading: Heading
+        self, draft: StateDraft, lane: LaneState, place: tuple[int, int], entry: IngestEntry, heading: Heading
     ) -> PackVerdict:
         """Decide by its ids what becomes of a pack that may be written."""
         stream = entry.stream
         digest = request_digest(self.cluster, stream, heading.digest)
         ruling = dedup.rule(lane, heading, digest)
         match ruling.standing:
-            case Standing.SEEN:
+            case PackStatus.SEEN:
                 return void(heading, stream, Reason.DUPLICATE, lane, ruling.remembered)
-            case Standing.OLD:
+            case PackStatus.OLD:
                 return void(heading, stream, Reason.OLD, lane)
-            case Standing.CONFLICT:
+            case PackStatus.CONFLICT:
                 assert ruling.remembered is not None
-                second = Place(draft.moment.index, *place, stream, digest)
+                second = RequestPosition(draft.moment.index, *place, stream, digest)
                 _compromise(draft, lane, ruling.remembered, second)
                 return void(heading, stream, Reason.COMPROMISED, lane)
         if lane.fenced:
             return void(heading, stream, Reason.FENCED, lane)
-        if ruling.standing is Standing.GAP:
+        if ruling.standing is PackStatus.GAP:
             return void(heading, stream, Reason.GAP, lane)
         reason, base = _take(draft, lane, place, entry, heading)
         if reason not in _TAKEN:
             return void(heading, stream, reason, lane)
-        remembered = Remembered(
+        remembered = AppliedRequest(
             heading.first_id, heading.requests, digest, stream, base, heading.messages, draft.moment, *place
         )
         after = dedup.applied(lane, remembered, self._policy)
@@ -355,11 +371,11 @@ class JournalExecution:
 
     # Signatures.
 
-    def _check(self, client: Client, stream: str, raw: bytes | memoryview) -> Check | None:
+    def _check(self, client: ClientIdentity, stream: str, raw: bytes | memoryview) -> PackCheck | None:
         key = self._secret(client) if client.signature_type == SignatureType.HMAC_SHA256 else client.key
-        return None if key is None else Check(client.signature_type, key, self.cluster, stream, raw)
+        return None if key is None else PackCheck(client.signature_type, key, self.cluster, stream, raw)
 
-    def _secret(self, client: Client) -> bytes | None:
+    def _secret(self, client: ClientIdentity) -> bytes | None:
         secret = self._secrets.get(client.acl)
         if secret is None and self._wrapping is not None:
             secret = self._wrapping.unwrap(client.secret, client.key)
@@ -368,7 +384,9 @@ class JournalExecution:
         return secret
 
 
-def _take(draft: Draft, lane: Lane, place: tuple[int, int], entry: IngestEntry, heading: Heading) -> tuple[Reason, int]:
+def _take(
+    draft: StateDraft, lane: LaneState, place: tuple[int, int], entry: IngestEntry, heading: Heading
+) -> tuple[Reason, int]:
     """Carry out a pack whose turn it is, by its type; gives its offset, or ticket, or none."""
     match heading.message_type:
         case two_phase.STAGED:
@@ -396,8 +414,8 @@ def _known(reason: Reason) -> bool | None:
     return reason not in FALSE
 
 
-def _ended(client: Client) -> Reason:
-    return Reason.REMOVED if client.status == Status.REMOVED else Reason.COMPROMISED
+def _ended(client: ClientIdentity) -> Reason:
+    return Reason.REMOVED if client.status == LaneStatus.REMOVED else Reason.COMPROMISED
 
 
 def _named_well(stream: str) -> bool:
@@ -408,10 +426,10 @@ def _named_well(stream: str) -> bool:
     return True
 
 
-def _compromise(draft: Draft, lane: Lane, first: Remembered, second: Place) -> None:
+def _compromise(draft: StateDraft, lane: LaneState, first: AppliedRequest, second: RequestPosition) -> None:
     """Somebody else has the key, or its owner lies: the identity is over, and both requests are proof of it."""
     client = draft.client(lane.acl)
     assert client is not None
-    draft.put_client(msgspec.structs.replace(client, status=Status.COMPROMISED))
-    place = Place(first.moment.index, first.entry, first.pack, first.stream, first.digest)
-    draft.put_proof(Proof(lane.client_id, lane.acl, place, second))
+    draft.put_client(msgspec.structs.replace(client, status=LaneStatus.COMPROMISED))
+    place = RequestPosition(first.moment.index, first.entry, first.pack, first.stream, first.digest)
+    draft.put_proof(EquivocationEvidence(lane.client_id, lane.acl, place, second))

@@ -40,7 +40,7 @@ TRANSACTION_SPARE_NS = 30 * 24 * 3600 * SECOND
 """With all places taken, an app that has committed nothing for so long makes room; no other does."""
 
 
-class Span(Frozen, frozen=True):
+class RequestRange(Frozen, frozen=True):
     """Requests of one lane, both ends included."""
 
     client_id: int
@@ -52,7 +52,7 @@ class Commit(Frozen, frozen=True):
     app: str
     """Who writes batches; empty: nobody who would ever commit the same again."""
     version: int
-    spans: tuple[Span, ...]
+    spans: tuple[RequestRange, ...]
 
 
 def encode(commit: Commit) -> bytes:
@@ -78,8 +78,8 @@ def decode(data: bytes) -> Commit:
     return Commit(app, version, spans)
 
 
-def _span(cursor: Cursor) -> Span:
-    span = Span(cursor.number(4, "client id"), cursor.number(4, "first id"), cursor.number(4, "last id"))
+def _span(cursor: Cursor) -> RequestRange:
+    span = RequestRange(cursor.number(4, "client id"), cursor.number(4, "first id"), cursor.number(4, "last id"))
     if not span.client_id or not 1 <= span.first_id <= span.last_id:
         raise Malformed(f"commit: {span}")
     return span
@@ -120,7 +120,7 @@ def commit(draft: HoldingDraft, acl: bytes, wanted: Commit, now_ns: int) -> tupl
     return Reason.COMMITTED, draft.pledged
 
 
-def _find(draft: HoldingDraft, acl: bytes, spans: tuple[Span, ...]) -> list[Staged] | None:
+def _find(draft: HoldingDraft, acl: bytes, spans: tuple[RequestRange, ...]) -> list[Staged] | None:
     """Everything that the spans name, in their order; None unless all of it is staged, by this identity, and once."""
     found: dict[Key, Staged] = {}
     for span in spans:

@@ -12,14 +12,14 @@ from __future__ import annotations
 from chaplain.errors import Malformed
 from chaplain.journal.clients.receipts import REASONS, answer_of, kind_of
 from chaplain.journal.events import PackWritten, Rehearsed
-from chaplain.journal.execution.dedup import Standing, rule
-from chaplain.journal.execution.local_roles import Seat
+from chaplain.journal.execution.dedup import PackStatus, rule
+from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.flow_control import CreditBook
 from chaplain.journal.messages.client import AlreadyWritten, GoBack, NodeMessage, NotWritten
 from chaplain.journal.messages.ingest import IngestEntry, Taken
 from chaplain.journal.messages.write_request import COLUMNS_AT, Heading, check_headers, read_heading, request_digest
-from chaplain.journal.model.records import Lane
+from chaplain.journal.model.records import LaneState
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.pack import HEADERS
@@ -45,13 +45,13 @@ class _Queue:
         self.highest = 0
 
 
-class Intake:
+class Admission:
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
         self._settings = settings
         self._execution = execution
         self.credit = CreditBook(settings.window_bytes, settings.ingest_bytes_max)
         self._queues: dict[int, _Queue] = {}
-        self.seat = Seat(settings, execution)
+        self.seat = LocalRoles(settings, execution)
         self.stopping = False
         self.full = False
         """The disk has no room for more."""
@@ -89,15 +89,15 @@ class Intake:
             return refuse(heading, reason, lane)
         return self._place(event, heading, lane)
 
-    def _place(self, event: PackWritten, heading: Heading, lane: Lane) -> Taken | NodeMessage | None:
+    def _place(self, event: PackWritten, heading: Heading, lane: LaneState) -> Taken | NodeMessage | None:
         """Where the pack stands on its lane, behind what was executed and what is on its way."""
         digest = request_digest(self._execution.cluster, event.stream, heading.digest)
         ruling = rule(lane, heading, digest)
-        if ruling.standing is Standing.SEEN and ruling.remembered is not None:
+        if ruling.standing is PackStatus.SEEN and ruling.remembered is not None:
             return answer_of(lane.client_id, ruling.remembered)
-        if ruling.standing is Standing.OLD:
+        if ruling.standing is PackStatus.OLD:
             return AlreadyWritten(lane.client_id, lane.last_id)
-        if lane.fenced and ruling.standing is not Standing.CONFLICT:
+        if lane.fenced and ruling.standing is not PackStatus.CONFLICT:
             return refuse(heading, Reason.FENCED, lane)
         if not self.seat.serves(lane.acl):
             return _not_written(heading, NOT_INGEST, reserved_reason(self._settings), lane.last_id + 1)
@@ -111,7 +111,7 @@ class Intake:
             return GoBack(lane.client_id, expected)
         if not self.seat.takes_writes:
             return not_ingest(heading, expected)
-        alone = ruling.standing is Standing.NEXT and not queue.taken and heading.requests == 1
+        alone = ruling.standing is PackStatus.NEXT and not queue.taken and heading.requests == 1
         check = event.check and self._settings.prevalidate and alone and heading.message_type != DATA
         taken = Taken(event.instance, heading, IngestEntry(event.stream, event.raw), digest, check)
         self._queues[lane.client_id] = queue
@@ -146,7 +146,7 @@ def invalid(taken: Taken, event: Rehearsed) -> NotWritten:
     return _not_written(heading, f"{INVALID}:{event.kind}", event.reason, heading.first_id)
 
 
-def refuse(heading: Heading, reason: Reason, lane: Lane | None = None) -> NotWritten:
+def refuse(heading: Heading, reason: Reason, lane: LaneState | None = None) -> NotWritten:
     expected = lane.last_id + 1 if lane is not None else 0
     return _not_written(heading, kind_of(reason), REASONS[reason], expected)
 

@@ -16,22 +16,22 @@ from typing import TypeAlias
 from chaplain.core import Report
 from chaplain.errors import Malformed
 from chaplain.journal.clients.subscriptions import Locate
-from chaplain.journal.consensus.events import Damaged, ReadLog, RoleChanged
+from chaplain.journal.consensus.events import ReadLog, RecordDamaged, RoleChanged
 from chaplain.journal.events import PacksPromoted
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.membership import Stage
 from chaplain.journal.model.records import Key, Staged
 from chaplain.journal.settings import JournalSettings
-from chaplain.journal.storage.pack_lookup import Excerpt
+from chaplain.journal.storage.pack_lookup import PackLookup
 from chaplain.segment.record import Record
 
-PromotionEffect: TypeAlias = ReadLog | PacksPromoted | Damaged | Report
+PromotionEffect: TypeAlias = ReadLog | PacksPromoted | RecordDamaged | Report
 PACKS_MAX = 256
 """Packs on their way at a time."""
 
 
-class Promotion:
+class CommitReplay:
     def __init__(self, settings: JournalSettings, execution: JournalExecution, locate: Locate) -> None:
         self._settings = settings
         self._execution = execution
@@ -96,7 +96,7 @@ class Promotion:
         self._reading = False
         if not self._is_mine():
             return
-        excerpt = Excerpt(records)
+        excerpt = PackLookup(records)
         entries: list[IngestEntry] = []
         try:
             for staged in list(islice(self._wanted(), PACKS_MAX)):
@@ -107,7 +107,7 @@ class Promotion:
                 self._sent[staged.key] = len(raw)
         except Malformed as wrong:
             self.effects.append(Report("damaged: what was committed cannot be read back", "", {"reason": str(wrong)}))
-            self.effects.append(Damaged(staged.index))
+            self.effects.append(RecordDamaged(staged.index))
         if entries:
             self.effects.append(PacksPromoted(tuple(entries)))
             self.pump()

@@ -21,10 +21,10 @@ from typing import TypeAlias, assert_never
 
 from chaplain.core import Drained, Persist, Persisted, Replace, Report, Stopping, Woken
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import NeedPayload, PeerDown, PeerUp, SpaceTold, Started
+from chaplain.journal.consensus.events import ConsensusStarted, NeedPayload, PeerDown, PeerUp, SpaceTold
 from chaplain.journal.events import (
     AckCame,
-    Dropped,
+    IngestDropped,
     IngestEffect,
     IngestInput,
     Ordered,
@@ -40,16 +40,16 @@ from chaplain.journal.events import (
     Verified,
 )
 from chaplain.journal.execution.state_machine import JournalExecution
-from chaplain.journal.ingest.admission import Intake, invalid, not_ingest, refuse
-from chaplain.journal.ingest.dry_runs import Rehearsing
-from chaplain.journal.ingest.replication import Distribution
-from chaplain.journal.ingest.signature_queue import Checking
+from chaplain.journal.ingest.admission import Admission, invalid, not_ingest, refuse
+from chaplain.journal.ingest.dry_runs import DryRunQueue
+from chaplain.journal.ingest.replication import PayloadReplication
+from chaplain.journal.ingest.signature_queue import SignatureQueue
 from chaplain.journal.messages import ingest
 from chaplain.journal.messages.client import Credit, GoBack
 from chaplain.journal.messages.cluster import Reference
-from chaplain.journal.messages.ingest import Arrival, IngestEntry, Opened, Taken
+from chaplain.journal.messages.ingest import Arrival, IngestEntry, IngestHeads, Taken
 from chaplain.journal.messages.peer import AskPayload, Payload
-from chaplain.journal.messages.signing import Check
+from chaplain.journal.messages.signing import PackCheck
 from chaplain.journal.messages.write_request import Heading, read_heading
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.verdict import Reason
@@ -77,10 +77,10 @@ class IngestCore:
         self._ready = False
         """The journal's id is on disk."""
         self._ticket = 0
-        self._intake = Intake(settings, execution)
-        self._distribution = Distribution(settings)
-        self._checking: Checking[_Unchecked] = Checking()
-        self._rehearsing = Rehearsing()
+        self._intake = Admission(settings, execution)
+        self._distribution = PayloadReplication(settings)
+        self._checking: SignatureQueue[_Unchecked] = SignatureQueue()
+        self._rehearsing = DryRunQueue()
         self._checked: list[Taken] = []
         """Packs for the next ingest message."""
         self._promoted: list[IngestEntry] = []
@@ -140,7 +140,7 @@ class IngestCore:
                 self._came(event)
             case Ordered():
                 self._ordered(event)
-            case Dropped():
+            case IngestDropped():
                 self._dismiss()
             case AckCame():
                 self._distribution.acknowledged(event)
@@ -161,7 +161,7 @@ class IngestCore:
                 self._distribution.down(event.node)
             case Persisted():
                 self._ready = self._ready or event.ticket == self._ticket
-            case Started():
+            case ConsensusStarted():
                 self._keep_journal()
             case SpaceTold():
                 self._intake.full = event.free_bytes < self._settings.order.room_bytes_min
@@ -261,7 +261,7 @@ class IngestCore:
         payload, message = ingest.compose(reference, entries)
         digest = ingest.digest_of(payload)
         if headings:
-            self._execution.learn(digest, [True] * len(entries), Opened(message, tuple(headings)))
+            self._execution.learn(digest, [True] * len(entries), IngestHeads(message, tuple(headings)))
         self._distribution.send(now_ns, reference, digest, payload)
         if self._index == INDEX_MAX:
             self._journal, self._index = self._journal % JOURNAL_MAX + 1, 0
@@ -321,7 +321,7 @@ class IngestCore:
             arrival = Arrival(event.node, reference, digest, event.payload, opened)
             self._checking.add(arrival, [] if opened is None else self._checks(opened))
 
-    def _checks(self, opened: Opened) -> list[Check | None]:
+    def _checks(self, opened: IngestHeads) -> list[PackCheck | None]:
         """What can be checked of a message before it is ordered."""
         check_of = self._execution.check_of
         pairs = zip(opened.message.entries, opened.headings, strict=True)
@@ -358,10 +358,10 @@ class IngestCore:
             self._effects.append(ToPeer(event.node, Payload(payload)))
 
 
-def _open(payload: bytes) -> Opened | None:
+def _open(payload: bytes) -> IngestHeads | None:
     try:
         message = ingest.decode(payload)
-        return Opened(message, tuple([read_heading(entry.raw) for entry in message.entries]))
+        return IngestHeads(message, tuple([read_heading(entry.raw) for entry in message.entries]))
     except Malformed:
         return None
 

@@ -12,7 +12,7 @@ from chaplain.journal.events import Rehearse
 from chaplain.journal.messages.ingest import Taken
 
 
-class Rehearsing:
+class DryRunQueue:
     def __init__(self) -> None:
         self._ticket = 0
         self._lanes: dict[int, int] = {}

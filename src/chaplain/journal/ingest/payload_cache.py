@@ -16,7 +16,7 @@ EARLY_MAX = 65536
 """Indexes of a journal that came before their predecessors and are remembered."""
 
 
-class Cellar:
+class PayloadCache:
     def __init__(self, node: int, waiting_bytes_max: int, recent_bytes_max: int) -> None:
         self._node = node
         self._waiting_bytes_max = waiting_bytes_max
@@ -64,7 +64,7 @@ class Cellar:
                 yield reference, payload
 
 
-class Reach:
+class ReceivedVector:
     """How far each ingest node's current journal was received here without gaps."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from chaplain.journal.consensus.events import PayloadArrived
 from chaplain.journal.events import AckCame, IngestEffect, ToPeer
-from chaplain.journal.ingest.payload_cache import Cellar, Reach
+from chaplain.journal.ingest.payload_cache import PayloadCache, ReceivedVector
 from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.peer import Ack, Payload
 from chaplain.journal.settings import JournalSettings
@@ -23,11 +23,11 @@ STALE_ROUNDS = 10
 """After so many rounds of sending again without an order, acknowledgements are believed no longer."""
 
 
-class Distribution:
+class PayloadReplication:
     def __init__(self, settings: JournalSettings) -> None:
         self._settings = settings
-        self.cellar = Cellar(settings.node, settings.waiting_bytes_max, settings.recent_bytes_max)
-        self._reach = Reach()
+        self.cellar = PayloadCache(settings.node, settings.waiting_bytes_max, settings.recent_bytes_max)
+        self._reach = ReceivedVector()
         self._acked: dict[int, int] = {}
         """Peers that are up, and the index of our journal up to which each has all."""
         self._owed: dict[int, None] = {}

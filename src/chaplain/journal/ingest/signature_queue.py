@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from chaplain.journal.events import Verified, Verify
-from chaplain.journal.messages.signing import Check, ConfigCheck
+from chaplain.journal.messages.signing import ConfigCheck, PackCheck
 
 T = TypeVar("T")
 
@@ -26,16 +26,16 @@ class _Asked(Generic[T]):
         self.size = size
 
 
-class Checking(Generic[T]):
+class SignatureQueue(Generic[T]):
     def __init__(self) -> None:
         self._ticket = 0
         self.new: list[tuple[T, tuple[int | None, ...]]] = []
         """What is to be asked for."""
-        self._items: list[Check | ConfigCheck] = []
+        self._items: list[PackCheck | ConfigCheck] = []
         self._asked: deque[_Asked[T]] = deque()
         self._answers: dict[int, tuple[bool, ...]] = {}
 
-    def add(self, thing: T, checks: Sequence[Check | ConfigCheck | None]) -> None:
+    def add(self, thing: T, checks: Sequence[PackCheck | ConfigCheck | None]) -> None:
         places: list[int | None] = []
         for check in checks:
             places.append(None if check is None else len(self._items))

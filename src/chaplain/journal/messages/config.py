@@ -96,7 +96,7 @@ ConfigMessage: TypeAlias = (
 )
 
 
-class Petition(Frozen, frozen=True):
+class ConfigRequest(Frozen, frozen=True):
     """A configuration request, signed."""
 
     message: ConfigMessage
@@ -194,18 +194,18 @@ def sign(
     return covered + put_number(len(signature), 2) + signature
 
 
-def request_name(petition: Petition) -> bytes:
+def request_name(petition: ConfigRequest) -> bytes:
     """Names a request, whichever epoch it was signed in: all but epoch and signature is in it."""
     asked = bytes((entry_type_of(petition.message),)) + petition.covered[:-EPOCH_BYTES]
     return sha256(_NAME_LABEL + asked).digest()[:NAME_BYTES]
 
 
-def check_of(petition: Petition, cluster: str, key: bytes) -> ConfigCheck:
+def check_of(petition: ConfigRequest, cluster: str, key: bytes) -> ConfigCheck:
     """What `signing.holds` has to look at."""
     return ConfigCheck(key, _signed(cluster, petition.message, petition.covered), petition.signature)
 
 
-def signature_holds(petition: Petition, cluster: str, key: bytes) -> bool:
+def signature_holds(petition: ConfigRequest, cluster: str, key: bytes) -> bool:
     return holds(check_of(petition, cluster, key))
 
 
@@ -213,7 +213,7 @@ def _signed(cluster: str, message: ConfigMessage, covered: bytes) -> bytes:
     return b"%b%c%c%b" % (put_string(cluster), entry_type_of(message), stage_of(message), covered)
 
 
-def decode(entry_type: int, stage: int, data: bytes) -> Petition:
+def decode(entry_type: int, stage: int, data: bytes) -> ConfigRequest:
     if not is_opening(entry_type, stage):
         raise Malformed(f"configuration: nobody may ask for entry type {entry_type} in stage {stage}")
     cursor = Cursor(data)
@@ -225,7 +225,7 @@ def decode(entry_type: int, stage: int, data: bytes) -> Petition:
     cursor.end("configuration")
     if len(signature) != SIGNATURE_BYTES:
         raise Malformed(f"configuration: a signature has {SIGNATURE_BYTES} octets, not {len(signature)}")
-    return Petition(message, signer, nonce, epoch, signature, covered)
+    return ConfigRequest(message, signer, nonce, epoch, signature, covered)
 
 
 def _fields(cursor: Cursor, entry_type: int) -> ConfigMessage:

@@ -44,7 +44,7 @@ class Propose(Frozen, frozen=True):
     body: bytes
 
 
-class Acknowledge(Frozen, frozen=True):
+class ProposalAck(Frozen, frozen=True):
     """The message and all it refers to is on my disk, under this regime."""
 
     regime: int
@@ -54,7 +54,7 @@ class Acknowledge(Frozen, frozen=True):
     lives: Lives
 
 
-class Mark(Frozen, frozen=True):
+class AgreedMark(Frozen, frozen=True):
     """I am the master; everything up to this index is agreed."""
 
     regime: int
@@ -62,7 +62,7 @@ class Mark(Frozen, frozen=True):
     hash: bytes
 
 
-class Heard(Frozen, frozen=True):
+class MarkHeard(Frozen, frozen=True):
     """What I have promised and how far I am: the answer to a mark, or to somebody whose regime is over."""
 
     regime: int
@@ -125,14 +125,14 @@ class Supply(Frozen, frozen=True):
     tail_ballot: int = 0
 
 
-class Question(Frozen, frozen=True):
+class RecoveryQuestion(Frozen, frozen=True):
     """I may have forgotten what I promised. Life 0 only asks which life of mine you know; another begins that life."""
 
     nonce: int
     life: int
 
 
-class Answer(Frozen, frozen=True):
+class RecoveryAnswer(Frozen, frozen=True):
     """What I hold and have promised, all on my disk. `asker_life` is the highest life of the asker known to me."""
 
     nonce: int
@@ -158,7 +158,7 @@ class Recall(Frozen, frozen=True):
     count: int = 1
 
 
-class Kept(Frozen, frozen=True):
+class RecalledMessage(Frozen, frozen=True):
     """An agreed message, and what execution made of it here; every other node made the same of it."""
 
     body: bytes
@@ -170,7 +170,7 @@ class Recalled(Frozen, frozen=True):
     """The message of this index, then the ones before it, from the newest down."""
 
     index: int
-    messages: tuple[Kept, ...]
+    messages: tuple[RecalledMessage, ...]
 
 
 class ElectionProof(Frozen, frozen=True):
@@ -182,17 +182,17 @@ class ElectionProof(Frozen, frozen=True):
 
 OrderMessage: TypeAlias = (
     Propose
-    | Acknowledge
-    | Mark
-    | Heard
+    | ProposalAck
+    | AgreedMark
+    | MarkHeard
     | Canvass
     | Canvassed
     | AskVote
     | Vote
     | Fetch
     | Supply
-    | Question
-    | Answer
+    | RecoveryQuestion
+    | RecoveryAnswer
     | Handover
     | Recall
     | Recalled
@@ -219,12 +219,12 @@ def encode(message: OrderMessage, node: int = 0) -> bytes:
     match message:
         case Propose():
             return _head(1, message.regime, message.index, 0, node) + message.body
-        case Acknowledge():
+        case ProposalAck():
             fields = message.hash + put_number(message.life, 4) + _put_lives(message.lives)
             return _head(2, message.regime, message.index, 0, node) + fields
-        case Mark():
+        case AgreedMark():
             return _head(3, message.regime, message.index, 0, node) + message.hash
-        case Heard():
+        case MarkHeard():
             return _head(4, message.regime, message.index, 0, node) + put_number(message.agreed, 8)
         case Canvass():
             return _head(5, message.regime, message.index, 0, node) + put_number(message.ballot, 4)
@@ -241,9 +241,9 @@ def encode(message: OrderMessage, node: int = 0) -> bytes:
             return _head(9, 0, message.index, message.tail, node)
         case Supply():
             return _encode_supply(message, node)
-        case Question():
+        case RecoveryQuestion():
             return _head(11, 0, 0, 0, node) + put_number(message.nonce, 8) + put_number(message.life, 4)
-        case Answer():
+        case RecoveryAnswer():
             numbers = ((message.nonce, 8), (message.ballot, 4), (message.standing, 1), (message.asker_life, 4))
             fields = b"".join(put_number(value, size) for value, size in numbers) + _put_lives(message.lives)
             return _head(12, message.regime, message.index, 0, node) + fields
@@ -273,7 +273,7 @@ def _put_supplied(message: Supplied) -> bytes:
     return b"".join((*(put_number(size, 4) for size in sizes), message.body, *message.payloads))
 
 
-def _put_kept(kept: Kept) -> bytes:
+def _put_kept(kept: RecalledMessage) -> bytes:
     return put_number(len(kept.verdict), 4) + _put_supplied(Supplied(kept.body, kept.payloads)) + kept.verdict
 
 
@@ -292,7 +292,7 @@ def decode(data: bytes) -> OrderMessage:
     if purpose == _ACKNOWLEDGE and len(data) == _HEAD_BYTES + _PROOF.size:
         digest, life, lives = _PROOF.unpack_from(data, _HEAD_BYTES)
         if not lives:
-            return Acknowledge(regime, index, digest, life, {})
+            return ProposalAck(regime, index, digest, life, {})
     cursor = Cursor(data, _HEAD_BYTES)
     message = _decode_fields(cursor, purpose, regime, index, bool(flags))
     cursor.end("order message")
@@ -308,11 +308,11 @@ def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: 
     match purpose:
         case 2:
             digest = cursor.take(DIGEST_BYTES, "hash")
-            return Acknowledge(regime, index, digest, cursor.number(4, "life"), _lives(cursor))
+            return ProposalAck(regime, index, digest, cursor.number(4, "life"), _lives(cursor))
         case 3:
-            return Mark(regime, index, cursor.take(DIGEST_BYTES, "hash"))
+            return AgreedMark(regime, index, cursor.take(DIGEST_BYTES, "hash"))
         case 4:
-            return Heard(regime, index, cursor.number(8, "agreed"))
+            return MarkHeard(regime, index, cursor.number(8, "agreed"))
         case 5:
             return Canvass(regime, index, cursor.number(4, "ballot"))
         case 6:
@@ -329,11 +329,11 @@ def _decode_fields(cursor: Cursor, purpose: int, regime: int, index: int, flag: 
         case 10:
             return _supply(cursor, index)
         case 11:
-            return Question(cursor.number(8, "nonce"), cursor.number(4, "life"))
+            return RecoveryQuestion(cursor.number(8, "nonce"), cursor.number(4, "life"))
         case 12:
             nonce, ballot = cursor.number(8, "nonce"), cursor.number(4, "ballot")
             standing, life = cursor.number(1, "standing"), cursor.number(4, "life")
-            return Answer(nonce, regime, index, ballot, standing, life, _lives(cursor))
+            return RecoveryAnswer(nonce, regime, index, ballot, standing, life, _lives(cursor))
         case 13:
             return Handover(regime, index)
         case 14:
@@ -382,7 +382,7 @@ def _supplied(cursor: Cursor) -> Supplied:
     return Supplied(body, tuple(payloads))
 
 
-def _kept(cursor: Cursor) -> Kept:
+def _kept(cursor: Cursor) -> RecalledMessage:
     verdict_bytes = cursor.number(4, "verdict size")
     supplied = _supplied(cursor)
-    return Kept(supplied.body, cursor.take(verdict_bytes, "verdict"), supplied.payloads)
+    return RecalledMessage(supplied.body, cursor.take(verdict_bytes, "verdict"), supplied.payloads)

@@ -42,7 +42,7 @@ class IngestMessage(Frozen, frozen=True):
     """Everything before the first pack."""
 
 
-class Opened(NamedTuple):
+class IngestHeads(NamedTuple):
     """An ingest message, and what the first octets of each of its packs say."""
 
     message: IngestMessage
@@ -56,7 +56,7 @@ class Arrival(Frozen, frozen=True):
     reference: Reference
     digest: bytes
     payload: bytes
-    opened: Opened | None
+    opened: IngestHeads | None
     """None if it cannot be read; execution will say what is wrong with it."""
 
 

@@ -52,7 +52,7 @@ class Stage(IntEnum):
     CONFIRM = 8
 
 
-class Refusal(IntEnum):
+class SetRefusal(IntEnum):
     """Why a new serializer set was refused, as journal.txt has it."""
 
     NONE = 0
@@ -106,14 +106,14 @@ class NewSet(Frozen, frozen=True):
 NodeMessage: TypeAlias = AddNode | RemoveNode | NewSet
 
 
-class Step(Frozen, frozen=True):
+class StageStep(Frozen, frozen=True):
     """A later stage of a change, as a master orders it."""
 
     entry_type: EntryType
     stage: Stage
     nodes: tuple[int, ...]
     change: bytes
-    reason: Refusal = Refusal.NONE
+    reason: SetRefusal = SetRefusal.NONE
     about: int = 0
     """The node that timed out."""
 
@@ -162,14 +162,14 @@ def decode_fields(cursor: Cursor, entry_type: int) -> NodeMessage:
             raise Malformed(f"configuration: entry type {entry_type} is not known here")
 
 
-def encode_step(step: Step) -> bytes:
+def encode_step(step: StageStep) -> bytes:
     if step.stage not in LATER[step.entry_type] or len(step.change) != CHANGE_BYTES:
         raise ValueError(f"{step.entry_type.name} has no stage {step.stage.name} of a master's own")
     nodes = _put_nodes(step.entry_type, step.nodes)
     return nodes + step.change + put_number(step.reason, 1) + put_number(step.about, 1)
 
 
-def decode_step(entry_type: int, stage: int, data: bytes) -> Step:
+def decode_step(entry_type: int, stage: int, data: bytes) -> StageStep:
     try:
         kind, at = EntryType(entry_type), Stage(stage)
         later = LATER[kind]
@@ -181,9 +181,9 @@ def decode_step(entry_type: int, stage: int, data: bytes) -> Step:
     nodes, change = _nodes(cursor, kind), cursor.take(CHANGE_BYTES, "change")
     reason, about = cursor.number(1, "reason"), cursor.number(1, "node")
     cursor.end("configuration")
-    if reason not in tuple(Refusal) or bool(reason) != (at is Stage.REFUSE):
+    if reason not in tuple(SetRefusal) or bool(reason) != (at is Stage.REFUSE):
         raise Malformed("configuration: a reason belongs to a refusal, and to nothing else")
-    return Step(kind, at, nodes, change, Refusal(reason), about)
+    return StageStep(kind, at, nodes, change, SetRefusal(reason), about)
 
 
 def _put_nodes(entry_type: EntryType, nodes: tuple[int, ...]) -> bytes:

@@ -20,7 +20,7 @@ from chaplain.wire.primitives import Cursor, put_number
 _NO_DIGEST = bytes(DIGEST_BYTES)
 
 
-class Order(Frozen, frozen=True):
+class ConsensusFrame(Frozen, frozen=True):
     """A message of the serializers, see `order_message`."""
 
     message: bytes
@@ -52,7 +52,7 @@ class PassPetition(Frozen, frozen=True):
     data: bytes
 
 
-class Drained(Frozen, frozen=True):
+class IngestDrainedNotice(Frozen, frozen=True):
     """I am blocked as an ingest node, master, and nothing of mine waits to be ordered."""
 
 
@@ -92,7 +92,16 @@ class StatePiece(Frozen, frozen=True):
 
 
 PeerMessage: TypeAlias = (
-    Order | Payload | AskPayload | Ack | PassPetition | Drained | Removed | Covered | AskState | StatePiece
+    ConsensusFrame
+    | Payload
+    | AskPayload
+    | Ack
+    | PassPetition
+    | IngestDrainedNotice
+    | Removed
+    | Covered
+    | AskState
+    | StatePiece
 )
 _ORDER, _PAYLOAD, _ASK, _ACK, _PETITION, _DRAINED, _REMOVED, _COVERED, _ASK_STATE, _STATE = range(1, 11)
 _ORDER_BODY, _PAYLOAD_BODY = bytes((PROTOCOL, _ORDER)), bytes((PROTOCOL, _PAYLOAD))
@@ -102,7 +111,7 @@ _ORDER_BODY, _PAYLOAD_BODY = bytes((PROTOCOL, _ORDER)), bytes((PROTOCOL, _PAYLOA
 def encode(message: PeerMessage) -> tuple[bytes, bytes]:
     """Body and payload of the parcel."""
     match message:
-        case Order():
+        case ConsensusFrame():
             return _ORDER_BODY, message.message
         case Payload():
             return _PAYLOAD_BODY, message.message
@@ -112,7 +121,7 @@ def encode(message: PeerMessage) -> tuple[bytes, bytes]:
             return _body(_ACK, put_number(len(message.reached), 1), *map(put_reference, message.reached)), b""
         case PassPetition():
             return _body(_PETITION, put_number(message.entry_type, 1), put_number(message.stage, 1)), message.data
-        case Drained():
+        case IngestDrainedNotice():
             return _body(_DRAINED), b""
         case Removed():
             return _body(_REMOVED, put_number(message.index, 8)), b""
@@ -134,7 +143,7 @@ def _body(kind: int, *fields: bytes) -> bytes:
 
 def decode(body: bytes, payload: bytes) -> PeerMessage:
     if body == _ORDER_BODY:
-        return Order(payload)
+        return ConsensusFrame(payload)
     if body == _PAYLOAD_BODY:
         return Payload(payload)
     cursor = Cursor(body)
@@ -142,7 +151,7 @@ def decode(body: bytes, payload: bytes) -> PeerMessage:
         raise Malformed(f"peer message: this program speaks protocol {PROTOCOL}")
     message = _fields(cursor, cursor.number(1, "kind"), payload)
     cursor.end("peer message")
-    if payload and isinstance(message, AskPayload | Ack | Drained | Removed | Covered | AskState):
+    if payload and isinstance(message, AskPayload | Ack | IngestDrainedNotice | Removed | Covered | AskState):
         raise Malformed("peer message: a payload where none belongs")
     return message
 
@@ -159,7 +168,7 @@ def _fields(cursor: Cursor, kind: int, payload: bytes) -> PeerMessage:
         case 5:
             return PassPetition(cursor.number(1, "entry type"), cursor.number(1, "stage"), payload)
         case 6:
-            return Drained()
+            return IngestDrainedNotice()
         case 7:
             return Removed(cursor.number(8, "index"))
         case 8:

@@ -1,7 +1,7 @@
 """Signatures of packs and of configuration, and secrets wrapped for the configuration stream.
 
 Decides whether a signature holds; refuses to know what follows. Checking packs is the costly part of taking a request,
-so it is a value in (`Check`) and a value out (`holds`), which a host may compute anywhere, in any thread.
+so it is a value in (`PackCheck`) and a value out (`holds`), which a host may compute anywhere, in any thread.
 
 Ed25519 proves to anybody who wrote a pack. HMAC-SHA256 is cheaper, but every node could have made it: it proves nothing
 to third parties. Its secret is in the configuration stream, wrapped with a key that the founding configuration names,
@@ -45,7 +45,7 @@ SLOT_BYTES = {SignatureType.ED25519: SIGNATURE_BYTES, SignatureType.HMAC_SHA256:
 """How long a signature of each type is: encode a pack with so many zeros, then sign it."""
 
 
-class Check(Frozen, frozen=True):
+class PackCheck(Frozen, frozen=True):
     """One pack to be checked: is it whole, and did the holder of the key sign it for this stream of this cluster?"""
 
     signature_type: int
@@ -64,7 +64,7 @@ class ConfigCheck(Frozen, frozen=True):
     signature: bytes
 
 
-def holds(check: Check | ConfigCheck) -> bool:
+def holds(check: PackCheck | ConfigCheck) -> bool:
     if isinstance(check, ConfigCheck):
         return verify(check.key, CONFIG_LABEL, check.message, check.signature)
     try:

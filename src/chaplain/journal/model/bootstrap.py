@@ -12,7 +12,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.journal.messages.signing import SignatureType
-from chaplain.journal.model.cluster_config import Assembly, Placed, founded, without_data
+from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles, founded, without_data
 from chaplain.journal.model.epochs import EpochBounds
 
 SECOND = 10**9
@@ -42,7 +42,7 @@ class Policy(Frozen, frozen=True, array_like=True):
     """For how long a signed configuration request is accepted."""
 
 
-class Member(Frozen, frozen=True, array_like=True):
+class FoundingMember(Frozen, frozen=True, array_like=True):
     """A founding node. It has all roles, unless serializers are index-only: then those only take configuration."""
 
     node: int
@@ -62,7 +62,7 @@ class FoundingClient(Frozen, frozen=True, array_like=True):
 
 class Founding(Frozen, frozen=True, array_like=True):
     cluster: str
-    members: tuple[Member, ...]
+    members: tuple[FoundingMember, ...]
     clients: tuple[FoundingClient, ...]
     policy: Policy = Policy()
     wrapping_id: bytes = b""
@@ -72,8 +72,8 @@ class Founding(Frozen, frozen=True, array_like=True):
     copies: int = 0
     """Serializers are index-only, and so many nodes hold a payload before it is ordered; 0: serializers hold all."""
 
-    def assembly(self) -> Assembly:
-        nodes = founded(Placed(one.node, one.key, one.uri, one.disk) for one in self.members)
+    def assembly(self) -> ClusterConfig:
+        nodes = founded(MemberRoles(one.node, one.key, one.uri, one.disk) for one in self.members)
         nodes = msgspec.structs.replace(nodes, serializers=self.serializers or nodes.serializers)
         return without_data(nodes) if self.copies else nodes
 

@@ -30,10 +30,10 @@ from chaplain.journal.messages.membership import (
     EntryType,
     NewSet,
     NodeMessage,
-    Refusal,
     RemoveNode,
+    SetRefusal,
     Stage,
-    Step,
+    StageStep,
     nodes_of,
     type_of,
 )
@@ -53,7 +53,7 @@ _ROLES = {
 _OPEN = (Stage.CATCHUP, Stage.BLOCK, Stage.NOMINATE)
 
 
-class Placed(Frozen, frozen=True, array_like=True):
+class MemberRoles(Frozen, frozen=True, array_like=True):
     """A node, and the stage of each of its roles: none, catching up, live, or blocked."""
 
     node: int
@@ -69,7 +69,7 @@ class Placed(Frozen, frozen=True, array_like=True):
         return [role for role in ("ingest", "executor", "config") if getattr(self, role) == Stage.LIVE]
 
 
-class Change(Frozen, frozen=True, array_like=True):
+class ConfigChange(Frozen, frozen=True, array_like=True):
     """What became of one request so far."""
 
     id: bytes
@@ -80,7 +80,7 @@ class Change(Frozen, frozen=True, array_like=True):
     stage: int
     since: int
     """Index of the message that brought it to this stage."""
-    reason: int = Refusal.NONE
+    reason: int = SetRefusal.NONE
     about: int = 0
 
     @property
@@ -89,21 +89,21 @@ class Change(Frozen, frozen=True, array_like=True):
         return joint or self.stage in _OPEN
 
 
-class Assembly(Frozen, frozen=True, array_like=True):
-    nodes: tuple[Placed, ...]
+class ClusterConfig(Frozen, frozen=True, array_like=True):
+    nodes: tuple[MemberRoles, ...]
     """By id. Those without a role that do not serialize are gone, and stay here so that nobody gets their id."""
     serializers: tuple[int, ...]
-    changes: tuple[Change, ...] = ()
+    changes: tuple[ConfigChange, ...] = ()
     """In the order in which they were opened."""
 
-    def node(self, node: int) -> Placed | None:
+    def node(self, node: int) -> MemberRoles | None:
         for placed in self.nodes:
             if placed.node == node:
                 return placed
         return None
 
     @property
-    def new_set(self) -> Change | None:
+    def new_set(self) -> ConfigChange | None:
         """The serializer set that is on its way."""
         kind = EntryType.NEW_SERIALIZER_SET
         return next((change for change in self.changes if change.open and change.entry_type == kind), None)
@@ -121,7 +121,7 @@ class Assembly(Frozen, frozen=True, array_like=True):
         """Everybody who is told what is ordered."""
         return tuple(placed.node for placed in self.nodes if self.has(placed))
 
-    def has(self, placed: Placed) -> bool:
+    def has(self, placed: MemberRoles) -> bool:
         return bool(placed.executor or placed.ingest or placed.config) or placed.node in self.quorum.voters
 
     def holds_data(self, node: int) -> bool:
@@ -134,18 +134,18 @@ class Assembly(Frozen, frozen=True, array_like=True):
         placed = self.node(node)
         return placed is not None and placed.ingest in (Stage.LIVE, Stage.BLOCK)
 
-    def opened(self, asked: bytes) -> Change | None:
+    def opened(self, asked: bytes) -> ConfigChange | None:
         return next((change for change in self.changes if change.asked == asked), None)
 
 
-def founded(nodes: Iterable[Placed]) -> Assembly:
+def founded(nodes: Iterable[MemberRoles]) -> ClusterConfig:
     """All have all roles, and all serialize."""
     live = {"executor": Stage.LIVE, "ingest": Stage.LIVE, "config": Stage.LIVE}
     placed = tuple(msgspec.structs.replace(node, **live) for node in sorted(nodes, key=lambda one: one.node))
-    return Assembly(placed, tuple(node.node for node in placed))
+    return ClusterConfig(placed, tuple(node.node for node in placed))
 
 
-def without_data(assembly: Assembly) -> Assembly:
+def without_data(assembly: ClusterConfig) -> ClusterConfig:
     """The same with serializers that are index-only: they have no role for which one needs payloads."""
     bare = {"executor": Stage.NONE, "ingest": Stage.NONE}
     nodes = (
@@ -158,8 +158,8 @@ def without_data(assembly: Assembly) -> Assembly:
 
 
 def open_change(
-    assembly: Assembly, message: NodeMessage, change: bytes, asked: bytes, index: int, *, copies: int = 0
-) -> tuple[Assembly, Reason]:
+    assembly: ClusterConfig, message: NodeMessage, change: bytes, asked: bytes, index: int, *, copies: int = 0
+) -> tuple[ClusterConfig, Reason]:
     reason = _why_not(assembly, message)
     if reason is Reason.APPLIED and copies:
         reason = _parts_data(assembly, message, copies)
@@ -171,11 +171,11 @@ def open_change(
         case RemoveNode():
             return _remove(assembly, message, change, asked, index), reason
         case NewSet():
-            nominated = Change(change, asked, type_of(message), message.nodes, Stage.NOMINATE, index)
+            nominated = ConfigChange(change, asked, type_of(message), message.nodes, Stage.NOMINATE, index)
             return _note(assembly, nominated), reason
 
 
-def _why_not(assembly: Assembly, message: NodeMessage) -> Reason:
+def _why_not(assembly: ClusterConfig, message: NodeMessage) -> Reason:
     if _busy(assembly, message):
         return Reason.CHANGE_UNDER_WAY
     match message:
@@ -188,7 +188,7 @@ def _why_not(assembly: Assembly, message: NodeMessage) -> Reason:
             return Reason.APPLIED if all(node in members for node in message.nodes) else Reason.UNKNOWN_NODE
 
 
-def _busy(assembly: Assembly, message: NodeMessage) -> bool:
+def _busy(assembly: ClusterConfig, message: NodeMessage) -> bool:
     """One change at a time; but a node that never catches up can be removed again."""
     if isinstance(message, NewSet):
         return assembly.new_set is not None
@@ -199,7 +199,7 @@ def _busy(assembly: Assembly, message: NodeMessage) -> bool:
     return False
 
 
-def _why_not_add(assembly: Assembly, message: AddNode) -> Reason:
+def _why_not_add(assembly: ClusterConfig, message: AddNode) -> Reason:
     placed = assembly.node(message.node)
     if placed is None:
         if not message.uri:
@@ -214,7 +214,7 @@ def _why_not_add(assembly: Assembly, message: AddNode) -> Reason:
     return Reason.ROLE_HELD if getattr(placed, _ROLES[message.entry_type]) else Reason.APPLIED
 
 
-def _why_not_remove(assembly: Assembly, message: RemoveNode) -> Reason:
+def _why_not_remove(assembly: ClusterConfig, message: RemoveNode) -> Reason:
     placed, role = assembly.node(message.node), _ROLES[message.entry_type]
     if placed is None or not assembly.has(placed):
         return Reason.UNKNOWN_NODE
@@ -224,7 +224,7 @@ def _why_not_remove(assembly: Assembly, message: RemoveNode) -> Reason:
     return Reason.APPLIED if left else Reason.NEEDED
 
 
-def _parts_data(assembly: Assembly, message: NodeMessage, copies: int) -> Reason:
+def _parts_data(assembly: ClusterConfig, message: NodeMessage, copies: int) -> Reason:
     """Where serializers are index-only: nobody begins to hold data who did not, or stops, and enough are left."""
     if isinstance(message, NewSet):
         return Reason.INDEX_ONLY if any(map(assembly.holds_data, message.nodes)) else Reason.APPLIED
@@ -243,14 +243,14 @@ def _parts_data(assembly: Assembly, message: NodeMessage, copies: int) -> Reason
     return Reason.INDEX_ONLY if after.config else Reason.APPLIED if len(left) >= copies else Reason.NEEDED
 
 
-def _add(assembly: Assembly, message: AddNode, change: bytes, asked: bytes, index: int) -> Assembly:
-    placed = assembly.node(message.node) or Placed(message.node, message.key, message.uri, message.disk)
+def _add(assembly: ClusterConfig, message: AddNode, change: bytes, asked: bytes, index: int) -> ClusterConfig:
+    placed = assembly.node(message.node) or MemberRoles(message.node, message.key, message.uri, message.disk)
     placed = msgspec.structs.replace(placed, **{_ROLES[message.entry_type]: Stage.CATCHUP})
-    opened = Change(change, asked, message.entry_type, nodes_of(message), Stage.CATCHUP, index)
+    opened = ConfigChange(change, asked, message.entry_type, nodes_of(message), Stage.CATCHUP, index)
     return _note(_place(assembly, placed), opened)
 
 
-def _remove(assembly: Assembly, message: RemoveNode, change: bytes, asked: bytes, index: int) -> Assembly:
+def _remove(assembly: ClusterConfig, message: RemoveNode, change: bytes, asked: bytes, index: int) -> ClusterConfig:
     placed = assembly.node(message.node)
     assert placed is not None
     role = _ROLES[message.entry_type]
@@ -258,11 +258,11 @@ def _remove(assembly: Assembly, message: RemoveNode, change: bytes, asked: bytes
     stage = Stage.BLOCK if live else Stage.IMPLEMENT if role == "executor" else Stage.DROP
     cancelled = tuple(_cancel(one, message, index) for one in assembly.changes)
     assembly = msgspec.structs.replace(assembly, changes=cancelled)
-    opened = Change(change, asked, message.entry_type, nodes_of(message), stage, index)
+    opened = ConfigChange(change, asked, message.entry_type, nodes_of(message), stage, index)
     return _note(_place(assembly, _lose(placed, role, stage)), opened)
 
 
-def _lose(placed: Placed, role: str, stage: Stage) -> Placed:
+def _lose(placed: MemberRoles, role: str, stage: Stage) -> MemberRoles:
     if role == "executor":
         return msgspec.structs.replace(placed, executor=Stage.NONE)
     after = Stage.BLOCK if stage is Stage.BLOCK else Stage.NONE
@@ -270,7 +270,7 @@ def _lose(placed: Placed, role: str, stage: Stage) -> Placed:
     return msgspec.structs.replace(placed, **blocked)
 
 
-def _cancel(change: Change, message: RemoveNode, index: int) -> Change:
+def _cancel(change: ConfigChange, message: RemoveNode, index: int) -> ConfigChange:
     """A node that is removed while it catches up was never live."""
     same = message.node in change.nodes and change.entry_type in ADDS
     if not change.open or not same or _role_family(change.entry_type) != _role_family(message.entry_type):
@@ -285,7 +285,7 @@ def _role_family(entry_type: int) -> bool:
 # The stages that a master adds.
 
 
-def take_step(assembly: Assembly, step: Step, index: int) -> tuple[Assembly, Reason]:
+def take_step(assembly: ClusterConfig, step: StageStep, index: int) -> tuple[ClusterConfig, Reason]:
     change = next((one for one in assembly.changes if one.id == step.change and one.open), None)
     if change is None or not _due(assembly, change, step, index):
         return assembly, Reason.NOT_DUE
@@ -295,7 +295,7 @@ def take_step(assembly: Assembly, step: Step, index: int) -> tuple[Assembly, Rea
     return _effect(assembly, step), Reason.APPLIED
 
 
-def _due(assembly: Assembly, change: Change, step: Step, index: int) -> bool:
+def _due(assembly: ClusterConfig, change: ConfigChange, step: StageStep, index: int) -> bool:
     """Never two stages in one message: between them lies what is agreed under the first."""
     if (change.entry_type, change.nodes) != (step.entry_type, step.nodes) or index <= change.since:
         return False
@@ -315,7 +315,7 @@ def _due(assembly: Assembly, change: Change, step: Step, index: int) -> bool:
             return False
 
 
-def _effect(assembly: Assembly, step: Step) -> Assembly:
+def _effect(assembly: ClusterConfig, step: StageStep) -> ClusterConfig:
     if step.stage is Stage.CONFIRM:
         return msgspec.structs.replace(assembly, serializers=step.nodes)
     if step.stage not in (Stage.LIVE, Stage.DROP):
@@ -330,13 +330,13 @@ def _effect(assembly: Assembly, step: Step) -> Assembly:
 # Keeping it.
 
 
-def _place(assembly: Assembly, placed: Placed) -> Assembly:
+def _place(assembly: ClusterConfig, placed: MemberRoles) -> ClusterConfig:
     others = [node for node in assembly.nodes if node.node != placed.node]
     nodes = tuple(sorted([*others, placed], key=lambda one: one.node))
     return msgspec.structs.replace(assembly, nodes=nodes)
 
 
-def _note(assembly: Assembly, change: Change) -> Assembly:
+def _note(assembly: ClusterConfig, change: ConfigChange) -> ClusterConfig:
     """Remember the change; forget the oldest that is over, if there are too many."""
     over = [one.id for one in assembly.changes if not one.open]
     spare = set(over[: max(0, len(over) + 1 - CHANGES_KEPT)])

@@ -9,14 +9,14 @@ from enum import IntEnum
 
 from chaplain.core import Frozen
 from chaplain.journal.model import epochs
-from chaplain.journal.model.cluster_config import Assembly
+from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.verdict_chain import NO_VERDICT
 
 Key = tuple[int, int]
 """A lane and the first id of a pack: what names a pack for ever."""
 
 
-class Moment(Frozen, frozen=True, array_like=True):
+class LogPosition(Frozen, frozen=True, array_like=True):
     """When something was decided: the cluster message that decided it."""
 
     index: int
@@ -26,7 +26,7 @@ class Moment(Frozen, frozen=True, array_like=True):
     """The cluster chain up to and with the message."""
 
 
-class Remembered(Frozen, frozen=True, array_like=True):
+class AppliedRequest(Frozen, frozen=True, array_like=True):
     """A pack that was applied: enough to give its receipt again, to know it again, and to find it in the log."""
 
     first_id: int
@@ -36,7 +36,7 @@ class Remembered(Frozen, frozen=True, array_like=True):
     stream: str
     base_offset: int
     messages: int
-    moment: Moment
+    moment: LogPosition
     entry: int
     pack: int
 
@@ -45,7 +45,7 @@ class Remembered(Frozen, frozen=True, array_like=True):
         return self.first_id + self.requests - 1
 
 
-class Lane(Frozen, frozen=True, array_like=True):
+class LaneState(Frozen, frozen=True, array_like=True):
     client_id: int
     acl: bytes
     nonce: bytes
@@ -54,16 +54,16 @@ class Lane(Frozen, frozen=True, array_like=True):
     """Cluster time of the lease or of the last pack that was applied."""
     last_id: int = 0
     fenced: bool = False
-    recent: tuple[Remembered, ...] = ()
+    recent: tuple[AppliedRequest, ...] = ()
 
 
-class Status(IntEnum):
+class LaneStatus(IntEnum):
     ACTIVE = 1
     REMOVED = 2
     COMPROMISED = 3
 
 
-class Client(Frozen, frozen=True, array_like=True):
+class ClientIdentity(Frozen, frozen=True, array_like=True):
     """An identity that may write or read. Lanes are leased under it."""
 
     acl: bytes
@@ -76,17 +76,17 @@ class Client(Frozen, frozen=True, array_like=True):
     reads: tuple[str, ...]
     admin: bool
     nonce: bytes
-    status: int = Status.ACTIVE
+    status: int = LaneStatus.ACTIVE
 
 
-class Tail(Frozen, frozen=True, array_like=True):
+class StreamHead(Frozen, frozen=True, array_like=True):
     """Where a stream goes on."""
 
     next_offset: int
     chain: bytes
 
 
-class Place(Frozen, frozen=True, array_like=True):
+class RequestPosition(Frozen, frozen=True, array_like=True):
     """Where the log has a request: the message, its entry, the pack in it."""
 
     index: int
@@ -96,13 +96,13 @@ class Place(Frozen, frozen=True, array_like=True):
     digest: bytes
 
 
-class Proof(Frozen, frozen=True, array_like=True):
+class EquivocationEvidence(Frozen, frozen=True, array_like=True):
     """Two requests for one id, both validly signed, not the same."""
 
     client_id: int
     acl: bytes
-    first: Place
-    second: Place
+    first: RequestPosition
+    second: RequestPosition
 
 
 class Past(Frozen, frozen=True, array_like=True):
@@ -153,7 +153,7 @@ class Transaction(Frozen, frozen=True, array_like=True):
     timestamp_ns: int
 
 
-class Held(Frozen, frozen=True, array_like=True):
+class StagedPacksRecord(Frozen, frozen=True, array_like=True):
     """The one form of a `Holding`."""
 
     staged: tuple[Staged, ...] = ()
@@ -165,14 +165,14 @@ class Held(Frozen, frozen=True, array_like=True):
 class Export(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: int
     founding: bytes
-    moment: Moment
+    moment: LogPosition
     next_client: int
-    clients: tuple[Client, ...]
-    lanes: tuple[Lane, ...]
-    streams: tuple[tuple[str, Tail], ...]
-    proofs: tuple[Proof, ...]
+    clients: tuple[ClientIdentity, ...]
+    lanes: tuple[LaneState, ...]
+    streams: tuple[tuple[str, StreamHead], ...]
+    proofs: tuple[EquivocationEvidence, ...]
     journals: tuple[tuple[int, int, int], ...]
-    assembly: Assembly
-    holding: Held
+    assembly: ClusterConfig
+    holding: StagedPacksRecord
     past: Past
     epochs: epochs.Exported

@@ -9,7 +9,7 @@ from chaplain.journal.messages.cluster import Reference
 from chaplain.journal.messages.config import NO_ACL
 from chaplain.journal.messages.ingest import IngestMessage
 from chaplain.journal.model.reason import Reason
-from chaplain.journal.model.records import Moment, Remembered
+from chaplain.journal.model.records import AppliedRequest, LogPosition
 from chaplain.journal.model.verdict_chain import NO_VERDICT
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Record
@@ -24,7 +24,7 @@ class PackVerdict(Frozen, frozen=True):
     reason: Reason
     base_offset: int = NO_OFFSET
     """Of the first message, if it was applied; of a commit, its ticket."""
-    original: Remembered | None = None
+    original: AppliedRequest | None = None
     """DUPLICATE: what was applied before. Not on disk."""
     expected_id: int = 0
     """The id that the lane waits for. Not on disk."""
@@ -62,18 +62,18 @@ class StreamVerdict(Frozen, frozen=True):
     chain: bytes
 
 
-class Verdict(Frozen, frozen=True):
+class ExecutionVerdict(Frozen, frozen=True):
     entries: tuple[EntryVerdict, ...]
     streams: tuple[StreamVerdict, ...]
     previous: bytes = NO_VERDICT
     """Hash of the verdict on the message before, see `verdict_chain`."""
 
 
-class Executed(Frozen, frozen=True):
+class AppliedMessage(Frozen, frozen=True):
     """One agreed message, carried out: for those who answer clients and readers."""
 
-    moment: Moment
-    verdict: Verdict
+    moment: LogPosition
+    verdict: ExecutionVerdict
     batches: tuple[Record, ...]
     """What it wrote, one record for each ingest message and stream."""
     clients_changed: bool

@@ -13,8 +13,8 @@ from hashlib import sha256
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.settings import OrderSettings
-from chaplain.journal.model.records import Moment
+from chaplain.journal.consensus.settings import ConsensusSettings
+from chaplain.journal.model.records import LogPosition
 from chaplain.segment.layout import checksum
 
 _HEAD = struct.Struct("<8sQQ32s")
@@ -34,10 +34,10 @@ class Checkpoint(Frozen, frozen=True):
     """This node's log begins with this message, or with a later one."""
 
 
-class Base(Frozen, frozen=True):
+class CheckpointBase(Frozen, frozen=True):
     """What a checkpoint said, when this node started from it, that others than execution need."""
 
-    moment: Moment
+    moment: LogPosition
     databases: dict[str, int]
     """The last message with statements for each."""
     owners: dict[int, bytes]
@@ -48,7 +48,7 @@ def make(index: int, state: bytes, first: int = 1) -> Checkpoint:
     return Checkpoint(index, sha256(state).digest(), state, first)
 
 
-def checkpoint_name(settings: OrderSettings) -> str:
+def checkpoint_name(settings: ConsensusSettings) -> str:
     return f"{settings.folder}{settings.log}.checkpoint"
 
 

@@ -20,13 +20,13 @@ from chaplain.core import Halt, Persist, Replace, Report
 from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.peer import AskState, Covered, StatePiece
-from chaplain.journal.model.results import Executed
+from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots import checkpoint
 from chaplain.journal.snapshots.checkpoint import Checkpoint, checkpoint_name
-from chaplain.journal.snapshots.lagging_members import Returning
+from chaplain.journal.snapshots.lagging_members import LaggingMembers
 from chaplain.journal.snapshots.retention import droppable, first_needed, keeps
-from chaplain.journal.storage.log import Log
+from chaplain.journal.storage.log import ReplicatedLog
 
 PIECE_BYTES = 512 * 1024
 KEPT = 2
@@ -36,11 +36,11 @@ _NOTHING = bytes(32)
 ArchiveEffect: TypeAlias = ToPeer | Persist | Report | Halt
 
 
-class Archive:
+class Checkpointer:
     def __init__(self, settings: JournalSettings, execution: JournalExecution) -> None:
         self._settings = settings
         self._execution = execution
-        self._log: Log | None = None
+        self._log: ReplicatedLog | None = None
         self._kept: dict[int, Checkpoint] = {}
         self._ticket = 0
         self._writing: dict[int, int] = {}
@@ -49,14 +49,14 @@ class Archive:
         """The latest checkpoint that is on our disk."""
         self.said: dict[int, Covered] = {}
         """What connected peers said last."""
-        self._returning = Returning()
+        self._returning = LaggingMembers()
         self._due_ns: int | None = None
         self.needs: list[Callable[[], int]] = []
         """Each says which message is the first that somebody still needs."""
         self.dropped_segments = self.dropped_bytes = 0
         self.effects: list[ArchiveEffect] = []
 
-    def attach(self, log: Log, found: Checkpoint | None) -> None:
+    def attach(self, log: ReplicatedLog, found: Checkpoint | None) -> None:
         """From now on, work: execution has caught up with the disk, where this checkpoint was."""
         self._log = log
         if found is not None:
@@ -73,7 +73,7 @@ class Archive:
 
     # Our own.
 
-    def executed(self, executed: Executed) -> None:
+    def executed(self, executed: AppliedMessage) -> None:
         """A message was executed, and none behind it."""
         if not executed.checkpoint:
             return

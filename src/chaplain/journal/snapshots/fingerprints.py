@@ -17,7 +17,7 @@ APART = 1024
 KEPT = 4
 
 
-class Milestones:
+class Fingerprints:
     def __init__(self, fingerprint: Callable[[], bytes]) -> None:
         self._fingerprint = fingerprint
         self._kept: dict[int, bytes] = {}

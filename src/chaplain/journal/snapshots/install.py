@@ -33,20 +33,20 @@ from chaplain.journal.model.quorum import Quorum
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots import checkpoint
 from chaplain.journal.snapshots.checkpoint import STATE_BYTES_MAX, Checkpoint, checkpoint_name
-from chaplain.journal.snapshots.checkpointer import Archive
-from chaplain.journal.storage.log import Log
+from chaplain.journal.snapshots.checkpointer import Checkpointer
+from chaplain.journal.storage.log import ReplicatedLog
 
 AdoptionEffect: TypeAlias = ToPeer | Persist | Report | Halt
 _Named = tuple[int, bytes, int]
 """Index, digest and size."""
 
 
-class Adoption:
-    def __init__(self, settings: JournalSettings, execution: JournalExecution, archive: Archive) -> None:
+class SnapshotInstaller:
+    def __init__(self, settings: JournalSettings, execution: JournalExecution, archive: Checkpointer) -> None:
         self._settings = settings
         self._execution = execution
         self._archive = archive
-        self._log: Log | None = None
+        self._log: ReplicatedLog | None = None
         self._teachers: Callable[[], Quorum] = lambda: execution.assembly.quorum
         self._wanted: _Named | None = None
         self._data = bytearray()
@@ -62,7 +62,7 @@ class Adoption:
 
     def attach(
         self,
-        log: Log,
+        log: ReplicatedLog,
         teachers: Callable[[], Quorum] | None = None,
         confirms: Callable[[Collection[int]], bool] | None = None,
     ) -> None:

@@ -17,7 +17,7 @@ RETURN_NS = 60_000_000_000
 """A process that starts anew and reads a large state is there again well before."""
 
 
-class Returning:
+class LaggingMembers:
     def __init__(self) -> None:
         self._late: set[int] = set()
         """Members that lacked what went, and have not come to our latest checkpoint since."""

@@ -16,21 +16,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chaplain.core import Frozen
-from chaplain.journal.execution.staged_packs import Holding
-from chaplain.journal.storage.segment_index import Places, Stretch
+from chaplain.journal.execution.staged_packs import StagedPacks
+from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
 
 NOBODY = (1 << 63) - 1
 """In place of the first message that somebody needs."""
 
 
-class Rules(Frozen, frozen=True):
+class RetentionRules(Frozen, frozen=True):
     keep_bytes: int = 0
     """So much of the log is kept; 0: size is no reason to drop anything."""
     keep_ns: int = 0
     """What is younger is kept; 0: age is no reason to drop anything."""
 
 
-def droppable(places: Places, rules: Rules, now_ns: int, *, limit: int, released: int) -> int:
+def droppable(places: SegmentIndex, rules: RetentionRules, now_ns: int, *, limit: int, released: int) -> int:
     """How many segments go from the front, if nothing behind `limit` may."""
     going = 0
     left_bytes = sum(segment.size_bytes for segment in places.segments)
@@ -42,7 +42,7 @@ def droppable(places: Places, rules: Rules, now_ns: int, *, limit: int, released
     return going
 
 
-def _spared(segment: Stretch, rules: Rules, now_ns: int, left_bytes: int, released: int) -> bool:
+def _spared(segment: SegmentSpan, rules: RetentionRules, now_ns: int, left_bytes: int, released: int) -> bool:
     """Whether the rules can do without a segment, of which nothing would be left but so many octets behind it."""
     if segment.last <= released:
         return True
@@ -51,14 +51,14 @@ def _spared(segment: Stretch, rules: Rules, now_ns: int, left_bytes: int, releas
     return too_large or too_old
 
 
-def keeps(places: Places, rules: Rules, now_ns: int, timestamp_ns: int) -> bool:
+def keeps(places: SegmentIndex, rules: RetentionRules, now_ns: int, timestamp_ns: int) -> bool:
     """Whether the rules would let a message of this time stay: what would go at once is not fetched."""
     full = 0 < rules.keep_bytes <= sum(segment.size_bytes for segment in places.segments)
     too_old = bool(rules.keep_ns) and timestamp_ns < now_ns - rules.keep_ns
     return not full and not too_old
 
 
-def first_needed(holding: Holding, others: Iterable[int]) -> int:
+def first_needed(holding: StagedPacks, others: Iterable[int]) -> int:
     """The first message that somebody still needs."""
     staged = next(iter(holding.staged.values()), None)
     owed = min((one.index for one in holding.owed), default=NOBODY)

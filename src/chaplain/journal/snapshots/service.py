@@ -12,30 +12,30 @@ from typing import TypeAlias, assert_never
 from chaplain.core import Halt, Persist, Report, soonest
 from chaplain.errors import Malformed
 from chaplain.journal.clients.subscriptions import StreamIndex
-from chaplain.journal.consensus.context import Bench
+from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.events import ToPeer
-from chaplain.journal.execution.state import State, load
+from chaplain.journal.execution.state import ExecutionState, load
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.cluster import DataEntry, Reference
 from chaplain.journal.messages.peer import AskState, Covered, StatePiece
 from chaplain.journal.model.bootstrap import Founding
-from chaplain.journal.model.results import Executed
-from chaplain.journal.outbound import Mail
+from chaplain.journal.model.results import AppliedMessage
+from chaplain.journal.outbound import JournalOutbound
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots import checkpoint
-from chaplain.journal.snapshots.checkpoint import Base, Checkpoint
-from chaplain.journal.snapshots.checkpointer import Archive
-from chaplain.journal.snapshots.install import Adoption
-from chaplain.journal.storage.log import Log
+from chaplain.journal.snapshots.checkpoint import Checkpoint, CheckpointBase
+from chaplain.journal.snapshots.checkpointer import Checkpointer
+from chaplain.journal.snapshots.install import SnapshotInstaller
+from chaplain.journal.storage.log import ReplicatedLog
 from chaplain.journal.storage.verdict import read_executed
-from chaplain.journal.ticket_numbers import Slips
+from chaplain.journal.ticket_numbers import TicketNumbers
 
 CoveringMessage: TypeAlias = Covered | AskState | StatePiece
 
 
-def base_of(state: State) -> Base:
+def base_of(state: ExecutionState) -> CheckpointBase:
     owners = {lane.client_id: lane.acl for lane in state.lanes.values()}
-    return Base(state.moment, dict(state.databases), owners)
+    return CheckpointBase(state.moment, dict(state.databases), owners)
 
 
 def found_checkpoint(founding: Founding, data: bytes | None) -> Checkpoint | None:
@@ -49,20 +49,23 @@ def found_checkpoint(founding: Founding, data: bytes | None) -> Checkpoint | Non
         return None
 
 
-class Covering:
+class SnapshotService:
     def __init__(self, settings: JournalSettings, execution: JournalExecution, streams: StreamIndex) -> None:
         """`streams` are told which messages the log has, when some of it went or was put back."""
         self._execution = execution
-        self.archive = Archive(settings, execution)
-        self._adoption = Adoption(settings, execution, self.archive)
-        self._parts: dict[str, Archive | Adoption] = {"archive": self.archive, "adoption": self._adoption}
+        self.archive = Checkpointer(settings, execution)
+        self._adoption = SnapshotInstaller(settings, execution, self.archive)
+        self._parts: dict[str, Checkpointer | SnapshotInstaller] = {"archive": self.archive, "adoption": self._adoption}
         self._streams = streams
-        self._log: Log | None = None
+        self._log: ReplicatedLog | None = None
         self._firsts: dict[int, tuple[int, int]] = {}
         self._first = 1
 
     def attach(
-        self, bench: Bench, found: Checkpoint | None, confirms: Callable[[Collection[int]], bool] | None = None
+        self,
+        bench: ConsensusContext,
+        found: Checkpoint | None,
+        confirms: Callable[[Collection[int]], bool] | None = None,
     ) -> None:
         """From now on, work; and what the checkpoint covers of ingest nodes' journals is ordered for the serializer."""
         self._log, self._firsts, self._first = bench.log, bench.firsts, bench.log.places.first
@@ -77,7 +80,7 @@ class Covering:
     def due_ns(self) -> int | None:
         return soonest((self.archive.due_ns, self._adoption.due_ns))
 
-    def executed(self, executed: Executed) -> None:
+    def executed(self, executed: AppliedMessage) -> None:
         self.archive.executed(executed)
 
     def start(self) -> None:
@@ -122,7 +125,7 @@ class Covering:
         assert self._log is not None
         return bool(self.archive.effects or self._adoption.effects or self._log.places.first != self._first)
 
-    def perform(self, mail: Mail, slips: Slips) -> list[Persist | Report | Halt]:
+    def perform(self, mail: JournalOutbound, slips: TicketNumbers) -> list[Persist | Report | Halt]:
         """Say what is to be said; gives what is the host's."""
         assert self._log is not None
         if self._log.places.first != self._first:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import msgspec
 
 from chaplain.core import Frozen, Persist, Replace
-from chaplain.journal.model.cluster_config import Assembly
+from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.quorum import Quorum
 
 ROSTER_FILE = "roster"
 """In the data directory, not beside the segments: whoever empties that folder is to find the others."""
 
 
-class Roster(Frozen, frozen=True):
+class LastKnownMembers(Frozen, frozen=True):
     index: int
     """Who has executed so much knows as much by itself."""
     sets: tuple[tuple[int, ...], ...]
@@ -38,26 +38,26 @@ class Roster(Frozen, frozen=True):
         return msgspec.json.encode(self).decode() + "\n"
 
 
-def roster_of(assembly: Assembly, index: int) -> Roster:
+def roster_of(assembly: ClusterConfig, index: int) -> LastKnownMembers:
     keys = {placed.node: placed.key.hex() for placed in assembly.nodes if assembly.has(placed)}
-    return Roster(index, assembly.quorum.sets, keys)
+    return LastKnownMembers(index, assembly.quorum.sets, keys)
 
 
-def read_roster(data: bytes | None) -> Roster | None:
+def read_roster(data: bytes | None) -> LastKnownMembers | None:
     """What a file says; nothing, if it cannot be understood: the log goes before it anyway."""
     try:
-        roster = None if data is None else msgspec.json.decode(data, type=Roster)
+        roster = None if data is None else msgspec.json.decode(data, type=LastKnownMembers)
         return roster if roster is None or roster.nodes else None
     except (msgspec.DecodeError, ValueError):
         return None
 
 
-class RosterKeeper:
-    def __init__(self, found: Roster | None, founded: Assembly) -> None:
+class LastKnownMembersStore:
+    def __init__(self, found: LastKnownMembers | None, founded: ClusterConfig) -> None:
         """`founded` is what an empty log says by itself."""
         self.latest = found or roster_of(founded, 0)
 
-    def look(self, assembly: Assembly, index: int) -> Persist | None:
+    def look(self, assembly: ClusterConfig, index: int) -> Persist | None:
         """What is to be written, now that so much is executed; nothing while we know less than the roster does."""
         before = self.latest
         if index < before.index:

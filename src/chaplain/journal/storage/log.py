@@ -22,16 +22,16 @@ import msgspec
 
 from chaplain.core import Operation, WriteAt
 from chaplain.errors import Malformed, StorageError
-from chaplain.journal.consensus.events import Execution, Message, Preview, Settled
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.events import AgreedEntry, Execution, LogEntry, Preview
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.messages.cluster import DataEntry
 from chaplain.journal.messages.consensus import KNOWN_AGREED
-from chaplain.journal.model.cluster_config import Assembly
+from chaplain.journal.model.cluster_config import ClusterConfig
 from chaplain.journal.model.verdict_chain import previous_of
 from chaplain.journal.storage.records import (
     Group,
     Grouper,
-    Jot,
+    SyncHint,
     encode_jot,
     is_message,
     mark_record,
@@ -41,13 +41,13 @@ from chaplain.journal.storage.records import (
     verdict_of,
 )
 from chaplain.journal.storage.recovery import Recovered, Stretch
-from chaplain.journal.storage.segment_index import Places
+from chaplain.journal.storage.segment_index import SegmentIndex
 from chaplain.segment.header import read_headers
 from chaplain.segment.layout import Bytes, octets, segment_name
 from chaplain.segment.record import Record
 from chaplain.segment.scan import scan
 from chaplain.segment.settings import LogSettings
-from chaplain.segment.write import Writer
+from chaplain.segment.write import SegmentWriter
 
 LOG_KIND = 5
 _BARE = Preview(b"", ())
@@ -56,24 +56,24 @@ JOTS_UNSYNCED_MAX = 32
 """The jot is synced with every mark, and with every so many messages: a second sync each time would cost a third."""
 
 
-def jot_name(settings: OrderSettings) -> str:
+def jot_name(settings: ConsensusSettings) -> str:
     return f"{settings.folder}{settings.log}.jot"
 
 
-def standing_name(settings: OrderSettings) -> str:
+def standing_name(settings: ConsensusSettings) -> str:
     return f"{settings.folder}{settings.log}.standing"
 
 
-class Log:
+class ReplicatedLog:
     def __init__(
-        self, settings: OrderSettings, chance: random.Random, recovered: Recovered, execution: Execution
+        self, settings: ConsensusSettings, chance: random.Random, recovered: Recovered, execution: Execution
     ) -> None:
         layout = LogSettings(settings.log, LOG_KIND, settings.folder, settings.segment_bytes, free_max=0)
         # A doubtful end is cut by the first append, which comes only after the doubt itself is on disk.
-        self._writer = Writer(layout, chance, recovered.survey, cut_doubt=True)
+        self._writer = SegmentWriter(layout, chance, recovered.survey, cut_doubt=True)
         self._settings = settings
         self.execution = execution
-        self.places = Places(recovered.first, recovered.begins)
+        self.places = SegmentIndex(recovered.first, recovered.begins)
         self.before = recovered.before
         """The hash of the message before the first; empty if there is none, or we dropped it ourselves."""
         self.verdict_before = self._verdict_before(recovered, execution)
@@ -83,7 +83,7 @@ class Log:
         for ending in recovered.survey.endings:
             if ending.header.base <= self._writer.written:  # what lies behind a cut is begun anew
                 self.places.segment(ending.header)
-        self._recent: deque[Message] = deque()
+        self._recent: deque[LogEntry] = deque()
         self._recent_bytes = 0
         self.agreed = recovered.base.index
         self.agreed_hash = recovered.base.hash
@@ -91,7 +91,7 @@ class Log:
         """Timestamp of the last agreed message: the next one is later."""
         self.agreed_by = (0, 0)
         """Regime and master that first proposed the last agreed message, if it is in this log."""
-        self.tail: Message | None = None
+        self.tail: LogEntry | None = None
         self.floor = recovered.floor
         self._islands: dict[int, Group] = {}
         """Messages of ours behind damage, waiting for what is missing before them."""
@@ -101,7 +101,7 @@ class Log:
         self._replay(recovered)
 
     @property
-    def assembly(self) -> Assembly:
+    def assembly(self) -> ClusterConfig:
         """The cluster's nodes, as the agreed prefix has them."""
         return self.execution.assembly
 
@@ -145,7 +145,7 @@ class Log:
 
     # Taking messages.
 
-    def store(self, message: Message) -> tuple[Operation, ...]:
+    def store(self, message: LogEntry) -> tuple[Operation, ...]:
         """Hold a message behind the agreed prefix, in place of any other there."""
         assert message.index == self.agreed + 1, "a message was stored before its predecessor was agreed"
         assert message.body.previous == self.agreed_hash, "a stored message does not continue the chain"
@@ -162,7 +162,7 @@ class Log:
         self.tail = msgspec.structs.replace(self.tail, ballot=ballot)
         return self._append([stamp_record(self.tail)])
 
-    def settle(self, payloads: tuple[bytes, ...]) -> Message:
+    def settle(self, payloads: tuple[bytes, ...]) -> LogEntry:
         """The tail is agreed, and here is what it refers to."""
         assert self.tail is not None
         message = self.tail if self.tail.payloads else msgspec.structs.replace(self.tail, payloads=payloads)
@@ -173,7 +173,7 @@ class Log:
         self._advance(message)
         return message
 
-    def append_agreed(self, message: Message) -> tuple[Operation, ...]:
+    def append_agreed(self, message: LogEntry) -> tuple[Operation, ...]:
         """Take a message that others say is agreed. What we hold further on stays held."""
         assert message.index == self.agreed + 1
         assert message.body.previous == self.agreed_hash
@@ -190,9 +190,9 @@ class Log:
             return following.first.previous_hash
         return self._mark[1] if self._mark[0] == self.agreed + 1 else None
 
-    def reconnect(self) -> list[Message]:
+    def reconnect(self) -> list[LogEntry]:
         """What was missing has come: go on with our own copies behind it, each named by the next."""
-        found: list[Message] = []
+        found: list[LogEntry] = []
         while (group := self._islands.get(self.agreed + 1)) is not None and group.first.chain_hash == self.named():
             assert group.first.previous_hash == self.agreed_hash
             message = message_of(group, self.execution.payloads)
@@ -220,7 +220,7 @@ class Log:
         self._writer.synced(position)
         self.durable = max(self.durable, index)
 
-    def _append_message(self, message: Message) -> tuple[Operation, ...]:
+    def _append_message(self, message: LogEntry) -> tuple[Operation, ...]:
         execution = self.execution
         preview = _BARE if self.index_only else execution.preview(message.body, message.payloads, message.hash)
         return self._append(message_records(message, preview), message.body.index)
@@ -235,11 +235,11 @@ class Log:
         return (*operations, self._jot(lazy=index % JOTS_UNSYNCED_MAX != 0))
 
     def _jot(self, *, lazy: bool) -> WriteAt:
-        jot = encode_jot(Jot(self._settings.boot, self._writer.written, self.durable))
+        jot = encode_jot(SyncHint(self._settings.boot, self._writer.written, self.durable))
         return WriteAt(jot_name(self._settings), 0, jot, lazy)
 
-    def _advance(self, message: Message) -> None:
-        self.execution.settle(Settled(message.body, message.hash, message.payloads))
+    def _advance(self, message: LogEntry) -> None:
+        self.execution.settle(AgreedEntry(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
         self.agreed_by = (message.body.regime, message.body.master)
@@ -293,10 +293,10 @@ class Log:
             with suppress(Malformed):  # of one that cannot be read nothing is known: it is mended when it is wanted
                 self.execution.look_back(group.records)
 
-    def _catch_up(self, message: Message) -> None:
+    def _catch_up(self, message: LogEntry) -> None:
         if message.bare:
             return  # from here on others have to give the payloads once more
-        self.execution.settle(Settled(message.body, message.hash, message.payloads))
+        self.execution.settle(AgreedEntry(message.body, message.hash, message.payloads))
         self.agreed, self.agreed_hash = message.index, message.hash
         self.agreed_ns = message.body.timestamp_ns
         self.agreed_by = (message.body.regime, message.body.master)
@@ -316,13 +316,13 @@ class Log:
 
     # Giving messages to others.
 
-    def recent(self, index: int, bytes_max: int) -> list[Message] | None:
+    def recent(self, index: int, bytes_max: int) -> list[LogEntry] | None:
         """Agreed messages from this index on that are still in memory; None if the first is not."""
         if index > self.agreed:
             return []
         if not self._recent or index < self._recent[0].index:
             return None
-        chosen: list[Message] = []
+        chosen: list[LogEntry] = []
         size = 0
         for place in range(index - self._recent[0].index, len(self._recent)):
             message = self._recent[place]
@@ -342,12 +342,12 @@ class Log:
         count_max = min(count_max, self._settings.supply_messages_max)
         return self.places.span_back(index, min(self.agreed, self.durable), bytes_max, count_max)
 
-    def recall(self, records: Iterable[Record], index: int) -> list[tuple[Message, bytes]]:
+    def recall(self, records: Iterable[Record], index: int) -> list[tuple[LogEntry, bytes]]:
         """The agreed message of this index in these records, then those before it, each named by the one behind it;
         and the verdicts beside them.
         """
         groups = _groups(records)
-        found: list[tuple[Message, bytes]] = []
+        found: list[tuple[LogEntry, bytes]] = []
         with suppress(Malformed):
             while index in groups and index <= self.agreed:
                 group = groups[index]
@@ -357,7 +357,7 @@ class Log:
                 index -= 1
         return found
 
-    def records_again(self, message: Message, verdict: bytes, expected: bytes) -> list[Record]:
+    def records_again(self, message: LogEntry, verdict: bytes, expected: bytes) -> list[Record]:
         """The records of an agreed message, given the verdict that another node stored beside it. Raises `Malformed`
         unless the verdict has the expected hash.
         """
@@ -366,7 +366,7 @@ class Log:
             return message_records(message, _BARE)
         return message_records(message, self.execution.refile(message.body, message.payloads, verdict, expected))
 
-    def mend(self, message: Message, verdict: bytes, expected: bytes) -> tuple[tuple[Operation, ...], tuple[int, int]]:
+    def mend(self, message: LogEntry, verdict: bytes, expected: bytes) -> tuple[tuple[Operation, ...], tuple[int, int]]:
         """Write an agreed message once more, and where; nothing is read from there before `move`."""
         operations, spans = self.write_again([self.records_again(message, verdict, expected)])
         return operations, spans[0]
@@ -395,12 +395,12 @@ class Log:
         """The message of this index is to be read from there."""
         self.places.note(index, start, end)
 
-    def reread(self, records: Iterable[Record], index: int) -> list[Message]:
+    def reread(self, records: Iterable[Record], index: int) -> list[LogEntry]:
         """The agreed messages in these records from this index on, in order. Each must be named by the one behind it,
         or be the last agreed.
         """
         groups = _groups(records)
-        found: list[Message] = []
+        found: list[LogEntry] = []
         with suppress(Malformed):
             while index in groups and index <= self.agreed:
                 if found and groups[index].first.previous_hash != found[-1].hash:

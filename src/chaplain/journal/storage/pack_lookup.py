@@ -16,7 +16,7 @@ from chaplain.journal.storage.records import Grouper, body_of, is_message
 from chaplain.segment.record import Record
 
 
-class Excerpt:
+class PackLookup:
     """Of two copies of a message the later holds, as at recovery."""
 
     def __init__(self, records: Iterable[Record]) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import Message, Preview
+from chaplain.journal.consensus.events import LogEntry, Preview
 from chaplain.journal.messages.cluster import DIGEST_BYTES, Body, chain_hash, decode_body
 from chaplain.segment.layout import checksum
 from chaplain.segment.record import Kind, Record
@@ -32,7 +32,7 @@ _JOT = struct.Struct("<8s16sQQ")
 _JOT_MAGIC = b"CHAPLJOT"
 
 
-def message_records(message: Message, preview: Preview) -> list[Record]:
+def message_records(message: LogEntry, preview: Preview) -> list[Record]:
     first = Record(Kind.META, b"".join((_SIZE.pack(len(message.raw)), message.raw, preview.verdict)))
     parts = [first, *preview.parts]
     return [
@@ -50,7 +50,7 @@ def message_records(message: Message, preview: Preview) -> list[Record]:
     ]
 
 
-def stamp_record(message: Message) -> Record:
+def stamp_record(message: LogEntry) -> Record:
     return Record(STAMP_KIND, message.hash, index=message.index, regime=message.ballot)
 
 
@@ -89,11 +89,11 @@ class Group(Frozen, frozen=True):
         return self.records[0]
 
 
-def message_of(group: Group, payloads: Callable[[Body, Sequence[Record]], tuple[bytes, ...]]) -> Message:
+def message_of(group: Group, payloads: Callable[[Body, Sequence[Record]], tuple[bytes, ...]]) -> LogEntry:
     """The message again. One that was written by an index-only serializer is bare: it has no payloads."""
     body, raw = body_of(group.first)
     found = payloads(body, group.records[1:]) if len(group.records) > 1 or not body.data_entries else ()
-    return Message(body, raw, group.first.chain_hash, group.ballot, found)
+    return LogEntry(body, raw, group.first.chain_hash, group.ballot, found)
 
 
 class Grouper:
@@ -127,7 +127,7 @@ def is_message(record: Record) -> bool:
     return record.kind in (Kind.META, Kind.BATCH) and len(record.chain_hash) == DIGEST_BYTES and record.index > 0
 
 
-class Jot(Frozen, frozen=True):
+class SyncHint(Frozen, frozen=True):
     """Written after each append, with it."""
 
     boot: bytes
@@ -137,16 +137,16 @@ class Jot(Frozen, frozen=True):
     """Messages up to here were known to be on disk."""
 
 
-def encode_jot(jot: Jot) -> bytes:
+def encode_jot(jot: SyncHint) -> bytes:
     assert len(jot.boot) == 16, "another length would never compare as the same boot"
     fields = _JOT.pack(_JOT_MAGIC, jot.boot, jot.position, jot.index)
     return fields + _SIZE.pack(checksum(fields))
 
 
-def decode_jot(data: bytes) -> Jot:
+def decode_jot(data: bytes) -> SyncHint:
     if len(data) != _JOT.size + _SIZE.size or data[_JOT.size :] != _SIZE.pack(checksum(data[: _JOT.size])):
         raise Malformed("jot: checksum does not match")
     magic, boot, position, index = _JOT.unpack_from(data)
     if magic != _JOT_MAGIC:
         raise Malformed("jot: not a jot")
-    return Jot(boot, position, index)
+    return SyncHint(boot, position, index)

@@ -18,11 +18,11 @@ from contextlib import suppress
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.journal.model.records import Moment
-from chaplain.journal.storage.records import STAMP_KIND, Group, Grouper, Jot, body_of, decode_jot, is_message
+from chaplain.journal.model.records import LogPosition
+from chaplain.journal.storage.records import STAMP_KIND, Group, Grouper, SyncHint, body_of, decode_jot, is_message
 from chaplain.segment.layout import Bytes, octets
 from chaplain.segment.record import ROLL_BYTES, Kind, Record
-from chaplain.segment.scan import Finding, Found, Scan, Verdict
+from chaplain.segment.scan import Found, Scan, ScanFinding, ScanVerdict
 from chaplain.segment.survey import Survey, Surveyor
 
 _HARMLESS = "header: one copy"
@@ -53,7 +53,7 @@ class Recovered(Frozen, frozen=True):
     """The highest regime that any record names."""
     doubt: str
     """Why the end cannot be trusted; empty if it can."""
-    base: Moment
+    base: LogPosition
     """The message that the node's checkpoint covers; 0 if there is none."""
     first: int
     """Messages before this one are not here."""
@@ -81,7 +81,7 @@ def recover(
     segments: Iterable[tuple[int, Bytes]],
     jot_data: bytes | None,
     boot: bytes,
-    base: Moment,
+    base: LogPosition,
     *,
     first: int = 1,
 ) -> Recovered:
@@ -125,7 +125,7 @@ def recover(
     )
 
 
-def _stretches(unproven: Iterable[tuple[Scan, Bytes]], proven: int, cut: Finding | None) -> Iterator[Stretch]:
+def _stretches(unproven: Iterable[tuple[Scan, Bytes]], proven: int, cut: ScanFinding | None) -> Iterator[Stretch]:
     """The octets behind the last position that a record calls synced, up to the end of the log.
 
     The page cache may hold it though the disk does not: after a sync that failed, the next one does not write it.
@@ -143,7 +143,7 @@ def _stretches(unproven: Iterable[tuple[Scan, Bytes]], proven: int, cut: Finding
             yield Stretch(header.sequence, start, piece)
 
 
-def _read_jot(data: bytes | None) -> tuple[Jot | None, str]:
+def _read_jot(data: bytes | None) -> tuple[SyncHint | None, str]:
     """The jot, if there is one, and why its loss leaves the end of the log in doubt.
 
     A power cut may leave no jot, or a file without content. Anything else that cannot be decoded is damage: the jot
@@ -157,15 +157,15 @@ def _read_jot(data: bytes | None) -> tuple[Jot | None, str]:
         return None, str(wrong)
 
 
-def _doubt(survey: Survey, cut: Finding | None, jot: Jot | None, boot: bytes) -> str:
-    if cut is None or cut.verdict is Verdict.TORN:
+def _doubt(survey: Survey, cut: ScanFinding | None, jot: SyncHint | None, boot: bytes) -> str:
+    if cut is None or cut.verdict is ScanVerdict.TORN:
         return ""
     if jot is not None and jot.boot == boot and cut.position >= jot.position:
         return ""  # the machine never stopped, so all that was acknowledged is what was written before the jot
     return f"log in doubt at position {cut.position}: {cut.reason}"
 
 
-def _cut_short(survey: Survey, cut: Finding | None, jot: Jot | None, boot: bytes) -> str:
+def _cut_short(survey: Survey, cut: ScanFinding | None, jot: SyncHint | None, boot: bytes) -> str:
     """Whether the log ends before a position that was written on this boot.
 
     The operating system keeps what it was given until the machine stops, and a ticket writes its jot after its records.
@@ -178,13 +178,13 @@ def _cut_short(survey: Survey, cut: Finding | None, jot: Jot | None, boot: bytes
     return f"the log was written up to position {jot.position}, and ends at {end}" if end < jot.position else ""
 
 
-def _lost(jot: Jot | None, heap: _Heap) -> str:
+def _lost(jot: SyncHint | None, heap: _Heap) -> str:
     if jot is None or jot.index <= heap.floor()[0]:
         return ""
     return f"messages up to {jot.index} were on disk, the log ends with {heap.floor()[0]}"
 
 
-def _headless(survey: Survey, heap: _Heap, base: Moment) -> str:
+def _headless(survey: Survey, heap: _Heap, base: LogPosition) -> str:
     """Segments were dropped because a checkpoint covered them: without it nobody knows what they came to.
 
     If the first message is here all the same, the beginning was lost before, and fetched again to the log's end.
@@ -194,7 +194,7 @@ def _headless(survey: Survey, heap: _Heap, base: Moment) -> str:
     return "the log's beginning was dropped, and its checkpoint is not here" if headless else ""
 
 
-def _first(survey: Survey, heap: _Heap, base: Moment) -> int:
+def _first(survey: Survey, heap: _Heap, base: LogPosition) -> int:
     """Where a log that was dropped from the front begins. A log that has its first segment begins with 1."""
     if not base.index or not survey.endings or not survey.endings[0].header.sequence:
         return 1
@@ -207,15 +207,15 @@ def _first(survey: Survey, heap: _Heap, base: Moment) -> int:
     return first
 
 
-def _damaged_end(findings: Iterable[Finding], end: int) -> str:
+def _damaged_end(findings: Iterable[ScanFinding], end: int) -> str:
     found = _damage(findings, end)
     return f"log damaged at position {found.position}, behind its last message: {found.reason}" if found else ""
 
 
-def _damage(findings: Iterable[Finding], since: int) -> Finding | None:
+def _damage(findings: Iterable[ScanFinding], since: int) -> ScanFinding | None:
     """The first damage from this position on that may hide something."""
     for finding in findings:
-        if finding.verdict is Verdict.DAMAGED and finding.position >= since and _HARMLESS not in finding.reason:
+        if finding.verdict is ScanVerdict.DAMAGED and finding.position >= since and _HARMLESS not in finding.reason:
             return finding
     return None
 
@@ -262,7 +262,7 @@ class _Heap:
         held = (self.last, self.groups[self.last].ballot if self.last else 0)
         return max(held, (self.mark.index, self.mark.regime))
 
-    def reach_back(self, first: int, base: Moment) -> tuple[int, bytes]:
+    def reach_back(self, first: int, base: LogPosition) -> tuple[int, bytes]:
         """How far the log goes back from here, each message named by the next; and the hash of the one before."""
         following = self.groups.get(first)
         before = following.first.previous_hash if following is not None else b""
@@ -272,7 +272,7 @@ class _Heap:
             first, before = first - 1, group.first.previous_hash
         return first, before if first > 1 else b""
 
-    def agreed(self, base: Moment) -> int:
+    def agreed(self, base: LogPosition) -> int:
         """How far the chain goes, each link named by its successor or by a mark."""
         index, digest = base.index, base.hash
         while (group := self.groups.get(index + 1)) is not None and group.first.previous_hash == digest:

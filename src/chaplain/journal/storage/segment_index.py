@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from chaplain.segment.header import SegmentHeader
 
 
-class Stretch:
+class SegmentSpan:
     """One segment."""
 
     def __init__(self, sequence: int, base: int, end: int, last: int = 0, newest_ns: int = 0) -> None:
@@ -31,13 +31,13 @@ class Stretch:
         return self.end - self.base
 
 
-class Places:
+class SegmentIndex:
     def __init__(self, first: int = 1, begins: int = 0) -> None:
         self.first = first
         """No message before this one can be read."""
         self.begins = begins or first
         """From this one on messages lie in their order; those before it, if there are any, were put back later."""
-        self.segments: list[Stretch] = []
+        self.segments: list[SegmentSpan] = []
         self._origin = first
         self._starts, self._ends = array("Q"), array("Q")
 
@@ -45,14 +45,14 @@ class Places:
         """The log has come to this segment."""
         known = self.segments[-1] if self.segments else None
         if known is None or known.sequence + 1 == header.sequence:
-            self.segments.append(Stretch(header.sequence, header.base, header.end))
+            self.segments.append(SegmentSpan(header.sequence, header.base, header.end))
         elif known.sequence < header.sequence:
             # A long message went through the ones between.
             share = (header.base - known.end) // (header.sequence - known.sequence - 1)
             for place in range(header.sequence - known.sequence - 1):
                 base = known.end + place * share
-                self.segments.append(Stretch(known.sequence + 1 + place, base, base + share))
-            self.segments.append(Stretch(header.sequence, header.base, header.end))
+                self.segments.append(SegmentSpan(known.sequence + 1 + place, base, base + share))
+            self.segments.append(SegmentSpan(header.sequence, header.base, header.end))
 
     def touch(self, index: int, start: int, end: int, timestamp_ns: int = 0) -> None:
         """Something of a message is there: it goes with any of these segments."""
@@ -106,16 +106,16 @@ class Places:
             start = self._starts[at]
         return start, end
 
-    def droppable(self, limit: int) -> list[Stretch]:
+    def droppable(self, limit: int) -> list[SegmentSpan]:
         """The segments from the front that hold nothing behind this message."""
-        found: list[Stretch] = []
+        found: list[SegmentSpan] = []
         for segment in self.segments[:-1]:
             if segment.last > limit:
                 break
             found.append(segment)
         return found
 
-    def drop(self, segment: Stretch) -> None:
+    def drop(self, segment: SegmentSpan) -> None:
         """The first segment goes, and every message of which something was in it."""
         assert self.segments[0] is segment, "segments go from the front"
         assert len(self.segments) > 1, "the segment that is written to stays"

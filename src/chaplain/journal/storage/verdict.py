@@ -12,20 +12,20 @@ import struct
 from collections.abc import Sequence
 
 from chaplain.errors import Malformed
-from chaplain.journal.execution.state import Draft
+from chaplain.journal.execution.state import StateDraft
 from chaplain.journal.messages.cluster import DATA_ENTRY
 from chaplain.journal.messages.config import ACL_BYTES
 from chaplain.journal.messages.write_request import Heading
 from chaplain.journal.model.reason import Reason as Reason  # noqa: PLC0414  named here for those who read verdicts
-from chaplain.journal.model.records import Lane, Moment, Remembered
+from chaplain.journal.model.records import AppliedRequest, LaneState, LogPosition
 from chaplain.journal.model.results import (
+    AppliedMessage,
     ConfigVerdict,
     DataVerdict,
     EntryVerdict,
-    Executed,
+    ExecutionVerdict,
     PackVerdict,
     StreamVerdict,
-    Verdict,
 )
 from chaplain.journal.model.verdict_chain import VERDICT_PROTOCOL, put_head
 from chaplain.journal.storage.records import body_of, verdict_of
@@ -45,7 +45,7 @@ _PACK = struct.Struct(">BIIIIQ")
 _STREAM = struct.Struct(">QQ")
 
 
-def encode(verdict: Verdict) -> bytes:
+def encode(verdict: ExecutionVerdict) -> bytes:
     pieces = [put_head(verdict.previous), _put_count(len(verdict.entries))]
     try:
         for entry in verdict.entries:
@@ -73,7 +73,7 @@ def _encode_config(config: ConfigVerdict) -> bytes:
     return head + put_number(config.client_id, 4) + config.acl + put_number(config.last_id, 4)
 
 
-def decode(data: bytes) -> Verdict:
+def decode(data: bytes) -> ExecutionVerdict:
     cursor = Cursor(data)
     if cursor.number(1, "protocol") != VERDICT_PROTOCOL:
         raise Malformed(f"verdict: this program reads and writes protocol {VERDICT_PROTOCOL}")
@@ -81,7 +81,7 @@ def decode(data: bytes) -> Verdict:
     entries = tuple(_entry(cursor) for _ in range(cursor.number(3, "entries")))
     streams = tuple(_stream(cursor) for _ in range(cursor.number(3, "streams")))
     cursor.end("verdict")
-    return Verdict(entries, streams, previous)
+    return ExecutionVerdict(entries, streams, previous)
 
 
 def _entry(cursor: Cursor) -> EntryVerdict:
@@ -119,7 +119,7 @@ def take_reason(cursor: Cursor) -> Reason:
 
 
 def void(
-    heading: Heading, stream: str, reason: Reason, lane: Lane | None = None, original: Remembered | None = None
+    heading: Heading, stream: str, reason: Reason, lane: LaneState | None = None, original: AppliedRequest | None = None
 ) -> PackVerdict:
     """A pack that gets nothing, and why."""
     return PackVerdict(
@@ -140,7 +140,7 @@ def taken(heading: Heading, stream: str, reason: Reason, base_offset: int, expec
     return PackVerdict(*ids, stream, reason, base_offset, None, expected_id)
 
 
-def streams_of(draft: Draft) -> list[StreamVerdict]:
+def streams_of(draft: StateDraft) -> list[StreamVerdict]:
     verdicts: list[StreamVerdict] = []
     for stream, tail in draft.tails().items():
         first_offset = draft.writings[stream].first_offset
@@ -148,9 +148,9 @@ def streams_of(draft: Draft) -> list[StreamVerdict]:
     return verdicts
 
 
-def read_executed(records: Sequence[Record]) -> Executed:
+def read_executed(records: Sequence[Record]) -> AppliedMessage:
     """What was made of an agreed message, again, from its records in the log."""
     body, _ = body_of(records[0])
-    moment = Moment(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
+    moment = LogPosition(body.index, body.regime, body.timestamp_ns, records[0].chain_hash)
     batches = tuple(record for record in records if record.kind == Kind.BATCH)
-    return Executed(moment, decode(verdict_of(records[0])), batches, clients_changed=False)
+    return AppliedMessage(moment, decode(verdict_of(records[0])), batches, clients_changed=False)

@@ -23,7 +23,7 @@ from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.link.auth.identity import KEY_BYTES, Identity, verify
 from chaplain.link.auth.keyring import KEY_ID_BYTES, KeyRing
-from chaplain.link.errors import Refusal
+from chaplain.link.errors import GreetingRefused
 from chaplain.link.settings import LinkSettings
 
 KNOCK_VERSION = 1
@@ -98,9 +98,9 @@ class OneUse:
         """Use the nonce up, or refuse: it was used before, or there is no room to remember it."""
         self._expire(now_ns)
         if (owner, nonce) in self._seen:
-            raise Refusal("replayed")
+            raise GreetingRefused("replayed")
         if len(self._order) >= self._count_max or self._owned[owner] >= self._per_owner_max:
-            raise Refusal("too many knocks")
+            raise GreetingRefused("too many knocks")
         self._order.append((now_ns + self._keep_ns, owner, nonce))
         self._seen.add((owner, nonce))
         self._owned[owner] += 1
@@ -115,7 +115,7 @@ class OneUse:
                 del self._owned[owner]
 
 
-class Doorkeeper:
+class TokenChecker:
     """Judges the knocks at one node's door."""
 
     __slots__ = ("_by_clients", "_by_nodes", "_identifier", "_ring", "_window_ns")
@@ -130,22 +130,22 @@ class Doorkeeper:
         self._by_clients = OneUse(settings.knocks_max, settings.knocks_per_client_max, keep_ns)
 
     def judge(self, now_ns: int, clients: Mapping[bytes, str], name: bytes, proof: bytes) -> str:
-        """Who it is, as text for the host; raises `Malformed` or `Refusal`."""
+        """Who it is, as text for the host; raises `Malformed` or `GreetingRefused`."""
         knock = decode(name)
         if abs(knock.time_ns - now_ns) > self._window_ns:
-            raise Refusal("outside the time window", skew_ms=(knock.time_ns - now_ns) // 1_000_000)
+            raise GreetingRefused("outside the time window", skew_ms=(knock.time_ns - now_ns) // 1_000_000)
         if isinstance(knock, NodeKnock):
             return self._judge_node(now_ns, knock, name, proof)
         return self._judge_client(now_ns, knock, clients, name, proof)
 
     def _judge_node(self, now_ns: int, knock: NodeKnock, name: bytes, proof: bytes) -> str:
         if knock.identifier == self._identifier:
-            raise Refusal("ourselves")  # We dialled our own endpoint, or somebody plays our knock back to us.
+            raise GreetingRefused("ourselves")  # We dialled our own endpoint, or somebody plays our knock back to us.
         key = self._ring.get(knock.key_id)
         if key is None:
-            raise Refusal("unknown cluster key", key=knock.key_id.hex())
+            raise GreetingRefused("unknown cluster key", key=knock.key_id.hex())
         if not hmac.compare_digest(_mac(key, name), proof):
-            raise Refusal("wrong proof")
+            raise GreetingRefused("wrong proof")
         self._by_nodes.spend(now_ns, knock.key_id, knock.nonce)
         return f"node:{knock.identifier:08x}"
 
@@ -154,8 +154,8 @@ class Doorkeeper:
     ) -> str:
         client = clients.get(knock.key)
         if client is None:
-            raise Refusal("unknown client", key=knock.key.hex())
+            raise GreetingRefused("unknown client", key=knock.key.hex())
         if not verify(knock.key, _LABEL, name, proof):
-            raise Refusal("wrong proof", client=client)
+            raise GreetingRefused("wrong proof", client=client)
         self._by_clients.spend(now_ns, knock.key, knock.nonce)
         return f"client:{client}"

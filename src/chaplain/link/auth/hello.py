@@ -20,7 +20,7 @@ import msgspec
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.link.auth.identity import INSTANCE_BYTES, KEY_BYTES, SIGNATURE_BYTES, Identity, from_text, to_text, verify
-from chaplain.link.auth.key_exchange import NONCE_BYTES, SHARE_BYTES, Offer
+from chaplain.link.auth.key_exchange import NONCE_BYTES, SHARE_BYTES, KeyOffer
 from chaplain.link.auth.keyring import KEY_ID_BYTES, key_id_of
 from chaplain.wire import command as commands
 from chaplain.wire.command import Hello
@@ -89,7 +89,7 @@ def claim_headers(claim: Claim) -> dict[str, str]:
     return {RESERVED + name: value for name, value in headers.items()}
 
 
-def encode(identity: Identity, offer: Offer, hello: Hello) -> bytes:
+def encode(identity: Identity, offer: KeyOffer, hello: Hello) -> bytes:
     """Envelope, sign, and (between nodes) MAC a HELLO that already carries its claim."""
     prover = key_id_of(offer.cluster_key) if offer.cluster_key else identity.key
     octet = GREETING_NODE if offer.cluster_key else GREETING_CLIENT

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from chaplain.core import Frozen
-from chaplain.link.errors import Refusal
+from chaplain.link.errors import GreetingRefused
 
 NONCE_BYTES = 16
 SHARE_BYTES = 32
@@ -21,7 +21,7 @@ SHARE_BYTES = 32
 _LABEL = b"chaplain session 1"
 
 
-class Offer:
+class KeyOffer:
     """Ours, with its secret. `cluster_key` is the key its greetings are made with, empty towards clients."""
 
     __slots__ = ("_private", "cluster_key", "made_ns", "nonce", "share", "turn")
@@ -41,7 +41,7 @@ class Offer:
         try:
             return self._private.exchange(X25519PublicKey.from_public_bytes(share))
         except ValueError:
-            raise Refusal("share of low order") from None
+            raise GreetingRefused("share of low order") from None
 
 
 class Party(Frozen, frozen=True):

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from chaplain.errors import Malformed
 from chaplain.link.auth.identity import from_text, to_text
-from chaplain.link.errors import Refusal
+from chaplain.link.errors import GreetingRefused
 
 CLUSTER_KEY_BYTES = 32
 KEY_ID_BYTES = 4
@@ -71,12 +71,12 @@ class KeyRing:
 
     def install(self, key: bytes) -> None:
         if len(key) != CLUSTER_KEY_BYTES:
-            raise Refusal("not a cluster key", octets=len(key))
+            raise GreetingRefused("not a cluster key", octets=len(key))
         key_id = key_id_of(key)
         if self._keys.get(key_id, key) != key:
-            raise Refusal("another key has this id", key=key_id.hex())
+            raise GreetingRefused("another key has this id", key=key_id.hex())
         if len(self._keys) >= KEYS_MAX and key_id not in self._keys:
-            raise Refusal("the ring is full", keys_max=KEYS_MAX)
+            raise GreetingRefused("the ring is full", keys_max=KEYS_MAX)
         if key_id not in self._keys:
             self._keys[key_id] = key
             self._newer[key_id] = None
@@ -84,16 +84,16 @@ class KeyRing:
     def use(self, key_id: bytes) -> None:
         key = self._keys.get(key_id)
         if key is None:
-            raise Refusal("the key is not installed", key=key_id.hex())
+            raise GreetingRefused("the key is not installed", key=key_id.hex())
         if key_id != self.used_id:
             self.used, self.used_id = key, key_id
             self._newer.clear()
 
     def remove(self, key_id: bytes) -> None:
         if key_id not in self._keys:
-            raise Refusal("the key is not installed", key=key_id.hex())
+            raise GreetingRefused("the key is not installed", key=key_id.hex())
         if key_id == self.used_id:
-            raise Refusal("the key is in use", key=key_id.hex())
+            raise GreetingRefused("the key is in use", key=key_id.hex())
         del self._keys[key_id]
         self._newer.pop(key_id, None)
         assert self.used_id in self._keys

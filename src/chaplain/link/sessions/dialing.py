@@ -13,20 +13,20 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from chaplain.core import Channel
-from chaplain.link.auth.key_exchange import Offer
+from chaplain.link.auth.key_exchange import KeyOffer
 from chaplain.link.settings import LinkSettings
 
 if TYPE_CHECKING:
-    from chaplain.link.sessions.session import Session
+    from chaplain.link.sessions.session import LinkSession
 
 
-class State(Enum):
+class DialState(Enum):
     WAITING = "waiting to dial"
     DIALLING = "dialling"
     CONNECTED = "connected"
 
 
-class Line:
+class SpeakingChannel:
     """One channel we may speak on: a dial, or a client's route."""
 
     __slots__ = (
@@ -42,23 +42,23 @@ class Line:
         "to",
     )
 
-    def __init__(self, channel: Channel, call: Call | None = None) -> None:
+    def __init__(self, channel: Channel, call: DialAttempt | None = None) -> None:
         self.channel = channel
         self.call = call
-        self.offer: Offer | None = None
+        self.offer: KeyOffer | None = None
         self.echo = b""
         """The peer's nonce that our next greeting is to echo."""
         self.to = b""
         self.echoed = b""
         """The peer's nonce that the last greeting of the live offer echoed."""
         self.queued_bytes = 0
-        self.session: Session | None = None
+        self.session: LinkSession | None = None
         self.due_ns = 0
         self.key = b""
         """On a client's route: the client's key."""
 
 
-class Call:
+class DialAttempt:
     """The wish to have a session with whoever is at an endpoint."""
 
     __slots__ = ("advertised", "attempt", "due_ns", "endpoint", "give_up_ns", "line", "state", "wanted")
@@ -68,9 +68,9 @@ class Call:
         self.wanted = wanted
         self.advertised = ""
         """The endpoint the peer itself gave, if it is another."""
-        self.state = State.WAITING
+        self.state = DialState.WAITING
         self.attempt = 0
-        self.line: Line | None = None
+        self.line: SpeakingChannel | None = None
         self.due_ns = 0
         self.give_up_ns = 0
         """When a call that only answers somebody else's is dropped, unless a session comes of it."""

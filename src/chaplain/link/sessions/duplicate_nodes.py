@@ -38,7 +38,7 @@ class _Known:
         self.told_ns: int | None = None
 
 
-class Doubles:
+class DuplicateNodes:
     def __init__(self, keys_max: int) -> None:
         self._keys_max = keys_max
         self._known: dict[bytes, _Known] = {}

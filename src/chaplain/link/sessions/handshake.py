@@ -19,13 +19,13 @@ from chaplain.link.auth import hello as codec
 from chaplain.link.auth.connect_token import knock_as_client, knock_as_node
 from chaplain.link.auth.hello import GREETING_CLIENT, RESERVED, Claim
 from chaplain.link.auth.key_exchange import Party, derive
-from chaplain.link.errors import Refusal
+from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import Introduce, Met, Peer, Pin
 from chaplain.link.sessions.aead import make_seal
-from chaplain.link.sessions.dialing import Call, Line, State
-from chaplain.link.sessions.hello_checks import Greeting, Judge
-from chaplain.link.sessions.session import NOD, Session
-from chaplain.link.sessions.tables import Book
+from chaplain.link.sessions.dialing import DialAttempt, DialState, SpeakingChannel
+from chaplain.link.sessions.hello_checks import CheckedHello, HelloChecks
+from chaplain.link.sessions.session import NOD, LinkSession
+from chaplain.link.sessions.tables import LinkTables
 from chaplain.link.settings import split_endpoint
 from chaplain.wire import command as commands
 from chaplain.wire.command import Hello
@@ -34,7 +34,7 @@ _TELLING = ("other version", "other cluster", "other seal")
 
 
 class Handshake:
-    def __init__(self, book: Book, judge: Judge) -> None:
+    def __init__(self, book: LinkTables, judge: HelloChecks) -> None:
         self._book = book
         self._judge = judge
         self._role = "client" if book.ring is None else "node"
@@ -56,25 +56,25 @@ class Handshake:
 
     # Dialling.
 
-    def dial(self, now_ns: int, call: Call) -> None:
+    def dial(self, now_ns: int, call: DialAttempt) -> None:
         book = self._book
-        assert call.state is State.WAITING
+        assert call.state is DialState.WAITING
         line = book.open_line(call)
         assert isinstance(line.channel, int)
         if book.ring is None:
             name, proof = knock_as_client(book.identity, now_ns, book.rng)
         else:
             name, proof = knock_as_node(book.ring, book.identity.identifier, now_ns, book.rng)
-        call.state = State.DIALLING
+        call.state = DialState.DIALLING
         book.wake(call, now_ns + book.settings.greeting_timeout_ns)
         book.out.append(Dial(line.channel, call.endpoint, name, proof))
 
-    def wait(self, now_ns: int, call: Call) -> None:
+    def wait(self, now_ns: int, call: DialAttempt) -> None:
         """The line is gone: dial again later, or give up a call that only answered somebody."""
         book = self._book
         assert call.line is not None
         book.close_line(call.line)
-        call.state = State.WAITING
+        call.state = DialState.WAITING
         if not call.wanted and now_ns >= call.give_up_ns:
             book.drop_call(call)
         else:
@@ -82,7 +82,7 @@ class Handshake:
 
     # Greeting.
 
-    def greet(self, now_ns: int, line: Line) -> None:
+    def greet(self, now_ns: int, line: SpeakingChannel) -> None:
         book = self._book
         offer = line.offer or book.make_offer(now_ns, line)
         claim = Claim(
@@ -112,11 +112,11 @@ class Handshake:
             greeting = self._judge.judge(channel, frame)
             self._welcome(now_ns, channel, greeting)
         except Malformed as error:
-            self._refuse(now_ns, channel, frame[0], Refusal("malformed", error=str(error)))
-        except Refusal as refusal:
+            self._refuse(now_ns, channel, frame[0], GreetingRefused("malformed", error=str(error)))
+        except GreetingRefused as refusal:
             self._refuse(now_ns, channel, frame[0], refusal)
 
-    def _refuse(self, now_ns: int, channel: Channel, octet: int, refusal: Refusal) -> None:
+    def _refuse(self, now_ns: int, channel: Channel, octet: int, refusal: GreetingRefused) -> None:
         book = self._book
         book.counts["greetings_refused"] += 1
         if refusal.reason == "replayed":
@@ -124,24 +124,24 @@ class Handshake:
         told = book.report(now_ns, "greeting refused", refusal.reason, describe(book, channel), **refusal.detail)
         if told and refusal.reason in _TELLING and isinstance(channel, bytes) and octet == GREETING_CLIENT:
             # A registered client of another make: a greeting of ours lets its user see both sides of the difference.
-            line = Line(channel)
+            line = SpeakingChannel(channel)
             self.greet(now_ns, line)
             book.drop_offer(line)
 
-    def _welcome(self, now_ns: int, channel: Channel, greeting: Greeting) -> None:
+    def _welcome(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> None:
         book, claim = self._book, greeting.claim
         session = book.sessions.get(claim.instance)
         if session is not None and claim.turn <= session.turn:
-            raise Refusal("replayed", turn=claim.turn)
+            raise GreetingRefused("replayed", turn=claim.turn)
         line = book.offers.get(claim.echo) if claim.to == book.instance else None
         if line is None:
             self._answer(now_ns, channel, greeting)
         elif self._leads_to(line, channel, greeting):
             self._complete(now_ns, line, channel, greeting)
         else:
-            raise Refusal("another endpoint leads there", endpoint=greeting.peer.endpoint)
+            raise GreetingRefused("another endpoint leads there", endpoint=greeting.peer.endpoint)
 
-    def _leads_to(self, line: Line, channel: Channel, greeting: Greeting) -> bool:
+    def _leads_to(self, line: SpeakingChannel, channel: Channel, greeting: CheckedHello) -> bool:
         """Whether the peer that echoed the offer is the one this line was made for."""
         if line.call is None:
             return line.channel == channel
@@ -152,13 +152,13 @@ class Handshake:
 
     # A greeting that proves the peer to be there.
 
-    def _complete(self, now_ns: int, line: Line, channel: Channel, greeting: Greeting) -> None:
+    def _complete(self, now_ns: int, line: SpeakingChannel, channel: Channel, greeting: CheckedHello) -> None:
         book, claim, peer = self._book, greeting.claim, greeting.peer
         old = [book.sessions.get(peer.instance), line.session]
         if not peer.client:
             old.append(book.by_node_key.get(peer.key))
         if not any(old) and not book.has_room_for(peer):
-            raise Refusal("too many sessions", sessions=len(book.sessions))
+            raise GreetingRefused("too many sessions", sessions=len(book.sessions))
         session = self._session(line, channel, greeting)
         if line.echoed != claim.nonce:
             line.echo, line.to = claim.nonce, claim.instance
@@ -187,13 +187,13 @@ class Handshake:
             reason = f"two processes run with this node's identity, at {where}: stop the one that is a copy"
             self._book.report(now_ns, "identity used twice", reason, f"{double.identifier:08x}")
 
-    def _nod(self, now_ns: int, session: Session) -> None:
+    def _nod(self, now_ns: int, session: LinkSession) -> None:
         frame = session.close(NOD)
         session.spoke(now_ns)
         self._book.queue(session.line, len(frame))
         self._book.out.append(Send(session.line.channel, frame))
 
-    def _session(self, line: Line, channel: Channel, greeting: Greeting) -> Session:
+    def _session(self, line: SpeakingChannel, channel: Channel, greeting: CheckedHello) -> LinkSession:
         book, claim, offer = self._book, greeting.claim, line.offer
         assert offer is not None
         us = Party(book.instance, book.identity.key, offer.nonce, offer.share, offer.cluster_key)
@@ -202,9 +202,9 @@ class Handshake:
         algorithm = book.settings.seal
         closing = make_seal(algorithm, derive(secret, algorithm, us, them))
         opening = make_seal(algorithm, derive(secret, algorithm, them, us))
-        return Session(greeting.peer, claim.turn, line, channel, (closing, opening), offered_ns=offer.made_ns)
+        return LinkSession(greeting.peer, claim.turn, line, channel, (closing, opening), offered_ns=offer.made_ns)
 
-    def _settle(self, call: Call, endpoint: str) -> None:
+    def _settle(self, call: DialAttempt, endpoint: str) -> None:
         """The call has its session: no memory of failures, and the peer's own name for its endpoint."""
         book = self._book
         call.attempt = 0
@@ -215,7 +215,7 @@ class Handshake:
         if endpoint != call.endpoint:
             book.aliases[endpoint] = call
 
-    def end(self, now_ns: int, session: Session, reason: str, keep: Line | None = None) -> None:
+    def end(self, now_ns: int, session: LinkSession, reason: str, keep: SpeakingChannel | None = None) -> None:
         """The session is over. Its line, unless it is to be kept, goes on without one for as long as it may."""
         book, line = self._book, session.line
         book.end(session, reason)
@@ -232,13 +232,13 @@ class Handshake:
 
     # A greeting that proves nothing yet.
 
-    def _answer(self, now_ns: int, channel: Channel, greeting: Greeting) -> None:
+    def _answer(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> None:
         claim = greeting.claim
         call = None if greeting.peer.client else self._call_back(now_ns, channel, greeting)
         if call is None:
             line = self._book.lines.get(channel) or self._open_route(now_ns, channel, greeting)
         else:
-            if call.state is State.WAITING:
+            if call.state is DialState.WAITING:
                 # Somebody is there now, so there is nothing to wait for.
                 self.dial(now_ns, call)
             assert call.line is not None
@@ -246,12 +246,12 @@ class Handshake:
         if line.offer is not None and claim.nonce == line.echoed:
             return  # Answered already; the peer's proof is on its way.
         if line.queued_bytes > self._book.settings.queue_bytes_max:
-            raise Refusal("queue is full")  # Somebody asks without end and reads nothing.
+            raise GreetingRefused("queue is full")  # Somebody asks without end and reads nothing.
         line.echo, line.to = claim.nonce, claim.instance
-        if call is None or call.state is State.CONNECTED:
+        if call is None or call.state is DialState.CONNECTED:
             self.greet(now_ns, line)
 
-    def _call_back(self, now_ns: int, channel: Channel, greeting: Greeting) -> Call:
+    def _call_back(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> DialAttempt:
         book = self._book
         if isinstance(channel, int):
             call = book.lines[channel].call
@@ -263,15 +263,15 @@ class Handshake:
             session = found.line.session if found.line is not None else None
             if session is not None and session.peer.key != greeting.peer.key:
                 # Addresses are only claimed; a session there proves whose this one is.
-                raise Refusal("endpoint belongs to another key", endpoint=endpoint)
+                raise GreetingRefused("endpoint belongs to another key", endpoint=endpoint)
             return found
         if len(book.calls) >= book.settings.calls_max:
-            raise Refusal("too many calls", calls_max=book.settings.calls_max)
-        call = book.calls[endpoint] = Call(endpoint, wanted=False)
+            raise GreetingRefused("too many calls", calls_max=book.settings.calls_max)
+        call = book.calls[endpoint] = DialAttempt(endpoint, wanted=False)
         call.give_up_ns = now_ns + book.settings.greeting_timeout_ns
         return call
 
-    def _open_route(self, now_ns: int, channel: Channel, greeting: Greeting) -> Line:
+    def _open_route(self, now_ns: int, channel: Channel, greeting: CheckedHello) -> SpeakingChannel:
         book = self._book
         assert isinstance(channel, bytes)
         if len(book.half_greeted) >= book.settings.half_greeted_max:
@@ -285,7 +285,7 @@ class Handshake:
         return line
 
 
-def describe(book: Book, channel: Channel) -> str:
+def describe(book: LinkTables, channel: Channel) -> str:
     """Whom to blame in a report: the peer if it is known, else the channel."""
     session = book.by_channel.get(channel)
     if session is not None:

@@ -18,14 +18,14 @@ from chaplain.errors import Malformed
 from chaplain.link.auth import hello as codec
 from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE, Claim, Envelope
 from chaplain.link.auth.identity import identifier_of, is_route_of
-from chaplain.link.errors import Refusal
+from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import Peer
-from chaplain.link.sessions.tables import Book
+from chaplain.link.sessions.tables import LinkTables
 from chaplain.link.settings import is_endpoint
 from chaplain.wire.command import Hello
 
 
-class Greeting(Frozen, frozen=True):
+class CheckedHello(Frozen, frozen=True):
     """A genuine one."""
 
     peer: Peer
@@ -63,8 +63,8 @@ class Bindings:
             del self._known[next(iter(self._known))]
 
 
-class Judge:
-    def __init__(self, book: Book, pinned: frozenset[bytes]) -> None:
+class HelloChecks:
+    def __init__(self, book: LinkTables, pinned: frozenset[bytes]) -> None:
         self._book = book
         self._pinned = pinned
         self.bindings = Bindings(self._bound(), book.settings.bindings_max)
@@ -77,16 +77,16 @@ class Judge:
     def _bound(self) -> list[bytes]:
         return [*sorted(self._pinned), self._book.identity.key]
 
-    def judge(self, channel: Channel, frame: bytes) -> Greeting:
-        """Raises `Malformed` or `Refusal`."""
+    def judge(self, channel: Channel, frame: bytes) -> CheckedHello:
+        """Raises `Malformed` or `GreetingRefused`."""
         envelope = codec.open_envelope(frame)
         cluster_key = self._check_prover(channel, envelope)
         claim, hello = codec.open_hello(envelope.hello)
         self._check_claim(channel, envelope, claim)
         if envelope.octet == GREETING_NODE and not codec.signature_holds(envelope, claim.key):
-            raise Refusal("wrong signature")
+            raise GreetingRefused("wrong signature")
         self._check_self(claim)
-        return Greeting(self._peer(claim, hello), claim, hello, cluster_key)
+        return CheckedHello(self._peer(claim, hello), claim, hello, cluster_key)
 
     def _check_prover(self, channel: Channel, envelope: Envelope) -> bytes:
         """Whatever can be proven with HELLO still closed. Gives the cluster key, if one was used."""
@@ -94,49 +94,49 @@ class Judge:
         if ring is not None and envelope.octet == GREETING_NODE and isinstance(channel, bytes):
             key = ring.get(envelope.prover)
             if key is None:
-                raise Refusal("unknown cluster key", key=envelope.prover.hex())
+                raise GreetingRefused("unknown cluster key", key=envelope.prover.hex())
             if not codec.mac_holds(envelope, key):
-                raise Refusal("wrong MAC")
+                raise GreetingRefused("wrong MAC")
             return key
         if envelope.octet != GREETING_CLIENT or isinstance(channel, bytes) is not (ring is not None):
-            raise Refusal("not a greeting for this channel")
+            raise GreetingRefused("not a greeting for this channel")
         welcome = self._pinned if ring is None else self._book.clients
         if envelope.prover not in welcome:
-            raise Refusal("key not pinned" if ring is None else "unknown client", key=envelope.prover.hex())
+            raise GreetingRefused("key not pinned" if ring is None else "unknown client", key=envelope.prover.hex())
         if not codec.signature_holds(envelope, envelope.prover):
-            raise Refusal("wrong signature")
+            raise GreetingRefused("wrong signature")
         return b""
 
     def _check_claim(self, channel: Channel, envelope: Envelope, claim: Claim) -> None:
         settings = self._book.settings
         if claim.version[0] != settings.version[0]:
             ours, theirs = (".".join(map(str, version)) for version in (settings.version, claim.version))
-            raise Refusal("other version", ours=ours, theirs=theirs)
+            raise GreetingRefused("other version", ours=ours, theirs=theirs)
         if claim.cluster != settings.cluster:
-            raise Refusal("other cluster", ours=settings.cluster, theirs=claim.cluster)
+            raise GreetingRefused("other cluster", ours=settings.cluster, theirs=claim.cluster)
         if claim.seal != settings.seal:
-            raise Refusal("other seal", ours=settings.seal, theirs=claim.seal)
+            raise GreetingRefused("other seal", ours=settings.seal, theirs=claim.seal)
         if isinstance(channel, bytes) and not is_route_of(channel, claim.instance):
-            raise Refusal("instance is not the route's", claimed=claim.instance.hex())
+            raise GreetingRefused("instance is not the route's", claimed=claim.instance.hex())
         if claim.identifier != identifier_of(claim.key):
-            raise Refusal("identifier is not the key's", claimed=f"{claim.identifier:08x}")
+            raise GreetingRefused("identifier is not the key's", claimed=f"{claim.identifier:08x}")
         if envelope.octet == GREETING_CLIENT and claim.key != envelope.prover:
-            raise Refusal("key is not the envelope's")
+            raise GreetingRefused("key is not the envelope's")
         by_client = envelope.octet == GREETING_CLIENT and self._book.ring is not None
         if claim.role != ("client" if by_client else "node"):
-            raise Refusal("other role", theirs=claim.role)
+            raise GreetingRefused("other role", theirs=claim.role)
 
     def _check_self(self, claim: Claim) -> None:
         if claim.instance == self._book.instance:
-            raise Refusal("ourselves")
+            raise GreetingRefused("ourselves")
         if claim.key == self._book.identity.key and claim.role == "node":
-            raise Refusal("our key in another instance", instance=claim.instance.hex())
+            raise GreetingRefused("our key in another instance", instance=claim.instance.hex())
         owner = self.bindings.owner(claim.identifier)
         if owner not in (None, claim.key):
-            raise Refusal("identifier belongs to another key", identifier=f"{claim.identifier:08x}")
+            raise GreetingRefused("identifier belongs to another key", identifier=f"{claim.identifier:08x}")
         session = self._book.sessions.get(claim.instance)
         if session is not None and session.peer.key != claim.key:
-            raise Refusal("instance belongs to another key", instance=claim.instance.hex())
+            raise GreetingRefused("instance belongs to another key", instance=claim.instance.hex())
 
     def _peer(self, claim: Claim, hello: Hello) -> Peer:
         if claim.role == "client":

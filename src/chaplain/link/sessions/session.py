@@ -17,11 +17,11 @@ from collections import deque
 
 from chaplain.core import Channel
 from chaplain.errors import Malformed
-from chaplain.link.errors import Refusal
+from chaplain.link.errors import GreetingRefused
 from chaplain.link.events import Peer
 from chaplain.link.sessions import batching
 from chaplain.link.sessions.aead import BUNDLED, HEADER, Seal
-from chaplain.link.sessions.dialing import Line
+from chaplain.link.sessions.dialing import SpeakingChannel
 
 NOD = b""
 _NOD_COUNTER = 1
@@ -31,7 +31,7 @@ MOMENTS_MAX = 64
 """Remembered until confirmed; beyond it the oldest is forgotten, which is long past whatever anybody asks of it."""
 
 
-class Session:
+class LinkSession:
     """With one instance of a peer, from one completed greeting."""
 
     __slots__ = (
@@ -53,7 +53,14 @@ class Session:
     )
 
     def __init__(
-        self, peer: Peer, turn: int, line: Line, inward: Channel, seals: tuple[Seal, Seal], *, offered_ns: int
+        self,
+        peer: Peer,
+        turn: int,
+        line: SpeakingChannel,
+        inward: Channel,
+        seals: tuple[Seal, Seal],
+        *,
+        offered_ns: int,
     ) -> None:
         self.peer = peer
         self.turn = turn
@@ -100,17 +107,17 @@ class Session:
         return self._closing.close(self.sent, self.heard, command)
 
     def open(self, frame: bytes) -> tuple[tuple[bytes, ...], int]:
-        """The commands (or the nod), and how many before them are missing; raises `Refusal`."""
+        """The commands (or the nod), and how many before them are missing; raises `GreetingRefused`."""
         if len(frame) < self.overhead_bytes or frame[0] & ~BUNDLED != self.octet:
-            raise Refusal("not sealed")
+            raise GreetingRefused("not sealed")
         _, counter, confirmed = HEADER.unpack_from(frame)
         if counter <= self.heard:
-            raise Refusal("replayed")
+            raise GreetingRefused("replayed")
         opened = self._opening.open(frame)
         if opened is None:
-            raise Refusal("broken seal")
+            raise GreetingRefused("broken seal")
         if confirmed > self.sent:
-            raise Refusal("confirms what was never said")
+            raise GreetingRefused("confirms what was never said")
         commands = self._unpack(opened, counter) if frame[0] & BUNDLED else (opened,)
         # Every frame comes through here, so it does not go through `max`.
         missed = counter - len(commands) - (self.heard or _NOD_COUNTER)
@@ -124,9 +131,9 @@ class Session:
         try:
             commands = batching.unpack(opened)
         except Malformed as error:
-            raise Refusal("malformed bundle") from error
+            raise GreetingRefused("malformed bundle") from error
         if counter - len(commands) < self.heard:
-            raise Refusal("replayed")
+            raise GreetingRefused("replayed")
         return commands
 
     @property

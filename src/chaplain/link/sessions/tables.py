@@ -17,18 +17,18 @@ from random import Random
 
 from chaplain.core import Channel, HangUp
 from chaplain.link.auth.identity import Identity
-from chaplain.link.auth.key_exchange import Offer
+from chaplain.link.auth.key_exchange import KeyOffer
 from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.events import LinkEffect, Parted, Peer
 from chaplain.link.sessions.client_queues import ClientQueues
-from chaplain.link.sessions.dialing import Call, Line, State
-from chaplain.link.sessions.duplicate_nodes import Doubles
+from chaplain.link.sessions.dialing import DialAttempt, DialState, SpeakingChannel
+from chaplain.link.sessions.duplicate_nodes import DuplicateNodes
 from chaplain.link.sessions.report_limiter import Reports
-from chaplain.link.sessions.session import Session
+from chaplain.link.sessions.session import LinkSession
 from chaplain.link.settings import LinkSettings
 
 
-class Book:
+class LinkTables:
     def __init__(
         self, identity: Identity, instance: bytes, settings: LinkSettings, rng: Random, ring: KeyRing | None
     ) -> None:
@@ -39,22 +39,22 @@ class Book:
         self.ring = ring
         self.counts: Counter[str] = Counter()
         self.out: list[LinkEffect] = []
-        self.sessions: dict[bytes, Session] = {}
-        self.by_channel: dict[Channel, Session] = {}
-        self.by_node_key: dict[bytes, Session] = {}
-        self.calls: dict[str, Call] = {}
-        self.aliases: dict[str, Call] = {}
-        self.lines: dict[Channel, Line] = {}
-        self.half_greeted: dict[Channel, Line] = {}
-        self.offers: dict[bytes, Line] = {}
+        self.sessions: dict[bytes, LinkSession] = {}
+        self.by_channel: dict[Channel, LinkSession] = {}
+        self.by_node_key: dict[bytes, LinkSession] = {}
+        self.calls: dict[str, DialAttempt] = {}
+        self.aliases: dict[str, DialAttempt] = {}
+        self.lines: dict[Channel, SpeakingChannel] = {}
+        self.half_greeted: dict[Channel, SpeakingChannel] = {}
+        self.offers: dict[bytes, SpeakingChannel] = {}
         self.clients: dict[bytes, str] = {}
         self.client_sessions: Counter[bytes] = Counter()
         """How many sessions each client's key has."""
         self.former: dict[Channel, str] = {}
         """Where the nodes are whose sessions ended, by the channel they spoke on."""
         self.client_queues = ClientQueues(settings)
-        self.doubles = Doubles(settings.bindings_max)
-        self._timers: list[tuple[int, int, Call | Line]] = []
+        self.doubles = DuplicateNodes(settings.bindings_max)
+        self._timers: list[tuple[int, int, DialAttempt | SpeakingChannel]] = []
         self._serial = 0
         self._turn = 0
         self._dial = 0
@@ -66,12 +66,12 @@ class Book:
 
     # Timers. An entry counts only while its owner's `due_ns` still says the same.
 
-    def wake(self, owner: Call | Line, at_ns: int) -> None:
+    def wake(self, owner: DialAttempt | SpeakingChannel, at_ns: int) -> None:
         owner.due_ns = at_ns
         self._serial += 1
         heapq.heappush(self._timers, (at_ns, self._serial, owner))
 
-    def due(self, now_ns: int) -> Call | Line | None:
+    def due(self, now_ns: int) -> DialAttempt | SpeakingChannel | None:
         while self._timers and self._timers[0][0] <= now_ns:
             at_ns, _, owner = heapq.heappop(self._timers)
             if owner.due_ns == at_ns:
@@ -93,48 +93,48 @@ class Book:
 
     # Lines and offers.
 
-    def call_of(self, endpoint: str) -> Call | None:
+    def call_of(self, endpoint: str) -> DialAttempt | None:
         return self.calls.get(endpoint) or self.aliases.get(endpoint)
 
-    def open_line(self, call: Call) -> Line:
+    def open_line(self, call: DialAttempt) -> SpeakingChannel:
         """A fresh dial for the call."""
         self._dial += 1
-        line = call.line = Line(self._dial, call)
+        line = call.line = SpeakingChannel(self._dial, call)
         self.lines[line.channel] = line
         return line
 
-    def open_route(self, channel: bytes, key: bytes) -> Line:
-        line = Line(channel)
+    def open_route(self, channel: bytes, key: bytes) -> SpeakingChannel:
+        line = SpeakingChannel(channel)
         line.key = key
         self.lines[channel] = line
         self.keep_route(line)
         return line
 
-    def queue(self, line: Line, size_bytes: int) -> None:
+    def queue(self, line: SpeakingChannel, size_bytes: int) -> None:
         """So many bytes more wait on this line; fewer, if it is negative."""
         line.queued_bytes += size_bytes
         if line.key:
             self.client_queues.add(line.key, size_bytes)
 
-    def keep_route(self, line: Line) -> None:
+    def keep_route(self, line: SpeakingChannel) -> None:
         """For as long as a greeting may take: it has no session, or none any more."""
         self.half_greeted[line.channel] = line
 
-    def make_offer(self, now_ns: int, line: Line) -> Offer:
+    def make_offer(self, now_ns: int, line: SpeakingChannel) -> KeyOffer:
         self.drop_offer(line)
         self._turn += 1
         cluster_key = self.ring.used if self.ring is not None and line.call is not None else b""
-        line.offer = offer = Offer(self.rng, self._turn, cluster_key, now_ns)
+        line.offer = offer = KeyOffer(self.rng, self._turn, cluster_key, now_ns)
         self.offers[offer.nonce] = line
         return offer
 
-    def drop_offer(self, line: Line) -> None:
+    def drop_offer(self, line: SpeakingChannel) -> None:
         if line.offer is not None:
             del self.offers[line.offer.nonce]
             line.offer = None
         line.echoed = b""
 
-    def close_line(self, line: Line) -> None:
+    def close_line(self, line: SpeakingChannel) -> None:
         """Forget the channel. Its session, if it had one, must have ended."""
         assert line.session is None
         self.drop_offer(line)
@@ -143,10 +143,10 @@ class Book:
         self.queue(line, -line.queued_bytes)
         line.due_ns = 0
 
-    def drop_call(self, call: Call) -> None:
+    def drop_call(self, call: DialAttempt) -> None:
         """Forget the call; its session, if it had one, must have ended."""
         if call.line is not None:
-            if call.state is not State.WAITING:
+            if call.state is not DialState.WAITING:
                 self.out.append(HangUp(call.line.channel))
             self.close_line(call.line)
         call.due_ns = 0
@@ -164,7 +164,7 @@ class Book:
         clients = len(self.sessions) - len(self.by_node_key)
         return clients < settings.sessions_max and self.client_sessions[peer.key] < settings.sessions_per_client_max
 
-    def begin(self, session: Session) -> None:
+    def begin(self, session: LinkSession) -> None:
         assert session.peer.instance not in self.sessions
         self.sessions[session.peer.instance] = session
         self.by_channel[session.inward] = session
@@ -177,7 +177,7 @@ class Book:
         self.half_greeted.pop(session.line.channel, None)
         self.counts["sessions_begun"] += 1
 
-    def end(self, session: Session, reason: str) -> None:
+    def end(self, session: LinkSession, reason: str) -> None:
         del self.sessions[session.peer.instance]
         del self.by_channel[session.inward]
         if session.peer.client:

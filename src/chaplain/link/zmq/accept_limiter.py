@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable
 import zmq
 
 from chaplain.errors import ConfigError
-from chaplain.link.zmq.stalled_messages import Unfinished
+from chaplain.link.zmq.stalled_messages import StalledMessages
 from chaplain.link.zmq.strangers import Shut, Strangers
 
 STRANGERS_MAX = 192
@@ -70,7 +70,7 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
     return host.strip("[]"), number
 
 
-class Door:
+class AcceptLimiter:
     """A listening socket for a ROUTER, and the thread that watches who comes in."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Door:
     ) -> None:
         """`wake` has the thread that reads the ROUTER turn; `members` are addresses that places are reserved for."""
         self._counts = counts
-        self.unfinished = Unfinished(counts, wake)
+        self.unfinished = StalledMessages(counts, wake)
         self._strangers = Strangers(strangers_max, frozenset(map(source_of, members)))
         self._shut = Shut()
         self._tend_ns = 0

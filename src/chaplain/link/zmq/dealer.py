@@ -53,7 +53,7 @@ def make_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socke
     return socket
 
 
-class Line:
+class DealerSocket:
     """One dialled connection. It never reconnects: its proof is for one use, and its greeting for one connection."""
 
     __slots__ = ("dealer", "descriptor", "drain", "monitor")

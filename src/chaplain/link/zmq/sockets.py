@@ -38,13 +38,13 @@ from chaplain.core import (
     Send,
 )
 from chaplain.link.auth.identity import DIAL_BYTES, route_of
-from chaplain.link.zmq.accept_limiter import STRANGERS_MAX, Door
-from chaplain.link.zmq.dealer import DIAL_TIMEOUT_NS, UP, Line, make_socket
+from chaplain.link.zmq.accept_limiter import STRANGERS_MAX, AcceptLimiter
+from chaplain.link.zmq.dealer import DIAL_TIMEOUT_NS, UP, DealerSocket, make_socket
 from chaplain.link.zmq.fragments import PIECE_BYTES_MAX, Joiner, is_piece
 from chaplain.link.zmq.poller import Poll
 from chaplain.link.zmq.send_queue import OUTBOX_BYTES_MAX, Outbox
-from chaplain.link.zmq.stalled_messages import Unfinished
-from chaplain.link.zmq.zap import Porter
+from chaplain.link.zmq.stalled_messages import StalledMessages
+from chaplain.link.zmq.zap import ZapHandler
 
 SocketInput: TypeAlias = Knocked | Connected | Disconnected | Arrived | Flushed
 SocketEffect: TypeAlias = Admit | Refuse | Dial | HangUp | Send
@@ -86,9 +86,9 @@ class Sockets:
         self._flushed_bytes = 0
         """Of all channels since `Flushed` was last told."""
         self._outboxes: dict[Channel, Outbox] = {}
-        self._dialled = Unfinished(self.counts, self._drain_lines)
+        self._dialled = StalledMessages(self.counts, self._drain_lines)
         self._joiner = Joiner(self.counts, JOINING_BYTES_MAX)
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, DealerSocket] = {}
         self._dialling: dict[int, int] = {}
         self._unfinished: dict[Callable[[], None], None] = {}
         self._poll = Poll()
@@ -99,8 +99,8 @@ class Sockets:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, 8192)
         self._router: zmq.Socket[bytes] | None = None
-        self._porter: Porter | None = None
-        self._door: Door | None = None
+        self._porter: ZapHandler | None = None
+        self._door: AcceptLimiter | None = None
         if bind is not None:
             try:
                 self._bind(bind, strangers_max, members)
@@ -109,8 +109,8 @@ class Sockets:
                 raise
 
     def _bind(self, endpoint: str, strangers_max: int, members: Iterable[str]) -> None:
-        door = Door(endpoint, self.counts, self.wake, strangers_max, members)
-        self._porter = Porter(self._context, self.counts)
+        door = AcceptLimiter(endpoint, self.counts, self.wake, strangers_max, members)
+        self._porter = ZapHandler(self._context, self.counts)
         self._watch_zmq(self._porter.socket, self._drain_porter)
         router = make_socket(self._context, zmq.ROUTER)
         router.setsockopt(zmq.PLAIN_SERVER, 1)
@@ -284,7 +284,7 @@ class Sockets:
         assert dial not in self._lines, f"dial {dial} is in use"
         routing_id = self.routing_id + os.urandom(DIAL_BYTES)
         try:
-            line = Line(self._context, routing_id, effect, partial(self._drain_dealer, dial))
+            line = DealerSocket(self._context, routing_id, effect, partial(self._drain_dealer, dial))
         except zmq.ZMQError as error:  # no descriptors are left; others may be given back until it is dialled again
             self._lose(dial, f"cannot dial {effect.endpoint}: {error.strerror}")
             return
@@ -382,7 +382,7 @@ class Sockets:
             if line is not None:
                 self._close_line(line, linger_ms=0)
 
-    def _close_line(self, line: Line, linger_ms: int) -> None:
+    def _close_line(self, line: DealerSocket, linger_ms: int) -> None:
         self._poll.unwatch(line.dealer.fileno())
         self._poll.unwatch(line.monitor.fileno())
         line.close(linger_ms)

@@ -56,7 +56,7 @@ class _Connection:
         """In which round there were too many since."""
 
 
-class Unfinished:
+class StalledMessages:
     def __init__(self, counts: Counter[str], wake: Callable[[], None]) -> None:
         """`wake` makes the loop turn, which may have nothing else to do."""
         self._counts = counts

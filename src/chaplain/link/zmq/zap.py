@@ -18,7 +18,7 @@ _ENDPOINT = "inproc://zeromq.zap.01"
 _VERSION = b"1.0"
 
 
-class Porter:
+class ZapHandler:
     """The ZAP handler of one context."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], counts: Counter[str]) -> None:

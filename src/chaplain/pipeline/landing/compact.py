@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
-from chaplain.pipeline.tables import Storage, Written, added
+from chaplain.pipeline.tables import ParquetFile, Storage, added
 
 SMALL_ROWS = 100_000
 """A file of fewer rows is small."""
@@ -41,12 +41,13 @@ def compact(table: str, storage: Storage = None) -> int:
     return left
 
 
-def list_files(table: str, storage: Storage = None) -> list[Written]:
+def list_files(table: str, storage: Storage = None) -> list[ParquetFile]:
     """The files of a table by their offsets, as its log has them."""
     actions = DeltaTable(table, storage_options=dict(storage or {})).get_add_actions(flatten=True)
     rows: list[dict[str, Any]] = actions.to_pylist() if hasattr(actions, "to_pylist") else _listed(actions)
     found = [
-        Written(row["path"], int(row["min.offset"]), int(row["max.offset"]) + 1, int(row["size_bytes"])) for row in rows
+        ParquetFile(row["path"], int(row["min.offset"]), int(row["max.offset"]) + 1, int(row["size_bytes"]))
+        for row in rows
     ]
     return sorted(found, key=lambda file: file.start)
 
@@ -58,9 +59,9 @@ def _listed(actions: Any) -> list[dict[str, Any]]:
     return listed
 
 
-def rows_of_small(files: list[Written]) -> Iterator[list[Written]]:
+def rows_of_small(files: list[ParquetFile]) -> Iterator[list[ParquetFile]]:
     """Small files without a large one between them, in portions of bounded size."""
-    row: list[Written] = []
+    row: list[ParquetFile] = []
     for file in files:
         small = file.end - file.start < SMALL_ROWS
         if row and (not small or file.end - row[0].start > ROWS_MAX or file.start != row[-1].end):
@@ -72,14 +73,14 @@ def rows_of_small(files: list[Written]) -> Iterator[list[Written]]:
         yield row
 
 
-def _replace(table: str, files: list[Written], storage: Storage) -> None:
+def _replace(table: str, files: list[ParquetFile], storage: Storage) -> None:
     folder = Path(table)
     name = f"{files[0].start:020d}-{files[-1].end:020d}-{uuid.uuid4().hex}.parquet"
     with pq.ParquetWriter(folder / name, pq.read_schema(folder / files[0].name), compression="zstd") as writer:
         for file in files:
             writer.write_table(pq.read_table(folder / file.name))
     now_ms = int(time.time() * 1000)
-    new = Written(name, files[0].start, files[-1].end, (folder / name).stat().st_size)
+    new = ParquetFile(name, files[0].start, files[-1].end, (folder / name).stat().st_size)
     gone = [RemoveAction(file.name, False, now_ms, file.size_bytes, {}) for file in files]
     delta = DeltaTable(table, storage_options=dict(storage or {}))
     delta.create_write_transaction(

@@ -32,15 +32,15 @@ from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.landing.compact import compact
 from chaplain.pipeline.source.backends import read_span
 from chaplain.pipeline.source.live import Live, LiveSpan
-from chaplain.pipeline.source.offset_index import Index, Place, node_folders
+from chaplain.pipeline.source.offset_index import Index, RecordPlace, node_folders
 from chaplain.pipeline.source.options import Target
 from chaplain.pipeline.source.rows import Range, ranges
 from chaplain.pipeline.source.spark_errors import collect
 from chaplain.pipeline.tables import (
     STAGING,
     Format,
+    ParquetFile,
     Storage,
-    Written,
     arrow_schema,
     commit,
     kind_of,
@@ -57,7 +57,7 @@ SMALL_ROWS = 20_000
 IDLE_S = 0.1
 COMPACT_FILES = 24
 """Small files behind one another before they are made one."""
-_written = msgspec.msgpack.Decoder(Written)
+_written = msgspec.msgpack.Decoder(ParquetFile)
 
 
 class LandTask(Frozen, frozen=True):
@@ -106,7 +106,7 @@ class _Reader(DataSourceReader):
         yield (msgspec.msgpack.encode(write_file(cast("_Part", partition).task)),)
 
 
-def write_file(task: LandTask) -> Written:
+def write_file(task: LandTask) -> ParquetFile:
     """Write one range. A task that is run again writes under another name: what it left is never committed."""
     schema = arrow_schema()
     wanted = task.held or task.live
@@ -119,7 +119,7 @@ def write_file(task: LandTask) -> Written:
     with pq.ParquetWriter(path, schema, filesystem=system, compression="zstd") as writer:
         for batch in read_span(wanted, schema.names, True, task.fail_on_headers):
             writer.write_batch(batch.cast(schema))
-    return Written(name, wanted.start, wanted.end, int(system.get_file_info(path).size))
+    return ParquetFile(name, wanted.start, wanted.end, int(system.get_file_info(path).size))
 
 
 class Logs:
@@ -136,7 +136,7 @@ class Logs:
     def first(self, stream: str) -> int:
         return _first(self._places(stream))
 
-    def _places(self, stream: str) -> list[Place]:
+    def _places(self, stream: str) -> list[RecordPlace]:
         """Of the log that has got furthest, and of those the longest: agreed messages are the same in all."""
         logs = [index.streams.get(stream, []) for index in self._indexes]
         return max(logs, key=lambda places: (_end(places), -_first(places)))
@@ -157,7 +157,7 @@ class Logs:
         return ranges(places[max(low, 0) : high], stream, start, end, parts)
 
 
-class Nodes:
+class NodeBackend:
     """A cluster whose segments are elsewhere: its nodes are read."""
 
     def __init__(self, target: Target) -> None:
@@ -178,7 +178,7 @@ class Nodes:
         return [one for one in self._live.cut(stream, start, end, parts) if isinstance(one, LiveSpan)]
 
 
-def open_watch(cluster: str, path: str) -> Logs | Nodes:
+def open_watch(cluster: str, path: str) -> Logs | NodeBackend:
     if bool(cluster) == bool(path):
         raise ConfigError("give either the cluster's folder or a path to segments")
     folders = [Path(path)] if path else node_folders(cluster)
@@ -187,14 +187,14 @@ def open_watch(cluster: str, path: str) -> Logs | Nodes:
         return Logs(there)
     if path:
         raise Missing(f"there are no segments in {path}: give a node's segments as path")
-    return Nodes(Target(cluster=cluster))
+    return NodeBackend(Target(cluster=cluster))
 
 
-def _first(places: list[Place]) -> int:
+def _first(places: list[RecordPlace]) -> int:
     return places[0].first_offset if places else 0
 
 
-def _end(places: list[Place]) -> int:
+def _end(places: list[RecordPlace]) -> int:
     return places[-1].first_offset + places[-1].count if places else 0
 
 
@@ -272,7 +272,7 @@ def _parts(rows: int) -> int:
     return 1 if rows < SMALL_ROWS else max(FILES_MIN, -(-rows // ROWS_A_FILE))
 
 
-def _write(spark: SparkSession | None, tasks: list[LandTask]) -> list[Written]:
+def _write(spark: SparkSession | None, tasks: list[LandTask]) -> list[ParquetFile]:
     """Have each task write its file."""
     if spark is None:
         return [write_file(task) for task in tasks]

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 as everybody calls it
 
 from chaplain.errors import Missing
-from chaplain.executor.fingerprint import MODULUS, SCHEMA_KEY, Tally, fingerprint_of
+from chaplain.executor.fingerprint import MODULUS, SCHEMA_KEY, RowTally, fingerprint_of
 from chaplain.pipeline.landing.fold import fold
 from chaplain.pipeline.source.spark_errors import collect
 
@@ -46,7 +46,7 @@ def fingerprint(folded: DataFrame) -> bytes:
     return fingerprint_of(bytes(schema[0][0]), tallies(folded))
 
 
-def tallies(folded: DataFrame) -> dict[str, Tally]:
+def tallies(folded: DataFrame) -> dict[str, RowTally]:
     """How many rows each table has, and what their hashes add up to."""
     there = folded.where((F.length("value") > 0) & (F.col("key") != F.lit(SCHEMA_KEY)))
     size = F.unhex(F.lpad(F.hex(F.length("key")), 8, "0"))
@@ -54,7 +54,7 @@ def tallies(folded: DataFrame) -> dict[str, Tally]:
     sums = [F.sum(_limb(place)).alias(f"limb_{place}") for place in range(_LIMBS)]
     hashed = there.select(_table(F.col("key")).alias("table"), digest.alias("digest"))
     rows = hashed.groupBy("table").agg(F.count("*").alias("rows"), *sums).collect()
-    return {row["table"]: Tally(row["rows"], _sum([int(row[f"limb_{n}"]) for n in range(_LIMBS)])) for row in rows}
+    return {row["table"]: RowTally(row["rows"], _sum([int(row[f"limb_{n}"]) for n in range(_LIMBS)])) for row in rows}
 
 
 def _limb(place: int) -> Column:

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from html import escape
 
 from chaplain.core import Frozen
-from chaplain.pipeline.reporting.plots import Mark, Series, bars, dots, lines, number
+from chaplain.pipeline.reporting.plots import Series, VerticalMark, bars, dots, lines, number
 from chaplain.pipeline.verification.violations import FIELDS, Break
 
 
-class Bucket(Frozen, frozen=True):
+class ReportBucket(Frozen, frozen=True):
     """What was written to one stream in one stretch of time."""
 
     stream: str
@@ -45,7 +45,7 @@ class Share(Frozen, frozen=True):
 
 
 class Facts(Frozen, frozen=True):
-    buckets: list[Bucket]
+    buckets: list[ReportBucket]
     bucket_s: float
     """How long a stretch is."""
     reigns: list[Reign]
@@ -154,8 +154,8 @@ def _promises(facts: Facts) -> str:
     return f"<h2>Promised and found</h2><table><tr><th>promise<th>promised<th>found<th></tr>{rows}</table>"
 
 
-def _failovers(facts: Facts) -> list[Mark]:
-    return [Mark(reign.first_s, f"regime {reign.regime}") for reign in facts.reigns[1:]]
+def _failovers(facts: Facts) -> list[VerticalMark]:
+    return [VerticalMark(reign.first_s, f"regime {reign.regime}") for reign in facts.reigns[1:]]
 
 
 def _rates(facts: Facts) -> str:

@@ -24,7 +24,7 @@ class Series(Frozen, frozen=True):
     points: Sequence[Point]
 
 
-class Mark(Frozen, frozen=True):
+class VerticalMark(Frozen, frozen=True):
     """An upright line at x, with a word at its top."""
 
     x: float
@@ -113,7 +113,7 @@ def lines(
     series: Sequence[Series],
     unit: str,
     x_name: Name,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[VerticalMark] = (),
     *,
     steps: bool = False,
     whole: bool = False,
@@ -143,7 +143,7 @@ def _path(frame: _Frame, points: Sequence[Point], steps: bool) -> str:
     return "".join(pieces)
 
 
-def dots(title: str, points: Sequence[Point], unit: str, x_name: Name, marks: Sequence[Mark] = ()) -> str:
+def dots(title: str, points: Sequence[Point], unit: str, x_name: Name, marks: Sequence[VerticalMark] = ()) -> str:
     """A point for each value: where single ones matter."""
     frame = _Frame(points, from_zero=True)
     parts = [frame.axes(x_name, number, unit)]

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 as everybody calls it
 
 from chaplain.errors import Missing
-from chaplain.pipeline.reporting.page import Bucket, Facts, Reign, Share, page
+from chaplain.pipeline.reporting.page import Facts, Reign, ReportBucket, Share, page
 from chaplain.pipeline.tables import Storage, landed_streams, table, table_path
 from chaplain.pipeline.verification.table_proof import find_table_breaks
 from chaplain.pipeline.verification.verify import prove
@@ -94,13 +94,13 @@ def _grouped(rows: DataFrame, low_us: int, width_s: float) -> list[Any]:
     return rows.groupBy("topic", "client_id", "ingest_node", "regime", bucket).agg(*sums).collect()
 
 
-def _buckets(grouped: list[Any], low_s: float, width_s: float) -> list[Bucket]:
+def _buckets(grouped: list[Any], low_s: float, width_s: float) -> list[ReportBucket]:
     sums: dict[tuple[str, int], list[int]] = {}
     for row in grouped:
         one = sums.setdefault((row.topic, int(row.bucket)), [0, 0])
         one[0] += row.rows
         one[1] += row.octets
-    return [Bucket(name, low_s + place * width_s, *one) for (name, place), one in sorted(sums.items())]
+    return [ReportBucket(name, low_s + place * width_s, *one) for (name, place), one in sorted(sums.items())]
 
 
 def _reigns(grouped: list[Any]) -> list[Reign]:

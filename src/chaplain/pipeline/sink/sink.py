@@ -20,10 +20,10 @@ from urllib.parse import unquote, urlparse
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from chaplain.client.api.two_phase import Stager, commit
+from chaplain.client.api.two_phase import TwoPhaseWriter, commit
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
-from chaplain.journal.execution.two_phase import VERSION_MAX, Commit, Span
+from chaplain.journal.execution.two_phase import VERSION_MAX, Commit, RequestRange
 from chaplain.pipeline.sink.rows import batches, check_schema
 from chaplain.pipeline.source.live import connect
 from chaplain.pipeline.source.options import TARGETS, Target, check_names, parse_target
@@ -72,7 +72,7 @@ def _version(text: str | None) -> int | None:
 class StagedRows(WriterCommitMessage):
     """What one attempt of a task staged."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[RequestRange, ...]
     rows: int
 
 
@@ -80,7 +80,7 @@ def stage(options: SinkOptions, rows: Iterator[Any]) -> StagedRows:
     """Have the rows of one task put into the log, without a place."""
     count = 0
     with connect(options.target, TIMEOUT_S) as client:
-        stager = Stager(client._line)
+        stager = TwoPhaseWriter(client._line)
         for portion in rows:
             count += portion.num_rows
             for batch in batches(portion, options.topic):
@@ -97,7 +97,7 @@ def commit_all(options: SinkOptions, messages: list[WriterCommitMessage | None],
             commit(client._line, Commit(app, version, spans))
 
 
-class Writer(DataSourceArrowWriter):
+class SinkWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         _check(options, schema, overwrite)
         self._options = options

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from chaplain.errors import Unreachable
 from chaplain.pipeline.source.live import LOOK_EVERY_S, Live, LiveSpan, read_live
 from chaplain.pipeline.source.offset_index import Index, node_folders, open_index
-from chaplain.pipeline.source.options import JOURNAL, Stretch, Target
-from chaplain.pipeline.source.rows import Range, Span, ranges, read_range
+from chaplain.pipeline.source.options import JOURNAL, KnownOffsets, Target
+from chaplain.pipeline.source.rows import OffsetRange, Range, ranges, read_range
 
 
 class Origin(Protocol):
@@ -30,21 +30,21 @@ class Origin(Protocol):
     def check_right(self, stream: str) -> None:
         """Raise `Refused` if a stream is not listed because it may not be read."""
 
-    def stretch(self, stream: str) -> Stretch: ...
+    def stretch(self, stream: str) -> KnownOffsets: ...
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> Sequence[Span]: ...
+    def cut(self, stream: str, start: int, end: int, parts: int) -> Sequence[OffsetRange]: ...
 
 
-def stretch(index: Index, stream: str) -> Stretch:
+def stretch(index: Index, stream: str) -> KnownOffsets:
     places = index.streams.get(stream, [])
     if not places:
-        return Stretch(0, 0, ())
+        return KnownOffsets(0, 0, ())
     last = places[-1]
     times = [(place.first_offset, place.timestamp_ns) for place in places]
-    return Stretch(places[0].first_offset, last.first_offset + last.count, times)
+    return KnownOffsets(places[0].first_offset, last.first_offset + last.count, times)
 
 
-class Files:
+class FolderBackend:
     """Segments in a folder."""
 
     def __init__(self, target: Target) -> None:
@@ -63,22 +63,22 @@ class Files:
     def check_right(self, stream: str) -> None:
         """Whoever can read files may read them."""
 
-    def stretch(self, stream: str) -> Stretch:
+    def stretch(self, stream: str) -> KnownOffsets:
         return stretch(self._index, stream)
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> Sequence[Span]:
+    def cut(self, stream: str, start: int, end: int, parts: int) -> Sequence[OffsetRange]:
         return ranges(self._index.streams.get(stream, []), stream, start, end, parts)
 
 
 def open_origin(target: Target) -> Origin:
     if target.folder or target.kind != JOURNAL or (target.cluster and not _has_nodes(target.cluster)):
-        return Files(target)
+        return FolderBackend(target)
     try:
         return Live(target)
     except Unreachable:
         if not target.cluster or not node_folders(target.cluster):
             raise
-        return Files(target)
+        return FolderBackend(target)
 
 
 def _has_nodes(cluster: str) -> bool:
@@ -87,7 +87,9 @@ def _has_nodes(cluster: str) -> bool:
     return where.is_file() or (where / "cluster.toml").exists() or not node_folders(where)
 
 
-def read_span(wanted: Span, columns: Sequence[str], fail_on_loss: bool, fail_on_headers: bool = True) -> Iterator[Any]:
+def read_span(
+    wanted: OffsetRange, columns: Sequence[str], fail_on_loss: bool, fail_on_headers: bool = True
+) -> Iterator[Any]:
     """The rows of a span, from wherever it says."""
     if isinstance(wanted, LiveSpan):
         return read_live(wanted, columns, fail_on_loss, fail_on_headers)

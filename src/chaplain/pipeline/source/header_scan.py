@@ -45,7 +45,7 @@ class Gap(Frozen, frozen=True):
     file: str = ""
 
 
-class Ending(Frozen, frozen=True):
+class ScanEnd(Frozen, frozen=True):
     """Where the walk ended."""
 
     position: int
@@ -61,12 +61,12 @@ class Start(Frozen, frozen=True):
     position: int
 
 
-Step: TypeAlias = Spot | Gap | Ending
+Step: TypeAlias = Spot | Gap | ScanEnd
 
 
 def walk(folder: Path | str, log: str = LOG, start: Start | None = None) -> Iterator[Step]:
     """Everything from `start` on, which must be there: see `stands`."""
-    ending, expected, position = Ending(0, sealed=False), None, None
+    ending, expected, position = ScanEnd(0, sealed=False), None, None
     files = list_segments(folder, log)
     if start is not None:
         expected, position = start.sequence, start.position
@@ -110,7 +110,7 @@ class _Walker:
         self._file = file
         self._name = file.path.name
         self._last = last
-        self.ending: Ending | None = None
+        self.ending: ScanEnd | None = None
 
     def steps(self, position: int | None) -> Iterator[Step]:
         try:
@@ -137,13 +137,13 @@ class _Walker:
                 if later is None:
                     if not self._last:
                         yield self._gap(f"nothing valid in {self._name} from position {position} on: {wrong}")
-                    self.ending = Ending(position, sealed=False)
+                    self.ending = ScanEnd(position, sealed=False)
                     return
                 yield self._gap(f"nothing valid in {self._name} at position {position}: {wrong}")
                 position = later
                 continue
             if head.record.kind in (Kind.END, Kind.ROLL):
-                self.ending = Ending(position, sealed=head.record.kind == Kind.ROLL)
+                self.ending = ScanEnd(position, sealed=head.record.kind == Kind.ROLL)
                 return
             yield self._spot(head)
             position = head.end

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 from chaplain import Client
 from chaplain.client.api.arrow import record_of
-from chaplain.client.protocol.journal.events import Portion
+from chaplain.client.protocol.journal.events import ReadChunk
 from chaplain.errors import Busy, ChaplainError, Closed, Dropped, Missing, Refused, Unknown, Unreachable
-from chaplain.pipeline.source.options import Stretch, Target
-from chaplain.pipeline.source.rows import Span, cuts, rows_of
+from chaplain.pipeline.source.options import KnownOffsets, Target
+from chaplain.pipeline.source.rows import OffsetRange, cuts, rows_of
 from chaplain.segment.pack import heads_of
 from chaplain.segment.record import Record
 
@@ -37,7 +37,7 @@ _PASSING = (Unreachable, Closed, Missing, Unknown, Busy)
 """What another node, or the same one a little later, may not say."""
 
 
-class LiveSpan(Span, frozen=True):
+class LiveSpan(OffsetRange, frozen=True):
     """Offsets that are read from a cluster's nodes."""
 
     target: Target
@@ -77,7 +77,7 @@ def _close_all() -> None:
             forget(target)
 
 
-class LiveStretch(Stretch, frozen=True):
+class LiveStretch(KnownOffsets, frozen=True):
     """A stream of which only the length is known; times are looked up where they lie."""
 
     target: Target = Target()
@@ -128,10 +128,10 @@ class Live:
         except ChaplainError:
             return  # it is not there, or not now: that is for others to say
 
-    def stretch(self, stream: str) -> Stretch:
+    def stretch(self, stream: str) -> KnownOffsets:
         return LiveStretch(self._firsts.get(stream, 0), self._heads.get(stream, 0), (), self._target, stream)
 
-    def cut(self, stream: str, start: int, end: int, parts: int) -> list[Span]:
+    def cut(self, stream: str, start: int, end: int, parts: int) -> list[OffsetRange]:
         return [LiveSpan(stream, low, high, self._target) for low, high in cuts(start, end, parts)]
 
 
@@ -192,15 +192,15 @@ def _first_kept(target: Target, stream: str) -> int:
     return next((one.first_offset for one in listed if one.stream == stream), 0)
 
 
-def _portions(target: Target, stream: str, start: int, end: int) -> Iterator[Portion]:
+def _portions(target: Target, stream: str, start: int, end: int) -> Iterator[ReadChunk]:
     """Follows, because the node may still be on its way to what another one has already."""
     with client_of(target).journal(stream).read(start, end, follow=True, timeout=ANSWER_S) as reader:
         yield from reader.portions()
 
 
-def _look(target: Target, stream: str, offset: int) -> Portion:
+def _look(target: Target, stream: str, offset: int) -> ReadChunk:
     return _persist(target, lambda _: next(_portions(target, stream, offset, offset + 1)))
 
 
-def _messages(portion: Portion) -> int:
+def _messages(portion: ReadChunk) -> int:
     return sum(head.count for head in heads_of(portion.packs))

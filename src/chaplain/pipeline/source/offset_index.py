@@ -26,13 +26,13 @@ from chaplain.journal.snapshots.checkpoint import first_of
 from chaplain.segment.files import OpenSegment, list_segments
 from chaplain.segment.read import Agreement
 from chaplain.segment.record import HEAD_BYTES, STREAM_BYTES_MAX, Head, Kind, Record, decode_body, decode_head
-from chaplain.segment.scan import Verdict, scan
+from chaplain.segment.scan import ScanVerdict, scan
 
 LOG = "journal"
 _HEAD_MOST = HEAD_BYTES + STREAM_BYTES_MAX + 1
 
 
-class Place(Frozen, frozen=True):
+class RecordPlace(Frozen, frozen=True):
     """One agreed record: where it is, and what its head says."""
 
     path: str
@@ -52,11 +52,11 @@ class _Again:
     """What was passed over of a message."""
 
     def __init__(self) -> None:
-        self.places: dict[int, list[Place]] = {}
+        self.places: dict[int, list[RecordPlace]] = {}
         """Of each part."""
         self._parts = 0
 
-    def add(self, record: Record, place: Place) -> None:
+    def add(self, record: Record, place: RecordPlace) -> None:
         self._parts = max(self._parts, record.parts)
         self.places.setdefault(record.part, []).append(place)
 
@@ -72,15 +72,15 @@ class Index:
         self._folder = Path(folder)
         self._log = log
         self.agreement = Agreement()
-        self._pending: dict[int, tuple[Record, Place]] = {}
+        self._pending: dict[int, tuple[Record, RecordPlace]] = {}
         self._again: dict[tuple[int, bytes], _Again] = {}
         """By index and hash: what was passed over, until it is known what it is good for."""
         self._first = 0
         """With which message the log begins, once that was asked."""
         self._sequence = -1
         self._position = 0
-        self.places: list[Place] = []
-        self.streams: dict[str, list[Place]] = {}
+        self.places: list[RecordPlace] = []
+        self.streams: dict[str, list[RecordPlace]] = {}
         self.damaged: list[tuple[str, int]] = []
         """Files and positions at which no record could be read though others follow."""
 
@@ -126,7 +126,7 @@ class Index:
         whole = segment.read(segment.header.base, segment.header.size_bytes)
         found = scan(whole, segment.header, self._position).findings
         gap = next((one for one in found if one.position == self._position), None)
-        if gap is None or gap.end == gap.position or not (final or gap.verdict is Verdict.DAMAGED):
+        if gap is None or gap.end == gap.position or not (final or gap.verdict is ScanVerdict.DAMAGED):
             return False
         self.damaged.append((path, self._position))
         self._position = gap.end
@@ -175,7 +175,7 @@ class Index:
             return decode_head(segment.read(place.position, _HEAD_MOST), segment.header.identity, place.position).record
         return None
 
-    def _note(self, index: int, copies: list[Place]) -> None:
+    def _note(self, index: int, copies: list[RecordPlace]) -> None:
         for places in (self.places, *[self.streams.get(stream, []) for stream in {copy.stream for copy in copies}]):
             at = bisect_left(places, index, key=lambda place: place.index)
             while at < len(places) and places[at].index == index:
@@ -213,9 +213,9 @@ def _beginning(checkpoint: Path) -> int:
         return 1
 
 
-def _place(head: Head, path: str) -> Place:
+def _place(head: Head, path: str) -> RecordPlace:
     record = head.record
-    return Place(
+    return RecordPlace(
         path,
         head.position,
         head.end - head.position,
@@ -228,13 +228,13 @@ def _place(head: Head, path: str) -> Place:
     )
 
 
-def _with_copies(place: Place, copies: list[Place]) -> Place:
+def _with_copies(place: RecordPlace, copies: list[RecordPlace]) -> RecordPlace:
     same = [copy for copy in copies if _named(copy) == _named(place)]
     told = tuple((copy.path, copy.position, copy.size_bytes) for copy in same)
     return msgspec.structs.replace(place, copies=place.copies + told) if same else place
 
 
-def _named(place: Place) -> tuple[int, int, str, int, int]:
+def _named(place: RecordPlace) -> tuple[int, int, str, int, int]:
     return place.kind, place.index, place.stream, place.first_offset, place.count
 
 
@@ -255,7 +255,7 @@ def open_index(folder: str, cluster: str, log: str = LOG) -> Index:
     return max(indexes, key=lambda index: index.last)
 
 
-def read_places(places: list[Place]) -> Iterator[Record]:
+def read_places(places: list[RecordPlace]) -> Iterator[Record]:
     """The records at these places, checked. Raises `Malformed` for one that is not what it was, nor are its copies."""
     path = ""
     with ExitStack() as opened:
@@ -274,7 +274,7 @@ def read_places(places: list[Place]) -> Iterator[Record]:
             yield record
 
 
-def _read_copy(place: Place) -> Record | None:
+def _read_copy(place: RecordPlace) -> Record | None:
     for path, position, size_bytes in place.copies:
         copy = msgspec.structs.replace(place, path=path, position=position, size_bytes=size_bytes)
         with suppress(Malformed, FileNotFoundError), OpenSegment(path) as segment:
@@ -282,7 +282,7 @@ def _read_copy(place: Place) -> Record | None:
     return None
 
 
-def read_place(segment: OpenSegment, place: Place) -> Record:
+def read_place(segment: OpenSegment, place: RecordPlace) -> Record:
     data = segment.read(place.position, place.size_bytes)
     head = decode_head(data, segment.header.identity, place.position)
     record = head.record

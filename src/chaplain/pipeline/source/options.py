@@ -285,7 +285,7 @@ def _flag(found: Mapping[str, str], name: str, default: bool) -> bool:
     return value == "true"
 
 
-class Stretch(Frozen, frozen=True):
+class KnownOffsets(Frozen, frozen=True):
     """What is known of a stream: its offsets, and for each of its records the first offset and the time."""
 
     first: int
@@ -297,13 +297,13 @@ class Stretch(Frozen, frozen=True):
         return next((first for first, written_ns in self.times if written_ns >= time_ns), None)
 
 
-def resolve(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool) -> int:
+def resolve(bound: Bound, stream: str, stretch: KnownOffsets, fail_on_loss: bool) -> int:
     """The offset that a bound stands for, at which reading begins."""
     offset = _meant(bound, stream, stretch, fail_on_loss)
     return min(kept_from(stream, offset, stretch, fail_on_loss), stretch.next)
 
 
-def resolve_end(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool) -> int:
+def resolve_end(bound: Bound, stream: str, stretch: KnownOffsets, fail_on_loss: bool) -> int:
     """The same for the first offset that is not read. That one itself is no loss."""
     offset = _meant(bound, stream, stretch, fail_on_loss)
     if fail_on_loss and offset < stretch.first:
@@ -311,7 +311,7 @@ def resolve_end(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool)
     return min(offset, stretch.next)
 
 
-def _meant(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool) -> int:
+def _meant(bound: Bound, stream: str, stretch: KnownOffsets, fail_on_loss: bool) -> int:
     time_ms = bound.time_ms if bound.time_ms is not None else (bound.times_ms or {}).get(stream)
     if time_ms is not None:
         offset = stretch.since(time_ms * 1_000_000)
@@ -326,7 +326,7 @@ def _meant(bound: Bound, stream: str, stretch: Stretch, fail_on_loss: bool) -> i
     return offset
 
 
-def kept_from(stream: str, offset: int, stretch: Stretch, fail_on_loss: bool) -> int:
+def kept_from(stream: str, offset: int, stretch: KnownOffsets, fail_on_loss: bool) -> int:
     """Where to begin if that was the place: what was dropped before the first one kept is a loss, and told."""
     if offset >= stretch.first:
         return offset
@@ -336,6 +336,6 @@ def kept_from(stream: str, offset: int, stretch: Stretch, fail_on_loss: bool) ->
     return stretch.first
 
 
-def _absent(stream: str, offset: int, stretch: Stretch) -> Missing:
+def _absent(stream: str, offset: int, stretch: KnownOffsets) -> Missing:
     held = f"offsets {stretch.first} to {stretch.next - 1}" if stretch.next > stretch.first else "nothing"
     return Missing(f"{stream!r} holds {held}, not {offset}: choose others, or set failOnDataLoss to false")

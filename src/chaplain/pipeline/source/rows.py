@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from chaplain.core import Frozen
 from chaplain.errors import ChaplainError, Malformed, Missing
-from chaplain.pipeline.source.offset_index import Place, read_places
+from chaplain.pipeline.source.offset_index import RecordPlace, read_places
 from chaplain.segment import arrow
 from chaplain.segment.headers import check, decode_headers, malformed, split
 from chaplain.segment.record import Record
@@ -50,7 +50,7 @@ def schema_text(headers: bool) -> str:
     return ", ".join(fields(headers))
 
 
-class Span(Frozen, frozen=True):
+class OffsetRange(Frozen, frozen=True):
     """Offsets from `start` up to, not with, `end` of one stream."""
 
     stream: str
@@ -58,13 +58,13 @@ class Span(Frozen, frozen=True):
     end: int
 
 
-class Range(Span, frozen=True):
+class Range(OffsetRange, frozen=True):
     """With the records that hold them."""
 
-    places: tuple[Place, ...]
+    places: tuple[RecordPlace, ...]
 
 
-def ranges(places: Sequence[Place], stream: str, start: int, end: int, parts: int) -> list[Range]:
+def ranges(places: Sequence[RecordPlace], stream: str, start: int, end: int, parts: int) -> list[Range]:
     """Cut offsets into about as many ranges, each with the records that hold it."""
     return [_range(places, stream, low, high) for low, high in cuts(start, end, parts)]
 
@@ -75,7 +75,7 @@ def cuts(start: int, end: int, parts: int) -> list[tuple[int, int]]:
     return [(low, min(low + step, end)) for low in range(start, end, step)]
 
 
-def _range(places: Sequence[Place], stream: str, start: int, end: int) -> Range:
+def _range(places: Sequence[RecordPlace], stream: str, start: int, end: int) -> Range:
     held = tuple(one for one in places if one.first_offset < end and one.first_offset + one.count > start)
     return Range(stream, start, end, held)
 
@@ -89,7 +89,7 @@ def read_range(
 
 def rows_of(
     records: Iterable[Record],
-    wanted: Span,
+    wanted: OffsetRange,
     columns: Sequence[str],
     fail_on_loss: bool,
     fail_on_headers: bool = True,
@@ -109,7 +109,7 @@ def rows_of(
     log.warning("%s; what is lost is left out", found)
 
 
-def _kept(batch: Any, column: Any, wanted: Span) -> Any:
+def _kept(batch: Any, column: Any, wanted: OffsetRange) -> Any:
     """The rows whose offsets are wanted. Counted by numpy, for the reason that `numbers` has."""
     offsets = arrow.values_of(column)
     inside = (offsets >= wanted.start) & (offsets < wanted.end)

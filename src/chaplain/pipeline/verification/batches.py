@@ -20,12 +20,12 @@ from chaplain.journal.messages.cluster import Body, Reference
 from chaplain.journal.messages.ingest import digest_of as payload_digest
 from chaplain.journal.messages.signing import SignatureType
 from chaplain.journal.messages.write_request import REQUEST_LABEL, signed_octets
-from chaplain.journal.model.results import DataVerdict, Verdict
+from chaplain.journal.model.results import DataVerdict, ExecutionVerdict
 from chaplain.journal.storage.record_layout import unfile
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import verify
-from chaplain.pipeline.verification.chain_selection import Held
-from chaplain.pipeline.verification.proof_segments import LOG, Run
+from chaplain.pipeline.verification.chain_selection import SelectedMessage
+from chaplain.pipeline.verification.proof_segments import LOG, ProofSegment
 from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.layout import Octets, octets
 from chaplain.segment.pack import (
@@ -86,7 +86,7 @@ class Wanted(NamedTuple):
 class Batches:
     """The batches of one message. Counts and breaks go to the run."""
 
-    def __init__(self, held: Held, parts: Sequence[Part], run: Run, keys: Keys | None) -> None:
+    def __init__(self, held: SelectedMessage, parts: Sequence[Part], run: ProofSegment, keys: Keys | None) -> None:
         self._held = held
         self._parts = parts
         self._run = run
@@ -98,7 +98,7 @@ class Batches:
         self.ids: list[tuple[int, int, int, str, int]] = []
         """Client, first id, requests, stream and offset of each pack that took its ids with its offsets."""
 
-    def check(self, body: Body | None, verdict: Verdict | None) -> bool:
+    def check(self, body: Body | None, verdict: ExecutionVerdict | None) -> bool:
         """Whether everything is there and right."""
         before = len(self._run.breaks)
         wanted = [] if body is None or verdict is None else _wanted(body, verdict, self._parts[_DATA_FROM:])
@@ -246,7 +246,7 @@ def split_first(part: Record) -> tuple[bytes, bytes]:
     return data[_SIZE.size : end], data[end:]
 
 
-def _wanted(body: Body, verdict: Verdict, parts: Sequence[Part]) -> list[Wanted]:
+def _wanted(body: Body, verdict: ExecutionVerdict, parts: Sequence[Part]) -> list[Wanted]:
     """The batches of a message, in order: see `journal.filing`."""
     said = [entry for entry in verdict.entries if isinstance(entry, DataVerdict)]
     firsts = _first_offsets(verdict, said, parts)
@@ -262,7 +262,7 @@ def _wanted(body: Body, verdict: Verdict, parts: Sequence[Part]) -> list[Wanted]
     return wanted
 
 
-def _first_offsets(verdict: Verdict, said: list[DataVerdict], parts: Sequence[Part]) -> dict[str, int]:
+def _first_offsets(verdict: ExecutionVerdict, said: list[DataVerdict], parts: Sequence[Part]) -> dict[str, int]:
     """Where the message goes on in each stream: stated three times, and what two of them say holds."""
     packs = [pack for entry in reversed(said) for pack in reversed(entry.packs) if pack.reason == Reason.APPLIED]
     of_packs = {pack.stream: pack.base_offset for pack in packs}

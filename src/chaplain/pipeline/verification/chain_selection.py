@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chaplain.core import Frozen
-from chaplain.pipeline.source.header_scan import Ending, Gap, Spot, Step
+from chaplain.pipeline.source.header_scan import Gap, ScanEnd, Spot, Step
 from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.layout import NO_HASH
 from chaplain.segment.record import Kind
@@ -29,7 +29,7 @@ Place = tuple[str, int, int]
 _NO_RECORD = Gap("no record of it")
 
 
-class Held(Frozen, frozen=True):
+class SelectedMessage(Frozen, frozen=True):
     """A message of the log, by where its records are."""
 
     index: int
@@ -73,7 +73,7 @@ class _Version:
         return len(self.spots) == self.parts
 
 
-class Ledger:
+class ChainSelection:
     """Built of the steps of one walk."""
 
     def __init__(self, steps: Iterable[Step], first: int = 1) -> None:
@@ -90,7 +90,7 @@ class Ledger:
         """An unreadable stretch behind which nothing new has come yet."""
         self._repeated = False
         """Something old has come behind it."""
-        self.ending = Ending(0, sealed=False)
+        self.ending = ScanEnd(0, sealed=False)
         self.breaks: list[Break] = []
         for step in steps:
             self._take(step)
@@ -118,7 +118,7 @@ class Ledger:
     def _take(self, step: Step) -> None:
         if isinstance(step, Gap):
             self._gap, self._repeated = step, False
-        elif isinstance(step, Ending):
+        elif isinstance(step, ScanEnd):
             self.ending = step
         elif step.kind == Kind.MARK:
             self._marks[step.index, step.chain] = None
@@ -192,7 +192,7 @@ class Ledger:
 
     # Naming what is not there.
 
-    def _name(self) -> Iterator[Held]:
+    def _name(self) -> Iterator[SelectedMessage]:
         hole: list[int] = []
         for index in range(self._first, self.agreed + 1):
             version = self._chosen.get(index)
@@ -204,7 +204,7 @@ class Ledger:
                 hole.append(index)
         yield from self._close(hole)
 
-    def _close(self, hole: list[int]) -> Iterator[Held]:
+    def _close(self, hole: list[int]) -> Iterator[SelectedMessage]:
         """A hole is told once; of a single message that lacks only parts, `checker` says more."""
         if not hole:
             return
@@ -220,10 +220,10 @@ class Ledger:
             if index in self._chosen:
                 yield self._held(index, self._chosen[index], told=not alone)
 
-    def _held(self, index: int, version: _Version, told: bool = False) -> Held:
+    def _held(self, index: int, version: _Version, told: bool = False) -> SelectedMessage:
         places = tuple(tuple(map(_place, version.spots.get(part, ()))) for part in range(version.parts))
         reason = "" if version.whole else self._gaps.get(index, _NO_RECORD).reason
-        return Held(index, version.chain, version.previous, places, reason, told)
+        return SelectedMessage(index, version.chain, version.previous, places, reason, told)
 
     def _check_marks(self) -> None:
         for index, chain in self._marks:
@@ -262,7 +262,7 @@ def _cut(top: int, expected: str) -> Break:
     return Break("", top + 1, "missing", expected, f"the end of the log behind message {top}")
 
 
-def cut_tail(ledger: Ledger, position: int, says: str) -> list[Break]:
+def cut_tail(ledger: ChainSelection, position: int, says: str) -> list[Break]:
     """Whether the log ends before a position that it is known to have had, or in the middle of what it announces."""
     if ledger.ending.sealed:
         return [_cut(ledger.top, "the segment that the last one names as its next")]

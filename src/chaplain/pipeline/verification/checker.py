@@ -17,19 +17,19 @@ from collections.abc import Iterator, Sequence
 
 from chaplain.errors import Malformed
 from chaplain.journal.messages.cluster import Body, chain_hash, decode_body
-from chaplain.journal.model.results import DataVerdict, Verdict
+from chaplain.journal.model.results import DataVerdict, ExecutionVerdict
 from chaplain.journal.storage import verdict as verdicts
 from chaplain.journal.storage.verdict import Reason
 from chaplain.pipeline.verification.batches import Batches, Damage, Keys, Part, damage_break, split_first
-from chaplain.pipeline.verification.chain_selection import Held
+from chaplain.pipeline.verification.chain_selection import SelectedMessage
 from chaplain.pipeline.verification.proof_segments import (
     LOG,
-    Link,
-    Opening,
+    LaneSeen,
     Point,
-    Run,
-    Seen,
-    Tail,
+    ProofSegment,
+    SegmentOpening,
+    StreamLink,
+    StreamTail,
     continued,
     lane_break,
     linked,
@@ -37,14 +37,14 @@ from chaplain.pipeline.verification.proof_segments import (
 from chaplain.pipeline.verification.violations import Break
 
 
-class Checker:
+class RunChecker:
     """Give it the messages of a run, in order, each with its parts."""
 
     def __init__(self, keys: Keys | None = None) -> None:
-        self.run = Run()
+        self.run = ProofSegment()
         self._keys = keys
 
-    def message(self, held: Held, parts: Sequence[Part]) -> None:
+    def message(self, held: SelectedMessage, parts: Sequence[Part]) -> None:
         body = self._body(held, parts[0])
         verdict = self._verdict(held, parts[0])
         batches = Batches(held, parts, self.run, self._keys)
@@ -55,39 +55,39 @@ class Checker:
     def _break(self, stream: str, offset: int, kind: str, expected: object, found: object) -> None:
         self.run.breaks.append(Break(stream, offset, kind, str(expected), str(found)))
 
-    def _damaged(self, held: Held, stream: str, offset: int, damage: Damage) -> None:
+    def _damaged(self, held: SelectedMessage, stream: str, offset: int, damage: Damage) -> None:
         if not held.told:
             self.run.breaks.append(damage_break(stream, offset, damage))
 
     # The message itself.
 
-    def _body(self, held: Held, part: Part) -> Body | None:
+    def _body(self, held: SelectedMessage, part: Part) -> Body | None:
         """The body, if it is what its hash says; and its place in the chain, in any case."""
         if isinstance(part, Damage):
             self._damaged(held, LOG, held.index, part)
-            self._chain(Opening(held.index, b"", 0, 0), [held.chain], known=False)
+            self._chain(SegmentOpening(held.index, b"", 0, 0), [held.chain], known=False)
             return None
         try:
             raw = split_first(part)[0]
             body = decode_body(raw)
         except Malformed as wrong:
             self._break(LOG, held.index, "malformed", "a message", wrong)
-            self._chain(Opening(held.index, b"", 0, 0), [held.chain], known=False)
+            self._chain(SegmentOpening(held.index, b"", 0, 0), [held.chain], known=False)
             return None
         real = chain_hash(body.previous, raw)
         if real != held.chain or body.index != held.index:
             self._break(LOG, held.index, "cluster chain", held.chain.hex(), real.hex())
-            self._chain(Opening(held.index, b"", 0, 0), [held.chain, real], known=False)
+            self._chain(SegmentOpening(held.index, b"", 0, 0), [held.chain, real], known=False)
             return None
         if part.previous_hash != body.previous:
             self._break(LOG, held.index, "header", f"previous {body.previous.hex()}", part.previous_hash.hex())
-        self._chain(Opening(held.index, body.previous, body.regime, body.timestamp_ns), [real], known=True)
+        self._chain(SegmentOpening(held.index, body.previous, body.regime, body.timestamp_ns), [real], known=True)
         if part.timestamp_ns != body.timestamp_ns or part.regime < body.regime:
             expected = f"time {body.timestamp_ns}, regime {body.regime} or later"
             self._break(LOG, held.index, "header", expected, f"time {part.timestamp_ns}, regime {part.regime}")
         return body
 
-    def _chain(self, opening: Opening, hashes: list[bytes], *, known: bool) -> None:
+    def _chain(self, opening: SegmentOpening, hashes: list[bytes], *, known: bool) -> None:
         """Without a body nothing is known of regime and time; whoever follows is measured by what came before."""
         run, point = self.run, self.run.end.point
         regime, time_ns = (point.regime, point.timestamp_ns) if point else (0, 0)
@@ -101,7 +101,7 @@ class Checker:
             regime, time_ns = max(regime, opening.regime), max(time_ns, opening.timestamp_ns)
         run.end.point = Point(opening.index, hashes, regime, time_ns)
 
-    def _verdict(self, held: Held, part: Part) -> Verdict | None:
+    def _verdict(self, held: SelectedMessage, part: Part) -> ExecutionVerdict | None:
         if isinstance(part, Damage):
             return None
         try:
@@ -112,7 +112,7 @@ class Checker:
 
     # How it continues streams and lanes.
 
-    def _links(self, held: Held, verdict: Verdict | None, batches: Batches) -> None:
+    def _links(self, held: SelectedMessage, verdict: ExecutionVerdict | None, batches: Batches) -> None:
         stated = {one.stream: one for one in verdict.streams} if verdict else {}
         for stream in dict.fromkeys([*stated, *[batch.stream for batch in batches.found]]):
             mine = [batch for batch in batches.found if batch.stream == stream]
@@ -126,14 +126,14 @@ class Checker:
                     self._break(stream, mine[0].first_offset, "verdict", expected, found)
                 first, count = mine[0].first_offset, held_rows
             digests = batches.digests.get(stream) if mine and not held.told else None
-            self._link(stream, Link(first, count, digests, chain))
+            self._link(stream, StreamLink(first, count, digests, chain))
 
-    def _link(self, stream: str, link: Link) -> None:
+    def _link(self, stream: str, link: StreamLink) -> None:
         run = self.run
         before = run.end.tails.get(stream)
         if before is None:
             run.first_links[stream] = link
-            run.end.tails[stream] = Tail(link.first_offset + link.count, [link.chain] if link.chain else [])
+            run.end.tails[stream] = StreamTail(link.first_offset + link.count, [link.chain] if link.chain else [])
             return
         found, run.end.tails[stream] = linked(stream, before, link)
         first = run.first_links[stream]
@@ -151,7 +151,7 @@ class Checker:
         for client, first_id, requests, stream, offset in sorted(ids):
             expected = run.end.ids.get(client)
             if expected is None and not run.forgot:
-                run.first_ids[client] = Seen(stream, offset, first_id)
+                run.first_ids[client] = LaneSeen(stream, offset, first_id)
             elif expected is not None and expected != first_id:
                 run.breaks.append(lane_break(client, expected, first_id, stream, offset))
             run.end.ids[client] = first_id + requests
@@ -160,7 +160,7 @@ class Checker:
         self.run.end.ids, self.run.forgot = {}, True
 
 
-def _elsewhere(held: Held, verdict: Verdict | None) -> Iterator[tuple[int, int, int, str, int]]:
+def _elsewhere(held: SelectedMessage, verdict: ExecutionVerdict | None) -> Iterator[tuple[int, int, int, str, int]]:
     """What took ids of lanes and wrote nothing yet: packs that were staged, and commits of such."""
     for entry in verdict.entries if verdict is not None else ():
         for pack in entry.packs if isinstance(entry, DataVerdict) else ():

@@ -16,10 +16,10 @@ from chaplain.core import Frozen
 from chaplain.errors import ConfigError, Malformed
 from chaplain.journal.messages import config as config_message
 from chaplain.journal.messages.cluster import Body, ConfigEntry
-from chaplain.journal.messages.config import AddIdentity, LeaseLane, Petition, acl_id
+from chaplain.journal.messages.config import AddIdentity, ConfigRequest, LeaseLane, acl_id
 from chaplain.journal.messages.membership import AddNode, NewSet, RemoveNode, is_opening
 from chaplain.journal.messages.signing import SignatureType
-from chaplain.journal.model.results import ConfigVerdict, Verdict
+from chaplain.journal.model.results import ConfigVerdict, ExecutionVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import KEY_BYTES, from_text
 from chaplain.pipeline.verification.violations import Break
@@ -52,7 +52,7 @@ def find_founded(segments: Path, founding: str = "") -> Founded:
     return Founded()
 
 
-class Signer(Frozen, frozen=True, array_like=True):
+class KnownSigner(Frozen, frozen=True, array_like=True):
     acl: bytes
     key: bytes
     signature_type: int
@@ -62,7 +62,7 @@ class Signer(Frozen, frozen=True, array_like=True):
 class Signers(Frozen, frozen=True, array_like=True):
     """Who may sign, and on which lane, behind some message."""
 
-    clients: list[Signer]
+    clients: list[KnownSigner]
     lanes: list[tuple[int, bytes]]
 
 
@@ -72,7 +72,7 @@ class Registry:
     def __init__(self, founded: Founded, known: Signers | None = None) -> None:
         self._cluster = founded.cluster
         founders = [
-            Signer(acl_id(0, 0, number), key, SignatureType.ED25519, admin=True)
+            KnownSigner(acl_id(0, 0, number), key, SignatureType.ED25519, admin=True)
             for number, key in enumerate(founded.clients, 1)
         ]
         self._clients = {one.acl: one for one in (known.clients if known else founders)}
@@ -87,7 +87,7 @@ class Registry:
         found = {lane: self._clients[acl] for lane, acl in self._lanes.items()}
         return {lane: (client.signature_type, client.key) for lane, client in found.items()}
 
-    def take(self, body: Body, verdict: Verdict) -> None:
+    def take(self, body: Body, verdict: ExecutionVerdict) -> None:
         for number, (entry, decided) in enumerate(zip(body.entries, verdict.entries, strict=False)):
             match entry, decided:
                 case ConfigEntry(), ConfigVerdict(reason=Reason.APPLIED):
@@ -110,14 +110,16 @@ class Registry:
             expected = "entries that are granted to whom they may be"
             self.breaks.append(Break("", body.index, "signature", expected, f"entry {number} of another"))
 
-    def _record(self, body: Body, number: int, petition: Petition, signer: Signer, decided: ConfigVerdict) -> bool:
+    def _record(
+        self, body: Body, number: int, petition: ConfigRequest, signer: KnownSigner, decided: ConfigVerdict
+    ) -> bool:
         message = petition.message
         if isinstance(message, AddIdentity):
             key = message.key[:KEY_BYTES]
             known = self._clients.get(decided.acl)
             if known is not None:
                 return known.key == key  # asked again: the same answer
-            self._clients[decided.acl] = Signer(decided.acl, key, message.signature_type, message.admin)
+            self._clients[decided.acl] = KnownSigner(decided.acl, key, message.signature_type, message.admin)
             return signer.admin and decided.acl == acl_id(body.regime, body.index, number)
         if isinstance(message, LeaseLane):
             return message.acl == petition.signer == self._lanes.setdefault(decided.client_id, message.acl)

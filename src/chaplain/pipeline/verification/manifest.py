@@ -24,7 +24,7 @@ from chaplain.errors import ConfigError, Malformed
 from chaplain.link.auth.identity import KEY_BYTES, SIGNATURE_BYTES, Identity, from_text, to_text, verify
 from chaplain.pipeline.source.header_scan import Start
 from chaplain.pipeline.verification.keys import Signers
-from chaplain.pipeline.verification.proof_segments import State
+from chaplain.pipeline.verification.proof_segments import ProofState
 from chaplain.wire.packed import unpack
 
 FORMAT = 1
@@ -36,7 +36,7 @@ class Proven(Frozen, frozen=True):
     """Everything that the next proof is measured against."""
 
     cluster: str
-    state: State
+    state: ProofState
     start: Start | None
     """Where the last message begins, in the file in which it was found."""
     rows: int

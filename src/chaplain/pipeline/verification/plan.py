@@ -20,10 +20,10 @@ from chaplain.journal.storage import verdict as verdicts
 from chaplain.journal.storage.records import decode_jot
 from chaplain.pipeline.source.header_scan import LOG, Gap, Spot, Start, Step, stands, walk
 from chaplain.pipeline.verification.batches import Keys, split_first
-from chaplain.pipeline.verification.chain_selection import Held, Known, Ledger, cut_tail
+from chaplain.pipeline.verification.chain_selection import ChainSelection, Known, SelectedMessage, cut_tail
 from chaplain.pipeline.verification.keys import Founded, Registry, Signers, find_founded
 from chaplain.pipeline.verification.manifest import Proven
-from chaplain.pipeline.verification.proof_segments import Point, State
+from chaplain.pipeline.verification.proof_segments import Point, ProofState
 from chaplain.pipeline.verification.record_reader import PartReader
 from chaplain.pipeline.verification.trust_anchor import Anchor, read_anchor
 from chaplain.pipeline.verification.violations import Break
@@ -46,10 +46,10 @@ class Asked(Frozen, frozen=True):
     proven: Proven | None = None
 
 
-class Plan(Frozen, frozen=True):
-    runs: list[list[Held]]
+class VerifyPlan(Frozen, frozen=True):
+    runs: list[list[SelectedMessage]]
     breaks: list[Break]
-    begin: State
+    begin: ProofState
     cluster: str
     """The cluster's name, if it is known."""
     keys: dict[int, tuple[int, bytes]] | None = None
@@ -66,7 +66,7 @@ class Plan(Frozen, frozen=True):
     """Folders with other nodes' copies, which say what a damaged record contained."""
 
 
-def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> Plan:
+def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> VerifyPlan:
     folders = _folders(asked)
     founded = find_founded(folders[0], asked.founding)
     if asked.signatures and not founded.cluster:
@@ -90,7 +90,7 @@ def make_plan(asked: Asked, tasks: int = TASKS_MIN) -> Plan:
     open_ = messages[len(covered) :]
     known = proven.signers if proven else anchor.signers if anchor else None
     registry = _registry(open_, founded, known) if asked.signatures else None
-    return Plan(
+    return VerifyPlan(
         [*(cut(covered, tasks) if covered else []), *cut(open_, tasks)],
         breaks + (registry.breaks if registry else []),
         proven.state if proven else _beginning(founded),
@@ -114,7 +114,7 @@ def _checkpoints_differ(log: _Log, others: Iterable[_Log]) -> Iterator[Break]:
             yield Break("", mine.index, "checkpoint", expected, mine.digest.hex())
 
 
-def keys_of(plan: Plan, run: Sequence[Held]) -> Keys | None:
+def keys_of(plan: VerifyPlan, run: Sequence[SelectedMessage]) -> Keys | None:
     """Who signed is checked behind the checkpoint only: who might sign before is known no more."""
     leaned = plan.anchor is not None and bool(run) and run[0].index <= plan.anchor.index
     return None if plan.keys is None or leaned else Keys(plan.cluster, plan.keys)
@@ -132,8 +132,8 @@ def _folders(asked: Asked) -> list[Path]:
     return there
 
 
-def _beginning(founded: Founded) -> State:
-    return State(Point(0, [genesis(founded.cluster)] if founded.cluster else [], 0, 0), all_lanes=True)
+def _beginning(founded: Founded) -> ProofState:
+    return ProofState(Point(0, [genesis(founded.cluster)] if founded.cluster else [], 0, 0), all_lanes=True)
 
 
 class _Log:
@@ -156,7 +156,7 @@ class _Log:
         if self.anchor is not None:
             dropped = list_segments(folder, LOG)[0].sequence > 0
             self.first = max(self.anchor.first, _first(steps) if dropped else 1)
-        self.ledger = Ledger(steps, first=point.index if start and point else self.first)
+        self.ledger = ChainSelection(steps, first=point.index if start and point else self.first)
         known = [Known(jot[0], b"", "as the jot beside it says")] if jot else []
         self.breaks = [*self.ledger.breaks, *self.ledger.reaches(known)]
         self.breaks += cut_tail(self.ledger, jot[1] if jot else 0, "as the jot beside it says")
@@ -219,7 +219,7 @@ def _first(steps: Iterable[Step]) -> int:
     return 1 if first is None else first.index
 
 
-def _registry(messages: Iterable[Held], founded: Founded, known: Signers | None) -> Registry:
+def _registry(messages: Iterable[SelectedMessage], founded: Founded, known: Signers | None) -> Registry:
     """Read the configuration in the log. What cannot be read is named by whoever checks the message."""
     registry = Registry(founded, known)
     with PartReader() as reader:
@@ -234,13 +234,13 @@ def _registry(messages: Iterable[Held], founded: Founded, known: Signers | None)
     return registry
 
 
-def cut(messages: Sequence[Held], tasks: int) -> list[list[Held]]:
+def cut(messages: Sequence[SelectedMessage], tasks: int) -> list[list[SelectedMessage]]:
     """Runs of messages, of about equal size in octets."""
     sizes = [sum(size for places in held.places for _, _, size in places) for held in messages]
     total = sum(sizes)
     tasks = min(TASKS_MAX, max(tasks, total // TASK_BYTES))
     share = max(1, -(-total // tasks))
-    runs: list[list[Held]] = []
+    runs: list[list[SelectedMessage]] = []
     filled = share
     for held, size in zip(messages, sizes, strict=True):
         if filled >= share:

@@ -20,7 +20,7 @@ from chaplain.pipeline.verification.violations import Break, told
 LOG = ""
 
 
-class Link(Frozen, frozen=True, array_like=True):
+class StreamLink(Frozen, frozen=True, array_like=True):
     """What one message wrote to one stream."""
 
     first_offset: int
@@ -31,7 +31,7 @@ class Link(Frozen, frozen=True, array_like=True):
     """The stream's hash behind it, as stated; empty if that is not known."""
 
 
-class Tail(Frozen, frozen=True, array_like=True):
+class StreamTail(Frozen, frozen=True, array_like=True):
     """Where a stream goes on, and the hashes that its next link may continue: none if any may."""
 
     next_offset: int
@@ -48,7 +48,7 @@ class Point(Frozen, frozen=True, array_like=True):
     timestamp_ns: int
 
 
-class Seen(Frozen, frozen=True, array_like=True):
+class LaneSeen(Frozen, frozen=True, array_like=True):
     """Where a lane was first seen, and with which id."""
 
     stream: str
@@ -56,7 +56,7 @@ class Seen(Frozen, frozen=True, array_like=True):
     first_id: int
 
 
-class Opening(Frozen, frozen=True, array_like=True):
+class SegmentOpening(Frozen, frozen=True, array_like=True):
     """The first message of a run as its predecessor would see it."""
 
     index: int
@@ -66,26 +66,26 @@ class Opening(Frozen, frozen=True, array_like=True):
     timestamp_ns: int
 
 
-class State(msgspec.Struct):
+class ProofState(msgspec.Struct):
     """How far a proof has come: everything that the next message is measured against."""
 
     point: Point | None = None
-    tails: dict[str, Tail] = {}
+    tails: dict[str, StreamTail] = {}
     ids: dict[int, int] = {}
     """The next id of each lane."""
     all_lanes: bool = False
     """Every lane that was ever used is in `ids`: another one must begin with 1."""
 
 
-class Run(msgspec.Struct):
+class ProofSegment(msgspec.Struct):
     """What a task found."""
 
-    opening: Opening | None = None
-    end: State = msgspec.field(default_factory=State)
-    first_links: dict[str, Link] = {}
-    second_links: dict[str, Link] = {}
+    opening: SegmentOpening | None = None
+    end: ProofState = msgspec.field(default_factory=ProofState)
+    first_links: dict[str, StreamLink] = {}
+    second_links: dict[str, StreamLink] = {}
     """Those that do not continue the first as it is stated: who knows what came before it knows which is wrong."""
-    first_ids: dict[int, Seen] = {}
+    first_ids: dict[int, LaneSeen] = {}
     forgot: bool = False
     """Something in the run could not be read: what lanes wrote before it says nothing about what follows."""
     breaks: list[Break] = []
@@ -95,7 +95,7 @@ class Run(msgspec.Struct):
     """Packs whose signature nobody but a node can check."""
 
 
-def continued(before: Point, opening: Opening) -> list[Break]:
+def continued(before: Point, opening: SegmentOpening) -> list[Break]:
     """Whether a message continues the one before. A hole between them is named where the log is put together."""
     if opening.index != before.index + 1 or not opening.previous:
         return []
@@ -109,20 +109,20 @@ def continued(before: Point, opening: Opening) -> list[Break]:
     return []
 
 
-def linked(stream: str, before: Tail, link: Link) -> tuple[list[Break], Tail]:
+def linked(stream: str, before: StreamTail, link: StreamLink) -> tuple[list[Break], StreamTail]:
     """Whether a link continues its stream; and where the stream goes on."""
     end = link.first_offset + link.count
     stated = [link.chain] if link.chain else []
     if link.first_offset != before.next_offset:
-        return [_jump(stream, before.next_offset, link.first_offset)], Tail(end, stated)
+        return [_jump(stream, before.next_offset, link.first_offset)], StreamTail(end, stated)
     if link.digests is None or not before.chains or not link.chain:
-        return [], Tail(end, stated)
+        return [], StreamTail(end, stated)
     expected = [stream_hash(one, link.first_offset, link.count, link.digests) for one in before.chains]
     if link.chain in expected:
-        return [], Tail(end, stated)
+        return [], StreamTail(end, stated)
     # The stated hash may be what is wrong, or what it is made of: the next link may continue either.
     wrong = Break(stream, link.first_offset, "stream chain", expected[0].hex(), link.chain.hex())
-    return [wrong], Tail(end, [link.chain, *expected])
+    return [wrong], StreamTail(end, [link.chain, *expected])
 
 
 def _jump(stream: str, expected: int, found: int) -> Break:
@@ -131,13 +131,13 @@ def _jump(stream: str, expected: int, found: int) -> Break:
     return Break(stream, found, "repeated", f"offset {expected}", f"offset {found}")
 
 
-def stitch(runs: Iterable[Run], begin: State, cluster: str = "") -> tuple[list[Break], State]:
+def stitch(runs: Iterable[ProofSegment], begin: ProofState, cluster: str = "") -> tuple[list[Break], ProofState]:
     """All breaks, in runs and where they meet, and how far the log is proven behind them.
 
     `begin` is what the first run must continue. With the cluster's name streams begin from their genesis.
     """
     breaks: list[Break] = []
-    state = State(begin.point, dict(begin.tails), dict(begin.ids), begin.all_lanes)
+    state = ProofState(begin.point, dict(begin.tails), dict(begin.ids), begin.all_lanes)
     whole = begin.point is not None
     for run in sorted(runs, key=lambda run: run.opening.index if run.opening else 0):
         breaks += run.breaks
@@ -156,13 +156,13 @@ def stitch(runs: Iterable[Run], begin: State, cluster: str = "") -> tuple[list[B
     return told(breaks), state
 
 
-def _join_links(run: Run, state: State, cluster: str, whole: bool) -> list[Break]:
+def _join_links(run: ProofSegment, state: ProofState, cluster: str, whole: bool) -> list[Break]:
     breaks: list[Break] = []
     for stream, link in run.first_links.items():
         before = state.tails.get(stream)
         if before is None:
             genesis = [stream_genesis(cluster, stream)] if cluster else []
-            before = Tail(0 if whole else link.first_offset, genesis if whole else [])
+            before = StreamTail(0 if whole else link.first_offset, genesis if whole else [])
         found, after = linked(stream, before, link)
         breaks += found
         second = run.second_links.get(stream)
@@ -174,7 +174,7 @@ def _join_links(run: Run, state: State, cluster: str, whole: bool) -> list[Break
     return breaks
 
 
-def _join_ids(run: Run, state: State) -> list[Break]:
+def _join_ids(run: ProofSegment, state: ProofState) -> list[Break]:
     breaks = []
     for client, seen in run.first_ids.items():
         expected = state.ids.get(client, 1 if state.all_lanes else seen.first_id)

@@ -14,9 +14,9 @@ import msgspec
 from chaplain.errors import Malformed
 from chaplain.pipeline.source.header_scan import Spot, walk
 from chaplain.pipeline.verification.batches import Damage, Keys, Part
-from chaplain.pipeline.verification.chain_selection import Held, Place
-from chaplain.pipeline.verification.checker import Checker
-from chaplain.pipeline.verification.proof_segments import Run
+from chaplain.pipeline.verification.chain_selection import Place, SelectedMessage
+from chaplain.pipeline.verification.checker import RunChecker
+from chaplain.pipeline.verification.proof_segments import ProofSegment
 from chaplain.pipeline.verification.violations import Break
 from chaplain.segment.files import OpenSegment
 from chaplain.segment.record import Record, decode_body, decode_head
@@ -83,7 +83,7 @@ class Twins:
         self._folders = folders
         self._places: list[dict[tuple[int, int, bytes], Place]] | None = None
 
-    def of(self, held: Held, parts: list[Part]) -> list[Part]:
+    def of(self, held: SelectedMessage, parts: list[Part]) -> list[Part]:
         """The parts, each damaged one with what another node has in its place."""
         if not self._folders or not any(isinstance(part, Damage) and part.body for part in parts):
             return parts
@@ -111,9 +111,9 @@ def _places(folder: str) -> dict[tuple[int, int, bytes], Place]:
     return {(spot.index, spot.part, spot.chain): (spot.path, spot.position, spot.size_bytes) for spot in spots}
 
 
-def check(messages: Iterable[Held], keys: Keys | None = None, siblings: Sequence[str] = ()) -> Run:
+def check(messages: Iterable[SelectedMessage], keys: Keys | None = None, siblings: Sequence[str] = ()) -> ProofSegment:
     """Prove messages that follow one another. `siblings` are folders with other nodes' copies of the log."""
-    checker, twins = Checker(keys), Twins(siblings)
+    checker, twins = RunChecker(keys), Twins(siblings)
     breaks = checker.run.breaks
     with PartReader() as reader:
         for held in messages:
@@ -124,7 +124,7 @@ def check(messages: Iterable[Held], keys: Keys | None = None, siblings: Sequence
     return checker.run
 
 
-def _placed(one: Break, held: Held) -> Break:
+def _placed(one: Break, held: SelectedMessage) -> Break:
     """What is wrong with a message is wrong in its file, if all of it is in one."""
     files = {path for places in held.places for path, _, _ in places}
     return one if one.file or len(files) != 1 else msgspec.structs.replace(one, file=Path(files.pop()).name)

@@ -45,7 +45,7 @@ _FRONT = struct.Struct("<IIIIIBBBBHHI")
 _SLOTS = [*SLOT_BYTES.items(), (0, 0)]
 
 
-class Message(msgspec.Struct, array_like=True):
+class MessageRows(msgspec.Struct, array_like=True):
     """Rows of one cluster message that follow one another."""
 
     index: int
@@ -68,7 +68,7 @@ class TableRun(msgspec.Struct):
     """Message, regime and time, in microseconds, of the first row."""
     last: tuple[int, int, int] = (0, 0, 0)
     breaks: list[Break] = []
-    messages: list[Message] = []
+    messages: list[MessageRows] = []
 
 
 def check_rows(stream: str, batches: Iterable[Any], chains: bool = False) -> TableRun:
@@ -140,11 +140,11 @@ def _note_messages(run: TableRun, table: Any) -> None:
         new = np.concatenate(([True], mine[1:] != mine[:-1]))
         join_message(
             run.messages,
-            Message(int(indexes[start]), int(offsets[start]), end - start, mine[new].tobytes()),
+            MessageRows(int(indexes[start]), int(offsets[start]), end - start, mine[new].tobytes()),
         )
 
 
-def join_message(messages: list[Message], more: Message) -> None:
+def join_message(messages: list[MessageRows], more: MessageRows) -> None:
     """Append, or add to the last one if it is the same message; a pack at both ends of the cut counts once."""
     last = messages[-1] if messages else None
     if last is None or last.index != more.index:

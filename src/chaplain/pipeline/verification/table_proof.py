@@ -33,7 +33,7 @@ from chaplain.pipeline.tables import (
 from chaplain.pipeline.verification.manifest import Proven
 from chaplain.pipeline.verification.table_check import (
     COLUMNS,
-    Message,
+    MessageRows,
     TableRun,
     check_pack,
     check_rows,
@@ -204,7 +204,7 @@ def _against(stream: str, runs: list[TableRun], proven: Proven) -> list[Break]:
     tail = proven.state.tails.get(stream)
     if tail is None or not tail.chains:
         return []
-    messages: list[Message] = []
+    messages: list[MessageRows] = []
     for run in runs:
         for message in run.messages:
             join_message(messages, message)

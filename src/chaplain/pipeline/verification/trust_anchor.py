@@ -12,19 +12,19 @@ from pathlib import Path
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.execution.state import read_export
-from chaplain.journal.model.records import Moment
+from chaplain.journal.model.records import LogPosition
 from chaplain.journal.snapshots.checkpoint import decode
 from chaplain.pipeline.source.header_scan import LOG
-from chaplain.pipeline.verification.keys import Signer, Signers
-from chaplain.pipeline.verification.proof_segments import Point, Run, State, Tail, stitch
+from chaplain.pipeline.verification.keys import KnownSigner, Signers
+from chaplain.pipeline.verification.proof_segments import Point, ProofSegment, ProofState, StreamTail, stitch
 from chaplain.pipeline.verification.violations import Break
 
 KIND = "checkpoint"
 
 
 class Anchor(Frozen, frozen=True):
-    moment: Moment
-    tails: dict[str, Tail]
+    moment: LogPosition
+    tails: dict[str, StreamTail]
     ids: dict[int, int]
     """The next id of each lane."""
     signers: Signers
@@ -36,11 +36,11 @@ class Anchor(Frozen, frozen=True):
     def index(self) -> int:
         return self.moment.index
 
-    def state(self) -> State:
+    def state(self) -> ProofState:
         """What the next message is measured against."""
         moment = self.moment
         point = Point(moment.index, [moment.hash], moment.regime, moment.timestamp_ns)
-        return State(point, dict(self.tails), dict(self.ids), all_lanes=False)
+        return ProofState(point, dict(self.tails), dict(self.ids), all_lanes=False)
 
 
 def read_anchor(folder: Path) -> Anchor | None:
@@ -51,27 +51,27 @@ def read_anchor(folder: Path) -> Anchor | None:
         moment, streams, lanes, clients = read_export(state)
     except (OSError, Malformed):
         return None
-    tails = {name: Tail(tail.next_offset, [tail.chain]) for name, tail in streams}
+    tails = {name: StreamTail(tail.next_offset, [tail.chain]) for name, tail in streams}
     signers = Signers(
-        [Signer(one.acl, one.key, one.signature_type, one.admin) for one in clients],
+        [KnownSigner(one.acl, one.key, one.signature_type, one.admin) for one in clients],
         [(lane.client_id, lane.acl) for lane in lanes],
     )
     ids = {lane.client_id: lane.last_id + 1 for lane in lanes}
     return Anchor(moment, tails, ids, signers, data[24:56], first)
 
 
-def stitch_at(runs: list[Run], anchor: Anchor, cluster: str) -> tuple[list[Break], State]:
+def stitch_at(runs: list[ProofSegment], anchor: Anchor, cluster: str) -> tuple[list[Break], ProofState]:
     """Join runs before and behind a checkpoint: the ones must lead to it, the others go on from it."""
     before = [run for run in runs if run.opening is not None and run.opening.index <= anchor.index]
     behind = [run for run in runs if run.opening is None or run.opening.index > anchor.index]
-    breaks, reached = stitch(before, State(), cluster)
+    breaks, reached = stitch(before, ProofState(), cluster)
     if not breaks:
         breaks += _differences(reached, anchor)
     more, state = stitch(behind, anchor.state(), cluster)
     return [*breaks, *more], state
 
 
-def _differences(reached: State, anchor: Anchor) -> list[Break]:
+def _differences(reached: ProofState, anchor: Anchor) -> list[Break]:
     found: list[Break] = []
     point = reached.point
     if point is not None and point.index == anchor.index and anchor.moment.hash not in point.hashes:

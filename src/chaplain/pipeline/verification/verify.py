@@ -24,10 +24,10 @@ from chaplain.errors import ConfigError, Missing
 from chaplain.pipeline.source.spark_errors import collect
 from chaplain.pipeline.verification import manifest as manifests
 from chaplain.pipeline.verification.batches import Keys
-from chaplain.pipeline.verification.chain_selection import Held
+from chaplain.pipeline.verification.chain_selection import SelectedMessage
 from chaplain.pipeline.verification.manifest import Proven
-from chaplain.pipeline.verification.plan import Asked, Plan, keys_of, make_plan
-from chaplain.pipeline.verification.proof_segments import Run, State, stitch
+from chaplain.pipeline.verification.plan import Asked, VerifyPlan, keys_of, make_plan
+from chaplain.pipeline.verification.proof_segments import ProofSegment, ProofState, stitch
 from chaplain.pipeline.verification.record_reader import check
 from chaplain.pipeline.verification.table_proof import find_table_breaks
 from chaplain.pipeline.verification.trust_anchor import stitch_at
@@ -35,15 +35,15 @@ from chaplain.pipeline.verification.violations import FIELDS, Break, told
 from chaplain.segment.arrow import cell_of
 
 BREAKS = "stream string, offset bigint, kind string, expected string, found string"
-_plans = msgspec.msgpack.Decoder(Plan)
-_runs = msgspec.msgpack.Decoder(Run)
+_plans = msgspec.msgpack.Decoder(VerifyPlan)
+_runs = msgspec.msgpack.Decoder(ProofSegment)
 
 
-class Proof(Frozen, frozen=True):
+class VerifyResult(Frozen, frozen=True):
     """What came of it."""
 
     breaks: list[Break]
-    state: State
+    state: ProofState
     """How far the log is proven, if there are no breaks."""
     rows: int = 0
     """Messages of streams that were read."""
@@ -74,7 +74,11 @@ def _counted(number: int, what: str) -> str:
 
 class _Part(InputPartition):
     def __init__(
-        self, messages: list[Held], keys: Keys | None, plan: Plan | None = None, siblings: tuple[str, ...] = ()
+        self,
+        messages: list[SelectedMessage],
+        keys: Keys | None,
+        plan: VerifyPlan | None = None,
+        siblings: tuple[str, ...] = (),
     ) -> None:
         self.messages = messages
         self.keys = keys
@@ -113,13 +117,13 @@ class _Reader(DataSourceReader):
             yield _row("run", check(part.messages, part.keys, part.siblings))
 
 
-def _row(kind: str, what: Plan | Run) -> Any:
+def _row(kind: str, what: VerifyPlan | ProofSegment) -> Any:
     """As Arrow, at once: Spark would import pandas to make it of a tuple."""
     cells = [cell_of(kind.encode(), pa.string()), cell_of(msgspec.msgpack.encode(what), pa.binary())]
     return pa.RecordBatch.from_arrays(cells, names=["kind", "data"])
 
 
-def joined(plan: Plan, runs: list[Run]) -> Proof:
+def joined(plan: VerifyPlan, runs: list[ProofSegment]) -> VerifyResult:
     if plan.anchor is None:
         breaks, state = stitch(runs, plan.begin, plan.cluster)
     else:
@@ -127,16 +131,16 @@ def joined(plan: Plan, runs: list[Run]) -> Proof:
     sums = {name: sum(getattr(run, name) for run in runs) for name in ("rows", "packs", "unchecked")}
     went_on = plan.begin.point is not None and plan.begin.point.index > 0
     ours = [one if one.node else msgspec.structs.replace(one, node=plan.node) for one in [*plan.breaks, *breaks]]
-    return Proof(told(ours), state, **sums, node=plan.node, others=plan.others, went_on=went_on)
+    return VerifyResult(told(ours), state, **sums, node=plan.node, others=plan.others, went_on=went_on)
 
 
-def prove_here(asked: Asked, tasks: int = 4) -> tuple[Proof, Plan]:
+def prove_here(asked: Asked, tasks: int = 4) -> tuple[VerifyResult, VerifyPlan]:
     """The same proof in this process, without Spark."""
     plan = make_plan(asked, tasks)
     return joined(plan, [check(run, keys_of(plan, run), plan.siblings) for run in plan.runs]), plan
 
 
-def _prove(spark: SparkSession, asked: Asked) -> tuple[Proof, Plan]:
+def _prove(spark: SparkSession, asked: Asked) -> tuple[VerifyResult, VerifyPlan]:
     spark.dataSource.register(RunsSource)
     text = base64.b64encode(msgspec.msgpack.encode(asked)).decode()
     rows = collect(spark.read.format("chaplain-runs").option("asked", text).load())
@@ -154,7 +158,7 @@ def prove(
     identity: str = "",
     signatures: bool = False,
     founding: str = "",
-) -> Proof:
+) -> VerifyResult:
     """Prove a log: from its beginning, or from where the manifest says. A proof without breaks writes the manifest."""
     path, cluster = str(path), str(cluster)
     if manifest is None:

@@ -36,7 +36,7 @@ PORTS_VARIABLE = "CHAPLAIN_PORTS"
 """Where to look instead, as `first-last`: for several that found clusters on one machine and must not meet."""
 
 
-class Split(Frozen, frozen=True):
+class NodeSplit(Frozen, frozen=True):
     """How the nodes share the work: the first so many serialize and hold no data, if any are to be so."""
 
     index_only: int = 0
@@ -72,7 +72,7 @@ def make_cluster(
     count: int,
     database: str,
     base_port: int | None,
-    split: Split = Split(),  # noqa: B008 frozen
+    split: NodeSplit = NodeSplit(),  # noqa: B008 frozen
     *,
     seal: str = GCM,
 ) -> None:
@@ -89,7 +89,7 @@ def found_cluster(
     endpoints: Sequence[str],
     database: str,
     http: str,
-    split: Split = Split(),  # noqa: B008 frozen
+    split: NodeSplit = NodeSplit(),  # noqa: B008 frozen
     *,
     seal: str = GCM,
 ) -> None:
@@ -125,7 +125,7 @@ def _make(
     https: Sequence[str],
     database: str,
     *,
-    split: Split,
+    split: NodeSplit,
     seal: str,
     local: bool = True,
 ) -> None:
@@ -147,7 +147,7 @@ def _fill(
     database: str,
     *,
     local: bool,
-    split: Split,
+    split: NodeSplit,
     seal: str,
 ) -> None:
     chance = random.SystemRandom()

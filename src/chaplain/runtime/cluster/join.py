@@ -29,7 +29,7 @@ from chaplain.config import (
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
 from chaplain.journal.consensus.hard_state import DISK_BYTES
-from chaplain.journal.storage.last_known_members import ROSTER_FILE, Roster
+from chaplain.journal.storage.last_known_members import ROSTER_FILE, LastKnownMembers
 from chaplain.link.auth.identity import Identity, to_text
 from chaplain.link.settings import split_endpoint
 from chaplain.node.keyring_store import KEYRING_FILE
@@ -53,7 +53,7 @@ _ALIKE = (
 """Settings, and tables of settings, that a new node takes over from the node it is added beside."""
 
 
-class Newcomer(Frozen, frozen=True):
+class JoiningNode(Frozen, frozen=True):
     """A node's folder that was made, and what the cluster has to know of it."""
 
     node: ClusterNode
@@ -62,8 +62,14 @@ class Newcomer(Frozen, frozen=True):
 
 
 def make_folder(
-    directory: Path, number: int, endpoint: str, http: str, roster: Roster | None = None, *, holds_data: bool = True
-) -> Newcomer:
+    directory: Path,
+    number: int,
+    endpoint: str,
+    http: str,
+    roster: LastKnownMembers | None = None,
+    *,
+    holds_data: bool = True,
+) -> JoiningNode:
     """Write the folder of a new node, modelled on one of the cluster's that is here.
 
     It knows those of the roster by their keys. One that shall hold no data, where serializers are index-only, has no
@@ -101,7 +107,7 @@ def _model(directory: Path, cluster: ClusterFile) -> NodeConfig:
     raise ConfigError(f"no node's folder is in {directory}: run this where one is, for the newcomer needs its secrets")
 
 
-def _fill(folder: Path, node: ClusterNode, model: NodeConfig, cluster: ClusterFile) -> Newcomer:
+def _fill(folder: Path, node: ClusterNode, model: NodeConfig, cluster: ClusterFile) -> JoiningNode:
     chance = random.SystemRandom()
     identity, disk = Identity.generate(chance), chance.randbytes(DISK_BYTES).hex()
     (folder / SEGMENTS).mkdir(mode=0o700, parents=True)
@@ -131,7 +137,7 @@ def _fill(folder: Path, node: ClusterNode, model: NodeConfig, cluster: ClusterFi
     tables: dict[str, Mapping[str, object]] = {"clients": model.clients, "journal": journal, **taken}
     tables |= {name: {str(node): value for node, value in table.items()} for name, table in founding.items()}
     durable.write_new(folder / NODE_FILE, to_toml(settings, tables))
-    return Newcomer(msgspec.structs.replace(node, key=to_text(identity.key)), folder, disk)
+    return JoiningNode(msgspec.structs.replace(node, key=to_text(identity.key)), folder, disk)
 
 
 def _taken_over(model: NodeConfig) -> dict[str, dict[str, object]]:

@@ -21,8 +21,8 @@ from chaplain import durable
 from chaplain.errors import ChaplainError
 from chaplain.file_names import FILE_NAME_BYTES_MAX, bounded
 from chaplain.runtime.databases.interface import EngineFailed
-from chaplain.runtime.disk.operations import Files, NoRoom
-from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.operations import DataFiles, NoRoom
+from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.runtime.layers.journal import segments_of
 from chaplain.segment.files import list_segments
 from chaplain.segment.settings import LogSettings
@@ -64,7 +64,7 @@ class ChangeLog:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             settings = LogSettings(LOG, StreamKind.ROWS, segment_bytes=SEGMENT_BYTES, free_max=0)
             self._tap = Tap(settings, SystemRandom(), segments_of(folder, LOG), keep_bytes=keep_bytes)
-            self._files = Files(Disk(str(folder)))
+            self._files = DataFiles(DataDirectory(str(folder)))
             begin = folder / BEGIN
             if begin.exists():
                 self._tap.begin(stream, int(begin.read_text()))

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from chaplain.errors import ChaplainError
-from chaplain.executor.events import Step, Work
+from chaplain.executor.events import MessageApplied, Work
 from chaplain.executor.statement import Parameters, Rows, StatementError
 
 
@@ -24,7 +24,7 @@ class EngineFailed(ChaplainError):
     """The database cannot go on. Not a fault of any statement."""
 
 
-class Damaged(EngineFailed):
+class DatabaseDamaged(EngineFailed):
     """What is in the database is not what statements left there."""
 
 
@@ -46,7 +46,7 @@ class Server(msgspec.Struct, frozen=True):
         return f"{self.host or 'the local socket'}, port {self.port}"
 
 
-class Engine(Protocol):
+class DatabaseEngine(Protocol):
     @property
     def index(self) -> int:
         """The last message that was applied."""
@@ -55,7 +55,7 @@ class Engine(Protocol):
     @property
     def fingerprint(self) -> bytes: ...
 
-    def apply(self, work: Work) -> Step: ...
+    def apply(self, work: Work) -> MessageApplied: ...
 
     def query(self, sql: str, parameters: Parameters, stopped: Callable[[], bool] = ...) -> Rows:
         """`stopped` says whether nobody wants the answer any more."""
@@ -89,7 +89,9 @@ class Rehearses(Protocol):
         ...
 
 
-def open_engine(kind: str, folder: Path, stream: str, server: Server | None = None, rows_bytes: int = 0) -> Engine:
+def open_engine(
+    kind: str, folder: Path, stream: str, server: Server | None = None, rows_bytes: int = 0
+) -> DatabaseEngine:
     """The database of a stream; it is made if it is not there. `server` is for kinds that have one.
 
     `rows_bytes` is what of its row changes is kept; 0: all of them.

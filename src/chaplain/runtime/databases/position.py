@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from chaplain.executor.fingerprint import Tally
+from chaplain.executor.fingerprint import RowTally
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -13,7 +13,7 @@ class Position(msgspec.Struct, frozen=True):
     """Of message `index` that are done."""
     whole: bool
     """Whether all of them are."""
-    tallies: dict[str, Tally]
+    tallies: dict[str, RowTally]
     fingerprint: bytes
 
     @property

@@ -8,14 +8,14 @@ from itertools import accumulate, islice, repeat
 import msgspec
 
 from chaplain.executor.events import Work
-from chaplain.executor.statement import SQL_TYPE, Outcome, Run, encode_any
+from chaplain.executor.statement import SQL_TYPE, OutcomeRun, RequestOutcome, encode_any
 from chaplain.segment.pack import Pack, decode_pack, heads_of
 
 RUN_BYTES_MAX = 128 * 1024
 """Outcomes that are stored, and given to clients, as one piece."""
 
 
-class Request(msgspec.Struct, gc=False):
+class DatabaseRequest(msgspec.Struct, gc=False):
     client_id: int
     id: int
     offset: int
@@ -23,7 +23,7 @@ class Request(msgspec.Struct, gc=False):
     acl: bytes = b""
 
 
-def requests_of(work: Work) -> Iterator[Request]:
+def requests_of(work: Work) -> Iterator[DatabaseRequest]:
     """The message's SQL requests, in order."""
     owners = dict(work.owners)
     for first_offset, body in work.batches:
@@ -34,7 +34,7 @@ def requests_of(work: Work) -> Iterator[Request]:
                 pack = decode_pack(view[head.start : head.end])
                 acl = owners.get(head.client_id, b"")
                 yield from map(
-                    Request,
+                    DatabaseRequest,
                     repeat(head.client_id),
                     range(head.first_id, head.first_id + head.requests),
                     accumulate(pack.request_counts or repeat(1), initial=offset),
@@ -52,7 +52,9 @@ def _cut(pack: Pack) -> Iterator[Sequence[bytes]]:
     return (tuple(islice(values, messages)) for messages in pack.request_counts)
 
 
-def runs_of(work: Work, requests: list[Request], outcomes: list[Outcome]) -> Iterator[tuple[bytes, Run]]:
+def runs_of(
+    work: Work, requests: list[DatabaseRequest], outcomes: list[RequestOutcome]
+) -> Iterator[tuple[bytes, OutcomeRun]]:
     """Neighbours of one lane together, as many as fit in a run."""
     start = size = lane = next_id = 0
     for place, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
@@ -67,11 +69,11 @@ def runs_of(work: Work, requests: list[Request], outcomes: list[Outcome]) -> Ite
         yield requests[start].acl, _run(work, requests[start], outcomes[start:])
 
 
-def _run(work: Work, first: Request, outcomes: list[Outcome]) -> Run:
-    return Run(first.client_id, first.id, work.index, work.timestamp_ns, tuple(outcomes))
+def _run(work: Work, first: DatabaseRequest, outcomes: list[RequestOutcome]) -> OutcomeRun:
+    return OutcomeRun(first.client_id, first.id, work.index, work.timestamp_ns, tuple(outcomes))
 
 
-def _size(outcome: Outcome) -> int:
+def _size(outcome: RequestOutcome) -> int:
     """About how many octets it takes."""
     if outcome.error is None and len(outcome.answers) == 1 and not outcome.answers[0].rows:
         return 24

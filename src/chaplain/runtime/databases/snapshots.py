@@ -25,12 +25,12 @@ from chaplain.executor.events import (
     TakeCopy,
 )
 from chaplain.runtime.databases.change_log import CHANGES, begin_at, quoted
-from chaplain.runtime.databases.interface import Damaged, Engine
+from chaplain.runtime.databases.interface import DatabaseDamaged, DatabaseEngine
 from chaplain.runtime.databases.sqlite import backup as copies
 from chaplain.runtime.databases.sqlite.database import SqliteDatabase
 from chaplain.runtime.databases.sqlite.integrity import PAUSE_S, Checked, check
 from chaplain.runtime.databases.workers import opened, why
-from chaplain.runtime.worker_pool import Crew
+from chaplain.runtime.worker_pool import TaskGroup
 
 
 class Copies:
@@ -38,9 +38,9 @@ class Copies:
 
     def __init__(
         self,
-        open_engine: Callable[[str], Engine],
+        open_engine: Callable[[str], DatabaseEngine],
         folder: Path,
-        engines: dict[str, Engine],
+        engines: dict[str, DatabaseEngine],
         turns: dict[str, threading.Lock],
     ) -> None:
         self._open = open_engine
@@ -51,10 +51,10 @@ class Copies:
         """Index, size and digest of each copy that was checked."""
         self._ending = threading.Event()
 
-    def crew(self) -> Crew:
+    def crew(self) -> TaskGroup:
         works: dict[type, Callable[[Any], Any]] = {KeepDatabase: self.keep, ReadKept: self.read_kept}
         works |= {TakeCopy: self.take_copy, CheckDatabase: self.check, RemakeDatabase: self.remake}
-        return Crew(works, 1, self._ending.set)
+        return TaskGroup(works, 1, self._ending.set)
 
     def keep(self, wanted: KeepDatabase) -> DatabaseKept:
         engine = self._engines[wanted.stream]
@@ -67,7 +67,7 @@ class Copies:
                 engine.sync_changes()  # at least those that the copy has made
             self._digests[wanted.stream] = (checked.index, new.stat().st_size, copies.digest_of(new))
             copies.put_in_place(new, engine.path)
-        except Damaged as damage:
+        except DatabaseDamaged as damage:
             new.unlink()
             return DatabaseKept(wanted.stream, damage=str(damage))
         except Exception as error:
@@ -83,7 +83,7 @@ class Copies:
                 index = self._check_kept(kept, wanted.stream)
                 self._digests[wanted.stream] = (index, kept.stat().st_size, copies.digest_of(kept))
             return KeptRead(wanted.token, *self._digests[wanted.stream], copies.read_piece(kept, wanted.position))
-        except Damaged as damage:
+        except DatabaseDamaged as damage:
             return KeptRead(wanted.token, damage=str(damage))
         except Exception:
             return KeptRead(wanted.token)  # whoever asked goes on to the next one
@@ -92,7 +92,7 @@ class Copies:
         """Made before this node started: what has become of it since?"""
         try:
             return self._check(kept, stream).index
-        except Damaged:
+        except DatabaseDamaged:
             copies.set_aside(kept)
             raise
 
@@ -125,7 +125,7 @@ class Copies:
             return DatabaseChecked(wanted.stream)
         try:
             self._check(engine.path, wanted.stream)
-        except Damaged as damage:
+        except DatabaseDamaged as damage:
             return DatabaseChecked(wanted.stream, str(damage))
         except Exception:
             return DatabaseChecked(wanted.stream)  # whoever applies will meet the same trouble, and say so

@@ -24,9 +24,9 @@ from chaplain.executor.events import (
     ClearResults,
     DatabaseOpened,
     Looked,
+    MessageApplied,
     OpenDatabase,
     RunQuery,
-    Step,
     StopQuery,
     TakeResults,
     Tried,
@@ -34,8 +34,15 @@ from chaplain.executor.events import (
 )
 from chaplain.executor.messages import encode_runs
 from chaplain.executor.statement import encode_any
-from chaplain.runtime.databases.interface import Engine, EngineFailed, QueryFailed, Rehearses, Server, open_engine
-from chaplain.runtime.worker_pool import Crew
+from chaplain.runtime.databases.interface import (
+    DatabaseEngine,
+    EngineFailed,
+    QueryFailed,
+    Rehearses,
+    Server,
+    open_engine,
+)
+from chaplain.runtime.worker_pool import TaskGroup
 
 THREADS = 4
 STOPPED_MAX = 1024
@@ -46,19 +53,23 @@ class Databases:
     def __init__(self, kind: str, folder: Path, server: Server | None = None, rows_bytes: int = 0) -> None:
         self._folder = folder
         self._open = partial(open_engine, kind, folder, server=server, rows_bytes=rows_bytes)
-        self._engines: dict[str, Engine] = {}
+        self._engines: dict[str, DatabaseEngine] = {}
         self._turns: dict[str, threading.Lock] = {}
         self._stopped: dict[int, threading.Event] = {}
         """Queries that run, or wait to: whether they were given up."""
 
-    def crews(self) -> list[Crew]:
+    def crews(self) -> list[TaskGroup]:
         """Who does what: a client's long query holds up nothing but other queries."""
         works: dict[type, Callable[[Any], Any]] = {OpenDatabase: self.open, Apply: self.apply, TryOut: self.try_out}
         works |= {TakeResults: self.results, ClearResults: self.clear}
         from chaplain.runtime.databases.snapshots import Copies  # noqa: PLC0415  a node loads only what it uses
 
         copies = Copies(self._open, self._folder, self._engines, self._turns)
-        crews = [Crew(works, THREADS), Crew({RunQuery: self.query}, THREADS), Crew({StopQuery: self.stop}, 1)]
+        crews = [
+            TaskGroup(works, THREADS),
+            TaskGroup({RunQuery: self.query}, THREADS),
+            TaskGroup({StopQuery: self.stop}, 1),
+        ]
         return [*crews, copies.crew()]
 
     def open(self, wanted: OpenDatabase) -> DatabaseOpened:
@@ -73,7 +84,7 @@ class Databases:
 
     def apply(self, wanted: Apply) -> Applied:
         engine = self._engines[wanted.stream]
-        steps: list[Step] = []
+        steps: list[MessageApplied] = []
         try:
             for work in wanted.works:
                 with self._turns[wanted.stream]:
@@ -146,6 +157,6 @@ def why(error: Exception) -> str:
     return f"a fault of the executor{where}: {type(error).__name__}: {error}"[:500]
 
 
-def opened(stream: str, engine: Engine) -> DatabaseOpened:
+def opened(stream: str, engine: DatabaseEngine) -> DatabaseOpened:
     more = {name: getattr(engine, name) for name in ("kept", "damage", "doubtful_rows") if hasattr(engine, name)}
     return DatabaseOpened(stream, engine.index, engine.fingerprint, read=engine.read, **more)

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from chaplain.core import Operation, Remove, Rename, Replace, WriteAt
 from chaplain.errors import StorageError
-from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.syscalls import DataDirectory
 
 OPEN_FILES_MAX = 64
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -33,14 +33,14 @@ class NoRoom(Exception):
     """The disk is full. The operation may be performed again, as a whole; what was performed before it counts."""
 
 
-class Files:
+class DataFiles:
     """The open files below a data directory.
 
     Errors are `OSError` or `StorageError`, and leave the disk in doubt; but `NoRoom`, which is told by writes and never
     by syncs: a sync that fails for want of room may have thrown away what was written, like any other.
     """
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: DataDirectory) -> None:
         self._disk = disk
         self._open: dict[str, int] = {}
         self._unsynced: dict[str, None] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 
-class Disk:
+class DataDirectory:
     """Files below one directory, which is held open so that names are resolved in it and nowhere else."""
 
     def __init__(self, directory: str) -> None:

@@ -21,8 +21,8 @@ from collections import Counter, deque
 
 from chaplain.core import Operation, Persist, Persisted, PersistFailed, Replace, WriteAt
 from chaplain.errors import StorageError
-from chaplain.runtime.disk.operations import Files, NoRoom
-from chaplain.runtime.disk.syscalls import Disk
+from chaplain.runtime.disk.operations import DataFiles, NoRoom
+from chaplain.runtime.disk.syscalls import DataDirectory
 
 QUEUE_BYTES_MAX = 256 * 1024 * 1024
 STORAGE_STOP_S = 10.0
@@ -38,14 +38,14 @@ def _size_bytes(persist: Persist) -> int:
     return sum(len(o.data) if isinstance(o, WriteAt | Replace) else 0 for o in persist.operations)
 
 
-class Storage:
+class DiskWriter:
     """The disk of one node. `fd` becomes readable when `completed` has something to tell."""
 
-    def __init__(self, disk: Disk, queue_bytes_max: int = QUEUE_BYTES_MAX) -> None:
+    def __init__(self, disk: DataDirectory, queue_bytes_max: int = QUEUE_BYTES_MAX) -> None:
         self.counts: Counter[str] = Counter()
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._queue_bytes_max = queue_bytes_max
-        self._files = Files(disk)
+        self._files = DataFiles(disk)
         self._room = threading.Condition()
         self._queue: list[Persist] = []
         self._queue_bytes = 0

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from chaplain.errors import ConfigError
-from chaplain.runtime.event_loop import Host
+from chaplain.runtime.event_loop import EventLoop
 from chaplain.runtime.http.host_header import asks_by_address, is_loopback
 from chaplain.runtime.metrics import GAUGES, help_of
 
@@ -36,10 +36,10 @@ _UNFIT = re.compile(r"[^a-zA-Z0-9_]+")
 Answer = tuple[int, str, bytes]
 
 
-class Views:
+class HttpViews:
     """What can be asked of a node."""
 
-    def __init__(self, host: Host, status: Callable[[], bytes], ready: Callable[[], bool]) -> None:
+    def __init__(self, host: EventLoop, status: Callable[[], bytes], ready: Callable[[], bool]) -> None:
         """`status` gives JSON; it and `ready` are called by the node's loop."""
         self._host, self._status, self._ready = host, status, ready
         self._metrics = (-METRICS_S, b"")
@@ -168,7 +168,7 @@ class HttpServer(ThreadingHTTPServer):
     allow_reuse_address = True
     request_queue_size = CONNECTIONS_MAX
 
-    def __init__(self, host: str, port: int, views: Views, per_second: int = REQUESTS_PER_SECOND) -> None:
+    def __init__(self, host: str, port: int, views: HttpViews, per_second: int = REQUESTS_PER_SECOND) -> None:
         self.views = views
         self._pace = Pace(per_second)
         self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
@@ -184,7 +184,7 @@ class HttpServer(ThreadingHTTPServer):
         self._thread.start()
 
     def serves(self, asked: str) -> bool:
-        """Whether this `Host` header may be asked for: what listens for others may have any name."""
+        """Whether this `EventLoop` header may be asked for: what listens for others may have any name."""
         return not self._is_local or asked == self.endpoint or asks_by_address(asked)
 
     def process_request(self, request: Any, client_address: Any) -> None:

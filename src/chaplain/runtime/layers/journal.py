@@ -21,15 +21,15 @@ from chaplain.config import SEGMENTS, NodeConfig
 from chaplain.errors import ConfigError, Malformed
 from chaplain.journal.consensus.events import LogRead, ReadLog
 from chaplain.journal.consensus.hard_state import DISK_BYTES
-from chaplain.journal.consensus.settings import OrderSettings
+from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.core import JournalCore
 from chaplain.journal.messages.cluster import genesis
 from chaplain.journal.messages.signing import Wrapping
-from chaplain.journal.model.bootstrap import Founding, FoundingClient, Member
-from chaplain.journal.model.results import Executed
+from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember
+from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
-from chaplain.journal.snapshots.retention import Rules
+from chaplain.journal.snapshots.retention import RetentionRules
 from chaplain.journal.storage.last_known_members import ROSTER_FILE
 from chaplain.journal.storage.log import jot_name, standing_name
 from chaplain.link.auth.identity import Identity
@@ -53,7 +53,7 @@ BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def make_journal(
-    config: NodeConfig, identity: Identity, watch: Callable[[Executed], None] | None = None
+    config: NodeConfig, identity: Identity, watch: Callable[[AppliedMessage], None] | None = None
 ) -> JournalCore:
     data = config.path("data")
     wrapping = read_wrapping(data / WRAPPING_FILE, config.text("cluster"))
@@ -80,7 +80,9 @@ def make_journal(
 
 def make_founding(config: NodeConfig, wrapping: Wrapping | None) -> Founding:
     members = tuple(
-        Member(node, read_public_key(key, f"[nodes] {node}"), config.uris[node], bytes.fromhex(config.disks[node]))
+        FoundingMember(
+            node, read_public_key(key, f"[nodes] {node}"), config.uris[node], bytes.fromhex(config.disks[node])
+        )
         for node, key in sorted(config.nodes.items())
     )
     clients = tuple(
@@ -140,7 +142,7 @@ def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
         raise ConfigError(f"[nodes] does not name node {node}, and journal.disk does not say that it was added later")
     reserved = config.texts("journal.reserved")
     return JournalSettings(
-        OrderSettings(
+        ConsensusSettings(
             node,
             genesis(founding.cluster),
             disk=disk_id(config.path("data")),
@@ -153,7 +155,7 @@ def make_settings(config: NodeConfig, founding: Founding) -> JournalSettings:
         ),
         reserved=reserved,
         prevalidate=bool(reserved) and config.flag("journal.prevalidate") and config.text("database") != "none",
-        rules=Rules(config.number("journal.keep_bytes"), config.span_ns("journal.keep_seconds")),
+        rules=RetentionRules(config.number("journal.keep_bytes"), config.span_ns("journal.keep_seconds")),
     )
 
 

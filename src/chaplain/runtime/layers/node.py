@@ -35,11 +35,11 @@ from chaplain.node.node_ids import Names
 from chaplain.node.recorder import Recorder
 from chaplain.node.settings import ClientSettings, NodeSettings, RecorderSettings
 from chaplain.runtime import fd_limits
-from chaplain.runtime.disk.syscalls import Disk
-from chaplain.runtime.disk.writer import Storage
-from chaplain.runtime.event_loop import Errands, Host
-from chaplain.runtime.http.server import HttpServer, Views
-from chaplain.runtime.json_log import Log
+from chaplain.runtime.disk.syscalls import DataDirectory
+from chaplain.runtime.disk.writer import DiskWriter
+from chaplain.runtime.event_loop import BackgroundTasks, EventLoop
+from chaplain.runtime.http.server import HttpServer, HttpViews
+from chaplain.runtime.json_log import JsonLog
 from chaplain.runtime.layers.executor import make_databases, make_executor, read_back
 from chaplain.runtime.layers.graph import graph_errands, make_graph
 from chaplain.runtime.layers.journal import content, free_bytes, make_journal, read_log, segments_of
@@ -79,10 +79,10 @@ def run_node(config: NodeConfig) -> int:
         except BaseException:
             sockets.close()
             raise
-        storage = Storage(Disk(config.text("data")), config.number("bounds.write_bytes_max"))
+        storage = DiskWriter(DataDirectory(config.text("data")), config.number("bounds.write_bytes_max"))
         turns = Turns(config.span_ns("bounds.client_turn_seconds"), config.part("bounds.client_share"))
         errands = make_errands(config, node)
-        host = Host(node, sockets, storage, log, beacon=beacon, clock=clock, errands=errands, turns=turns)
+        host = EventLoop(node, sockets, storage, log, beacon=beacon, clock=clock, errands=errands, turns=turns)
         host.stop_on_signals()
         code = _serve(config, host, node, log)
     if host.again:
@@ -91,7 +91,7 @@ def run_node(config: NodeConfig) -> int:
     return code
 
 
-def _serve(config: NodeConfig, host: Host, node: NodeCore, log: Log) -> int:
+def _serve(config: NodeConfig, host: EventLoop, node: NodeCore, log: JsonLog) -> int:
     server = None
     try:
         server = make_http(config, host, node)
@@ -170,12 +170,12 @@ def make_tap(config: NodeConfig, log: str, kind: StreamKind) -> Tap:
     return Tap(settings, SystemRandom(), segments_of(folder, log), heads=heads, keep_bytes=keep_bytes)
 
 
-def make_errands(config: NodeConfig, node: NodeCore) -> Errands:
+def make_errands(config: NodeConfig, node: NodeCore) -> BackgroundTasks:
     """What layers want done beside the loop, and what the journal wants to know about its disk."""
     segments = config.path("data") / SEGMENTS
     graph = graph_errands(segments)
     if node.journal is None:
-        return Errands(graph)
+        return BackgroundTasks(graph)
     log = node.journal.settings.order.log
 
     def verify(wanted: Verify) -> Verified:
@@ -189,11 +189,11 @@ def make_errands(config: NodeConfig, node: NodeCore) -> Errands:
         return [SpaceTold(free_bytes(segments))]
 
     if Layer.EXECUTOR not in node.uppers:
-        return Errands({Verify: verify, ReadLog: read, **graph}, room)
+        return BackgroundTasks({Verify: verify, ReadLog: read, **graph}, room)
     databases = make_databases(config)
     of_journal: dict[type, Callable[[Any], Any]] = {Verify: verify, ReadLog: read}
     doers = {**of_journal, **graph, **read_back(config.path("data"), log)}
-    return Errands(doers, room, crews=databases.crews(), end=databases.close)
+    return BackgroundTasks(doers, room, crews=databases.crews(), end=databases.close)
 
 
 def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -> NodeSettings:
@@ -241,7 +241,7 @@ def make_beacon(config: NodeConfig) -> BeaconSocket | None:
     return BeaconSocket(config.text("beacon.address"), config.number("beacon.port"), config.text("beacon.interface"))
 
 
-def make_http(config: NodeConfig, host: Host, node: NodeCore) -> HttpServer | None:
+def make_http(config: NodeConfig, host: EventLoop, node: NodeCore) -> HttpServer | None:
     if not config.text("http"):
         return None
     address, port = split_endpoint("tcp://" + config.text("http"))
@@ -250,7 +250,7 @@ def make_http(config: NodeConfig, host: Host, node: NodeCore) -> HttpServer | No
         own = b'"pid":%d,"clock_error_seconds":%.1f' % (os.getpid(), host.clock_error_s)
         return b'%b,%b,"member_list":%b}' % (node.status()[:-1], own, node.members())
 
-    views = Views(host, whole_status, node.ready)
+    views = HttpViews(host, whole_status, node.ready)
     return HttpServer(address, port, views, config.number("bounds.http_per_second"))
 
 
@@ -286,14 +286,14 @@ def locked(data: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def logged(config: NodeConfig) -> Iterator[Log]:
+def logged(config: NodeConfig) -> Iterator[JsonLog]:
     name = f"node-{config.number('id')}"
     if not config.text("log"):
-        yield Log(name)
+        yield JsonLog(name)
         return
     try:
         stream: TextIO = config.path("log").open("a")
     except OSError as error:
         raise ConfigError(f"cannot write the log {config.text('log')}: {error.strerror}") from error
     with stream:
-        yield Log(name, stream)
+        yield JsonLog(name, stream)

@@ -14,7 +14,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.rights import Right, Want
+from chaplain.rights import RequiredRight, Right
 from chaplain.wire.limits import STRING_BYTES_MAX
 from chaplain.wire.packed import unpack
 from chaplain.wire.primitives import VCHAR
@@ -51,7 +51,7 @@ class PageRun(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     values: list[bytes]
 
 
-class Page(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
+class SequencePage(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True):
     history: int
     first: int
     """The oldest number that the node remembers; one above the head if none."""
@@ -65,12 +65,12 @@ class Numbered(Frozen, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 _requests: msgspec.msgpack.Decoder[SequenceRequest] = msgspec.msgpack.Decoder(SequenceRequest)
-_pages = msgspec.msgpack.Decoder(Page)
+_pages = msgspec.msgpack.Decoder(SequencePage)
 _numbers = msgspec.msgpack.Decoder(Numbered)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode(message: SequenceRequest | Page | Numbered) -> bytes:
+def encode(message: SequenceRequest | SequencePage | Numbered) -> bytes:
     return _encoder.encode(message)
 
 
@@ -82,16 +82,16 @@ def decode_request(body: bytes) -> SequenceRequest:
     return request
 
 
-def wanted(body: bytes) -> Want | None:
+def wanted(body: bytes) -> RequiredRight | None:
     """The right that a request takes; none if it is no request, which is told by who reads it."""
     try:
         request = decode_request(body)
     except Malformed:
         return None
-    return Want(Right.WRITE if isinstance(request, PublishRequest) else Right.READ, request.stream)
+    return RequiredRight(Right.WRITE if isinstance(request, PublishRequest) else Right.READ, request.stream)
 
 
-def decode_page(payload: bytes) -> Page:
+def decode_page(payload: bytes) -> SequencePage:
     return unpack(_pages, payload, "sequence page")
 
 

@@ -49,14 +49,14 @@ class Ballot(NamedTuple):
 NO_BALLOT = Ballot(0, 0)
 
 
-class Member(NamedTuple):
+class SeatedMember(NamedTuple):
     """One memory that counts: a node, and the seat it drew when it began to remember. Seat 0 is vacant."""
 
     identifier: int
     seat: int
 
 
-class Run(Frozen, frozen=True):
+class EventRun(Frozen, frozen=True):
     """Events of one publisher for one stream, one behind the other, where they stand in their entry."""
 
     stream: str
@@ -76,7 +76,7 @@ class Run(Frozen, frozen=True):
             start += length
 
 
-class Entry(Frozen, frozen=True):
+class SequenceEntry(Frozen, frozen=True):
     kind: EntryKind
     ballot: Ballot
     author: int
@@ -85,7 +85,7 @@ class Entry(Frozen, frozen=True):
     """The seat that writes the following entry under this ballot."""
     encoded: bytes
     """All of it, as it is hashed and as it travels."""
-    runs: tuple[Run, ...] = ()
+    runs: tuple[EventRun, ...] = ()
     """Of EVENTS."""
 
     @property
@@ -93,13 +93,13 @@ class Entry(Frozen, frozen=True):
         return self.encoded[HEAD_BYTES:]
 
 
-def make_entry(kind: EntryKind, ballot: Ballot, author: int, then: int, body: bytes = b"") -> Entry:
+def make_entry(kind: EntryKind, ballot: Ballot, author: int, then: int, body: bytes = b"") -> SequenceEntry:
     encoded = _HEAD.pack(kind, *ballot, author, then, len(body)) + body
     return _finish(kind, ballot, author, then, encoded)
 
 
-class Change(Frozen, frozen=True):
-    member: Member
+class WorkSetChange(Frozen, frozen=True):
+    member: SeatedMember
     joins: bool
     """True: from the next entry on it counts; False: it does no longer."""
 
@@ -108,8 +108,8 @@ def entry_hash(previous: bytes, index: int, encoded: bytes) -> bytes:
     return sha256(b"".join((previous, index.to_bytes(8, "big"), encoded))).digest()
 
 
-def decode_entries(data: bytes) -> list[Entry]:
-    entries: list[Entry] = []
+def decode_entries(data: bytes) -> list[SequenceEntry]:
+    entries: list[SequenceEntry] = []
     position = 0
     while position < len(data):
         if len(data) - position < HEAD_BYTES:
@@ -128,11 +128,11 @@ def decode_entries(data: bytes) -> list[Entry]:
 _KINDS = {kind.value: kind for kind in EntryKind}
 
 
-def _finish(kind: EntryKind, ballot: Ballot, author: int, then: int, encoded: bytes) -> Entry:
+def _finish(kind: EntryKind, ballot: Ballot, author: int, then: int, encoded: bytes) -> SequenceEntry:
     """A body that nobody could apply must not become an entry."""
     if ballot.round == 0 or ballot.seat == 0:
         raise Malformed("entry: a ballot has a round and a seat")
-    runs: tuple[Run, ...] = ()
+    runs: tuple[EventRun, ...] = ()
     match kind:
         case EntryKind.EVENTS:
             runs = _take_runs(encoded)
@@ -143,44 +143,44 @@ def _finish(kind: EntryKind, ballot: Ballot, author: int, then: int, encoded: by
         case EntryKind.PASS:
             if len(encoded) > HEAD_BYTES:
                 raise Malformed("entry: PASS has no body")
-    return Entry(kind, ballot, author, then, encoded, runs)
+    return SequenceEntry(kind, ballot, author, then, encoded, runs)
 
 
 # Bodies.
 
 
-def encode_members(members: Iterable[Member]) -> bytes:
+def encode_members(members: Iterable[SeatedMember]) -> bytes:
     listed = sorted(members)
     assert len(listed) <= MEMBERS_MAX
     return bytes((len(listed),)) + b"".join(put_number(who, 4) + put_number(seat, 8) for who, seat in listed)
 
 
-def take_members(cursor: Cursor) -> tuple[Member, ...]:
+def take_members(cursor: Cursor) -> tuple[SeatedMember, ...]:
     count = cursor.number(1, "work set")
-    members = tuple(Member(cursor.number(4, "work set"), cursor.number(8, "work set")) for _ in range(count))
+    members = tuple(SeatedMember(cursor.number(4, "work set"), cursor.number(8, "work set")) for _ in range(count))
     if not members or any(one.identifier >= other.identifier for one, other in pairwise(members)):
         raise Malformed("work set: identifiers must ascend, and there must be one")
     return members
 
 
-def decode_members(body: bytes) -> tuple[Member, ...]:
+def decode_members(body: bytes) -> tuple[SeatedMember, ...]:
     cursor = Cursor(body)
     members = take_members(cursor)
     cursor.end("work set")
     return members
 
 
-def encode_change(change: Change) -> bytes:
+def encode_change(change: WorkSetChange) -> bytes:
     return struct.pack(">BIQ", change.joins, *change.member)
 
 
-def decode_change(body: bytes) -> Change:
+def decode_change(body: bytes) -> WorkSetChange:
     cursor = Cursor(body)
-    joins, member = cursor.number(1, "change"), Member(cursor.number(4, "change"), cursor.number(8, "change"))
+    joins, member = cursor.number(1, "change"), SeatedMember(cursor.number(4, "change"), cursor.number(8, "change"))
     cursor.end("change")
     if joins > 1 or (joins and not member.seat):
         raise Malformed("change: a member with a seat joins (1), or one leaves (0)")
-    return Change(member, bool(joins))
+    return WorkSetChange(member, bool(joins))
 
 
 def encode_run(stream: str, publisher: str, values: Sequence[bytes]) -> bytes:
@@ -204,8 +204,8 @@ def _take_names(octets: bytes) -> tuple[str, str]:
     return stream, publisher
 
 
-def _take_runs(encoded: bytes) -> tuple[Run, ...]:
-    runs: list[Run] = []
+def _take_runs(encoded: bytes) -> tuple[EventRun, ...]:
+    runs: list[EventRun] = []
     begin, size = HEAD_BYTES, len(encoded)
     while begin < size:
         named = begin + 1 + encoded[begin]
@@ -221,7 +221,7 @@ def _take_runs(encoded: bytes) -> tuple[Run, ...]:
         end = at + sum(lengths)
         if end > size:
             raise Malformed(f"run: values of {end - at} octets, {size - at} left")
-        runs.append(Run(stream, publisher, lengths, encoded, named, at, end))
+        runs.append(EventRun(stream, publisher, lengths, encoded, named, at, end))
         begin = end
     if not runs:
         raise Malformed("entry: EVENTS has at least one run")
@@ -231,7 +231,7 @@ def _take_runs(encoded: bytes) -> tuple[Run, ...]:
 # The chain of one stream.
 
 
-def run_hash(previous: bytes, first: int, run: Run) -> bytes:
+def run_hash(previous: bytes, first: int, run: EventRun) -> bytes:
     """The stream's hash behind a run whose first event has this number."""
     lengths_at = run.at - 4 * len(run.lengths)
     publisher = run.data[run.named : lengths_at - 4]

@@ -18,7 +18,7 @@ from chaplain.sequence.messages.entry import (
     NO_BALLOT,
     NO_HASH,
     Ballot,
-    Member,
+    SeatedMember,
     encode_members,
     take_members,
 )
@@ -32,13 +32,13 @@ NEIGHBOURS_MAX = MEMBERS_MAX
 _WANTS, _REMEMBERS = 4, 8
 
 
-class State(IntEnum):
+class SequenceState(IntEnum):
     DSC = 0
     WRK = 1
     ERR = 2
 
 
-class Type(IntEnum):
+class SequenceMessageType(IntEnum):
     DSCREQ = 1
     DSCRES = 2
     SEQRES = 3
@@ -64,7 +64,7 @@ class Why(IntEnum):
     """What was asked for has left the window."""
 
 
-class Place(Frozen, frozen=True, order=True):
+class LogLength(Frozen, frozen=True, order=True):
     """How long a log is: its last entry's ballot first, because that says which log it is."""
 
     ballot: Ballot
@@ -72,7 +72,7 @@ class Place(Frozen, frozen=True, order=True):
 
 
 class Bearing(Frozen, frozen=True):
-    state: State = State.DSC
+    state: SequenceState = SequenceState.DSC
     history: int = 0
     seat: int = 0
     tenure: int = 0
@@ -82,7 +82,7 @@ class Bearing(Frozen, frozen=True):
     remembers: bool = False
     """It has known a history, and must not help to begin another without everybody."""
     promised: Ballot = NO_BALLOT
-    head: Place = Place(NO_BALLOT, 0)
+    head: LogLength = LogLength(NO_BALLOT, 0)
     decided: int = 0
     decided_hash: bytes = NO_HASH
     events: int = 0
@@ -115,7 +115,7 @@ class Seq(Frozen, frozen=True):
     hash: bytes
     ballot: Ballot
     next: int
-    members: tuple[Member, ...]
+    members: tuple[SeatedMember, ...]
     streams: Mapping[str, tuple[int, bytes]]
 
 
@@ -123,7 +123,7 @@ class Beat(Frozen, frozen=True):
     bearing: Bearing
 
 
-class Events(Frozen, frozen=True):
+class EntryBatch(Frozen, frozen=True):
     """Entries from `previous` on."""
 
     bearing: Bearing
@@ -138,7 +138,7 @@ class Lock(Frozen, frozen=True):
     bearing: Bearing
 
 
-class Grant(Frozen, frozen=True):
+class LockGranted(Frozen, frozen=True):
     """The ballot is promised. What I hold behind `previous`, if that is more than the asker has."""
 
     bearing: Bearing
@@ -148,7 +148,7 @@ class Grant(Frozen, frozen=True):
     entries: bytes
 
 
-class Refuse(Frozen, frozen=True):
+class LockRefused(Frozen, frozen=True):
     bearing: Bearing
     why: Why
 
@@ -159,39 +159,39 @@ class Fill(Frozen, frozen=True):
     bearing: Bearing
 
 
-Message: TypeAlias = DscReq | DscRes | SeqRes | Seq | Beat | Events | Lock | Grant | Refuse | Fill
+Message: TypeAlias = DscReq | DscRes | SeqRes | Seq | Beat | EntryBatch | Lock | LockGranted | LockRefused | Fill
 
 
 def encode(message: Message) -> tuple[bytes, bytes]:
     """Body and payload of the parcel. Those that come with every entry go first, here and in `decode`."""
     match message:
         case Beat():
-            return _lead(Type.BEAT, message.bearing), b""
-        case Events():
+            return _lead(SequenceMessageType.BEAT, message.bearing), b""
+        case EntryBatch():
             fixed = _BEHIND.pack(message.previous, message.previous_hash)
-            return _lead(Type.EVENTS, message.bearing) + fixed, message.entries
+            return _lead(SequenceMessageType.EVENTS, message.bearing) + fixed, message.entries
         case DscReq():
-            return _lead(Type.DSCREQ, message.bearing) + _put_neighbours(message.neighbours), b""
+            return _lead(SequenceMessageType.DSCREQ, message.bearing) + _put_neighbours(message.neighbours), b""
         case DscRes():
-            return _lead(Type.DSCRES, message.bearing) + _put_neighbours(message.neighbours), b""
+            return _lead(SequenceMessageType.DSCRES, message.bearing) + _put_neighbours(message.neighbours), b""
         case SeqRes():
-            return _lead(Type.SEQRES, message.bearing), b""
+            return _lead(SequenceMessageType.SEQRES, message.bearing), b""
         case Seq():
             fixed = struct.pack(">Q32sQQQ", message.index, message.hash, *message.ballot, message.next)
-            body = _lead(Type.SEQ, message.bearing) + fixed + encode_members(message.members)
+            body = _lead(SequenceMessageType.SEQ, message.bearing) + fixed + encode_members(message.members)
             return body, _put_streams(message.streams)
         case Lock():
-            return _lead(Type.LOCK, message.bearing), b""
-        case Grant():
+            return _lead(SequenceMessageType.LOCK, message.bearing), b""
+        case LockGranted():
             fixed = struct.pack(">QQQ32s", *message.ballot, message.previous, message.previous_hash)
-            return _lead(Type.GRANT, message.bearing) + fixed, message.entries
-        case Refuse():
-            return _lead(Type.REFUSE, message.bearing) + bytes((message.why,)), b""
+            return _lead(SequenceMessageType.GRANT, message.bearing) + fixed, message.entries
+        case LockRefused():
+            return _lead(SequenceMessageType.REFUSE, message.bearing) + bytes((message.why,)), b""
         case Fill():
-            return _lead(Type.FILL, message.bearing), b""
+            return _lead(SequenceMessageType.FILL, message.bearing), b""
 
 
-def _lead(kind: Type, bearing: Bearing) -> bytes:
+def _lead(kind: SequenceMessageType, bearing: Bearing) -> bytes:
     flags = bearing.state | _WANTS * bearing.wants | _REMEMBERS * bearing.remembers
     return _BEARING.pack(
         kind,
@@ -226,11 +226,11 @@ def decode(body: bytes, payload: bytes) -> Message:
         return Beat(bearing)
     if kind == _EVENTS and size == _BEHIND.size:
         previous, hash_ = _BEHIND.unpack_from(body, BEARING_BYTES)
-        return Events(bearing, previous, hash_, payload)
+        return EntryBatch(bearing, previous, hash_, payload)
     cursor = Cursor(body, BEARING_BYTES)
     message = _decode_rest(kind, bearing, cursor, payload)
     cursor.end("sequence")
-    if payload and not isinstance(message, Seq | Events | Grant):
+    if payload and not isinstance(message, Seq | EntryBatch | LockGranted):
         raise Malformed(f"sequence: type {kind} has no payload")
     return message
 
@@ -238,48 +238,48 @@ def decode(body: bytes, payload: bytes) -> Message:
 def _take_bearing(body: bytes) -> tuple[int, Bearing]:
     kind, flags, tenure, history, seat, r, s, hr, hs, index, decided, hash_, events = _BEARING.unpack_from(body)
     state = flags & 3
-    if state > State.ERR or flags & ~(3 | _WANTS | _REMEMBERS):
+    if state > SequenceState.ERR or flags & ~(3 | _WANTS | _REMEMBERS):
         raise Malformed(f"sequence: flags {flags:#04x} are not known")
     if not seat:
         raise Malformed("sequence: whoever speaks has a seat")
     promised = Ballot(r, s)
-    head = Place(promised if hr == r and hs == s else Ballot(hr, hs), index)
+    head = LogLength(promised if hr == r and hs == s else Ballot(hr, hs), index)
     wants, remembers = flags & _WANTS != 0, flags & _REMEMBERS != 0
     told = (wants, remembers, promised, head, decided, hash_, events)
     return kind, Bearing(_STATES[state], history, seat, tenure, *told)
 
 
-_STATES = tuple(State)
-_BEAT, _EVENTS = int(Type.BEAT), int(Type.EVENTS)
+_STATES = tuple(SequenceState)
+_BEAT, _EVENTS = int(SequenceMessageType.BEAT), int(SequenceMessageType.EVENTS)
 
 
 def _decode_rest(kind: int, bearing: Bearing, cursor: Cursor, payload: bytes) -> Message:
     match kind:
-        case Type.DSCREQ:
+        case SequenceMessageType.DSCREQ:
             return DscReq(bearing, _take_neighbours(cursor))
-        case Type.DSCRES:
+        case SequenceMessageType.DSCRES:
             return DscRes(bearing, _take_neighbours(cursor))
-        case Type.SEQRES:
+        case SequenceMessageType.SEQRES:
             return SeqRes(bearing)
-        case Type.SEQ:
+        case SequenceMessageType.SEQ:
             index, hash_ = cursor.number(8, "index"), cursor.take(32, "hash")
             ballot, then = Ballot(cursor.number(8, "round"), cursor.number(8, "seat")), cursor.number(8, "next")
             return Seq(bearing, index, hash_, ballot, then, take_members(cursor), _take_streams(payload))
-        case Type.BEAT:
+        case SequenceMessageType.BEAT:
             return Beat(bearing)
-        case Type.EVENTS:
-            return Events(bearing, cursor.number(8, "previous"), cursor.take(32, "hash"), payload)
-        case Type.LOCK:
+        case SequenceMessageType.EVENTS:
+            return EntryBatch(bearing, cursor.number(8, "previous"), cursor.take(32, "hash"), payload)
+        case SequenceMessageType.LOCK:
             return Lock(bearing)
-        case Type.GRANT:
+        case SequenceMessageType.GRANT:
             ballot = Ballot(cursor.number(8, "round"), cursor.number(8, "seat"))
-            return Grant(bearing, ballot, cursor.number(8, "previous"), cursor.take(32, "hash"), payload)
-        case Type.REFUSE:
+            return LockGranted(bearing, ballot, cursor.number(8, "previous"), cursor.take(32, "hash"), payload)
+        case SequenceMessageType.REFUSE:
             why = cursor.number(1, "why")
             if why not in list(Why):
                 raise Malformed(f"sequence: there is no reason {why}")
-            return Refuse(bearing, Why(why))
-        case Type.FILL:
+            return LockRefused(bearing, Why(why))
+        case SequenceMessageType.FILL:
             return Fill(bearing)
         case _:
             raise Malformed(f"sequence: there is no type {kind}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from chaplain.sequence.window.entries import Held
+from chaplain.sequence.window.entries import HeldEntry
 from chaplain.sequence.window.log import set_behind
 from chaplain.sequence.work_set import WorkSet
 
@@ -19,7 +19,7 @@ End = tuple[int, bytes]
 """A stream's last number, and its hash."""
 
 
-class Foot:
+class WindowBase:
     def __init__(self, members: WorkSet = (), streams: Mapping[str, End] | None = None) -> None:
         self.members = members
         self.streams: dict[str, End] = dict(streams or {})
@@ -29,7 +29,7 @@ class Foot:
     def note(self, index: int, stream: str, end: End) -> None:
         self._ends.append((index, stream, end))
 
-    def rise(self, forgotten: Iterable[Held]) -> None:
+    def rise(self, forgotten: Iterable[HeldEntry]) -> None:
         """The oldest entries were forgotten."""
         for held in forgotten:
             self.members = set_behind(self.members, held.entry)

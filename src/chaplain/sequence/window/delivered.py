@@ -8,19 +8,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 
-from chaplain.sequence.events import Began, Delivered
-from chaplain.sequence.messages.client import Page, PageRun
+from chaplain.sequence.events import Delivered, HistoryBegan
+from chaplain.sequence.messages.client import PageRun, SequencePage
 from chaplain.sequence.messages.entry import event_hashes
 
 
-class Shelf:
+class DeliveredWindow:
     def __init__(self) -> None:
         self.history = 0
         self._heads: dict[str, int] = {}
         self._runs: dict[str, deque[Delivered]] = {}
         self._ages: deque[Delivered] = deque()
 
-    def began(self, began: Began) -> None:
+    def began(self, began: HistoryBegan) -> None:
         self.history = began.history
         self._heads = {stream: number for stream, (number, _) in began.streams.items()}
         self._runs.clear()
@@ -52,7 +52,7 @@ class Shelf:
         runs = self._runs.get(stream)
         return runs[0].first if runs else self.head(stream) + 1
 
-    def page(self, stream: str, start: int, bytes_max: int) -> Page:
+    def page(self, stream: str, start: int, bytes_max: int) -> SequencePage:
         """Events from this number on, at least one run of them if there is one."""
         runs = self._runs.get(stream) or deque()
         place = max(0, bisect_right(runs, start, key=lambda run: run.first) - 1)
@@ -64,7 +64,7 @@ class Shelf:
                 chosen.append(_show(runs[place], skip))
                 size += _size(runs[place])
             place += 1
-        return Page(self.history, self.first(stream), self.head(stream), chosen)
+        return SequencePage(self.history, self.first(stream), self.head(stream), chosen)
 
 
 def _show(delivered: Delivered, skip: int) -> PageRun:

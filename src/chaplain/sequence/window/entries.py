@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 from chaplain.core import Frozen
 from chaplain.sequence.events import Publish
-from chaplain.sequence.messages.entry import NO_BALLOT, NO_HASH, Ballot, Entry
+from chaplain.sequence.messages.entry import NO_BALLOT, NO_HASH, Ballot, SequenceEntry
 
 
-class Held(Frozen, frozen=True):
+class HeldEntry(Frozen, frozen=True):
     index: int
-    entry: Entry
+    entry: SequenceEntry
     hash: bytes
 
 
-class Base(Frozen, frozen=True):
+class EntryBase(Frozen, frozen=True):
     """The entry before the first that is held: all that must be known of it."""
 
     index: int = 0
@@ -24,13 +24,13 @@ class Base(Frozen, frozen=True):
     next: int = 0
 
 
-class Placed(Frozen, frozen=True):
+class PlacedRun(Frozen, frozen=True):
     publish: Publish
     run: int
     offset: int
 
 
-class Lost(NamedTuple):
+class LostEntry(NamedTuple):
     at: int
     hash: bytes
-    placed: list[Placed]
+    placed: list[PlacedRun]

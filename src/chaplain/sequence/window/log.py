@@ -12,20 +12,28 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from chaplain.sequence.messages.entry import Ballot, Change, Entry, EntryKind, decode_change, decode_members, entry_hash
-from chaplain.sequence.messages.peer import Place
-from chaplain.sequence.window.entries import Base, Held
+from chaplain.sequence.messages.entry import (
+    Ballot,
+    EntryKind,
+    SequenceEntry,
+    WorkSetChange,
+    decode_change,
+    decode_members,
+    entry_hash,
+)
+from chaplain.sequence.messages.peer import LogLength
+from chaplain.sequence.window.entries import EntryBase, HeldEntry
 from chaplain.sequence.work_set import WorkSet, changed
 
-NOTHING = Base()
+NOTHING = EntryBase()
 
 
-class Log:
-    def __init__(self, base: Base, members: WorkSet = ()) -> None:
+class SequenceLog:
+    def __init__(self, base: EntryBase, members: WorkSet = ()) -> None:
         self._base = base
-        self._held: deque[Held] = deque()
+        self._held: deque[HeldEntry] = deque()
         self._bytes = 0
-        self.head = Place(base.ballot, base.index)
+        self.head = LogLength(base.ballot, base.index)
         """How long the log is; it and what follows here only change with its last entry."""
         self.head_hash = base.hash
         self.turn = base.next
@@ -43,7 +51,7 @@ class Log:
     # Reading.
 
     @property
-    def base(self) -> Base:
+    def base(self) -> EntryBase:
         return self._base
 
     def hash_at(self, index: int) -> bytes | None:
@@ -54,16 +62,16 @@ class Log:
         held = self.at(index)
         return None if held is None else held.hash
 
-    def at(self, index: int) -> Held | None:
+    def at(self, index: int) -> HeldEntry | None:
         place = index - self._base.index - 1
         return self._held[place] if 0 <= place < len(self._held) else None
 
-    def after(self, index: int) -> list[Held]:
+    def after(self, index: int) -> list[HeldEntry]:
         """What is held behind an index that is held itself."""
         count = self.head.index - index
         return [self._held[place] for place in range(len(self._held) - count, len(self._held))]
 
-    def since(self, index: int) -> Iterator[Held]:
+    def since(self, index: int) -> Iterator[HeldEntry]:
         """The same one by one, for somebody who may be far behind."""
         return islice(self._held, index - self._base.index, None)
 
@@ -76,12 +84,12 @@ class Log:
             size += len(held.entry.encoded)
         return size <= bytes_max
 
-    def base_at(self, index: int) -> Base:
+    def base_at(self, index: int) -> EntryBase:
         held = self.at(index)
         if held is None:
             assert index == self._base.index
             return self._base
-        return Base(index, held.hash, held.entry.ballot, held.entry.next)
+        return EntryBase(index, held.hash, held.entry.ballot, held.entry.next)
 
     @property
     def undecided(self) -> int:
@@ -102,7 +110,7 @@ class Log:
         brings = len(sets) > 1 and self._held[-1].entry.kind is EntryKind.CHANGE and self.head.ballot == ballot
         return [one for one in (sets[:-1] if brings else sets) if one]
 
-    def set_for(self, held: Held) -> WorkSet:
+    def set_for(self, held: HeldEntry) -> WorkSet:
         """The work set that decides about an undecided entry; the first entry of all is decided by those it names."""
         members = self.members or set_behind((), held.entry)
         if not self.changing:
@@ -113,27 +121,27 @@ class Log:
 
     # Changing.
 
-    def append(self, entry: Entry) -> Held:
+    def append(self, entry: SequenceEntry) -> HeldEntry:
         index = self.head.index + 1
-        held = Held(index, entry, entry_hash(self.head_hash, index, entry.encoded))
+        held = HeldEntry(index, entry, entry_hash(self.head_hash, index, entry.encoded))
         self._hold(held)
         return held
 
-    def _hold(self, held: Held) -> None:
+    def _hold(self, held: HeldEntry) -> None:
         entry = held.entry
         size = len(entry.encoded)
         self._held.append(held)
-        self.head = Place(entry.ballot, held.index)
+        self.head = LogLength(entry.ballot, held.index)
         self.head_hash, self.turn, self.author = held.hash, entry.next, entry.author
         self._bytes += size
         self.undecided_bytes += size
         if entry.kind is not EntryKind.EVENTS:
             self.changing += _changes(entry)
 
-    def cut(self, index: int) -> list[Held]:
+    def cut(self, index: int) -> list[HeldEntry]:
         """Drop everything behind an index, and give it back."""
         assert index >= self.decided, "what is decided is never cut"
-        dropped: list[Held] = []
+        dropped: list[HeldEntry] = []
         while self._held and self._held[-1].index > index:
             held = self._held.pop()
             self._bytes -= len(held.entry.encoded)
@@ -142,12 +150,14 @@ class Log:
             dropped.append(held)
         if dropped:
             last = self.base_at(index)
-            self.head = Place(last.ballot, last.index)
+            self.head = LogLength(last.ballot, last.index)
             self.head_hash, self.turn = last.hash, last.next
             self.author = self._held[-1].entry.author if self._held else None
         return dropped[::-1]
 
-    def fit(self, previous: int, previous_hash: bytes, entries: list[Entry]) -> tuple[int, list[Entry]] | None:
+    def fit(
+        self, previous: int, previous_hash: bytes, entries: list[SequenceEntry]
+    ) -> tuple[int, list[SequenceEntry]] | None:
         """Where in this log the entries belong, without those that are decided here already; None: nowhere yet."""
         if previous > self.head.index:
             return None
@@ -161,9 +171,9 @@ class Log:
             return None
         return self.decided, entries[skip:]
 
-    def attach(self, previous: int, entries: list[Entry]) -> list[Held]:
+    def attach(self, previous: int, entries: list[SequenceEntry]) -> list[HeldEntry]:
         """Hold these entries behind `previous`; what contradicts them is dropped and given back."""
-        dropped: list[Held] = []
+        dropped: list[HeldEntry] = []
         before = self.head_hash if previous == self.head.index else self.hash_at(previous)
         assert before is not None
         for index, entry in enumerate(entries, previous + 1):
@@ -173,11 +183,11 @@ class Log:
                 dropped += self.cut(index - 1)
                 held = None
             if held is None:
-                self._hold(Held(index, entry, here))
+                self._hold(HeldEntry(index, entry, here))
             before = here
         return dropped
 
-    def decide_next(self) -> Held:
+    def decide_next(self) -> HeldEntry:
         assert self.decided < self.head.index, "only what is held is decided"
         held = self._held[self.decided - self._base.index]
         entry = held.entry
@@ -192,24 +202,24 @@ class Log:
             self.members = behind
         return held
 
-    def trim(self, bytes_max: int, entries_max: int) -> list[Held]:
+    def trim(self, bytes_max: int, entries_max: int) -> list[HeldEntry]:
         """Forget the oldest decided entries beyond the window, and give them back."""
-        forgotten: list[Held] = []
+        forgotten: list[HeldEntry] = []
         while self._held and self._held[0].index < self.decided:
             if self._bytes <= bytes_max and len(self._held) <= entries_max:
                 break
             held = self._held.popleft()
             self._bytes -= len(held.entry.encoded)
-            self._base = Base(held.index, held.hash, held.entry.ballot, held.entry.next)
+            self._base = EntryBase(held.index, held.hash, held.entry.ballot, held.entry.next)
             forgotten.append(held)
         return forgotten
 
 
-def _changes(entry: Entry) -> bool:
+def _changes(entry: SequenceEntry) -> bool:
     return entry.kind is EntryKind.FOUND or entry.kind is EntryKind.CHANGE
 
 
-def set_behind(members: WorkSet, entry: Entry) -> WorkSet:
+def set_behind(members: WorkSet, entry: SequenceEntry) -> WorkSet:
     match entry.kind:
         case EntryKind.FOUND:
             return decode_members(entry.body)
@@ -219,7 +229,7 @@ def set_behind(members: WorkSet, entry: Entry) -> WorkSet:
             return members
 
 
-def sets_behind(members: WorkSet, entries: Iterable[Entry]) -> list[WorkSet]:
+def sets_behind(members: WorkSet, entries: Iterable[SequenceEntry]) -> list[WorkSet]:
     """A work set and those that entries bring behind it, one after the other."""
     sets = [members]
     for entry in entries:
@@ -229,5 +239,5 @@ def sets_behind(members: WorkSet, entries: Iterable[Entry]) -> list[WorkSet]:
     return sets
 
 
-def change_of(entry: Entry) -> Change | None:
+def change_of(entry: SequenceEntry) -> WorkSetChange | None:
     return decode_change(entry.body) if entry.kind is EntryKind.CHANGE else None

@@ -57,7 +57,7 @@ TRANSIENT = ("busy", "unknown", FULL)
 Verdict: TypeAlias = Callable[[int, Decided], None]
 
 
-class Petition:
+class PendingConfigRequest:
     __slots__ = ("call", "data", "due_ns", "message", "nonce", "refused_ns", "sends", "signatures", "verdict")
 
     def __init__(self, message: ConfigMessage, nonce: bytes, verdict: Verdict) -> None:
@@ -75,17 +75,17 @@ class Petition:
         """When a node said first that it is not the one to ask, and no other was there."""
 
 
-class Petitioning:
+class ConfigRequestClient:
     def __init__(self, outlets: Outlets, identity: Identity, chance: Random) -> None:
         self._outlets = outlets
         self._identity = identity
         self._chance = chance
-        self._waiting: dict[int, Petition] = {}
+        self._waiting: dict[int, PendingConfigRequest] = {}
         self._last = 0
 
     def submit(self, now_ns: int, message: ConfigMessage, verdict: Verdict, nonce: bytes | None = None) -> int:
         """Ask for something; gives the number to withdraw it by."""
-        petition = Petition(message, nonce or self.new_nonce(), verdict)
+        petition = PendingConfigRequest(message, nonce or self.new_nonce(), verdict)
         self._last += 1
         self._waiting[self._last] = petition
         self._send(now_ns, petition)
@@ -120,7 +120,7 @@ class Petitioning:
             return None
         return min((petition.due_ns for petition in self._waiting.values()), default=None)
 
-    def _send(self, now_ns: int, petition: Petition) -> None:
+    def _send(self, now_ns: int, petition: PendingConfigRequest) -> None:
         outlets = self._outlets
         outlets.forget(petition.call)
         petition.due_ns = now_ns + AGAIN_NS
@@ -139,7 +139,7 @@ class Petitioning:
 
         petition.call = outlets.ask(lambda call: SubmitPetition(call, entry_type, stage), answer, petition.data)
 
-    def _answered(self, now_ns: int, petition: Petition, message: NodeMessage) -> None:
+    def _answered(self, now_ns: int, petition: PendingConfigRequest, message: NodeMessage) -> None:
         if isinstance(message, Failed):
             if message.kind == "not_config" and self._outlets.rotate():
                 return  # asked again because we moved
@@ -162,7 +162,7 @@ class Petitioning:
             self._outlets.full = ""
             petition.verdict(now_ns, message)
 
-    def _sign_again(self, now_ns: int, petition: Petition) -> None:
+    def _sign_again(self, now_ns: int, petition: PendingConfigRequest) -> None:
         """No copy of what was signed can be granted any more."""
         petition.data = b""
         if petition.signatures < SIGNATURES_AT_ONCE:
@@ -171,7 +171,7 @@ class Petitioning:
             petition.due_ns = min(petition.due_ns, now_ns + PAUSE_NS)
 
 
-def _may_move(now_ns: int, petition: Petition) -> bool:
+def _may_move(now_ns: int, petition: PendingConfigRequest) -> bool:
     """Whether another session may open yet: a client has one before it has two."""
     petition.refused_ns = petition.refused_ns or now_ns
     return now_ns - petition.refused_ns < OTHERS_NS

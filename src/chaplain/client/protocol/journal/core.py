@@ -3,7 +3,7 @@
 Decides which part a wish or an answer belongs to, and that everybody hears of a new session. All else is decided in the
 parts. A pure core: `step` and `deadline`.
 
-Invariant: every wish ends in exactly one of `Written`, `Returned` and `Raised`, or is cancelled.
+Invariant: every wish ends in exactly one of `WritesAcknowledged`, `Returned` and `Raised`, or is cancelled.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from msgspec.structs import replace
 
 from chaplain.client.protocol.call_events import Cancelled, Failure, Raised, Returned
 from chaplain.client.protocol.deadlines import Deadlines
-from chaplain.client.protocol.journal.config_requests import APPLIED, EXPIRED, Petitioning
+from chaplain.client.protocol.journal.config_requests import APPLIED, EXPIRED, ConfigRequestClient
 from chaplain.client.protocol.journal.events import (
-    AskWish,
-    Barred,
+    AskCommand,
+    ConfigRequestCommand,
     JournalEffect,
     JournalInput,
-    PetitionWish,
-    ReadWish,
-    ResolveWish,
-    RetryWish,
+    NodeSpoke,
+    NoNodeAccepts,
+    ReadCommand,
+    ResolveCommand,
+    RetryCommand,
     SessionDown,
     SessionHurt,
     SessionUp,
-    Spoke,
-    TakenWish,
-    WriteWish,
-    Written,
+    TakenCommand,
+    WriteCommand,
+    WritesAcknowledged,
 )
 from chaplain.client.protocol.journal.node_selection import Outlets
 from chaplain.client.protocol.journal.reader import Streaming
 from chaplain.client.protocol.journal.resolve import Resolving
 from chaplain.client.protocol.journal.retry import Retrying
-from chaplain.client.protocol.journal.signer import Signer
-from chaplain.client.protocol.journal.writer import Writing
+from chaplain.client.protocol.journal.signer import PackSigner
+from chaplain.client.protocol.journal.writer import LaneWriters
 from chaplain.client.types.equivocation_proof import pack_proof
 from chaplain.core import Drained, Stopping, Woken, soonest
 from chaplain.journal.messages.client import (
@@ -62,7 +62,7 @@ from chaplain.journal.messages.write_request import REQUEST_ID_MAX
 from chaplain.link.auth.identity import Identity
 
 ASKS_MAX = 1024
-_Wish: TypeAlias = AskWish | PetitionWish | ResolveWish | RetryWish
+_Wish: TypeAlias = AskCommand | ConfigRequestCommand | ResolveCommand | RetryCommand
 
 
 class _Ask:
@@ -88,9 +88,9 @@ class ClientJournal:
         """With `secret`, packs are signed by HMAC; the cluster must know the identity as one that does."""
         self._effects: list[JournalEffect] = []
         self._outlets = Outlets(self._effects, cluster)
-        self._petitioning = Petitioning(self._outlets, identity, chance)
-        signer = Signer(identity, cluster, secret)
-        self._writing = Writing(self._effects, self._outlets, self._petitioning, signer, ids_max)
+        self._petitioning = ConfigRequestClient(self._outlets, identity, chance)
+        signer = PackSigner(identity, cluster, secret)
+        self._writing = LaneWriters(self._effects, self._outlets, self._petitioning, signer, ids_max)
         self._resolving = Resolving(self._effects, self._outlets, self._petitioning, self._writing)
         self._retrying = Retrying(self._effects, self._outlets, self._petitioning, self._resolving, signer)
         self._streaming = Streaming(self._effects, self._outlets)
@@ -100,21 +100,21 @@ class ClientJournal:
 
     def step(self, now_ns: int, event: JournalInput) -> list[JournalEffect]:
         match event:
-            case Spoke():
+            case NodeSpoke():
                 self._spoke(now_ns, event)
             case Drained():
                 self._writing.drained(now_ns)
                 if self._retrying.retries:
                     self._retrying.drained(now_ns)
-            case WriteWish():
+            case WriteCommand():
                 self._outlets.wake(now_ns)
                 self._writing.jobs.take(now_ns, event)
-            case TakenWish():
+            case TakenCommand():
                 self._streaming.taken(event)
-            case ReadWish():
+            case ReadCommand():
                 self._outlets.wake(now_ns)
                 self._streaming.begin(now_ns, event)
-            case AskWish() | PetitionWish() | ResolveWish() | RetryWish():
+            case AskCommand() | ConfigRequestCommand() | ResolveCommand() | RetryCommand():
                 self._outlets.wake(now_ns)
                 self._asked(now_ns, event)
             case Cancelled():
@@ -127,7 +127,7 @@ class ClientJournal:
                 self._outlets.down(event.instance, event.reason)
             case SessionHurt():
                 self._hurt(now_ns, event.instance)
-            case Barred():
+            case NoNodeAccepts():
                 self._bar(event.reason)
             case Stopping():
                 self._stop(now_ns)
@@ -141,7 +141,7 @@ class ClientJournal:
         self._effects.clear()
         if self._asks:
             for effect in effects:
-                if isinstance(effect, Written | Returned | Raised) and effect.call in self._asks:
+                if isinstance(effect, WritesAcknowledged | Returned | Raised) and effect.call in self._asks:
                     self._forget(self._asks[effect.call])
         return effects
 
@@ -203,14 +203,14 @@ class ClientJournal:
 
     def _fail_asks(self, failure: Failure, reason: str) -> None:
         """All but those that were just told what became of the write that they asked about."""
-        told = {effect.call for effect in self._effects if isinstance(effect, Written | Returned | Raised)}
+        told = {effect.call for effect in self._effects if isinstance(effect, WritesAcknowledged | Returned | Raised)}
         for ask in list(self._asks.values()):
             if ask.wish.call not in told:
                 self._fail(ask, failure, reason)
 
     # What nodes say.
 
-    def _spoke(self, now_ns: int, spoke: Spoke) -> None:
+    def _spoke(self, now_ns: int, spoke: NodeSpoke) -> None:
         message = spoke.message
         match message:
             case Receipts():
@@ -247,17 +247,17 @@ class ClientJournal:
             self._fail(ask, Failure.BUSY, f"{ASKS_MAX} questions are open, which is the bound: wait for some of them")
             return
         match wish:
-            case AskWish():
+            case AskCommand():
                 self._send(ask)
-            case PetitionWish():
+            case ConfigRequestCommand():
                 ask.petition = self._petitioning.submit(now_ns, wish.message, lambda _, done: self._decided(ask, done))
-            case ResolveWish():
+            case ResolveCommand():
                 self._resolving.resolve(now_ns, wish)
-            case RetryWish():
+            case RetryCommand():
                 self._retrying.begin(now_ns, wish)
 
     def _send(self, ask: _Ask) -> None:
-        if not isinstance(ask.wish, AskWish):
+        if not isinstance(ask.wish, AskCommand):
             return
         question = ask.wish.question
         self._outlets.forget(ask.wire)
@@ -289,7 +289,7 @@ class ClientJournal:
     def _overdue(self, ask: _Ask) -> None:
         waited = f"no answer within {ask.wish.timeout_ns / 1e9:g} s"
         where = self._outlets.trouble if self._outlets.chosen is None else "the cluster is slow, or has no master"
-        if isinstance(ask.wish, PetitionWish) and self._outlets.acl:
+        if isinstance(ask.wish, ConfigRequestCommand) and self._outlets.acl:
             self._fail(
                 ask, Failure.UNKNOWN, f"{waited}, so it may or may not happen ({where}); look before asking again"
             )

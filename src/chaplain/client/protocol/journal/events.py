@@ -1,7 +1,7 @@
 """What passes between the program and the client's journal, and between that and the sessions.
 
-Each wish has the number of a call; it ends in exactly one of `Written`, `Returned`, `Raised`, or is cancelled. A read
-also gives any number of `Portion`s before that.
+Each command has the number of a call. It ends in exactly one of `WritesAcknowledged`, `Returned` and `Raised`, or is
+cancelled. A read also emits any number of `ReadChunk`s before that.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Batch(Frozen, frozen=True):
 # Wishes.
 
 
-class WriteWish(Frozen, frozen=True):
+class WriteCommand(Frozen, frozen=True):
     call: int
     batch: Batch
     timeout_ns: int
@@ -56,7 +56,7 @@ class WriteWish(Frozen, frozen=True):
     """Wishes of one group, other than 0, are written in order up to the first that is refused, and none after it."""
 
 
-class ReadWish(Frozen, frozen=True):
+class ReadCommand(Frozen, frozen=True):
     call: int
     stream: str
     start: int
@@ -66,15 +66,15 @@ class ReadWish(Frozen, frozen=True):
     """How long nothing may come while there is something to come."""
 
 
-class TakenWish(Frozen, frozen=True):
+class TakenCommand(Frozen, frozen=True):
     """So many octets of a read were used up."""
 
     call: int
     size_bytes: int
 
 
-class ResolveWish(Frozen, frozen=True):
-    """What became of this request? `Returned` if it never was and never will be written, else `Written`."""
+class ResolveCommand(Frozen, frozen=True):
+    """What became of this request? `Returned` if it never was and never will be written, else `WritesAcknowledged`."""
 
     call: int
     client_id: int
@@ -82,7 +82,7 @@ class ResolveWish(Frozen, frozen=True):
     timeout_ns: int
 
 
-class RetryWish(Frozen, frozen=True):
+class RetryCommand(Frozen, frozen=True):
     """Write this request unless that one is written, or was written since in another one's place: then its place."""
 
     call: int
@@ -92,7 +92,7 @@ class RetryWish(Frozen, frozen=True):
     timeout_ns: int
 
 
-class AskWish(Frozen, frozen=True):
+class AskCommand(Frozen, frozen=True):
     call: int
     question: ListStreams | ListClients | ListNodes | AskProof | WrapSecret | AskPaid
     """Its number is given when it is asked."""
@@ -100,13 +100,13 @@ class AskWish(Frozen, frozen=True):
     payload: bytes = b""
 
 
-class PetitionWish(Frozen, frozen=True):
+class ConfigRequestCommand(Frozen, frozen=True):
     call: int
     message: ConfigMessage
     timeout_ns: int
 
 
-Wish: TypeAlias = WriteWish | RetryWish | ReadWish | ResolveWish | AskWish | PetitionWish
+Wish: TypeAlias = WriteCommand | RetryCommand | ReadCommand | ResolveCommand | AskCommand | ConfigRequestCommand
 
 
 # Sessions.
@@ -127,13 +127,13 @@ class SessionHurt(Frozen, frozen=True):
     instance: bytes
 
 
-class Barred(Frozen, frozen=True):
+class NoNodeAccepts(Frozen, frozen=True):
     """No node lets us in, and none will."""
 
     reason: str
 
 
-class Spoke(Frozen, frozen=True):
+class NodeSpoke(Frozen, frozen=True):
     """A node said something about the journal."""
 
     instance: bytes
@@ -142,14 +142,24 @@ class Spoke(Frozen, frozen=True):
 
 
 JournalInput: TypeAlias = (
-    Wish | TakenWish | Cancelled | SessionUp | SessionDown | SessionHurt | Barred | Spoke | Woken | Drained | Stopping
+    Wish
+    | TakenCommand
+    | Cancelled
+    | SessionUp
+    | SessionDown
+    | SessionHurt
+    | NoNodeAccepts
+    | NodeSpoke
+    | Woken
+    | Drained
+    | Stopping
 )
 
 
 # Effects.
 
 
-class Utter(Frozen, frozen=True):
+class SendToNode(Frozen, frozen=True):
     """Say this to the journal at the other end of the session."""
 
     instance: bytes
@@ -157,7 +167,7 @@ class Utter(Frozen, frozen=True):
     payload: bytes = b""
 
 
-class Place(Frozen, frozen=True):
+class ReceiptPlace(Frozen, frozen=True):
     """Requests of one caller that lie one after the other."""
 
     client_id: int
@@ -172,12 +182,12 @@ class Place(Frozen, frozen=True):
     hash: bytes = b""
 
 
-class Written(Frozen, frozen=True):
+class WritesAcknowledged(Frozen, frozen=True):
     call: int
-    place: Place
+    place: ReceiptPlace
 
 
-class Portion(Frozen, frozen=True):
+class ReadChunk(Frozen, frozen=True):
     """Packs of a stream; only offsets from `start` up to, not with, `stop` are to be given."""
 
     call: int
@@ -191,5 +201,5 @@ class Portion(Frozen, frozen=True):
     packs: bytes
 
 
-JournalOutcome: TypeAlias = Written | Portion
-JournalEffect: TypeAlias = Utter | Written | Portion | Returned | Raised | Report
+JournalOutcome: TypeAlias = WritesAcknowledged | ReadChunk
+JournalEffect: TypeAlias = SendToNode | WritesAcknowledged | ReadChunk | Returned | Raised | Report

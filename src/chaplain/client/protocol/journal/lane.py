@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from chaplain.client.protocol.journal.events import Place
+from chaplain.client.protocol.journal.events import ReceiptPlace
 from chaplain.client.types.journal import PLACE_UNKNOWN
 from chaplain.journal.messages.client import NotWritten, Run
 
@@ -56,7 +56,7 @@ class Packed(Generic[T]):
         return self.first_id + self.requests - 1
 
 
-class Lane(Generic[T]):
+class ProducerLane(Generic[T]):
     def __init__(self, client_id: int, last_id: int = 0) -> None:
         self.client_id = client_id
         self.next_id = last_id + 1
@@ -95,7 +95,7 @@ class Lane(Generic[T]):
         """Send again from this id on."""
         self.cursor = max(self.oldest_id, min(self.cursor, expected_id))
 
-    def settle(self, run: Run) -> list[tuple[Packed[T], Place]]:
+    def settle(self, run: Run) -> list[tuple[Packed[T], ReceiptPlace]]:
         """The packs that this receipt answers, with their places; one that was answered before is passed over."""
         base = self._offset_base(run)
         if base is None:
@@ -122,15 +122,17 @@ class Lane(Generic[T]):
                 return None
         return None
 
-    def settle_through(self, last_id: int) -> list[tuple[Packed[T], Place]]:
+    def settle_through(self, last_id: int) -> list[tuple[Packed[T], ReceiptPlace]]:
         """Everything up to this id is written; nobody can say where."""
         found = [packed for packed in self.in_flight.values() if packed.last_id <= last_id]
         for packed in found:
             self._remove(packed)
         return [(packed, self._somewhere(packed)) for packed in found]
 
-    def _somewhere(self, packed: Packed[T]) -> Place:
-        return Place(self.client_id, packed.first_id, packed.requests, packed.stream, PLACE_UNKNOWN, packed.messages)
+    def _somewhere(self, packed: Packed[T]) -> ReceiptPlace:
+        return ReceiptPlace(
+            self.client_id, packed.first_id, packed.requests, packed.stream, PLACE_UNKNOWN, packed.messages
+        )
 
     def take_at(self, first_id: int) -> Packed[T] | None:
         """The pack with this first id, which will not be written."""
@@ -151,8 +153,8 @@ class Lane(Generic[T]):
         self.in_flight_bytes -= len(packed.raw)
 
 
-def _place(run: Run, packed: Packed[T], offset: int) -> Place:
-    return Place(
+def _place(run: Run, packed: Packed[T], offset: int) -> ReceiptPlace:
+    return ReceiptPlace(
         run.client_id,
         packed.first_id,
         packed.requests,

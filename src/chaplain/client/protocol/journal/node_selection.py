@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from chaplain.client.protocol.journal.events import JournalEffect, Utter
+from chaplain.client.protocol.journal.events import JournalEffect, SendToNode
 from chaplain.core import Report
 from chaplain.journal.messages.client import CALL_MAX, ClientMessage, Decided, Failed, NodeMessage, Open, Opened
 from chaplain.journal.messages.config import ACL_BYTES, EPOCH_BYTES
@@ -34,7 +34,7 @@ Answer: TypeAlias = Callable[[int, NodeMessage, bytes], None]
 """Takes the time, what was answered, and its payload."""
 
 
-class Outlet:
+class NodeOutlet:
     """One session."""
 
     __slots__ = (
@@ -80,13 +80,13 @@ class Outlets:
         self._effects = effects
         self.cluster = cluster
         """What is signed is good for this cluster alone, whatever a node says of itself."""
-        self._outlets: dict[bytes, Outlet] = {}
-        self._closed: dict[bytes, Outlet] = {}
+        self._outlets: dict[bytes, NodeOutlet] = {}
+        self._closed: dict[bytes, NodeOutlet] = {}
         """Those that are not ready."""
         self._awake = False
         self._answers: dict[int, tuple[bytes, Answer]] = {}
         self._call = 0
-        self.chosen: Outlet | None = None
+        self.chosen: NodeOutlet | None = None
         self.barred: frozenset[bytes] = frozenset()
         """Sessions with nodes that are reserved for others."""
         self.moves = 0
@@ -114,7 +114,7 @@ class Outlets:
                 self._open(now_ns, outlet)
 
     def up(self, now_ns: int, instance: bytes) -> None:
-        outlet = self._outlets[instance] = self._closed[instance] = Outlet(instance)
+        outlet = self._outlets[instance] = self._closed[instance] = NodeOutlet(instance)
         if self._awake:
             self._open(now_ns, outlet)
 
@@ -136,7 +136,7 @@ class Outlets:
             self._choose(others[0])
         return bool(others)
 
-    def _ready(self) -> list[Outlet]:
+    def _ready(self) -> list[NodeOutlet]:
         """Open sessions, the best first; among equals the latest master's: what it takes is ordered at once."""
         ready = [outlet for outlet in self._outlets.values() if outlet.ready]
         return sorted(ready, key=lambda one: one.rank, reverse=True)
@@ -148,7 +148,7 @@ class Outlets:
             outlet.leads = max(0, regime)
             self._prefer(outlet)
 
-    def _prefer(self, outlet: Outlet) -> None:
+    def _prefer(self, outlet: NodeOutlet) -> None:
         """Go to this one if it is there to be gone to, and better than the one that we are at."""
         chosen = self.chosen
         if outlet.ready and (chosen is None or outlet.rank > chosen.rank):
@@ -174,7 +174,7 @@ class Outlets:
             self._shunned_ns = now_ns
             self.rotate()
 
-    def _choose(self, outlet: Outlet | None) -> None:
+    def _choose(self, outlet: NodeOutlet | None) -> None:
         self.chosen = outlet if outlet is not None else next(iter(self._ready()), None)
         self.moves += 1
 
@@ -185,12 +185,12 @@ class Outlets:
         if self.chosen is None:
             return 0
         call = self._number(self.chosen.instance, answer)
-        self._effects.append(Utter(self.chosen.instance, message(call), payload))
+        self._effects.append(SendToNode(self.chosen.instance, message(call), payload))
         return call
 
     def say(self, message: ClientMessage, payload: bytes = b"") -> None:
         assert self.chosen is not None
-        self._effects.append(Utter(self.chosen.instance, message, payload))
+        self._effects.append(SendToNode(self.chosen.instance, message, payload))
 
     def forget(self, call: int) -> None:
         """The answer is not wanted any more."""
@@ -222,7 +222,7 @@ class Outlets:
 
     # Opening.
 
-    def _open(self, now_ns: int, outlet: Outlet) -> None:
+    def _open(self, now_ns: int, outlet: NodeOutlet) -> None:
         self.forget(outlet.call)
         outlet.due_ns = now_ns + OPEN_AGAIN_NS
 
@@ -230,9 +230,9 @@ class Outlets:
             self._opened(outlet, message)
 
         outlet.call = self._number(outlet.instance, answer)
-        self._effects.append(Utter(outlet.instance, Open(outlet.call)))
+        self._effects.append(SendToNode(outlet.instance, Open(outlet.call)))
 
-    def _opened(self, outlet: Outlet, message: NodeMessage) -> None:
+    def _opened(self, outlet: NodeOutlet, message: NodeMessage) -> None:
         if isinstance(message, Failed):
             self.trouble = message.reason
             return

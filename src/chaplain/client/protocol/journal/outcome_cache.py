@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from chaplain.client.protocol.journal.events import Place
+from chaplain.client.protocol.journal.events import ReceiptPlace
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
 
 FATES_MAX = 4096
-Told: TypeAlias = Callable[[Place | None], None]
+Told: TypeAlias = Callable[[ReceiptPlace | None], None]
 """Takes where a request is, or None if it is not written and never will be."""
 
 
-class Fates:
+class OutcomeCache:
     def __init__(self) -> None:
-        self._known: dict[RequestId, tuple[int, Place | None]] = {}
+        self._known: dict[RequestId, tuple[int, ReceiptPlace | None]] = {}
         """By the first request of a batch: how many it has, and where they are."""
         self._watchers: dict[RequestId, list[tuple[int, RequestId, Told]]] = {}
 
-    def get(self, request: RequestId) -> Place | None:
+    def get(self, request: RequestId) -> ReceiptPlace | None:
         """Where it is, or None if it is not and never will be; KeyError if that is not known."""
         if request in self._known:
             return part_of(self._known[request][1], request)
@@ -46,7 +46,7 @@ class Fates:
         """Take those who will hear of this batch in another way."""
         return [(call, request) for call, request, _ in self._watchers.pop(first, ())]
 
-    def know(self, first: RequestId, requests: int, place: Place | None) -> None:
+    def know(self, first: RequestId, requests: int, place: ReceiptPlace | None) -> None:
         self._known[first] = (requests, place)
         if len(self._known) > FATES_MAX:
             del self._known[next(iter(self._known))]
@@ -54,7 +54,7 @@ class Fates:
             told(part_of(place, request))
 
 
-def part_of(place: Place | None, request: RequestId) -> Place | None:
+def part_of(place: ReceiptPlace | None, request: RequestId) -> ReceiptPlace | None:
     """Where one request of a batch is, given where the batch is."""
     if place is None or place.requests == 1:
         return place
@@ -62,4 +62,4 @@ def part_of(place: Place | None, request: RequestId) -> Place | None:
     number = request.client_message_id - place.first_id
     offset = PLACE_UNKNOWN if place.base_offset == PLACE_UNKNOWN else place.base_offset + number
     moment = (place.index, place.regime, place.timestamp_ns, place.hash)
-    return Place(place.client_id, request.client_message_id, 1, place.stream, offset, 1, *moment)
+    return ReceiptPlace(place.client_id, request.client_message_id, 1, place.stream, offset, 1, *moment)

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TypeAlias
 
 from chaplain.client.protocol.journal.events import Batch
-from chaplain.client.protocol.journal.signer import Signer
+from chaplain.client.protocol.journal.signer import PackSigner
 from chaplain.journal.messages.signing import SLOT_BYTES
 from chaplain.journal.messages.write_request import REQUEST_ID_MAX
 from chaplain.segment.pack import Pack, encode_pack
@@ -50,7 +50,7 @@ def choose(waiting: Iterable[Batch], requests_max: int, bytes_max: int = PACK_BY
     return count
 
 
-def make_pack(client_id: int, first_id: int, batches: Sequence[Batch], signer: Signer) -> bytes:
+def make_pack(client_id: int, first_id: int, batches: Sequence[Batch], signer: PackSigner) -> bytes:
     """One signed pack of these batches, which are for one stream."""
     batch = batches[0]
     values, keys, headers, counts = _one(batch) if len(batches) == 1 else _together(batches)

@@ -12,7 +12,7 @@ not follow ends where the stream ended when it began.
 from __future__ import annotations
 
 from chaplain.client.protocol.call_events import Failure, Raised, Returned
-from chaplain.client.protocol.journal.events import JournalEffect, Portion, ReadWish, TakenWish
+from chaplain.client.protocol.journal.events import JournalEffect, ReadChunk, ReadCommand, TakenCommand
 from chaplain.client.protocol.journal.node_selection import Outlets
 from chaplain.core import soonest
 from chaplain.journal.messages.client import LATEST, Chunk, Ended, Failed, Grant, NodeMessage, Read, StopReading
@@ -45,7 +45,7 @@ class _Reader:
         "wish",
     )
 
-    def __init__(self, wish: ReadWish) -> None:
+    def __init__(self, wish: ReadCommand) -> None:
         self.wish = wish
         self.next_offset = max(wish.start, 0)
         self.stop = wish.stop
@@ -75,7 +75,7 @@ class Streaming:
         self._heads: dict[str, int] = {}
         """How long streams are at least: a node that is behind is asked again."""
 
-    def begin(self, now_ns: int, wish: ReadWish) -> None:
+    def begin(self, now_ns: int, wish: ReadCommand) -> None:
         if len(self._readers) >= READS_MAX:
             reason = f"{READS_MAX} reads are open, which is the bound: close one first"
             self._effects.append(Raised(wish.call, Failure.BUSY, reason))
@@ -92,7 +92,7 @@ class Streaming:
             if len(self._heads) > HEADS_MAX:
                 del self._heads[next(iter(self._heads))]
 
-    def taken(self, wish: TakenWish) -> None:
+    def taken(self, wish: TakenCommand) -> None:
         reader = self._readers.get(wish.call)
         if reader is None:
             return
@@ -224,7 +224,7 @@ class Streaming:
             return
         stop = end if reader.stop is None else min(end, reader.stop)
         place = (chunk.first_offset, chunk.index, chunk.regime, chunk.timestamp_ns, chunk.origin_node)
-        self._effects.append(Portion(reader.wish.call, reader.next_offset, stop, *place, payload))
+        self._effects.append(ReadChunk(reader.wish.call, reader.next_offset, stop, *place, payload))
         reader.next_offset = stop
         reader.earliest = False
         reader.held_bytes += len(payload)

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import msgspec
 
 from chaplain.client.protocol.call_events import Failure, Raised, Returned
-from chaplain.client.protocol.journal.config_requests import APPLIED, Petitioning
-from chaplain.client.protocol.journal.events import JournalEffect, Place, ResolveWish, Written
+from chaplain.client.protocol.journal.config_requests import APPLIED, ConfigRequestClient
+from chaplain.client.protocol.journal.events import JournalEffect, ReceiptPlace, ResolveCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.node_selection import Outlets
 from chaplain.client.protocol.journal.outcome_cache import Told, part_of
-from chaplain.client.protocol.journal.write_queue import Job
-from chaplain.client.protocol.journal.writer import Writing
+from chaplain.client.protocol.journal.write_queue import PendingWrite
+from chaplain.client.protocol.journal.writer import LaneWriters
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
 from chaplain.journal.messages.client import AskLane, Decided, LaneIs, NodeMessage, Run
 from chaplain.journal.messages.config import FenceLane
@@ -35,14 +35,14 @@ class Inquiry(NamedTuple):
     """Which it was for, and how many messages it had, as far as the caller knows."""
     messages: int = 1
 
-    def somewhere(self) -> Place:
+    def somewhere(self) -> ReceiptPlace:
         """It is written, and nobody can say where."""
-        return Place(*self.request, 1, self.stream, PLACE_UNKNOWN, self.messages)
+        return ReceiptPlace(*self.request, 1, self.stream, PLACE_UNKNOWN, self.messages)
 
 
 class Resolving:
     def __init__(
-        self, effects: list[JournalEffect], outlets: Outlets, petitioning: Petitioning, writing: Writing
+        self, effects: list[JournalEffect], outlets: Outlets, petitioning: ConfigRequestClient, writing: LaneWriters
     ) -> None:
         self._effects = effects
         self._outlets = outlets
@@ -53,11 +53,11 @@ class Resolving:
         self._questions: dict[int, int] = {}
         """Where something is, by call."""
 
-    def resolve(self, now_ns: int, wish: ResolveWish) -> None:
+    def resolve(self, now_ns: int, wish: ResolveCommand) -> None:
         """Tell the wish's call, and have it settled now."""
 
-        def told(place: Place | None) -> None:
-            self._effects.append(Returned(wish.call, b"") if place is None else Written(wish.call, place))
+        def told(place: ReceiptPlace | None) -> None:
+            self._effects.append(Returned(wish.call, b"") if place is None else WritesAcknowledged(wish.call, place))
 
         self.find(now_ns, Inquiry(wish.call, RequestId(wish.client_id, wish.request), told))
         if self._writing.is_open(wish.client_id) and self._under_way(wish.client_id, wish.request) is not None:
@@ -127,7 +127,7 @@ class Resolving:
         else:
             inquiry.told(inquiry.somewhere())
 
-    def _under_way(self, client_id: int, request: int) -> Job | None:
+    def _under_way(self, client_id: int, request: int) -> PendingWrite | None:
         """The job of ours that has this request, if it has no answer yet."""
         lane = self._writing.find_lane(client_id)
         for packed in lane.in_flight.values() if lane is not None else ():
@@ -139,10 +139,10 @@ class Resolving:
         return None
 
 
-def _within(run: Run, inquiry: Inquiry) -> Place | None:
+def _within(run: Run, inquiry: Inquiry) -> ReceiptPlace | None:
     """Where one request of a receipt is. What a node says of something else is not believed."""
     client_id, request = inquiry.request
     ours = run.client_id == client_id and run.first_id <= request < run.first_id + run.requests
     if not ours or run.requests not in (1, run.messages):
         return inquiry.somewhere()
-    return part_of(Place(*msgspec.structs.astuple(run)), inquiry.request)
+    return part_of(ReceiptPlace(*msgspec.structs.astuple(run)), inquiry.request)

@@ -25,12 +25,12 @@ import msgspec
 
 from chaplain.client.protocol.call_events import Failure, Raised
 from chaplain.client.protocol.journal import packing
-from chaplain.client.protocol.journal.config_requests import APPLIED, Petitioning
+from chaplain.client.protocol.journal.config_requests import APPLIED, ConfigRequestClient
 from chaplain.client.protocol.journal.error_kinds import ELSEWHERE, FULL, IDENTITY, INVALID, LATER
-from chaplain.client.protocol.journal.events import JournalEffect, Place, RetryWish, Written
+from chaplain.client.protocol.journal.events import JournalEffect, ReceiptPlace, RetryCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.node_selection import Outlets
 from chaplain.client.protocol.journal.resolve import Inquiry, Resolving
-from chaplain.client.protocol.journal.signer import Signer
+from chaplain.client.protocol.journal.signer import PackSigner
 from chaplain.client.types.journal import RequestId
 from chaplain.core import soonest
 from chaplain.journal.messages.client import AlreadyWritten, Decided, NotWritten, Receipts, Write
@@ -45,7 +45,7 @@ PAUSE_NS = 100_000_000
 class _Retry:
     __slots__ = ("batch", "call", "due_ns", "id", "of", "pausing", "petition", "raw", "sends")
 
-    def __init__(self, wish: RetryWish) -> None:
+    def __init__(self, wish: RetryCommand) -> None:
         self.call = wish.call
         self.batch = wish.batch
         self.of = RequestId(wish.client_id, wish.request)
@@ -65,9 +65,9 @@ class Retrying:
         self,
         effects: list[JournalEffect],
         outlets: Outlets,
-        petitioning: Petitioning,
+        petitioning: ConfigRequestClient,
         resolving: Resolving,
-        signer: Signer,
+        signer: PackSigner,
     ) -> None:
         self._effects = effects
         self._outlets = outlets
@@ -81,7 +81,7 @@ class Retrying:
 
     # From outside.
 
-    def begin(self, now_ns: int, wish: RetryWish) -> None:
+    def begin(self, now_ns: int, wish: RetryCommand) -> None:
         assert wish.batch.requests == 1, "one request is retried as one"
         retry = self.retries[wish.call] = _Retry(wish)
         self._resolving.find(now_ns, self._inquiry(retry, retry.of))
@@ -127,13 +127,13 @@ class Retrying:
     def _inquiry(self, retry: _Retry, request: RequestId) -> Inquiry:
         return Inquiry(retry.call, request, partial(self._found, retry), retry.batch.stream, len(retry.batch.values))
 
-    def _found(self, retry: _Retry, place: Place | None) -> None:
+    def _found(self, retry: _Retry, place: ReceiptPlace | None) -> None:
         if place is None:
             self._unleased.append(retry)
         else:
-            self._end(retry, Written(retry.call, place))
+            self._end(retry, WritesAcknowledged(retry.call, place))
 
-    def _end(self, retry: _Retry, effect: Written | Raised) -> None:
+    def _end(self, retry: _Retry, effect: WritesAcknowledged | Raised) -> None:
         retry.raw = b""  # whatever else is said about it in the same breath
         self._effects.append(effect)
 
@@ -179,7 +179,7 @@ class Retrying:
         for run in message.runs:
             if (run.first_id, run.requests) == (1, 1) and run.messages > 0:  # there can be no other
                 for retry in self._waiting_for(run.client_id):
-                    self._found(retry, Place(*msgspec.structs.astuple(run)))
+                    self._found(retry, ReceiptPlace(*msgspec.structs.astuple(run)))
 
     def already(self, message: AlreadyWritten) -> None:
         for retry in self._waiting_for(message.client_id):

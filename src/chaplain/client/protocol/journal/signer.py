@@ -7,7 +7,7 @@ from chaplain.journal.messages.signing import SignatureType, seal_pack, sign_pac
 from chaplain.link.auth.identity import Identity
 
 
-class Signer(Frozen, frozen=True):
+class PackSigner(Frozen, frozen=True):
     """Who signs, for which cluster, and how. `repr` shows no secret."""
 
     identity: Identity

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chaplain.client.protocol.journal.events import Portion
+from chaplain.client.protocol.journal.events import ReadChunk
 from chaplain.client.types.journal import Message
 from chaplain.errors import Malformed
 from chaplain.segment.headers import decode_headers
@@ -18,7 +18,7 @@ from chaplain.segment.pack import HEADERS, KEYS, NOTHING, PackHead, column_count
 _NO_NAME = ""
 
 
-def messages_of(stream: str, portion: Portion) -> list[Message]:
+def messages_of(stream: str, portion: ReadChunk) -> list[Message]:
     """The messages of a portion that were asked for, in order."""
     view = octets(portion.packs)
     found: list[Message] = []
@@ -33,7 +33,9 @@ def messages_of(stream: str, portion: Portion) -> list[Message]:
     return found
 
 
-def _of_pack(stream: str, portion: Portion, view: Octets, head: PackHead, *, offset: int, rows: range) -> list[Message]:
+def _of_pack(
+    stream: str, portion: ReadChunk, view: Octets, head: PackHead, *, offset: int, rows: range
+) -> list[Message]:
     cells = _columns(portion.packs, view, head)
     ids, numbers = _numbers(view, head)
     place = (portion.timestamp_ns, head.client_id)

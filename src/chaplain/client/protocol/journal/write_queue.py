@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 
 from chaplain.client.protocol.call_events import Failure, Raised
 from chaplain.client.protocol.deadlines import Deadlines
-from chaplain.client.protocol.journal.events import Batch, JournalEffect, Place, WriteWish, Written
-from chaplain.client.protocol.journal.outcome_cache import Fates
+from chaplain.client.protocol.journal.events import Batch, JournalEffect, ReceiptPlace, WriteCommand, WritesAcknowledged
+from chaplain.client.protocol.journal.outcome_cache import OutcomeCache
 from chaplain.client.protocol.journal.packing import packed_bytes
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
 
@@ -28,12 +28,12 @@ WAITING_MAX = 100_000
 GROUPS_MAX = 1024
 
 
-class Job:
+class PendingWrite:
     """The requests of one caller."""
 
     __slots__ = ("batch", "call", "group", "id", "requests", "timeout_ns")
 
-    def __init__(self, wish: WriteWish) -> None:
+    def __init__(self, wish: WriteCommand) -> None:
         self.batch: Batch = wish.batch
         self.requests = wish.batch.requests
         self.call = wish.call
@@ -44,28 +44,28 @@ class Job:
         """Of its first request, once it was signed."""
 
 
-class Jobs:
+class WriteQueue:
     def __init__(self, effects: list[JournalEffect]) -> None:
         self._effects = effects
-        self._by_call: dict[int, Job] = {}
+        self._by_call: dict[int, PendingWrite] = {}
         self._deadlines = Deadlines()
         self.due_ns = self._deadlines.next_ns
-        self.fates = Fates()
+        self.fates = OutcomeCache()
         self._failed_groups: dict[int, str] = {}
         self._progress_ns: dict[int, int] = {}
         """When something of a group was written last."""
-        self.queue: deque[Job] = deque()
+        self.queue: deque[PendingWrite] = deque()
         """Not yet signed, in order."""
         self.queued_bytes = 0
 
-    def take(self, now_ns: int, wish: WriteWish) -> None:
+    def take(self, now_ns: int, wish: WriteCommand) -> None:
         if wish.group in self._failed_groups:
             self._raise(wish.call, Failure.REFUSED, self._failed_groups[wish.group])
         elif self.queued_bytes + wish.batch.size_bytes > WAITING_BYTES_MAX or len(self.queue) >= WAITING_MAX:
             reason = f"{self.queued_bytes} bytes wait to be written, close to the bound: wait for some of them first"
             self._raise(wish.call, Failure.BUSY, reason)
         else:
-            job = Job(wish)
+            job = PendingWrite(wish)
             self._by_call[job.call] = job
             self._deadlines.set(job.call, now_ns + job.timeout_ns)
             self.queue.append(job)
@@ -76,7 +76,7 @@ class Jobs:
         """Whether somebody waits to be told."""
         return bool(self._by_call)
 
-    def first(self) -> Job | None:
+    def first(self) -> PendingWrite | None:
         """The job to be signed next. Those before it that nobody waits for any more are dropped here."""
         while self.queue and not self.queue[0].call:
             self.pop()
@@ -95,12 +95,12 @@ class Jobs:
                 return
             yield job.batch
 
-    def pop(self) -> Job:
+    def pop(self) -> PendingWrite:
         job = self.queue.popleft()
         self.queued_bytes -= job.batch.size_bytes
         return job
 
-    def put_back(self, jobs: Iterable[Job]) -> None:
+    def put_back(self, jobs: Iterable[PendingWrite]) -> None:
         """These are definitely not written: sign them anew, before all others, if somebody still waits."""
         for job in reversed(list(jobs)):
             told = job.id
@@ -115,12 +115,12 @@ class Jobs:
 
     # How jobs end.
 
-    def written(self, now_ns: int, jobs: Iterable[Job], place: Place) -> None:
+    def written(self, now_ns: int, jobs: Iterable[PendingWrite], place: ReceiptPlace) -> None:
         """The pack of these jobs is written there."""
         first_id, offset = place.first_id, place.base_offset
         for job in jobs:
             requests, messages = job.requests, len(job.batch.values)
-            mine = Place(
+            mine = ReceiptPlace(
                 place.client_id,
                 first_id,
                 requests,
@@ -134,13 +134,13 @@ class Jobs:
             )
             first_id += requests
             offset = offset if offset == PLACE_UNKNOWN else offset + messages
-            self._end(job, Written(job.call, mine))
+            self._end(job, WritesAcknowledged(job.call, mine))
             if job.group:
                 self._progressed(now_ns, job.group)
             assert job.id is not None
             self.fates.know(job.id, requests, mine)
 
-    def refuse(self, job: Job, reason: str, failure: Failure = Failure.REFUSED, kind: str = "") -> None:
+    def refuse(self, job: PendingWrite, reason: str, failure: Failure = Failure.REFUSED, kind: str = "") -> None:
         """Definitely not written, and it will not be."""
         self._fail_group(job, reason)
         self._end(job, Raised(job.call, failure, reason, kind=kind))
@@ -153,13 +153,13 @@ class Jobs:
             size = f"a request of {first.batch.size_bytes} bytes in {len(first.batch.values)} messages"
             self.refuse(self.pop(), f"{size} is too much for this cluster, which takes {bytes_max} in all")
 
-    def _fail_group(self, job: Job, reason: str) -> None:
+    def _fail_group(self, job: PendingWrite, reason: str) -> None:
         if job.group:
             self._failed_groups.setdefault(job.group, reason)
             if len(self._failed_groups) > GROUPS_MAX:
                 del self._failed_groups[next(iter(self._failed_groups))]
 
-    def lose(self, job: Job, reason: str) -> None:
+    def lose(self, job: PendingWrite, reason: str) -> None:
         """It was sent, and nobody can tell any more."""
         self._end(job, Raised(job.call, Failure.UNKNOWN, reason, job.id))
         for call, request in self.fates.watchers(job.id) if job.id is not None else ():
@@ -171,7 +171,7 @@ class Jobs:
         self.queue.clear()
         self.queued_bytes = 0
 
-    def _end(self, job: Job, effect: Written | Raised) -> None:
+    def _end(self, job: PendingWrite, effect: WritesAcknowledged | Raised) -> None:
         call, job.call = job.call, 0
         if call:
             del self._by_call[call]

@@ -18,13 +18,13 @@ from enum import Enum, auto
 
 from chaplain.client.protocol.call_events import Failure
 from chaplain.client.protocol.journal import packing
-from chaplain.client.protocol.journal.config_requests import APPLIED, Petitioning
+from chaplain.client.protocol.journal.config_requests import APPLIED, ConfigRequestClient
 from chaplain.client.protocol.journal.error_kinds import ELSEWHERE, ENDED, FULL, IDENTITY, INVALID, LATER, UNREAD
-from chaplain.client.protocol.journal.events import JournalEffect, Place
-from chaplain.client.protocol.journal.lane import Lane, Packed
-from chaplain.client.protocol.journal.node_selection import Outlet, Outlets
-from chaplain.client.protocol.journal.signer import Signer
-from chaplain.client.protocol.journal.write_queue import Job, Jobs
+from chaplain.client.protocol.journal.events import JournalEffect, ReceiptPlace
+from chaplain.client.protocol.journal.lane import Packed, ProducerLane
+from chaplain.client.protocol.journal.node_selection import NodeOutlet, Outlets
+from chaplain.client.protocol.journal.signer import PackSigner
+from chaplain.client.protocol.journal.write_queue import PendingWrite, WriteQueue
 from chaplain.client.types.journal import RequestId
 from chaplain.core import soonest
 from chaplain.journal.messages.client import AlreadyWritten, Decided, GoBack, NotWritten, Receipts, Write
@@ -43,32 +43,32 @@ PAUSE_FIRST_NS = 5_000_000
 PAUSE_MOST_NS = 500_000_000
 
 
-class Phase(Enum):
+class LanePhase(Enum):
     NONE = auto()
     LEASING = auto()
     OPEN = auto()
     FENCING = auto()
 
 
-class Writing:
+class LaneWriters:
     def __init__(
         self,
         effects: list[JournalEffect],
         outlets: Outlets,
-        petitioning: Petitioning,
-        signer: Signer,
+        petitioning: ConfigRequestClient,
+        signer: PackSigner,
         ids_max: int = REQUEST_ID_MAX,
     ) -> None:
         self._outlets = outlets
         self._petitioning = petitioning
         self._signer = signer
         self._ids_max = ids_max
-        self.jobs = Jobs(effects)
-        self._phase = Phase.NONE
-        self._lane: Lane[Job] | None = None
+        self.jobs = WriteQueue(effects)
+        self._phase = LanePhase.NONE
+        self._lane: ProducerLane[PendingWrite] | None = None
         self._nonce = b""
         """Of the present lease: asked again with it, the cluster gives the same lane."""
-        self._retiring: dict[int, Lane[Job]] = {}
+        self._retiring: dict[int, ProducerLane[PendingWrite]] = {}
         """Fenced lanes, of which receipts are still missing."""
         self._petition = 0
         """The lease or fence that is asked for."""
@@ -90,9 +90,9 @@ class Writing:
         if self._retiring:
             for retiring in self._retiring.values():
                 self._send(now_ns, outlet, retiring)
-        if self._phase is Phase.NONE and self.jobs.first() is not None:
+        if self._phase is LanePhase.NONE and self.jobs.first() is not None:
             self._lease(now_ns)
-        if self._phase is Phase.OPEN and self._lane is not None:
+        if self._phase is LanePhase.OPEN and self._lane is not None:
             if self._lane.cursor < self._lane.next_id:
                 self._send(now_ns, outlet, self._lane)
             if self.jobs.queue:
@@ -120,7 +120,7 @@ class Writing:
     def _withdraw(self, now_ns: int) -> None:
         """Time is up for something, and every copy of everything was turned away: so it is certain what to tell."""
         lane, due_ns = self._lane, self.jobs.due_ns()
-        if lane is None or self._phase is not Phase.OPEN or due_ns is None or now_ns < due_ns:
+        if lane is None or self._phase is not LanePhase.OPEN or due_ns is None or now_ns < due_ns:
             return
         if lane.in_flight and not any(packed.sends for packed in lane.in_flight.values()):
             self.jobs.put_back(job for packed in lane.take_after(0) for job in packed.things)
@@ -163,7 +163,9 @@ class Writing:
         if lane is not None:
             self._settled(now_ns, lane, lane.settle_through(message.last_id))
 
-    def _settled(self, now_ns: int, lane: Lane[Job], settled: list[tuple[Packed[Job], Place]]) -> None:
+    def _settled(
+        self, now_ns: int, lane: ProducerLane[PendingWrite], settled: list[tuple[Packed[PendingWrite], ReceiptPlace]]
+    ) -> None:
         if settled:
             self._progress_ns = now_ns
             self._pause_ns = PAUSE_FIRST_NS
@@ -209,7 +211,7 @@ class Writing:
         else:
             self._refused(now_ns, lane, message)
 
-    def _refused(self, now_ns: int, lane: Lane[Job], message: NotWritten) -> None:
+    def _refused(self, now_ns: int, lane: ProducerLane[PendingWrite], message: NotWritten) -> None:
         """Never to be written. Its ids are used up all the same, so nothing can follow it on this lane."""
         packed = lane.in_flight[message.first_id]
         if message.kind.startswith(INVALID) and packed.sends > 1:
@@ -218,7 +220,7 @@ class Writing:
             self._refuse(lane.take_at(packed.first_id) or packed, message)
         self.fence(now_ns)
 
-    def _refuse(self, packed: Packed[Job], message: NotWritten) -> None:
+    def _refuse(self, packed: Packed[PendingWrite], message: NotWritten) -> None:
         kind, _, of = message.kind.partition(":")
         for job in packed.things:
             self.jobs.refuse(job, message.reason, Failure.STATEMENT if kind == INVALID else Failure.REFUSED, of)
@@ -237,14 +239,14 @@ class Writing:
 
     def _renew(self, now_ns: int) -> None:
         """Ask for the lane, as often as need be; who is asked has executed it when it answers."""
-        if self._phase in (Phase.NONE, Phase.OPEN):
-            self._phase = Phase.LEASING
+        if self._phase in (LanePhase.NONE, LanePhase.OPEN):
+            self._phase = LanePhase.LEASING
             lease = LeaseLane(self._outlets.acl)
             self._petition = self._petitioning.submit(now_ns, lease, self._leased, self._nonce)
 
     def _leased(self, now_ns: int, decided: Decided) -> None:
-        assert self._phase is Phase.LEASING
-        self._phase, self._petition = Phase.NONE, 0
+        assert self._phase is LanePhase.LEASING
+        self._phase, self._petition = LanePhase.NONE, 0
         if decided.kind == "unknown_lane":  # the one that this lease gave is over: another needs another nonce
             self._lease(now_ns)
             return
@@ -255,15 +257,15 @@ class Writing:
         if old is not None and old.client_id == decided.client_id:
             old.go_back(old.oldest_id)
         else:
-            self._lane = Lane(decided.client_id, decided.last_id)
+            self._lane = ProducerLane(decided.client_id, decided.last_id)
             if old is not None:
                 self._mourn(old)
-        self._phase = Phase.OPEN
+        self._phase = LanePhase.OPEN
         self._progress_ns = now_ns
 
-    def _mourn(self, lane: Lane[Job], why: str = "its lane is over") -> None:
+    def _mourn(self, lane: ProducerLane[PendingWrite], why: str = "its lane is over") -> None:
         """The lane is over without a fence. Only what was sent once, and refused, is certainly not written."""
-        reissued: list[Job] = []
+        reissued: list[PendingWrite] = []
         for packed in lane.take_after(0):
             if packed.sends == 0 or (packed.sends == 1 and packed.refused):
                 reissued += packed.things
@@ -278,7 +280,7 @@ class Writing:
         What lies before it may be somebody else's, who has our key: of that, only a receipt is certain.
         """
         self._petitioning.withdraw(self._petition)
-        lane, self._lane, self._phase, self._petition = self._lane, None, Phase.NONE, 0
+        lane, self._lane, self._phase, self._petition = self._lane, None, LanePhase.NONE, 0
         if lane is not None:
             unwritten = [] if last_id is None else lane.take_after(last_id)
             self._mourn(lane, reason)
@@ -287,16 +289,16 @@ class Writing:
 
     def fence(self, now_ns: int) -> None:
         """Write no more on the present lane, and find out what of it is written."""
-        if self._phase in (Phase.OPEN, Phase.LEASING) and self._lane is not None:
+        if self._phase in (LanePhase.OPEN, LanePhase.LEASING) and self._lane is not None:
             self._petitioning.withdraw(self._petition)
-            self._phase = Phase.FENCING
+            self._phase = LanePhase.FENCING
             self._petition = self._petitioning.submit(now_ns, FenceLane(self._lane.client_id), self._fenced)
 
     def _fenced(self, now_ns: int, decided: Decided) -> None:
         lane = self._lane
         assert lane is not None
-        assert self._phase is Phase.FENCING
-        self._lane, self._phase, self._petition = None, Phase.NONE, 0
+        assert self._phase is LanePhase.FENCING
+        self._lane, self._phase, self._petition = None, LanePhase.NONE, 0
         if decided.kind != APPLIED:
             self._mourn(lane)
             return
@@ -309,24 +311,24 @@ class Writing:
         self._retiring[lane.client_id] = lane
         self._let_go(now_ns, lane)
 
-    def _let_go(self, now_ns: int, lane: Lane[Job]) -> None:
+    def _let_go(self, now_ns: int, lane: ProducerLane[PendingWrite]) -> None:
         """A lane that is fenced or used up, and fully answered, is given back."""
         if lane.in_flight:
             return
         if self._retiring.pop(lane.client_id, None) is not None:
             self._retire(now_ns, lane)
-        elif lane is self._lane and self._phase is Phase.OPEN and lane.next_id > self._ids_max:
-            self._lane, self._phase = None, Phase.NONE
+        elif lane is self._lane and self._phase is LanePhase.OPEN and lane.next_id > self._ids_max:
+            self._lane, self._phase = None, LanePhase.NONE
             self._retire(now_ns, lane)
 
-    def _retire(self, now_ns: int, lane: Lane[Job]) -> None:
+    def _retire(self, now_ns: int, lane: ProducerLane[PendingWrite]) -> None:
         """What became of its requests can be asked for a while."""
         retire = RetireLane(lane.client_id, self._outlets.acl)
         self._petitioning.submit(now_ns, retire, lambda now_ns, decided: None)
 
     # Sending.
 
-    def _send(self, now_ns: int, outlet: Outlet, lane: Lane[Job]) -> None:
+    def _send(self, now_ns: int, outlet: NodeOutlet, lane: ProducerLane[PendingWrite]) -> None:
         if now_ns < self._hold_ns:
             return
         for packed in list(lane.unsent()):
@@ -334,14 +336,16 @@ class Writing:
                 break
             self._utter(now_ns, outlet, lane, packed)
 
-    def _utter(self, now_ns: int, outlet: Outlet, lane: Lane[Job], packed: Packed[Job]) -> None:
+    def _utter(
+        self, now_ns: int, outlet: NodeOutlet, lane: ProducerLane[PendingWrite], packed: Packed[PendingWrite]
+    ) -> None:
         if lane.cursor <= lane.oldest_id:
             self._progress_ns = now_ns
         outlet.used_bytes += len(packed.raw)
         lane.sent(packed)
         self._outlets.say(Write(packed.stream, packed.check), packed.raw)
 
-    def _pack(self, now_ns: int, outlet: Outlet, lane: Lane[Job]) -> None:
+    def _pack(self, now_ns: int, outlet: NodeOutlet, lane: ProducerLane[PendingWrite]) -> None:
         bytes_max = min(packing.PACK_BYTES, self._outlets.pack_bytes_max or packing.PACK_BYTES)
         while self.jobs.queue and self._may_pack(outlet, lane):
             if self._outlets.pack_bytes_max is not None:
@@ -355,7 +359,7 @@ class Writing:
             packed = self._sign(lane, [self.jobs.pop() for _ in range(count)])
             self._utter(now_ns, outlet, lane, packed)
 
-    def _may_pack(self, outlet: Outlet, lane: Lane[Job]) -> bool:
+    def _may_pack(self, outlet: NodeOutlet, lane: ProducerLane[PendingWrite]) -> bool:
         unanswered = len(lane.in_flight)
         if not unanswered or outlet.barred:
             return not outlet.barred  # what is not signed is certainly not written
@@ -366,7 +370,7 @@ class Writing:
         first = self.jobs.first()
         return first is not None and outlet.affords(max(packing.PACK_BYTES, packing.packed_bytes(first.batch)))
 
-    def _sign(self, lane: Lane[Job], jobs: list[Job]) -> Packed[Job]:
+    def _sign(self, lane: ProducerLane[PendingWrite], jobs: list[PendingWrite]) -> Packed[PendingWrite]:
         batches = [job.batch for job in jobs]
         raw = packing.make_pack(lane.client_id, lane.next_id, batches, self._signer)
         first_id = lane.next_id
@@ -387,10 +391,10 @@ class Writing:
         """Whether this is the lane that is written on."""
         return self._lane is not None and self._lane.client_id == client_id
 
-    def _lanes(self) -> list[Lane[Job]]:
+    def _lanes(self) -> list[ProducerLane[PendingWrite]]:
         return [*self._retiring.values(), *([self._lane] if self._lane is not None else [])]
 
-    def find_lane(self, client_id: int) -> Lane[Job] | None:
+    def find_lane(self, client_id: int) -> ProducerLane[PendingWrite] | None:
         if self._lane is not None and self._lane.client_id == client_id:
             return self._lane
         return self._retiring.get(client_id)
@@ -407,8 +411,8 @@ class Writing:
         if lasting := self._outlets.full or self._outlets.chosen.barred:
             return lasting
         match self._phase:
-            case Phase.LEASING:
+            case LanePhase.LEASING:
                 return "the cluster gave no lane to write on; has it a master?"
-            case Phase.FENCING:
+            case LanePhase.FENCING:
                 return "the cluster does not decide what became of earlier requests; has it a master?"
         return self._refusal or "the cluster is slow, or has no master"

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import psycopg
 
-from chaplain.executor.events import Step, Work
+from chaplain.executor.events import MessageApplied, Work
 from chaplain.executor.fingerprint import Tallies
 from chaplain.executor.statement import Parameters, Rows, StatementError
 from chaplain.runtime.databases.change_log import CHANGES, ChangeLog, quoted
 from chaplain.runtime.databases.interface import EngineFailed, Server
 from chaplain.runtime.databases.postgres.connection import check, first_connection
 from chaplain.runtime.databases.postgres.errors import stop
-from chaplain.runtime.databases.postgres.execute import Runner, Shadows, draws
-from chaplain.runtime.databases.postgres.metadata import State, Store
-from chaplain.runtime.databases.postgres.queries import Readers
-from chaplain.runtime.databases.postgres.row_tracker import Ledger
+from chaplain.runtime.databases.postgres.execute import ClientConnections, PostgresRunner, draws
+from chaplain.runtime.databases.postgres.metadata import PostgresState, PostgresStore
+from chaplain.runtime.databases.postgres.queries import PostgresReaders
+from chaplain.runtime.databases.postgres.row_tracker import PostgresRowTracker
 from chaplain.runtime.databases.postgres.schema import Layout
-from chaplain.runtime.databases.requests import Request, requests_of, runs_of
+from chaplain.runtime.databases.requests import DatabaseRequest, requests_of, runs_of
 
 NOBODY = b"rehearsal"
 """In place of an identity."""
@@ -38,21 +38,21 @@ class PostgresDatabase:
         self._own = first_connection(server, self._layout)
         try:
             check(self._own, server)
-            self._store = Store(self._own, self._layout)
+            self._store = PostgresStore(self._own, self._layout)
             self._changes = ChangeLog(folder / CHANGES / quoted(stream), stream, rows_bytes)
             if self._changes.is_behind(self._store.state.changes):
                 self._store.begin_anew()
             state = self._store.state
-            self._ledger = Ledger(self._layout, Tallies(state.tallies), state.made)
+            self._ledger = PostgresRowTracker(self._layout, Tallies(state.tallies), state.made)
             self._ledger.open(self._own)
         except BaseException as error:
             self._own.close()
             if isinstance(error, psycopg.Error):
                 stop(error)
             raise
-        self._shadows = Shadows(server, self._layout, self._own, self._ledger)
-        self._runner = Runner(self._layout, self._ledger, self._shadows)
-        self._readers = Readers(server, self._layout)
+        self._shadows = ClientConnections(server, self._layout, self._own, self._ledger)
+        self._runner = PostgresRunner(self._layout, self._ledger, self._shadows)
+        self._readers = PostgresReaders(server, self._layout)
         self._failed = ""
 
     @property
@@ -66,9 +66,9 @@ class PostgresDatabase:
 
     # Applying.
 
-    def apply(self, work: Work) -> Step:
+    def apply(self, work: Work) -> MessageApplied:
         if work.index <= self.index:
-            return Step(work.index, self.fingerprint)
+            return MessageApplied(work.index, self.fingerprint)
         if self._failed:
             raise EngineFailed(self._failed)
         try:
@@ -81,7 +81,7 @@ class PostgresDatabase:
             self._failed = "the database failed before"
             raise
 
-    def _apply(self, work: Work, done: int) -> Step:
+    def _apply(self, work: Work, done: int) -> MessageApplied:
         requests = list(requests_of(work))
         begun = False
         for number, request in enumerate(requests[done:], done + 1):
@@ -97,13 +97,13 @@ class PostgresDatabase:
         if self._store.state.index < work.index:  # no statement is in it
             self._own.execute(b"begin")
             self._store.commit(self._own, self._state((work.index, 0, True), 0), [])
-        return Step(work.index, self.fingerprint, len(requests), self._store.take_failures())
+        return MessageApplied(work.index, self.fingerprint, len(requests), self._store.take_failures())
 
     def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
         """In a transaction that is taken back, as a client that nobody is."""
         try:
             nowhere = Work(0, timestamp_ns, b"", ())
-            connection, outcome = self._runner.run(nowhere, Request(0, 0, 0, values, NOBODY), begun=False)
+            connection, outcome = self._runner.run(nowhere, DatabaseRequest(0, 0, 0, values, NOBODY), begun=False)
             connection.execute(b"rollback")
         except BaseException:
             self._shadows.close(NOBODY)
@@ -112,9 +112,9 @@ class PostgresDatabase:
             self._ledger.take_back()
         return None if draws(values) else outcome.error
 
-    def _state(self, position: tuple[int, int, bool], changed: int) -> State:
+    def _state(self, position: tuple[int, int, bool], changed: int) -> PostgresState:
         ledger, changes = self._ledger, self._store.state.changes + changed
-        return State(*position, ledger.tallies().values(), ledger.fingerprint(), changes, ledger.made)
+        return PostgresState(*position, ledger.tallies().values(), ledger.fingerprint(), changes, ledger.made)
 
     # What others ask.
 

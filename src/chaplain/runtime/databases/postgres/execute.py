@@ -25,17 +25,24 @@ from psycopg.types.numeric import Int4, Int8
 
 from chaplain.errors import Malformed
 from chaplain.executor.events import Work
-from chaplain.executor.statement import Answer, Outcome, Statement, StatementError, Value, decode_statement
+from chaplain.executor.statement import (
+    RequestOutcome,
+    Statement,
+    StatementError,
+    StatementResult,
+    Value,
+    decode_statement,
+)
 from chaplain.runtime.databases.interface import Server
 from chaplain.runtime.databases.postgres.connection import Connection, connect
 from chaplain.runtime.databases.postgres.errors import described
 from chaplain.runtime.databases.postgres.grammar import TYPES
-from chaplain.runtime.databases.postgres.guard_result import Denied, Verdict
+from chaplain.runtime.databases.postgres.guard_result import Denied, GuardResult
 from chaplain.runtime.databases.postgres.parameters import Unfit, arranged, translated
-from chaplain.runtime.databases.postgres.row_tracker import Beyond, Ledger, Made
+from chaplain.runtime.databases.postgres.row_tracker import Made, PostgresLimitExceeded, PostgresRowTracker
 from chaplain.runtime.databases.postgres.schema import Layout, make_role
 from chaplain.runtime.databases.postgres.statement_guard import judge
-from chaplain.runtime.databases.requests import Request
+from chaplain.runtime.databases.requests import DatabaseRequest
 
 SHADOWS_MAX = 8
 """Connections of clients that are kept."""
@@ -52,14 +59,14 @@ _INDEXES = "select indexname from pg_catalog.pg_indexes where schemaname = $1"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Missing(Exception):
+class RelationMissing(Exception):
     """A statement names what is not there, or makes what is."""
 
 
-class Shadows:
+class ClientConnections:
     """A connection for each client, with the role that its identity has."""
 
-    def __init__(self, server: Server, layout: Layout, own: Connection, ledger: Ledger) -> None:
+    def __init__(self, server: Server, layout: Layout, own: Connection, ledger: PostgresRowTracker) -> None:
         self._server = server
         self._layout = layout
         self._own = own
@@ -92,24 +99,24 @@ class Shadows:
                 self._open.pop(one).close()
 
 
-class Runner:
-    def __init__(self, layout: Layout, ledger: Ledger, shadows: Shadows) -> None:
+class PostgresRunner:
+    def __init__(self, layout: Layout, ledger: PostgresRowTracker, shadows: ClientConnections) -> None:
         self._layout = layout
         self._ledger = ledger
         self._shadows = shadows
 
-    def opening(self, work: Work, request: Request) -> list[str]:
+    def opening(self, work: Work, request: DatabaseRequest) -> list[str]:
         """What a request's transaction begins with."""
         return ["begin", f"set local role {self._layout.client(request.acl)}", *surroundings(work, request.offset)]
 
-    def run(self, work: Work, request: Request, *, begun: bool) -> tuple[Connection, Outcome]:
+    def run(self, work: Work, request: DatabaseRequest, *, begun: bool) -> tuple[Connection, RequestOutcome]:
         """What became of it, and the transaction in which that is so."""
         connection = self._shadows.of(request.acl)
         self._ledger.begin()
         role = self._layout.client(request.acl)
         if not begun:
             connection.execute(";".join(self.opening(work, request)).encode())
-        answers: list[Answer] = []
+        answers: list[StatementResult] = []
         error: StatementError | None = None
         for number, value in enumerate(request.values):
             answer = self._answer(connection, value, role, number)
@@ -120,11 +127,11 @@ class Runner:
         if error is None:
             error = self._judged(answers)
         if error is None:
-            return connection, Outcome(request.offset, tuple(answers))
+            return connection, RequestOutcome(request.offset, tuple(answers))
         self._ledger.take_back()
-        return self._emptied(request.acl, connection), Outcome(request.offset, (), error)
+        return self._emptied(request.acl, connection), RequestOutcome(request.offset, (), error)
 
-    def _judged(self, answers: list[Answer]) -> StatementError | None:
+    def _judged(self, answers: list[StatementResult]) -> StatementError | None:
         if self._ledger.fault:
             return StatementError("limit", self._ledger.fault)
         if sum(len(answer.rows) for answer in answers) > ANSWER_ROWS_MAX:
@@ -141,23 +148,23 @@ class Runner:
             connection.execute(b"begin")
         return connection
 
-    def _answer(self, connection: Connection, value: bytes, role: str, number: int) -> Answer | StatementError:
+    def _answer(self, connection: Connection, value: bytes, role: str, number: int) -> StatementResult | StatementError:
         try:
             return self._execute(connection, decode_statement(value), role)
         except Denied as denied:
             return StatementError("refused", str(denied)[:500], number)
         except (Malformed, Unfit) as wrong:
             return StatementError("refused", str(wrong)[:500], number)
-        except Missing as missing:
+        except RelationMissing as missing:
             return StatementError("error", str(missing)[:500], number)
-        except Beyond as beyond:
+        except PostgresLimitExceeded as beyond:
             return StatementError("limit", str(beyond), number)
         except psycopg.Error as error:
             return described(error, number)
 
     # One statement.
 
-    def _execute(self, connection: Connection, statement: Statement, role: str) -> Answer:
+    def _execute(self, connection: Connection, statement: Statement, role: str) -> StatementResult:
         text, names = translated(statement.sql)
         verdict = judge(text)
         self._admit(verdict)
@@ -166,19 +173,19 @@ class Runner:
             return self._reshape(connection, verdict, statement.sql, text, role)
         if not verdict.gives_rows:
             changed = connection.execute(text.encode(), values).rowcount
-            return Answer(max(0, changed))
+            return StatementResult(max(0, changed))
         columns, rows, count = self._rows(connection, text, values)
         if not verdict.ordered:
             rows.sort(key=_encode)
-        return Answer(0 if verdict.kind == "select" else count, columns, tuple(rows))
+        return StatementResult(0 if verdict.kind == "select" else count, columns, tuple(rows))
 
-    def _admit(self, verdict: Verdict) -> None:
+    def _admit(self, verdict: GuardResult) -> None:
         """Whether what it names is there, and is not too much."""
         shapes = self._ledger.shapes
         written = [verdict.target] if verdict.kind in ("insert", "update", "delete") else []
         for table in [*written, *(table for table, _ in verdict.weight.tables), *verdict.refers]:
             if table not in shapes and not (verdict.kind == "create table" and table == verdict.target):
-                raise Missing(f"no such table: {table}")
+                raise RelationMissing(f"no such table: {table}")
         if verdict.computed:
             self._admit_keys(verdict.computed & shapes[verdict.target].uniques)
         work, named = verdict.weight.factor, 0
@@ -190,9 +197,11 @@ class Runner:
             work *= 1 + sum(map(self._ledger.rows, children))
             named += len(children)
         if (named > 1 or verdict.weight.factor > 1) and work > WORK_MAX:
-            raise Beyond(f"the tables it names have {work} rows, multiplied: at most {WORK_MAX}; do it in parts")
+            raise PostgresLimitExceeded(
+                f"the tables it names have {work} rows, multiplied: at most {WORK_MAX}; do it in parts"
+            )
         if work * verdict.parts > STEPS_MAX:
-            raise Beyond(
+            raise PostgresLimitExceeded(
                 f"takes {work * verdict.parts} steps: at most {STEPS_MAX}; write it shorter, or do it in parts"
             )
 
@@ -217,12 +226,14 @@ class Runner:
                 rows.append(plain(row))
                 size += size_of(rows[-1])
                 if len(rows) > ANSWER_ROWS_MAX or size > ANSWER_BYTES_MAX:
-                    raise Beyond(f"gives more than {ANSWER_ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes: use query")
+                    raise PostgresLimitExceeded(
+                        f"gives more than {ANSWER_ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes: use query"
+                    )
         return columns, rows, len(rows)
 
     # The schema.
 
-    def _reshape(self, connection: Connection, verdict: Verdict, raw: str, text: str, role: str) -> Answer:
+    def _reshape(self, connection: Connection, verdict: GuardResult, raw: str, text: str, role: str) -> StatementResult:
         ledger, table = self._ledger, verdict.target
         there = {name for _, name, _, _ in ledger.made}
         indexes = {name for kind, name, _, _ in ledger.made if kind == "index"}
@@ -230,12 +241,12 @@ class Runner:
             name = verdict.name or table
             if name in there:
                 if verdict.if_exists:
-                    return Answer()
-                raise Missing(f"there is already a table or an index named {name}")
+                    return StatementResult()
+                raise RelationMissing(f"there is already a table or an index named {name}")
         if table not in (indexes if verdict.kind == "drop index" else ledger.shapes) and verdict.kind != "create table":
             if verdict.if_exists and verdict.kind.startswith("drop"):
-                return Answer()
-            raise Missing(f"no such {'index' if verdict.kind == 'drop index' else 'table'}: {table}")
+                return StatementResult()
+            raise RelationMissing(f"no such {'index' if verdict.kind == 'drop index' else 'table'}: {table}")
         connection.execute(b"reset role")
         if verdict.kind in ("alter", "drop"):
             ledger.leave(connection, table)
@@ -246,10 +257,10 @@ class Runner:
         left = {name for (name,) in connection.execute(_INDEXES, (self._layout.schema,))}
         ledger.made = [one for one in remade(ledger.made, verdict, raw, text) if one[0] != "index" or one[1] in left]
         connection.execute(f"set local role {role}".encode())
-        return Answer()
+        return StatementResult()
 
 
-def remade(made: list[Made], verdict: Verdict, raw: str, text: str) -> list[Made]:
+def remade(made: list[Made], verdict: GuardResult, raw: str, text: str) -> list[Made]:
     """The schema, in the words that made it, as SQLite keeps it; alterations are added to a table's words."""
     table = verdict.target
     if verdict.kind in ("create table", "create index"):

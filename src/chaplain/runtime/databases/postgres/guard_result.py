@@ -17,7 +17,7 @@ class Weight(msgspec.Struct, frozen=True):
     tables: tuple[tuple[str, int], ...] = ()
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class GuardResult(msgspec.Struct, frozen=True):
     """What is to be seen to when an allowed statement is executed."""
 
     kind: str

@@ -14,8 +14,8 @@ import msgspec
 import psycopg
 
 from chaplain.executor.events import READ_MAX
-from chaplain.executor.fingerprint import Tally, fingerprint_of
-from chaplain.executor.statement import Run, encode_run
+from chaplain.executor.fingerprint import RowTally, fingerprint_of
+from chaplain.executor.statement import OutcomeRun, encode_run
 from chaplain.runtime.databases.interface import EngineFailed
 from chaplain.runtime.databases.position import Position
 from chaplain.runtime.databases.postgres.connection import Connection
@@ -46,17 +46,17 @@ _FORGET = f"""
 delete from {OWN}.read where stream = $1::text and number <=
 (select number from {OWN}.read where stream = $1::text order by number desc limit 1 offset $2::bigint)"""
 _NOTED = f"select acl, client_id, last_id from {OWN}.read where stream = $1::text order by number"
-_tallies = msgspec.msgpack.Decoder(dict[str, Tally])
+_tallies = msgspec.msgpack.Decoder(dict[str, RowTally])
 _shape = msgspec.msgpack.Decoder(list[Made])
 
 
-class State(Position, frozen=True):
+class PostgresState(Position, frozen=True):
     changes: int
     """Row changes so far."""
     made: list[Made]
 
 
-class Store:
+class PostgresStore:
     def __init__(self, connection: Connection, layout: Layout) -> None:
         self._connection = connection
         self._layout = layout
@@ -100,7 +100,7 @@ class Store:
                 raise EngineFailed("connections of an executor that has ended are still there: restart the server")
             time.sleep(0.02)
 
-    def _read(self) -> State:
+    def _read(self) -> PostgresState:
         row = self._connection.execute(_READ.encode(), (self._layout.stream,)).fetchone()
         if row is None:
             nothing = msgspec.msgpack.encode({})
@@ -118,7 +118,7 @@ class Store:
             made = _shape.decode(shape)
         except msgspec.MsgspecError as error:
             raise EngineFailed(f"the database's state: {error}") from None
-        return State(index, requests, whole, known, bytes(fingerprint), changes, made)
+        return PostgresState(index, requests, whole, known, bytes(fingerprint), changes, made)
 
     def begin_anew(self) -> None:
         """Everything of the stream goes; it is made again from the journal."""
@@ -131,7 +131,11 @@ class Store:
     # The end of a request's transaction.
 
     def commit(
-        self, connection: Connection, state: State, runs: Sequence[tuple[bytes, Run]], then: Sequence[str] = ()
+        self,
+        connection: Connection,
+        state: PostgresState,
+        runs: Sequence[tuple[bytes, OutcomeRun]],
+        then: Sequence[str] = (),
     ) -> None:
         """Position and results, COMMIT, and what comes next, in one go; nothing if the position is another."""
         encode, old = msgspec.msgpack.encode, self.state
@@ -161,7 +165,7 @@ class Store:
             if self._kept[acl] > RESULT_BYTES_MAX:
                 self._let_go(acl)
 
-    def _keep(self, acl: bytes, run: Run) -> str:
+    def _keep(self, acl: bytes, run: OutcomeRun) -> str:
         self._failures += sum(outcome.error is not None for outcome in run.outcomes)
         body = encode_run(run)
         self._kept[acl] = self._kept.get(acl, 0) + len(body)

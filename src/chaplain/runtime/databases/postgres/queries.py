@@ -35,7 +35,7 @@ _POSITION = f"select idx, whole from {OWN}.state where stream = $1::text"
 _TABLES = "select tablename from pg_catalog.pg_tables where schemaname = $1::text"
 
 
-class Readers:
+class PostgresReaders:
     """As many as are used at a time."""
 
     def __init__(self, server: Server, layout: Layout) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import psycopg
 
-from chaplain.executor.fingerprint import GONE, SCHEMA_KEY, Change, Tallies, by_key, fingerprint_of
+from chaplain.executor.fingerprint import GONE, SCHEMA_KEY, RowChange, Tallies, by_key, fingerprint_of
 from chaplain.runtime.databases.postgres.connection import Connection
 from chaplain.runtime.databases.postgres.grammar import COLUMN_TYPES, TYPES
 from chaplain.runtime.databases.postgres.schema import CHANGED, OWN, Layout, quoted_name
@@ -48,11 +48,11 @@ join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum = any(i.indkey
 where n.nspname = $1 and i.indisunique"""
 
 
-class Beyond(Exception):
+class PostgresLimitExceeded(Exception):
     """A request wanted what no request may have."""
 
 
-class Shape(msgspec.Struct, frozen=True):
+class PostgresTableSchema(msgspec.Struct, frozen=True):
     """A table: its columns with their types, and which of them are its key."""
 
     name: str
@@ -67,17 +67,17 @@ Made = tuple[str, str, str, str]
 """Of the schema: type, name, table, and the words that made it."""
 
 
-class Ledger:
+class PostgresRowTracker:
     def __init__(self, layout: Layout, tallies: Tallies, made: list[Made]) -> None:
         self._layout = layout
         self._tallies = tallies
         self.made = made
-        self.shapes: dict[str, Shape] = {}
+        self.shapes: dict[str, PostgresTableSchema] = {}
         self._told = self._before = made
         """The schema that row changes told of last, and that the request began with."""
         self._shapes_before = self.shapes
         self._size_bytes = 0
-        self._changes: list[Change] = []
+        self._changes: list[RowChange] = []
         self.fault = ""
         """Why the present request must not stand, though the server let it."""
 
@@ -103,27 +103,27 @@ class Ledger:
             old = self._told_row(shape, notice.message_detail)
             new = self._told_row(shape, notice.message_hint)
             self._add(shape, old, new)
-        except Beyond as beyond:
+        except PostgresLimitExceeded as beyond:
             self.fault = str(beyond)
 
-    def _told_row(self, shape: Shape, told: str | None) -> list[object] | None:
+    def _told_row(self, shape: PostgresTableSchema, told: str | None) -> list[object] | None:
         if not told:
             return None
         row = json.loads(told, parse_int=_whole)
         return [_from_json(kind, row[name]) for name, kind in shape.columns]
 
-    def _add(self, shape: Shape, old: list[object] | None, new: list[object] | None) -> None:
+    def _add(self, shape: PostgresTableSchema, old: list[object] | None, new: list[object] | None) -> None:
         before = GONE if old is None else _encode(old)
         after = GONE if new is None else _encode(new)
         old_key, new_key = _key(shape, old), _key(shape, new)
         if before and after and old_key != new_key:
-            self._changes.append(Change(shape.name, old_key, before, GONE))
-            self._changes.append(Change(shape.name, new_key, GONE, after))
+            self._changes.append(RowChange(shape.name, old_key, before, GONE))
+            self._changes.append(RowChange(shape.name, new_key, GONE, after))
         else:
-            self._changes.append(Change(shape.name, new_key or old_key, before, after))
+            self._changes.append(RowChange(shape.name, new_key or old_key, before, after))
         self._size_bytes += len(before) + len(after)
         if self._size_bytes > BYTES_MAX or len(self._changes) > ROWS_MAX:
-            raise Beyond(f"one request changes at most {ROWS_MAX} rows and {BYTES_MAX} bytes of them")
+            raise PostgresLimitExceeded(f"one request changes at most {ROWS_MAX} rows and {BYTES_MAX} bytes of them")
 
     def rows(self, table: str) -> int:
         """How many a table has, or fewer: those that the request changed may all be in it."""
@@ -137,7 +137,7 @@ class Ledger:
         if shape is None:
             return
         if self.rows(table) > ROWS_MAX:
-            raise Beyond(f"{table} has more than {ROWS_MAX} rows: delete some first, in parts")
+            raise PostgresLimitExceeded(f"{table} has more than {ROWS_MAX} rows: delete some first, in parts")
         for row in self._read(connection, shape):
             self._add(shape, row, None)
         self.shapes = {name: one for name, one in self.shapes.items() if name != table}
@@ -169,11 +169,11 @@ class Ledger:
         ]
         connection.execute(";".join(words).encode())
 
-    def _read_shapes(self, connection: Connection) -> dict[str, Shape]:
+    def _read_shapes(self, connection: Connection) -> dict[str, PostgresTableSchema]:
         columns: dict[str, list[tuple[str, str]]] = {}
         for table, column, kind in connection.execute(_COLUMNS, (self._layout.schema,)):
             if _NAMES.get(kind) not in COLUMN_TYPES:
-                raise Beyond(f"{table}.{column} has a type that is not taken")
+                raise PostgresLimitExceeded(f"{table}.{column} has a type that is not taken")
             columns.setdefault(table, []).append((column, _NAMES[kind]))
         keys: dict[str, list[str]] = {}
         refers: dict[str, set[str]] = {}
@@ -190,7 +190,7 @@ class Ledger:
             for name, found in columns.items()
         }
 
-    def _read(self, connection: Connection, shape: Shape) -> Iterator[list[object]]:
+    def _read(self, connection: Connection, shape: PostgresTableSchema) -> Iterator[list[object]]:
         table = f"{quoted_name(self._layout.schema)}.{quoted_name(shape.name)}"
         names = ",".join(quoted_name(name) for name, _ in shape.columns)
         for row in connection.execute(f"select {names} from {table}".encode()):
@@ -223,15 +223,15 @@ class Ledger:
 
 def _shape(
     name: str, columns: list[tuple[str, str]], keys: list[str] | None, refers: set[str], uniques: set[str]
-) -> Shape:
+) -> PostgresTableSchema:
     if keys is None:
-        raise Beyond(f"{name} needs a primary key: rows are known by it")
+        raise PostgresLimitExceeded(f"{name} needs a primary key: rows are known by it")
     places = [column for column, _ in columns]
     key = tuple(map(places.index, keys))
-    return Shape(name, tuple(columns), key, frozenset(refers), frozenset(uniques))
+    return PostgresTableSchema(name, tuple(columns), key, frozenset(refers), frozenset(uniques))
 
 
-def _key(shape: Shape, row: list[object] | None) -> bytes:
+def _key(shape: PostgresTableSchema, row: list[object] | None) -> bytes:
     return GONE if row is None else _encode([shape.name, *(row[place] for place in shape.key)])
 
 
@@ -243,19 +243,21 @@ def _whole(text: str) -> int | float:
 def _number(value: Any) -> float:
     number = float(value)
     if math.isnan(number) or (number == 0 and math.copysign(1, number) < 0):
-        raise Beyond("negative zero and what is not a number are not stored: they equal what is written differently")
+        raise PostgresLimitExceeded(
+            "negative zero and what is not a number are not stored: they equal what is written differently"
+        )
     return number
 
 
 def _text(value: str) -> str:
     if len(value.encode()) > VALUE_BYTES_MAX:
-        raise Beyond(f"a value has at most {VALUE_BYTES_MAX} octets")
+        raise PostgresLimitExceeded(f"a value has at most {VALUE_BYTES_MAX} octets")
     return value
 
 
 def _octets(value: bytes) -> bytes:
     if len(value) > VALUE_BYTES_MAX:
-        raise Beyond(f"a value has at most {VALUE_BYTES_MAX} octets")
+        raise PostgresLimitExceeded(f"a value has at most {VALUE_BYTES_MAX} octets")
     return value
 
 

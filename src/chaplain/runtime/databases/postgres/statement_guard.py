@@ -37,7 +37,7 @@ from chaplain.runtime.databases.postgres.grammar import (
     TYPES,
     Spec,
 )
-from chaplain.runtime.databases.postgres.guard_result import Denied, Verdict, Weight
+from chaplain.runtime.databases.postgres.guard_result import Denied, GuardResult, Weight
 
 SQL_BYTES_MAX = 64 * 1024
 DEPTH_MAX = 100
@@ -50,7 +50,7 @@ Tree: TypeAlias = Any
 Env: TypeAlias = Mapping[str, "Weight"]
 
 
-def judge(text: str, *, reads: bool = False) -> Verdict:
+def judge(text: str, *, reads: bool = False) -> GuardResult:
     """Of a text that is translated already. Raises `Denied`."""
     found = _remembered(text, reads) if len(text) <= _REMEMBERED_MAX else _judge(text, reads)
     if isinstance(found, str):
@@ -58,7 +58,7 @@ def judge(text: str, *, reads: bool = False) -> Verdict:
     return found
 
 
-def _judge(text: str, reads: bool) -> Verdict | str:
+def _judge(text: str, reads: bool) -> GuardResult | str:
     """A verdict, or why there is none: that is remembered as well."""
     try:
         if len(text.encode()) > SQL_BYTES_MAX:
@@ -107,7 +107,7 @@ class _Reading:
         """Whether a value for each row is asked for where rows have an order."""
         self._constant = False
 
-    def statement(self, kind: str, fields: dict[str, Tree]) -> Verdict:
+    def statement(self, kind: str, fields: dict[str, Tree]) -> GuardResult:
         values = kind == "InsertStmt" and "valuesLists" in fields.get("selectStmt", {}).get("SelectStmt", {})
         if kind == "InsertStmt" and "onConflictClause" in fields and not values:
             raise Denied("ON CONFLICT with a SELECT: which row comes first differs between servers")
@@ -123,7 +123,7 @@ class _Reading:
         word = STATEMENTS[kind]
         if kind == "DropStmt" and fields["removeType"] == "OBJECT_INDEX":
             word = "drop index"
-        return Verdict(
+        return GuardResult(
             word,
             target,
             Weight(self._factor, tuple(sorted(self._tables.items()))),

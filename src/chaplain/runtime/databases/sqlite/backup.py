@@ -20,7 +20,7 @@ import apsw
 
 from chaplain import durable
 from chaplain.runtime.databases.change_log import CHANGES, begin_at, quoted
-from chaplain.runtime.databases.interface import Damaged, EngineFailed
+from chaplain.runtime.databases.interface import DatabaseDamaged, EngineFailed
 from chaplain.runtime.databases.sqlite.integrity import check
 from chaplain.runtime.databases.sqlite.metadata import state_of
 
@@ -105,7 +105,7 @@ def restore(path: Path, stream: str) -> int:
         try:
             changes = check(copy, stream).changes
             replace(copy, path)
-        except Damaged:
+        except DatabaseDamaged:
             copy.unlink()
             set_aside(kept)
     return changes

@@ -19,19 +19,26 @@ from pathlib import Path
 
 import apsw
 
-from chaplain.executor.events import Step, Work
+from chaplain.executor.events import MessageApplied, Work
 from chaplain.executor.fingerprint import Tallies
-from chaplain.executor.statement import Outcome, Parameters, Rows, Run, StatementError
+from chaplain.executor.statement import OutcomeRun, Parameters, RequestOutcome, Rows, StatementError
 from chaplain.runtime.databases.change_log import CHANGES, ChangeLog, quoted
-from chaplain.runtime.databases.interface import Damaged, EngineFailed
-from chaplain.runtime.databases.requests import Request, requests_of, runs_of
+from chaplain.runtime.databases.interface import DatabaseDamaged, EngineFailed
+from chaplain.runtime.databases.requests import DatabaseRequest, requests_of, runs_of
 from chaplain.runtime.databases.sqlite import backup
-from chaplain.runtime.databases.sqlite.execute import QUICK_CALLS_MAX, STEPS_A_CALL, STEPS_MAX, STOPS, NeedsCare, Runner
+from chaplain.runtime.databases.sqlite.execute import (
+    QUICK_CALLS_MAX,
+    STEPS_A_CALL,
+    STEPS_MAX,
+    STOPS,
+    NeedsCare,
+    SqliteRunner,
+)
 from chaplain.runtime.databases.sqlite.functions import Surroundings
 from chaplain.runtime.databases.sqlite.integrity import MALFORMED
-from chaplain.runtime.databases.sqlite.metadata import Store
-from chaplain.runtime.databases.sqlite.queries import Readers
-from chaplain.runtime.databases.sqlite.row_tracker import Beyond, Ledger
+from chaplain.runtime.databases.sqlite.metadata import SqliteStore
+from chaplain.runtime.databases.sqlite.queries import SqliteReaders
+from chaplain.runtime.databases.sqlite.row_tracker import SqliteLimitExceeded, SqliteRowTracker
 from chaplain.runtime.databases.sqlite.statement_guard import Guard
 
 SUFFIX = ".sqlite"
@@ -53,7 +60,7 @@ class SqliteDatabase:
         self._closed_well = not backup.beside(self.path, "-wal").exists()
         try:
             self._open(folder)
-        except Damaged as error:
+        except DatabaseDamaged as error:
             self.damage = str(error)
             backup.make_anew(folder, self.path, stream)
             self._open(folder)
@@ -65,27 +72,31 @@ class SqliteDatabase:
             backup.remove(self.path)
             backup.restore(self.path, stream)
             self._open(folder)
-        self._readers = Readers(self.path)
+        self._readers = SqliteReaders(self.path)
 
     def _open(self, folder: Path) -> None:
         self._changes = ChangeLog(folder / CHANGES / quoted(self.stream), self.stream, self._rows_bytes)
         self._connection = apsw.Connection(str(self.path), statementcachesize=512)
         try:
-            self._store = Store(self._connection, self.stream)
+            self._store = SqliteStore(self._connection, self.stream)
             self._around = Surroundings(self._connection)
             state = self._store.state
-            self._ledger = Ledger(self._connection, Tallies(state.tallies))
+            self._ledger = SqliteRowTracker(self._connection, Tallies(state.tallies))
             self._guard = Guard(self._connection, lambda: self._ledger.names, writes=True)
-            self._runner = Runner(self._connection, self._guard, self._ledger, self._around)
+            self._runner = SqliteRunner(self._connection, self._guard, self._ledger, self._around)
             self._runner.free(self._ledger.open)
             if self._ledger.fingerprint() != state.fingerprint:
-                raise Damaged("its schema and tallies do not add up to its fingerprint")
-        except (apsw.Error, EngineFailed, Beyond, UnicodeDecodeError) as error:
+                raise DatabaseDamaged("its schema and tallies do not add up to its fingerprint")
+        except (apsw.Error, EngineFailed, SqliteLimitExceeded, UnicodeDecodeError) as error:
             self._connection.close()
             self._changes.close()
             if isinstance(error, EngineFailed):
                 raise
-            kind = Damaged if isinstance(error, (*MALFORMED, Beyond, UnicodeDecodeError)) else EngineFailed
+            kind = (
+                DatabaseDamaged
+                if isinstance(error, (*MALFORMED, SqliteLimitExceeded, UnicodeDecodeError))
+                else EngineFailed
+            )
             raise kind(f"{self.path}: {type(error).__name__}: {error}") from error
         self._budget: dict[bytes, int] = {}
         self._mark = self._ledger.mark()
@@ -101,20 +112,20 @@ class SqliteDatabase:
 
     # Applying.
 
-    def apply(self, work: Work) -> Step:
+    def apply(self, work: Work) -> MessageApplied:
         if work.index <= self.index:
-            return Step(work.index, self.fingerprint)
+            return MessageApplied(work.index, self.fingerprint)
         try:
             return self._apply(work, self._store.state.done(work.index))
         except STOPS as error:
             raise EngineFailed(f"SQLite cannot go on: {type(error).__name__}: {error}") from error
 
-    def _apply(self, work: Work, done: int) -> Step:
+    def _apply(self, work: Work, done: int) -> MessageApplied:
         requests = list(requests_of(work))
         self._budget = dict(self._store.state.budget) if done else {}
         self._runner.begin_message()
         self._begin()
-        outcomes: list[Outcome] = []
+        outcomes: list[RequestOutcome] = []
         run_quickly = self._runner.run_quickly
         for request in requests[done:]:
             try:
@@ -124,13 +135,20 @@ class SqliteDatabase:
                 done = self._isolate(work, requests, done, request, outcomes)
                 outcomes = []
         self._end(work, requests, done, outcomes, whole=True)
-        return Step(work.index, self.fingerprint, len(requests), self._store.take_failures())
+        return MessageApplied(work.index, self.fingerprint, len(requests), self._store.take_failures())
 
-    def _quickly(self, work: Work, request: Request) -> Outcome:
+    def _quickly(self, work: Work, request: DatabaseRequest) -> RequestOutcome:
         self._around.set(work.timestamp_ns, work.hash, request.offset)
         return self._runner.run_quickly(request)
 
-    def _isolate(self, work: Work, requests: list[Request], done: int, request: Request, before: list[Outcome]) -> int:
+    def _isolate(
+        self,
+        work: Work,
+        requests: list[DatabaseRequest],
+        done: int,
+        request: DatabaseRequest,
+        before: list[RequestOutcome],
+    ) -> int:
         """Commit what came before, run this one alone, commit it, too. Gives how many are done."""
         self._take_back()
         self._begin()
@@ -147,7 +165,7 @@ class SqliteDatabase:
         self._begin()
         return done + 1
 
-    def _carefully(self, work: Work, request: Request) -> Outcome:
+    def _carefully(self, work: Work, request: DatabaseRequest) -> RequestOutcome:
         self._around.set(work.timestamp_ns, work.hash, request.offset)
         left = self._budget.get(request.acl, STEPS_MAX)
         outcome, steps = self._runner.run_carefully(request, left)
@@ -157,7 +175,7 @@ class SqliteDatabase:
 
     def rehearse(self, values: Sequence[bytes], timestamp_ns: int) -> StatementError | None:
         """Carefully, as a request that is run alone; it may fail in a way that takes the transaction with it."""
-        request = Request(0, 0, 0, values)
+        request = DatabaseRequest(0, 0, 0, values)
         self._runner.begin_message()
         self._begin()
         try:
@@ -179,7 +197,9 @@ class SqliteDatabase:
             self._runner.own("rollback")
         self._ledger.restore(self._mark)
 
-    def _end(self, work: Work, requests: list[Request], done: int, outcomes: list[Outcome], *, whole: bool) -> None:
+    def _end(
+        self, work: Work, requests: list[DatabaseRequest], done: int, outcomes: list[RequestOutcome], *, whole: bool
+    ) -> None:
         changes = self._ledger.take_pairs()
         position = (work.index, done + len(outcomes), whole)
         runs = list(runs_of(work, requests[done : done + len(outcomes)], outcomes))
@@ -190,7 +210,7 @@ class SqliteDatabase:
         self._runner.own("commit")
         self._store.committed()
 
-    def _write(self, position: tuple[int, int, bool], runs: list[tuple[bytes, Run]], changes: int) -> None:
+    def _write(self, position: tuple[int, int, bool], runs: list[tuple[bytes, OutcomeRun]], changes: int) -> None:
         self._store.put_results(runs)
         budget = {} if position[2] else self._budget
         ledger = self._ledger

@@ -17,11 +17,18 @@ from typing import NoReturn, TypeAlias, TypeVar
 import apsw
 
 from chaplain.errors import Malformed
-from chaplain.executor.statement import Answer, Outcome, Statement, StatementError, Value, decode_statement
+from chaplain.executor.statement import (
+    RequestOutcome,
+    Statement,
+    StatementError,
+    StatementResult,
+    Value,
+    decode_statement,
+)
 from chaplain.runtime.databases.interface import EngineFailed
-from chaplain.runtime.databases.requests import Request
+from chaplain.runtime.databases.requests import DatabaseRequest
 from chaplain.runtime.databases.sqlite.functions import Surroundings, ZoneAsked
-from chaplain.runtime.databases.sqlite.row_tracker import Beyond, Ledger
+from chaplain.runtime.databases.sqlite.row_tracker import SqliteLimitExceeded, SqliteRowTracker
 from chaplain.runtime.databases.sqlite.statement_guard import QUICK, SLOW, Guard, first_word
 
 T = TypeVar("T")
@@ -40,7 +47,7 @@ executor, as a full disk would: it is not the same moment on every executor, so 
 ANSWER_ROWS_MAX = 1000
 ANSWER_BYTES_MAX = 64 * 1024
 MESSAGE_MAX = 500
-ONE_ROW = (Answer(1),)
+ONE_ROW = (StatementResult(1),)
 """The answers of most requests: one statement that changed one row. Made once."""
 _UNBOUNDED = 1 << 62
 
@@ -61,7 +68,17 @@ STOPS = (
     MemoryError,
 )
 """Not a statement's fault: the executor stops."""
-FAULTS = (apsw.Error, Beyond, ZoneAsked, Malformed, ValueError, OverflowError, TypeError, KeyError, RecursionError)
+FAULTS = (
+    apsw.Error,
+    SqliteLimitExceeded,
+    ZoneAsked,
+    Malformed,
+    ValueError,
+    OverflowError,
+    TypeError,
+    KeyError,
+    RecursionError,
+)
 """A statement's fault: a result."""
 
 
@@ -69,8 +86,10 @@ class NeedsCare(Exception):
     """Not to be run among others."""
 
 
-class Runner:
-    def __init__(self, connection: apsw.Connection, guard: Guard, ledger: Ledger, around: Surroundings) -> None:
+class SqliteRunner:
+    def __init__(
+        self, connection: apsw.Connection, guard: Guard, ledger: SqliteRowTracker, around: Surroundings
+    ) -> None:
         self._connection = connection
         self._guard = guard
         self._ledger = ledger
@@ -95,7 +114,7 @@ class Runner:
 
     # Quickly.
 
-    def run_quickly(self, request: Request) -> Outcome:
+    def run_quickly(self, request: DatabaseRequest) -> RequestOutcome:
         """Its outcome; the transaction goes on, with what the request did or as it was."""
         self._ledger.begin_request()
         try:
@@ -105,7 +124,7 @@ class Runner:
         except Malformed as wrong:
             return _failed(request, wrong, 0, "")
 
-    def _run_single(self, request: Request, statement: Statement) -> Outcome:
+    def _run_single(self, request: DatabaseRequest, statement: Statement) -> RequestOutcome:
         """SQLite takes back a statement that fails by itself, but for those that ask to be left half done."""
         if first_word(statement.sql) not in QUICK:
             raise NeedsCare
@@ -123,9 +142,9 @@ class Runner:
         ledger = self._ledger
         if ledger.fault or (ledger.refers and self._owes()):
             raise NeedsCare
-        return Outcome(request.offset, ONE_ROW if answer is ONE_ROW[0] else (answer,))
+        return RequestOutcome(request.offset, ONE_ROW if answer is ONE_ROW[0] else (answer,))
 
-    def _run_several(self, request: Request, statements: list[Statement]) -> Outcome:
+    def _run_several(self, request: DatabaseRequest, statements: list[Statement]) -> RequestOutcome:
         if any(first_word(statement.sql) not in QUICK for statement in statements):
             raise NeedsCare
         self.own("savepoint request")
@@ -144,7 +163,7 @@ class Runner:
 
     # Carefully.
 
-    def run_carefully(self, request: Request, steps_max: int) -> tuple[Outcome, int]:
+    def run_carefully(self, request: DatabaseRequest, steps_max: int) -> tuple[RequestOutcome, int]:
         """Its outcome and how many steps it took; if it failed, the transaction must be taken back."""
         self._ledger.begin_request()
         self._calls = self._spent = 0
@@ -156,7 +175,7 @@ class Runner:
         outcome = self._run_all(request, statements, cached=False)
         return self._judged(request, outcome), self._calls * STEPS_A_CALL
 
-    def _judged(self, request: Request, outcome: Outcome) -> Outcome:
+    def _judged(self, request: DatabaseRequest, outcome: RequestOutcome) -> RequestOutcome:
         if self._calls > self._calls_max:
             reason = f"takes more than the {STEPS_MAX} steps that a request, and a client in one message, may take"
             return _refused(request, "limit", reason)
@@ -166,8 +185,8 @@ class Runner:
             return _refused(request, "constraint", "FOREIGN KEY constraint failed at the end of the request")
         return outcome
 
-    def _run_all(self, request: Request, statements: list[Statement], *, cached: bool) -> Outcome:
-        answers: list[Answer] = []
+    def _run_all(self, request: DatabaseRequest, statements: list[Statement], *, cached: bool) -> RequestOutcome:
+        answers: list[StatementResult] = []
         for number, statement in enumerate(statements):
             self._begin_statement(cached)
             try:
@@ -178,7 +197,7 @@ class Runner:
                 return _failed(request, error, number, self._guard.denied)
         if sum(len(answer.rows) for answer in answers) > ANSWER_ROWS_MAX:
             return _refused(request, "limit", f"gives more than {ANSWER_ROWS_MAX} rows: use query")
-        return Outcome(request.offset, tuple(answers))
+        return RequestOutcome(request.offset, tuple(answers))
 
     # One statement.
 
@@ -188,7 +207,7 @@ class Runner:
             self._calls_max = self._limit = QUICK_CALLS_MAX
         self._spent = self._calls
 
-    def _execute(self, statement: Statement, before: int, *, cached: bool) -> Answer:
+    def _execute(self, statement: Statement, before: int, *, cached: bool) -> StatementResult:
         """`before`: how many rows were changed on this connection until now."""
         if self._guard.asked:
             self._guard.begin()
@@ -198,12 +217,14 @@ class Runner:
             columns, rows = self._look_and_run(statement, cached=cached)
         connection = self._connection
         changed = connection.changes() if connection.total_changes() != before else 0
-        return ONE_ROW[0] if changed == 1 and not columns else Answer(changed, columns, rows)
+        return ONE_ROW[0] if changed == 1 and not columns else StatementResult(changed, columns, rows)
 
     def _look_and_run(self, statement: Statement, *, cached: bool) -> Table:
         word = first_word(statement.sql)
         if word not in QUICK and word not in SLOW:
-            raise Beyond(f"a statement begins with one of {', '.join(sorted(QUICK | SLOW))}, not {word[:20]!r}")
+            raise SqliteLimitExceeded(
+                f"a statement begins with one of {', '.join(sorted(QUICK | SLOW))}, not {word[:20]!r}"
+            )
         found = self._rows(self._watched(word), statement, can_cache=cached)
         if word in SLOW:
             self.free(self._ledger.look)
@@ -218,9 +239,9 @@ class Runner:
             nonlocal begun
             begun += 1
             if begun > 1:
-                raise Beyond("one statement at a time")
+                raise SqliteLimitExceeded("one statement at a time")
             if cursor.is_explain:
-                raise Beyond("EXPLAIN tells about the file, which differs between executors")
+                raise SqliteLimitExceeded("EXPLAIN tells about the file, which differs between executors")
             if word in SLOW:
                 self.free(self._ledger.leave, self._guard.reshaped)
             self._calls, self._calls_max = self._spent, self._limit
@@ -250,7 +271,7 @@ class Runner:
             size += _size(row)
             if len(rows) > ANSWER_ROWS_MAX or size > ANSWER_BYTES_MAX:
                 reason = f"gives more than {ANSWER_ROWS_MAX} rows or {ANSWER_BYTES_MAX} bytes: use query"
-                raise Beyond(reason)
+                raise SqliteLimitExceeded(reason)
         return columns, tuple(rows)
 
     def _owes(self) -> bool:
@@ -281,8 +302,8 @@ def _stop(error: BaseException) -> NoReturn:
     raise EngineFailed(f"SQLite cannot go on: {type(error).__name__}: {error}") from error
 
 
-def _failed(request: Request, error: BaseException, number: int, denied: str) -> Outcome:
-    return Outcome(request.offset, (), StatementError(*_described(error, denied), number))
+def _failed(request: DatabaseRequest, error: BaseException, number: int, denied: str) -> RequestOutcome:
+    return RequestOutcome(request.offset, (), StatementError(*_described(error, denied), number))
 
 
 def _described(error: BaseException, denied: str) -> tuple[str, str]:
@@ -290,7 +311,7 @@ def _described(error: BaseException, denied: str) -> tuple[str, str]:
     match error:
         case apsw.AuthError():
             return "refused", f"not allowed: {denied}"
-        case Beyond() | ZoneAsked() | Malformed():
+        case SqliteLimitExceeded() | ZoneAsked() | Malformed():
             return "refused", str(error)[:MESSAGE_MAX]
         case apsw.ConstraintError():
             return "constraint", str(error)[:MESSAGE_MAX]
@@ -304,5 +325,5 @@ def _described(error: BaseException, denied: str) -> tuple[str, str]:
             return "refused", "parameters that do not fit the statement, or a number beyond 64 bits"
 
 
-def _refused(request: Request, kind: str, reason: str) -> Outcome:
-    return Outcome(request.offset, (), StatementError(kind, reason))
+def _refused(request: DatabaseRequest, kind: str, reason: str) -> RequestOutcome:
+    return RequestOutcome(request.offset, (), StatementError(kind, reason))

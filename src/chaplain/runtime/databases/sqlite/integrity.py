@@ -17,12 +17,12 @@ from urllib.parse import unquote
 import apsw
 import msgspec
 
-from chaplain.executor.fingerprint import Tallies, Tally
+from chaplain.executor.fingerprint import RowTally, Tallies
 from chaplain.file_names import is_shortened
 from chaplain.runtime.databases.change_log import ESCAPE
-from chaplain.runtime.databases.interface import Damaged, EngineFailed
+from chaplain.runtime.databases.interface import DatabaseDamaged, EngineFailed
 from chaplain.runtime.databases.sqlite.metadata import state_of, stream_in
-from chaplain.runtime.databases.sqlite.row_tracker import Beyond, Ledger
+from chaplain.runtime.databases.sqlite.row_tracker import SqliteLimitExceeded, SqliteRowTracker
 
 PAUSE_S = 0.0005
 """After some rows, in a node: Python runs one thread at a time, and others want their turn."""
@@ -42,7 +42,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check(file: Path, stream: str, pause_s: float = 0.0, given_up: Callable[[], bool] = bool) -> Checked:
-    """Read all of it, as it is now. `Damaged` if it is not what its statements left; others may write meanwhile."""
+    """Check the whole file as it is now. Raises `DatabaseDamaged` if its contents differ from what was executed."""
     try:
         connection = apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READONLY)
         try:
@@ -54,8 +54,8 @@ def check(file: Path, stream: str, pause_s: float = 0.0, given_up: Callable[[], 
             return _check(connection, stream, pause_s)
         finally:
             connection.close()
-    except (*MALFORMED, Beyond, UnicodeDecodeError) as error:
-        raise Damaged(f"{type(error).__name__}: {error}") from error
+    except (*MALFORMED, SqliteLimitExceeded, UnicodeDecodeError) as error:
+        raise DatabaseDamaged(f"{type(error).__name__}: {error}") from error
     except apsw.Error as error:
         raise EngineFailed(f"{file}: {type(error).__name__}: {error}") from error
 
@@ -63,24 +63,24 @@ def check(file: Path, stream: str, pause_s: float = 0.0, given_up: Callable[[], 
 def _check(connection: apsw.Connection, stream: str, pause_s: float) -> Checked:
     state = state_of(connection, stream)
     if state is None:
-        raise Damaged("it has no position")
-    ledger = Ledger(connection, Tallies(state.tallies))
+        raise DatabaseDamaged("it has no position")
+    ledger = SqliteRowTracker(connection, Tallies(state.tallies))
     ledger.open()
     if ledger.fingerprint() != state.fingerprint:
-        raise Damaged("its schema and tallies do not add up to its fingerprint")
+        raise DatabaseDamaged("its schema and tallies do not add up to its fingerprint")
     found = ledger.read_again(lambda: time.sleep(pause_s)).values()
     if found != state.tallies:
-        raise Damaged(_differing(found, state.tallies))
+        raise DatabaseDamaged(_differing(found, state.tallies))
     wrong = [text for (text,) in connection.execute(f"pragma integrity_check({_NAMED_MAX})") if text != "ok"]
     if wrong:
-        raise Damaged("; ".join(wrong).replace("\n", " "))
+        raise DatabaseDamaged("; ".join(wrong).replace("\n", " "))
     return Checked(state.applied, state.changes, sum(tally.count for tally in found.values()))
 
 
-def _differing(found: dict[str, Tally], kept: dict[str, Tally]) -> str:
+def _differing(found: dict[str, RowTally], kept: dict[str, RowTally]) -> str:
     """By table: how many rows there are, and how many there must be."""
     tables = [table for table in sorted({*found, *kept}) if found.get(table) != kept.get(table)]
-    counts = [(table, found.get(table, Tally()).count, kept.get(table, Tally()).count) for table in tables]
+    counts = [(table, found.get(table, RowTally()).count, kept.get(table, RowTally()).count) for table in tables]
     told = [
         f"{table}: {count} rows, and not all as they were written"
         if count == must
@@ -122,6 +122,6 @@ def look(file: Path, stream: str) -> dict[str, object]:
     """What came of a check."""
     try:
         checked = check(file, stream)
-    except Damaged as damage:
+    except DatabaseDamaged as damage:
         return {"position": None, "rows": None, "damage": str(damage)}
     return {"position": checked.index, "rows": checked.rows, "damage": ""}

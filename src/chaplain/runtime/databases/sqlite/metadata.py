@@ -13,9 +13,9 @@ import apsw
 import msgspec
 
 from chaplain.executor.events import READ_MAX
-from chaplain.executor.fingerprint import Tally, fingerprint_of
-from chaplain.executor.statement import Run, encode_run
-from chaplain.runtime.databases.interface import Damaged, EngineFailed
+from chaplain.executor.fingerprint import RowTally, fingerprint_of
+from chaplain.executor.statement import OutcomeRun, encode_run
+from chaplain.runtime.databases.interface import DatabaseDamaged, EngineFailed
 from chaplain.runtime.databases.position import Position
 from chaplain.runtime.databases.sqlite.statement_guard import OWN
 
@@ -33,7 +33,7 @@ create table if not exists {OWN}read(
     number integer primary key, acl blob, client_id integer, last_id integer, unique (acl, client_id));
 """
 _encode = msgspec.msgpack.Encoder().encode
-_tallies = msgspec.msgpack.Decoder(dict[str, Tally])
+_tallies = msgspec.msgpack.Decoder(dict[str, RowTally])
 _WRITE = f"update {OWN}state set idx=?, requests=?, whole=?, tallies=?, fingerprint=?, budget=?, changes=?, seal=?"
 _KEEP = f"insert into {OWN}results(acl, client_id, first_id, last_id, body) values (?,?,?,?,?)"
 
@@ -45,14 +45,14 @@ _FORGET = f"""
 delete from {OWN}read where number <= (select number from {OWN}read order by number desc limit 1 offset ?)"""
 
 
-class State(Position, frozen=True):
+class SqliteState(Position, frozen=True):
     budget: dict[bytes, int]
     """Steps that identities have left in a message that is not whole."""
     changes: int
     """Row changes so far."""
 
 
-def _values(state: State) -> tuple[object, ...]:
+def _values(state: SqliteState) -> tuple[object, ...]:
     tallies, budget = _encode(state.tallies), _encode(state.budget)
     return (state.index, state.requests, int(state.whole), tallies, state.fingerprint, budget, state.changes)
 
@@ -67,7 +67,7 @@ def stream_in(connection: apsw.Connection) -> str:
     return next((str(stream) for (stream,) in connection.execute(f"select stream from {OWN}state")), "")
 
 
-def state_of(connection: apsw.Connection, stream: str) -> State | None:
+def state_of(connection: apsw.Connection, stream: str) -> SqliteState | None:
     """What a database says of itself; None if it has not begun."""
     rows = list(connection.execute(f"select * from {OWN}state"))
     if not rows:
@@ -77,17 +77,17 @@ def state_of(connection: apsw.Connection, stream: str) -> State | None:
         raise EngineFailed(f"the database is of stream {of_stream!r} and version {version}, not of {stream!r}")
     *sealed, seal = values[1:11] if len(values) > 10 else (*values[1:], None)  # an earlier version had no seal
     if seal is not None and seal != _seal(tuple(sealed)):
-        raise Damaged("its position and tallies are not as they were written")
+        raise DatabaseDamaged("its position and tallies are not as they were written")
     _, _, index, requests, whole, tallies, fingerprint, budget, changes = sealed
     try:
         known = _tallies.decode(tallies)
         left = msgspec.msgpack.decode(budget, type=dict[bytes, int])
     except (msgspec.MsgspecError, TypeError) as error:
-        raise Damaged(f"its position and tallies: {error}") from None
-    return State(index, requests, bool(whole), known, fingerprint, left, changes)
+        raise DatabaseDamaged(f"its position and tallies: {error}") from None
+    return SqliteState(index, requests, bool(whole), known, fingerprint, left, changes)
 
 
-class Store:
+class SqliteStore:
     def __init__(self, connection: apsw.Connection, stream: str) -> None:
         self._connection = connection
         connection.pragma("journal_mode", "wal")
@@ -108,10 +108,10 @@ class Store:
         self._kept: dict[bytes, int] = dict(connection.execute(sizes))
         self.read = tuple(connection.execute(f"select acl, client_id, last_id from {OWN}read order by number"))
 
-    def _begin(self) -> State:
+    def _begin(self) -> SqliteState:
         if list(self._connection.execute("select 1 from sqlite_master where tbl_name not glob ?", (OWN + "*",))):
-            raise Damaged("there are tables, and not how they came about")
-        blank = State(0, 0, True, {}, fingerprint_of(b"\x90", {}), {}, 0)
+            raise DatabaseDamaged("there are tables, and not how they came about")
+        blank = SqliteState(0, 0, True, {}, fingerprint_of(b"\x90", {}), {}, 0)
         values = (VERSION, self._stream, *_values(blank))
         self._connection.execute(f"insert into {OWN}state values (1,?,?,?,?,?,?,?,?,?,?)", (*values, _seal(values)))
         return blank
@@ -121,16 +121,16 @@ class Store:
     def put_state(
         self,
         position: tuple[int, int, bool],
-        tallies: Mapping[str, Tally],
+        tallies: Mapping[str, RowTally],
         fingerprint: bytes,
         budget: Mapping[bytes, int],
         changes: int,
     ) -> None:
-        self._next = State(*position, dict(tallies), fingerprint, dict(budget), changes)
+        self._next = SqliteState(*position, dict(tallies), fingerprint, dict(budget), changes)
         values = _values(self._next)
         self._connection.execute(_WRITE, (*values, _seal((VERSION, self._stream, *values))))
 
-    def put_results(self, runs: Sequence[tuple[bytes, Run]]) -> None:
+    def put_results(self, runs: Sequence[tuple[bytes, OutcomeRun]]) -> None:
         for acl, run in runs:
             self._failures += sum(outcome.error is not None for outcome in run.outcomes)
             body = encode_run(run)

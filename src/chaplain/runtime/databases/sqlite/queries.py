@@ -108,7 +108,7 @@ class _Reader:
         return Rows(index, tuple(columns), tuple(rows))
 
 
-class Readers:
+class SqliteReaders:
     """As many as are used at a time."""
 
     def __init__(self, path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from chaplain.executor.fingerprint import GONE, SCHEMA_KEY, Change, Tallies, by_key, fingerprint_of
+from chaplain.executor.fingerprint import GONE, SCHEMA_KEY, RowChange, Tallies, by_key, fingerprint_of
 from chaplain.runtime.databases.sqlite.statement_guard import OWN, OWN_TABLES
 
 ROWID_MAX = (1 << 63) - 1
@@ -29,11 +29,11 @@ READ_AGAIN_ROWS = 200
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Beyond(Exception):
+class SqliteLimitExceeded(Exception):
     """A request wanted what no request may have."""
 
 
-class Shape(msgspec.Struct, frozen=True):
+class SqliteTableSchema(msgspec.Struct, frozen=True):
     """How a table's rows are named."""
 
     name: str
@@ -43,27 +43,27 @@ class Shape(msgspec.Struct, frozen=True):
     """Which columns are the primary key, for a table without rowids."""
 
 
-class Mark(msgspec.Struct, frozen=True):
+class TransactionMark(msgspec.Struct, frozen=True):
     """Where a transaction began."""
 
     tallies: Tallies
-    shapes: dict[str, Shape]
+    shapes: dict[str, SqliteTableSchema]
     schema: bytes
     names: frozenset[str]
     changes: int
 
 
-class Ledger:
+class SqliteRowTracker:
     def __init__(self, connection: apsw.Connection, tallies: Tallies) -> None:
         self._connection = connection
         self._tallies = tallies
-        self._shapes: dict[str, Shape] = {}
+        self._shapes: dict[str, SqliteTableSchema] = {}
         self._schema = b""
         self._told = b""
         """The schema that row changes told of last."""
         self.names: frozenset[str] = frozenset()
         """Of tables and views, in lower case."""
-        self.changes: list[Change] = []
+        self.changes: list[RowChange] = []
         """Of the message that is being applied."""
         self._tallied = 0
         self._size_bytes = 0
@@ -113,16 +113,16 @@ class Ledger:
             if rowid == ROWID_MAX and not shape.key:
                 self._object("the largest rowid must stay free: SQLite would go on by chance")
         if before and after and old_key != new_key:
-            self.changes.append(Change(table, old_key, before, GONE))
-            self.changes.append(Change(table, new_key, GONE, after))
+            self.changes.append(RowChange(table, old_key, before, GONE))
+            self.changes.append(RowChange(table, new_key, GONE, after))
         else:
-            self.changes.append(Change(table, new_key or old_key, before, after))
+            self.changes.append(RowChange(table, new_key or old_key, before, after))
         self._size_bytes += len(before) + len(after)
         if self._size_bytes > BYTES_MAX or len(self.changes) - self._start > ROWS_MAX:
             self._object(f"one request changes at most {ROWS_MAX} rows and {BYTES_MAX} bytes of them")
             self._connection.interrupt()
 
-    def _key_of(self, shape: Shape, row: tuple[object, ...]) -> bytes:
+    def _key_of(self, shape: SqliteTableSchema, row: tuple[object, ...]) -> bytes:
         return _encode((shape.name, *(row[place] for place in shape.key)))
 
     def _object(self, reason: str) -> None:
@@ -137,8 +137,8 @@ class Ledger:
         self._tally()
         for shape in leaving:
             if self._tallies.count(shape.name) > ROWS_MAX:
-                raise Beyond(f"{shape.name} has more than {ROWS_MAX} rows: delete some first, in parts")
-            self.changes += [Change(shape.name, key, row, GONE) for key, row in self._rows(shape)]
+                raise SqliteLimitExceeded(f"{shape.name} has more than {ROWS_MAX} rows: delete some first, in parts")
+            self.changes += [RowChange(shape.name, key, row, GONE) for key, row in self._rows(shape)]
         self._know({name: shape for name, shape in self._shapes.items() if shape not in leaving})
         self._tally()
         for shape in leaving:
@@ -162,19 +162,21 @@ class Ledger:
         """What all rows add up to, worked out from nothing, with a pause after some of them."""
         tallies = Tallies()
         for shape in self._shapes.values():
-            rows = (Change(shape.name, key, GONE, row) for key, row in self._rows(shape))
+            rows = (RowChange(shape.name, key, GONE, row) for key, row in self._rows(shape))
             while some := list(islice(rows, READ_AGAIN_ROWS)):
                 tallies.add(some)
                 pause()
         return tallies
 
-    def _come(self, shape: Shape) -> None:
+    def _come(self, shape: SqliteTableSchema) -> None:
         for number, (key, row) in enumerate(self._rows(shape)):
             if number >= ROWS_MAX:
-                raise Beyond(f"{shape.name} would have more than {ROWS_MAX} rows from the start: fill it in parts")
-            self.changes.append(Change(shape.name, key, GONE, row))
+                raise SqliteLimitExceeded(
+                    f"{shape.name} would have more than {ROWS_MAX} rows from the start: fill it in parts"
+                )
+            self.changes.append(RowChange(shape.name, key, GONE, row))
 
-    def _rows(self, shape: Shape) -> Iterator[tuple[bytes, bytes]]:
+    def _rows(self, shape: SqliteTableSchema) -> Iterator[tuple[bytes, bytes]]:
         quoted = '"' + shape.name.replace('"', '""') + '"'
         columns = ",".join('"' + column.replace('"', '""') + '"' for column in shape.columns)
         first = "null" if shape.key else self._rowid_name(shape)
@@ -183,48 +185,48 @@ class Ledger:
             key = self._key_of(shape, tuple(row)) if shape.key else _encode((shape.name, rowid))
             yield key, _encode(row)
 
-    def _rowid_name(self, shape: Shape) -> str:
+    def _rowid_name(self, shape: SqliteTableSchema) -> str:
         taken = {column.lower() for column in shape.columns}
         for name in ("rowid", "_rowid_", "oid"):
             if name not in taken:
                 return name
-        raise Beyond(f"{shape.name} has columns named rowid, _rowid_ and oid: choose other names")
+        raise SqliteLimitExceeded(f"{shape.name} has columns named rowid, _rowid_ and oid: choose other names")
 
-    def _read_shapes(self) -> Iterator[Shape]:
+    def _read_shapes(self) -> Iterator[SqliteTableSchema]:
         query = "select type, name, tbl_name, sql from sqlite_master order by type, name"
         rows = [row for row in self._connection.execute(query, can_cache=False) if row[2] not in OWN_TABLES]
         if any(part.lower().startswith(OWN) for row in rows for part in row[1:3]):
-            raise Beyond(f"names beginning with {OWN} are the executor's own")
+            raise SqliteLimitExceeded(f"names beginning with {OWN} are the executor's own")
         self._schema = _encode([row for row in rows if row[3] is not None])
         self.names = frozenset(row[1].lower() for row in rows if row[0] in ("table", "view"))
         for kind, name, _, sql in rows:
             if kind == "table" and not name.lower().startswith("sqlite_"):
                 yield self._shape(name, sql)
 
-    def _shape(self, name: str, sql: str) -> Shape:
+    def _shape(self, name: str, sql: str) -> SqliteTableSchema:
         columns = list(self._connection.execute("select name, pk, hidden from pragma_table_xinfo(?)", (name,)))
         if any(hidden for _, _, hidden in columns):
-            raise Beyond(f"{name}: generated and hidden columns are not taken")
+            raise SqliteLimitExceeded(f"{name}: generated and hidden columns are not taken")
         query = "select wr from pragma_table_list where schema = 'main' and name = ?"
         ((without_rowid,),) = self._connection.execute(query, (name,))
         ranked = sorted((pk, place) for place, (_, pk, _) in enumerate(columns) if pk)
         key = tuple(place for _, place in ranked) if without_rowid else ()
-        shape = Shape(name, sql, tuple(column for column, _, _ in columns), key)
+        shape = SqliteTableSchema(name, sql, tuple(column for column, _, _ in columns), key)
         if not key:
             self._rowid_name(shape)
         return shape
 
-    def _know(self, shapes: dict[str, Shape]) -> None:
+    def _know(self, shapes: dict[str, SqliteTableSchema]) -> None:
         self._shapes = shapes
         self.refers = any("references" in shape.sql.lower() for shape in shapes.values())
 
     # When transactions begin and end.
 
-    def mark(self) -> Mark:
+    def mark(self) -> TransactionMark:
         self._tally()
-        return Mark(self._tallies.copy(), self._shapes, self._schema, self.names, len(self.changes))
+        return TransactionMark(self._tallies.copy(), self._shapes, self._schema, self.names, len(self.changes))
 
-    def restore(self, mark: Mark) -> None:
+    def restore(self, mark: TransactionMark) -> None:
         self._tallies = mark.tallies.copy()
         self._know(mark.shapes)
         self._schema, self.names = mark.schema, mark.names
