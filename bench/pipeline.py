@@ -24,7 +24,6 @@ import numpy as np
 
 from beside_parquet import COLUMNS, read_beside_parquet, timed
 from chaplain.core import Rename, WriteAt
-from chaplain.journal.consensus.events import AgreedEntry, LogEntry
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages import config, ingest
 from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Reference, chain_hash, encode_body, genesis
@@ -32,6 +31,7 @@ from chaplain.journal.messages.config import LeaseLane, acl_id
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, sign_pack
 from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember
+from chaplain.journal.model.log_entry import AgreedEntry, LogEntry
 from chaplain.journal.storage.records import mark_record, message_records
 from chaplain.link.auth.identity import Identity, to_text
 from chaplain.pipeline import local_session, prove

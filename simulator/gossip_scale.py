@@ -22,9 +22,10 @@ from chaplain.core import Woken
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import EventSeen, Fire, GossipEffect, GossipParcel, MemberChanged, MemberState
 from chaplain.gossip.members import MemberList
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Whisper
+from chaplain.units import SECOND_NS
 from chaplain.wire import parcel
 from simulator.adapters.gossip_mesh import CheapSigner, Node, World, cheap_verify
 

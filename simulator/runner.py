@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from chaplain.units import SECOND_NS
 from simulator.checkers.base import HostContract, Violation
 from simulator.faults.injector import Chaos
 from simulator.faults.plan import Plan, draw
@@ -18,11 +19,11 @@ from simulator.memo import recalling
 from simulator.trace import Trace
 from simulator.workloads import Workload, load
 from simulator.world.machine import Host
-from simulator.world.world import SECOND, World, derive
+from simulator.world.world import World, derive
 
 MODES = ("safety", "liveness")
 
-CALM_NS = 3 * SECOND
+CALM_NS = 3 * SECOND_NS
 """A healed run ends when every checker has been content for so long."""
 _PATIENT = 1 / 8
 """How many of the seeds go on to the end all the same: something may stop working later."""
@@ -108,7 +109,7 @@ def _run_until_calm(world: World, plan: Plan, healed: Sequence[Host]) -> None:
     calm_ns = 0
     while world.now_ns < plan.end_ns:
         began_ns = world.now_ns
-        world.run(min(began_ns + SECOND, plan.end_ns))
+        world.run(min(began_ns + SECOND_NS, plan.end_ns))
         content = not patient and all(checker.content(healed) for checker in world.checkers)
         calm_ns = calm_ns + world.now_ns - began_ns if content else 0
         if calm_ns >= CALM_NS:

@@ -14,15 +14,15 @@ from chaplain.graph.messages.event import Event, EventDraft, ParentLink, confirm
 from chaplain.graph.messages.peer import AGAIN, FIRST, Confirmation, EventBatch, FetchMissing, GraphMessage, Inv, Item
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from chaplain.wire.parcel import Layer, Parcel
 from simulator.checkers.base import Violation
-from simulator.world.network_conditions import MILLISECOND, SECOND
 
 if TYPE_CHECKING:
     from simulator.workloads.graph import Graph
     from simulator.world.world import World
 
-_PATIENCE_NS = 3 * SECOND
+_PATIENCE_NS = 3 * SECOND_NS
 
 
 class Follower:
@@ -42,7 +42,7 @@ class Follower:
         rng = self._workload.rng
         self._call = self._workload.next_call()
         request = ReadArrivals(
-            self.stream, self.only_read, tuple(self._frontier), self._log, self._position, rng.randrange(SECOND)
+            self.stream, self.only_read, tuple(self._frontier), self._log, self._position, rng.randrange(SECOND_NS)
         )
         name = rng.choice(self._workload.names)
         world.tell(world.hosts[name], Requested(self._call, "bob", client.encode(request), b""))
@@ -56,7 +56,7 @@ class Follower:
         if settled.call != self._call:
             return
         self._call = 0
-        world.after(100 * MILLISECOND, self.ask, world)
+        world.after(100 * MILLISECOND_NS, self.ask, world)
         if settled.kind:
             return
         page = decode_answer(settled.payload, Page)
@@ -91,7 +91,7 @@ class Rogue:
 
     def begin(self, world: World) -> None:
         if self.active:
-            world.after(SECOND, self._act, world)
+            world.after(SECOND_NS, self._act, world)
 
     def _act(self, world: World) -> None:
         if world.now_ns >= self._workload.last_write_ns:
@@ -103,7 +103,7 @@ class Rogue:
                 body, payload = peer.encode(message)
                 parcel = Parcel(self.peer.identifier, Layer.GRAPH, body, payload)
                 world.tell(host, GossipParcel(self.peer, parcel))
-        world.after(self._rng.randrange(SECOND), self._act, world)
+        world.after(self._rng.randrange(SECOND_NS), self._act, world)
 
     def _sign(self, now_ns: int, links: tuple[ParentLink, ...], content: bytes) -> Event:
         previous = self._rng.choice([*self._past[-4:]]) if self._past and self._rng.random() < 0.8 else None

@@ -45,18 +45,18 @@ from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited
 from chaplain.segment.pack import Pack, encode_pack, stated_digest, with_signature
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from chaplain.wire.parcel import Layer, Parcel
 from simulator.actors.checkpoint_forger import Forger
-from simulator.world.network_conditions import MILLISECOND, SECOND
 
 if TYPE_CHECKING:
     from simulator.workloads.requests import Requests
     from simulator.world.world import World
 
-_TICK_NS = 100 * MILLISECOND
-_PATIENCE_NS = 2 * SECOND
-_PAUSE_FIRST_NS = 5 * MILLISECOND
-_PAUSE_MOST_NS = 500 * MILLISECOND
+_TICK_NS = 100 * MILLISECOND_NS
+_PATIENCE_NS = 2 * SECOND_NS
+_PAUSE_FIRST_NS = 5 * MILLISECOND_NS
+_PAUSE_MOST_NS = 500 * MILLISECOND_NS
 _OUTBOX_MAX = 5
 _LATER = ("busy", "stopping", "disk_full", "not_ingest")
 """Refusals that pass."""
@@ -89,7 +89,7 @@ class SimClient:
         self.over = False
 
     def begin(self, world: World) -> None:
-        world.after(self.rng.randrange(SECOND), self._tick, world)
+        world.after(self.rng.randrange(SECOND_NS), self._tick, world)
 
     def _tick(self, world: World) -> None:
         world.after(self.rng.randrange(_TICK_NS), self._tick, world)
@@ -129,7 +129,7 @@ class SimClient:
         said = Parcel(self.identity.identifier, Layer.JOURNAL, client_messages.encode(message), payload)
         host = world.hosts[self._at[0]]
         for _ in range(self.rng.choice((0, 1, 1, 1, 1, 1, 1, 1, 2))):
-            delay_ns = self.rng.randrange(self.rng.choice((MILLISECOND, 20 * MILLISECOND)))
+            delay_ns = self.rng.randrange(self.rng.choice((MILLISECOND_NS, 20 * MILLISECOND_NS)))
             world.deliver(delay_ns, host, self._at[1], JournalParcel(self._peer(), said))
 
     def wish(self, world: World, message: config.ConfigMessage) -> None:
@@ -267,7 +267,7 @@ class Rogue:
         self._forger = Forger(self._rng)
 
     def begin(self, world: World) -> None:
-        world.after(SECOND, self._tick, world)
+        world.after(SECOND_NS, self._tick, world)
 
     def enter(self, world: World) -> None:
         for host in world.hosts.values():
@@ -275,7 +275,7 @@ class Rogue:
                 world.tell(host, Entered(self.peer, {}))
 
     def _tick(self, world: World) -> None:
-        world.after(self._rng.randrange(3 * SECOND), self._tick, world)
+        world.after(self._rng.randrange(3 * SECOND_NS), self._tick, world)
         self.enter(world)
         reference = Reference(self._node, 1, len(self._sent) + 1)
         if self._rng.random() < 0.1:
@@ -351,11 +351,11 @@ class Rogue:
             for answer in self._forger.hear(message):
                 self._tell(world, name, answer)
                 for again in range(PRESSED if isinstance(answer, StatePiece) else 0):
-                    world.after(again * 50 * MILLISECOND, self._tell, world, name, answer)
+                    world.after(again * 50 * MILLISECOND_NS, self._tell, world, name, answer)
 
     def _tell(self, world: World, name: str, message: PeerMessage) -> None:
         body, payload = peer.encode(message)
         if self._rng.random() < 0.9:
             host = world.hosts[name]
             event = JournalParcel(self.peer, Parcel(self._node, Layer.JOURNAL, body, payload))
-            world.deliver(self._rng.randrange(20 * MILLISECOND), host, host.life, event)
+            world.deliver(self._rng.randrange(20 * MILLISECOND_NS), host, host.life, event)

@@ -37,13 +37,13 @@ from chaplain.journal.messages.consensus import (
     encode,
 )
 from chaplain.link.auth.identity import SIGNATURE_BYTES, Identity
+from chaplain.units import MILLISECOND_NS
 from simulator.world.machine import Host
-from simulator.world.network_conditions import MILLISECOND
 
 if TYPE_CHECKING:
     from simulator.world.world import World
 
-_PAUSE_NS = 600 * MILLISECOND
+_PAUSE_NS = 600 * MILLISECOND_NS
 
 
 class Liar:

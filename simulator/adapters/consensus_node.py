@@ -23,13 +23,11 @@ from chaplain.core import (
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.core import SerializerCore
 from chaplain.journal.consensus.events import (
-    AgreedEntry,
     ConsensusStarted,
     LogRead,
     NeedPayload,
     PeerDown,
     PeerUp,
-    Preview,
     ReadLog,
     Received,
     Role,
@@ -40,15 +38,16 @@ from chaplain.journal.messages.cluster import Body, ConfigEntry, Reference
 from chaplain.journal.messages.config import acl_id
 from chaplain.journal.messages.membership import decode_fields, decode_step, is_opening
 from chaplain.journal.model.cluster_config import MemberRoles, founded, open_change, take_step
+from chaplain.journal.model.log_entry import AgreedEntry, Preview
 from chaplain.journal.model.verdict_chain import NO_VERDICT, check, put_head, verdict_hash
 from chaplain.journal.storage.log import jot_name, records_between, standing_name
 from chaplain.link.auth.identity import Identity
 from chaplain.segment.record import Kind, Record
+from chaplain.units import MILLISECOND_NS
 from chaplain.wire.primitives import Cursor
 from simulator.adapters.core_adapter import Coat
 from simulator.adapters.dialer import Ways
 from simulator.world.disk import apply, segments_of
-from simulator.world.network_conditions import MILLISECOND
 
 if TYPE_CHECKING:
     from simulator.workloads.order import Order
@@ -195,7 +194,7 @@ class OrderNode(Coat):
                 case NeedPayload():
                     effects.append(effect)
                     if effect.reference.index <= self._workload.sent and len(self._parcels) < 1024:
-                        parcel = (now_ns + self._rng.randrange(50 * MILLISECOND), effect.reference)
+                        parcel = (now_ns + self._rng.randrange(50 * MILLISECOND_NS), effect.reference)
                         insort(self._parcels, parcel, key=lambda parcel: parcel[0])
                 case RoleChanged():
                     self._echo_due = self._workload.echoes and effect.role is not Role.FOLLOWER

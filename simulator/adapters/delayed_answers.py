@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from simulator.world.network_conditions import MILLISECOND
+from chaplain.units import MILLISECOND_NS
 
-_WITHIN_NS = 5 * MILLISECOND
+_WITHIN_NS = 5 * MILLISECOND_NS
 
 
 class Later:

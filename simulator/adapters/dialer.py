@@ -12,9 +12,9 @@ from random import Random
 from typing import Any
 
 from chaplain.core import Arrived, Dial, Disconnected, HangUp
-from simulator.world.network_conditions import MILLISECOND
+from chaplain.units import MILLISECOND_NS
 
-REDIAL_NS = 300 * MILLISECOND
+REDIAL_NS = 300 * MILLISECOND_NS
 
 
 class Ways:

@@ -27,11 +27,12 @@ from chaplain.gossip.events import (
     MemberState,
 )
 from chaplain.gossip.member_record import GossipSigner, Verify
-from chaplain.gossip.settings import MILLISECOND_NS, SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import Identity, identifier_of, verify
 from chaplain.link.auth.keyring import key_id_of
 from chaplain.link.events import Forget, InstallKey, Meet, Peer, RemoveKey, UseKey
 from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from chaplain.wire import parcel
 
 DIAL_NS = 500 * MILLISECOND_NS

@@ -36,10 +36,11 @@ from chaplain.gossip.events import (
     JoinThrough,
     LeaveCluster,
 )
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import Identity, identifier_of
 from chaplain.link.events import Forget, Meet, Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.units import SECOND_NS
 from chaplain.wire import parcel
 
 BEAT_NS = SECOND_NS

@@ -20,17 +20,17 @@ from chaplain.graph.core import GraphCore
 from chaplain.graph.events import CheckSignatures, EventsRead, ReadEvents, SignaturesChecked, holds
 from chaplain.graph.storage.store import events_at
 from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.units import SECOND_NS
 from chaplain.wire import parcel
 from simulator.adapters.core_adapter import Coat
 from simulator.adapters.delayed_answers import Later
 from simulator.adapters.dialer import Ways
 from simulator.world.disk import apply, segments_of
-from simulator.world.network_conditions import SECOND
 
 if TYPE_CHECKING:
     from simulator.workloads.graph import Graph
 
-_LEFT_NS = 6 * SECOND
+_LEFT_NS = 6 * SECOND_NS
 
 
 class GraphNode(Coat):

@@ -21,10 +21,10 @@ from chaplain.journal.storage.log import standing_name
 from chaplain.segment.header import read_headers
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.scan import scan
+from chaplain.units import SECOND_NS
 from simulator.checkers.base import Watcher
 from simulator.world.disk import segments_of
 from simulator.world.machine import Host
-from simulator.world.network_conditions import SECOND
 
 if TYPE_CHECKING:
     from simulator.workloads.order import Order
@@ -244,7 +244,7 @@ class OrderChecker(Watcher):
     def content(self, healed: Sequence[Host], /) -> bool:
         """What was sent after the heal is there, at everybody who can serve."""
         assert self.world is not None
-        sound, lately_ns = self._sound(healed), self.world.now_ns - SECOND
+        sound, lately_ns = self._sound(healed), self.world.now_ns - SECOND_NS
         wanted = self._workload.sent_at(lately_ns)
         fresh = wanted > self._workload.sent_at(self._workload.plan.heal_ns)
         return fresh and bool(sound) and all(_payloads(host) >= wanted for host in sound)
@@ -270,7 +270,7 @@ class OrderChecker(Watcher):
             self.world.counts["liveness not demanded"] += 1
             return
         self.world.counts["liveness demanded"] += 1
-        late = self._workload.sent_at(self.world.now_ns - 5 * SECOND)
+        late = self._workload.sent_at(self.world.now_ns - 5 * SECOND_NS)
         for host in sound:
             through = _payloads(host)
             if through < late:

@@ -16,7 +16,8 @@ from chaplain.gossip.events import (
     MemberState,
     QueryDecided,
 )
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
+from chaplain.units import SECOND_NS
 from simulator.adapters.gossip_node import Gossiper, Lie, Spoke
 from simulator.checkers.base import Watcher
 from simulator.world.machine import Host

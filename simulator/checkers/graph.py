@@ -12,18 +12,18 @@ from chaplain.graph.messages.client import Appended, Page, decode_answer
 from chaplain.graph.messages.event import Event, decode
 from chaplain.graph.messages.peer import EventBatch, Fetched, Inv, SyncEvent
 from chaplain.graph.stream import Stream
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from chaplain.wire import parcel
 from simulator.checkers.base import Watcher
 from simulator.world.machine import Host
-from simulator.world.network_conditions import MILLISECOND, SECOND
 
 if TYPE_CHECKING:
     from simulator.workloads.graph import Graph
     from simulator.world.world import World
 
-EQUAL_NS = 10 * SECOND
+EQUAL_NS = 10 * SECOND_NS
 """How long after a heal all Models must be equal, transfer included."""
-_LOOK_NS = 250 * MILLISECOND
+_LOOK_NS = 250 * MILLISECOND_NS
 
 
 class GraphChecker(Watcher):
@@ -194,7 +194,7 @@ class GraphChecker(Watcher):
         if self._equal_ns is None:
             return "after the heal the Models never became equal"
         if self._equal_ns - heal_ns > EQUAL_NS:
-            return f"the Models were equal only {(self._equal_ns - heal_ns) / SECOND:.1f} s after the heal"
+            return f"the Models were equal only {(self._equal_ns - heal_ns) / SECOND_NS:.1f} s after the heal"
         for host in healed:
             for name, stream in _graph(host).streams.items():
                 if len(stream.model.read_order) != len(stream.model):

@@ -21,12 +21,12 @@ from chaplain.core import Admit, Arrived, Dial, Flushed, Knocked, Send
 from chaplain.link.auth.hello import GREETING_CLIENT, GREETING_NODE, Claim, open_envelope, open_hello
 from chaplain.link.events import CommandDropped, Met, Missed, Parted, Said, Say
 from chaplain.link.sessions.aead import HEADER
+from chaplain.units import SECOND_NS
 from simulator.checkers.base import Watcher
 from simulator.world.machine import Host
-from simulator.world.network_conditions import SECOND
 
 _GREETINGS = (GREETING_NODE, GREETING_CLIENT)
-_FRESH_NS = 10 * SECOND
+_FRESH_NS = 10 * SECOND_NS
 
 
 def _claim(frame: bytes) -> Claim:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from chaplain.core import Frozen, Send
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import AgreedEntry
 from chaplain.journal.consensus.hard_state import VotingState
 from chaplain.journal.execution.two_phase import TRANSACTIONS
 from chaplain.journal.ingest.admission import BUSY
@@ -21,6 +20,7 @@ from chaplain.journal.messages import client as client_messages
 from chaplain.journal.messages import ingest, peer
 from chaplain.journal.messages.client import NotWritten, Receipts, Run
 from chaplain.journal.messages.cluster import Reference
+from chaplain.journal.model.log_entry import AgreedEntry
 from chaplain.journal.model.results import AppliedMessage, DataVerdict
 from chaplain.journal.snapshots.checkpoint import checkpoint_name, first_of
 from chaplain.journal.storage.verdict import Reason
@@ -29,6 +29,7 @@ from chaplain.segment.read import agreed
 from chaplain.segment.record import Kind, Record
 from chaplain.segment.scan import Found
 from chaplain.segment.survey import Surveyor
+from chaplain.units import SECOND_NS
 from chaplain.wire import parcel
 from simulator.actors.journal_clients import SimClient
 from simulator.actors.two_phase_client import SimSink
@@ -36,15 +37,14 @@ from simulator.checkers.base import Watcher
 from simulator.checkers.execution_oracle import Oracle
 from simulator.world.disk import segments_of
 from simulator.world.machine import Host
-from simulator.world.network_conditions import SECOND
 
 if TYPE_CHECKING:
     from simulator.workloads.requests import Requests
     from simulator.world.world import World
 
 _REFUSED = "refused"
-_PROGRESS_NS = 15 * SECOND
-_LATELY_NS = 4 * SECOND
+_PROGRESS_NS = 15 * SECOND_NS
+_LATELY_NS = 4 * SECOND_NS
 _BROKEN = ("malformed", "signature")
 _PAYLOAD_BODY, _ = peer.encode(peer.Payload(b""))
 """What a parcel with an ingest message says of itself; of all others that are sent nothing is looked at here."""

@@ -23,18 +23,18 @@ from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.segment.layout import parse_name
 from chaplain.segment.record import Kind
 from chaplain.segment.survey import Surveyor
+from chaplain.units import SECOND_NS
 from simulator.checkers.base import Watcher
 from simulator.checkers.requests import Settling, has_a_vote, is_due
 from simulator.world.machine import Host
-from simulator.world.network_conditions import SECOND
 
 if TYPE_CHECKING:
     from simulator.workloads.retention import Retention
     from simulator.world.world import World
 
 
-_PROGRESS_NS = 15 * SECOND
-_LATELY_NS = 4 * SECOND
+_PROGRESS_NS = 15 * SECOND_NS
+_LATELY_NS = 4 * SECOND_NS
 _DIGEST = slice(24, 56)
 """Where a checkpoint has its digest."""
 

@@ -16,16 +16,16 @@ from chaplain.sequence.messages.peer import SequenceState
 from chaplain.sequence.window.entries import HeldEntry
 from chaplain.sequence.window.log import set_behind
 from chaplain.sequence.work_set import WorkSet
+from chaplain.units import SECOND_NS
 from simulator.checkers.base import Watcher
 from simulator.world.machine import Host
-from simulator.world.network_conditions import SECOND
 
 if TYPE_CHECKING:
     from simulator.workloads.sequence import Sequence as Workload
     from simulator.world.world import World
 
-_PROGRESS_NS = 10 * SECOND
-_LATELY_NS = 4 * SECOND
+_PROGRESS_NS = 10 * SECOND_NS
+_LATELY_NS = 4 * SECOND_NS
 _ENTRY_BYTES_MAX = 128
 """What an entry without events takes up, at most."""
 

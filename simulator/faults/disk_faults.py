@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from random import Random
 
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from simulator.world.disk import LOST_WRITE, MISDIRECTED
 from simulator.world.machine import Host
-from simulator.world.network_conditions import MILLISECOND, SECOND
 from simulator.world.world import World
 
 LIES = (LOST_WRITE, MISDIRECTED)
@@ -19,8 +19,8 @@ SYNCS_FAIL = "everybody's sync"
 """Every disk fails its syncs for a moment, as when storage that all of them share does."""
 BAD_DISKS = (*LIES, UNREADABLE_SECTOR)
 
-_SYNCS_FAIL_NS = 400 * MILLISECOND
-_DOWN_NS = SECOND
+_SYNCS_FAIL_NS = 400 * MILLISECOND_NS
+_DOWN_NS = SECOND_NS
 
 
 def fail_syncs(world: World) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from chaplain.units import SECOND_NS
 from simulator.faults.plan import CLOCK, Fault, Plan, cut
 from simulator.faults.replay_attacker import Attacker
 from simulator.world.machine import Armed, CrashPoint, Host
-from simulator.world.network_conditions import SECOND
 from simulator.world.world import World
 
-CLOCK_ERROR_NS = 2 * SECOND
+CLOCK_ERROR_NS = 2 * SECOND_NS
 """A healed node's clock is this good; one that is worse is set right and the node started anew."""
 
 Extra = Callable[[World, Fault], None]

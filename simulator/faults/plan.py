@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from random import Random
 
 from chaplain.core import Frozen
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from simulator.faults import replay_attacker
 from simulator.trace import stamp
-from simulator.world.network_conditions import MILLISECOND, SECOND, Climate
+from simulator.world.network_conditions import Climate
 
 NETWORK = ("whole partition", "one-way partition", "bridge partition", "ring partition", "clog")
 PROCESS = ("kill", "power cut", "pause", "crash point")
@@ -22,11 +23,11 @@ CLOCK = ("clock jump", "clock back", "drift")
 ATTACK = tuple(f"attack: {kind}" for kind in replay_attacker.KINDS)
 ALL = NETWORK + PROCESS + DISK + CLOCK + ATTACK
 
-PROGRESS_NS = 30 * SECOND
+PROGRESS_NS = 30 * SECOND_NS
 """How long a healed majority may take."""
 
-_CHAOS_NS = (5 * SECOND, 25 * SECOND)
-_PAUSE_MAX_NS = 60 * SECOND
+_CHAOS_NS = (5 * SECOND_NS, 25 * SECOND_NS)
+_PAUSE_MAX_NS = 60 * SECOND_NS
 _RARE = 0.12
 """How likely a seed enables a rare kind of fault."""
 
@@ -40,7 +41,7 @@ class Fault(Frozen, frozen=True):
     amount: int = 0
 
     def __str__(self) -> str:
-        lasting = f" for {self.lasts_ns / SECOND:.3f} s" if self.lasts_ns else ""
+        lasting = f" for {self.lasts_ns / SECOND_NS:.3f} s" if self.lasts_ns else ""
         return f"{stamp(self.at_ns)} {self.kind} {' '.join(self.nodes)}{lasting} ({self.amount})"
 
 
@@ -58,7 +59,7 @@ class Plan(Frozen, frozen=True):
         climate = self.climate
         head = (
             f"mode {self.mode}; loss {climate.loss:.0%} {'raw' if climate.raw else 'resent'}, "
-            f"duplicates {climate.duplicates:.0%}, delay to {climate.delay_max_ns / SECOND:.3f} s, "
+            f"duplicates {climate.duplicates:.0%}, delay to {climate.delay_max_ns / SECOND_NS:.3f} s, "
             f"breaks {climate.breaks:.1%}, half-open {climate.half_open:.0%}, news of routes {climate.route_news}"
         )
         healed = f"{stamp(self.heal_ns)} heal {' '.join(self.healed)}" if self.healed else "never healed"
@@ -90,7 +91,7 @@ def draw(
     longest_ns = max((fault.at_ns + fault.lasts_ns for fault in faults if fault.kind == "pause"), default=0)
     climate = _climate(rng)
     if mode == "safety":
-        end_ns = max(chaos_ns, longest_ns) + 3 * SECOND
+        end_ns = max(chaos_ns, longest_ns) + 3 * SECOND_NS
         return Plan(mode, climate, tuple(faults), end_ns, end_ns, ())
     members = list(members or names)
     healed = sorted(rng.sample(members, len(members) if heals_all else len(members) // 2 + 1))
@@ -106,7 +107,7 @@ def _climate(rng: Random) -> Climate:
     return Climate(
         loss=sometimes(0.3),
         duplicates=sometimes(0.5),
-        delay_max_ns=rng.choice((MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)),
+        delay_max_ns=rng.choice((MILLISECOND_NS, 10 * MILLISECOND_NS, 100 * MILLISECOND_NS, SECOND_NS)),
         raw=rng.random() < 0.5,
         breaks=sometimes(0.05),
         half_open=sometimes(0.5),
@@ -120,21 +121,21 @@ def _fault(rng: Random, kind: str, names: Sequence[str], chaos_ns: int) -> Fault
     lasts_ns, amount = 0, 0
     match kind:
         case "whole partition" | "bridge partition":
-            lasts_ns, amount = rng.randrange(SECOND, 20 * SECOND), rng.randrange(1, max(2, len(names)))
+            lasts_ns, amount = rng.randrange(SECOND_NS, 20 * SECOND_NS), rng.randrange(1, max(2, len(names)))
         case "one-way partition" | "ring partition":
-            lasts_ns = rng.randrange(SECOND, 20 * SECOND)
+            lasts_ns = rng.randrange(SECOND_NS, 20 * SECOND_NS)
         case "clog":
-            lasts_ns = rng.randrange(5 * SECOND)
+            lasts_ns = rng.randrange(5 * SECOND_NS)
         case "pause":
-            lasts_ns = rng.randrange(_PAUSE_MAX_NS) if rng.random() < 0.1 else rng.randrange(8 * SECOND)
+            lasts_ns = rng.randrange(_PAUSE_MAX_NS) if rng.random() < 0.1 else rng.randrange(8 * SECOND_NS)
         case "kill" | "power cut" | "wipe":
-            lasts_ns = rng.randrange(MILLISECOND, 10 * SECOND)
+            lasts_ns = rng.randrange(MILLISECOND_NS, 10 * SECOND_NS)
         case "EIO" | "ENOSPC" | "slow disk":
-            lasts_ns = rng.randrange(SECOND, 5 * SECOND)
+            lasts_ns = rng.randrange(SECOND_NS, 5 * SECOND_NS)
         case "clock jump":
-            amount = rng.choice((rng.randrange(10 * SECOND), rng.randrange(3600 * SECOND)))
+            amount = rng.choice((rng.randrange(10 * SECOND_NS), rng.randrange(3600 * SECOND_NS)))
         case "clock back":
-            amount = rng.randrange(10 * SECOND)
+            amount = rng.randrange(10 * SECOND_NS)
         case "drift":
             amount = rng.choice((-1, 1)) * rng.randrange(1, 200_000)
         case _:

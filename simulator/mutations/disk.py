@@ -90,14 +90,14 @@ BUGS = [
     ),
     _tests(
         "map segments that nobody has read before",
-        "runtime.layers.journal",
+        "runtime.disk.log_files",
         "all(salvage.is_readable(file.fileno(), *one) for one in extents)",
         "bool(extents)",
         _UNREADABLE,
     ),
     _tests(
         "take an unreadable standing for none",
-        "runtime.layers.journal",
+        "runtime.disk.log_files",
         "        return UNREADABLE\n",
         "        return None\n",
         _UNREADABLE,

@@ -19,17 +19,17 @@ from chaplain.journal.consensus.events import ConfigOffered, IngestDrained
 from chaplain.journal.messages.cluster import Body
 from chaplain.journal.messages.membership import OPENING, AddNode, EntryType, NewSet, RemoveNode, Stage, encode_fields
 from chaplain.journal.storage.last_known_members import LastKnownMembers, LastKnownMembersStore
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from simulator.adapters.consensus_node import OrderNode
 from simulator.checkers.reconfiguration import ConfigChecker
 from simulator.faults.disk_faults import BAD_DISKS, SYNCS_FAIL
 from simulator.faults.plan import NETWORK, PROCESS
 from simulator.workloads.order import Order
 from simulator.world.machine import CrashPoint, Host
-from simulator.world.network_conditions import MILLISECOND, SECOND
 from simulator.world.world import World
 
 NODES = 6
-_SPITE_UNTIL_NS = 22 * SECOND
+_SPITE_UNTIL_NS = 22 * SECOND_NS
 """Who strikes at stages stops in time for a heal to be seen."""
 _SPITES = ("", "", "old master", "new master", "minority of the new set", "one-way cut", "anybody")
 _KINDS = {
@@ -95,7 +95,7 @@ class Config(Order):
         self.founders = self._draw_set(rng.choice((3, 3, 3, 2, 5)))
         self._sets = self._checker = ConfigChecker(self)
         self._spite = rng.choice(_SPITES)
-        self._pace_ns = rng.choice((SECOND, 2 * SECOND, 4 * SECOND))
+        self._pace_ns = rng.choice((SECOND_NS, 2 * SECOND_NS, 4 * SECOND_NS))
         self.rosters: defaultdict[str, list[LastKnownMembers]] = defaultdict(list)
 
     def make_node(self, name: str, rng: Random, disk: Mapping[str, bytes], now_ns: int) -> OrderNode:
@@ -124,7 +124,7 @@ class Config(Order):
 
     def begin(self, world: World) -> None:
         super().begin(world)
-        world.after(SECOND + self.rng.randrange(self._pace_ns), self._wish, world)
+        world.after(SECOND_NS + self.rng.randrange(self._pace_ns), self._wish, world)
 
     def _wish(self, world: World) -> None:
         for _ in range(self.rng.choice((1, 1, 1, 2))):  # sometimes two at once
@@ -145,11 +145,11 @@ class Config(Order):
         if not adds:
             word = IngestDrained(number)
             for host in world.hosts.values():
-                world.after(self.rng.randrange(SECOND, 6 * SECOND), world.tell, host, word)
+                world.after(self.rng.randrange(SECOND_NS, 6 * SECOND_NS), world.tell, host, word)
 
     def _offer(self, world: World, offer: ConfigOffered) -> None:
         for host in world.hosts.values():
-            world.after(self.rng.randrange(5 * MILLISECOND), world.tell, host, offer)
+            world.after(self.rng.randrange(5 * MILLISECOND_NS), world.tell, host, offer)
 
     def _next_set(self) -> tuple[int, ...]:
         """The set there is with somebody less, more or else; now and then the same; or any other."""
@@ -182,7 +182,7 @@ class Config(Order):
         mercy = 0.9 if stage is Stage.NOMINATE else 0.3
         if not self._spite or world.now_ns > _SPITE_UNTIL_NS or self.rng.random() < mercy:
             return
-        later_ns = self.rng.choice((0, MILLISECOND, 20 * MILLISECOND, 300 * MILLISECOND))
+        later_ns = self.rng.choice((0, MILLISECOND_NS, 20 * MILLISECOND_NS, 300 * MILLISECOND_NS))
         world.counts[f"strike: {self._spite} at {stage.name.lower()}"] += 1
         first = world.hosts[self.names[nodes[0] - 1]]
         match self._spite:
@@ -201,12 +201,12 @@ class Config(Order):
     def _strike_down(self, world: World, host: Host, later_ns: int) -> None:
         power = self.rng.random() < 0.3
         world.after(later_ns, world.crash, host, power, "struck")
-        world.after(later_ns + self.rng.randrange(MILLISECOND, 4 * SECOND), world.restart, host)
+        world.after(later_ns + self.rng.randrange(MILLISECOND_NS, 4 * SECOND_NS), world.restart, host)
 
     def _cut(self, world: World, pair: tuple[str, str]) -> None:
         token = world.network.weather.block([pair if self.rng.random() < 0.5 else pair[::-1]])
         world.network.weather_changed()
-        world.after(self.rng.randrange(SECOND, 6 * SECOND), self._mend, world, token)
+        world.after(self.rng.randrange(SECOND_NS, 6 * SECOND_NS), self._mend, world, token)
 
     def _mend(self, world: World, token: int) -> None:
         world.network.weather.unblock(token)

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from random import Random
 from typing import ClassVar
 
-from chaplain.journal.snapshots.retention import RetentionRules
+from chaplain.journal.settings import RetentionRules
+from chaplain.units import SECOND_NS
 from simulator.checkers.requests import has_a_vote
 from simulator.checkers.retention import first_of
 from simulator.workloads.requests import Requests
 from simulator.workloads.retention import Retention
-from simulator.world.network_conditions import SECOND
 from simulator.world.world import World
 
-_LOOK_NS = SECOND
+_LOOK_NS = SECOND_NS
 _REPLACED_MAX = 4
 
 
@@ -37,11 +37,11 @@ class Disks(Retention):
 
     def begin(self, world: World) -> None:
         super().begin(world)
-        world.after(3 * SECOND, self._replace, world)
+        world.after(3 * SECOND_NS, self._replace, world)
 
     def _replace(self, world: World) -> None:
         """Replace a disk, if nobody else lacks anything, and nobody has the log's beginning any more."""
-        if not self._left or self.damaged or world.now_ns >= self.plan.heal_ns + 5 * SECOND:
+        if not self._left or self.damaged or world.now_ns >= self.plan.heal_ns + 5 * SECOND_NS:
             return
         world.after(_LOOK_NS, self._replace, world)
         host = world.hosts[self.rng.choice(self.names)]

@@ -18,8 +18,9 @@ from chaplain.gossip.codec import Accuse, Action, Body, Cards, MessageType
 from chaplain.gossip.events import ALL, AskQuery, Assembled, EventId, Fire, JoinThrough, LeaveCluster
 from chaplain.gossip.member_record import INCARNATION_MAX
 from chaplain.gossip.payloads import Health, UserEvent
-from chaplain.gossip.settings import MILLISECOND_NS, SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import Identity
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from simulator.adapters.gossip_node import Gossiper, Lie
 from simulator.checkers.base import Checker
 from simulator.checkers.gossip import BudgetWatch, EventWatch, ListWatch, QuestionWatch, ViewWatch

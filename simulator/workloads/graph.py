@@ -20,6 +20,7 @@ from chaplain.graph.settings import GraphSettings
 from chaplain.graph.storage import store
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from chaplain.wire import parcel
 from simulator.actors.graph_clients import Follower, Rogue
 from simulator.adapters.graph_node import GraphNode
@@ -29,7 +30,6 @@ from simulator.faults.plan import CLOCK, NETWORK, PROCESS, Fault
 from simulator.memo import Pure
 from simulator.workloads import Workload
 from simulator.world.machine import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, CrashPoint
-from simulator.world.network_conditions import MILLISECOND, SECOND
 from simulator.world.world import World
 
 CLUSTER = "simulated"
@@ -74,7 +74,7 @@ class Graph(Workload):
         self.settings = GraphSettings(
             CLUSTER,
             segment_bytes=64 * 1024,
-            valid_ns=8 * SECOND,
+            valid_ns=8 * SECOND_NS,
             page_events_max=3 if small else 64,
             push_max=2 if small else 16,
             recent_bytes_max=2000 if small else 1 << 20,
@@ -84,7 +84,7 @@ class Graph(Workload):
             page_bytes_max=16 * 1024,
             watched_max=rng.choice((10, 10_000)),
         )
-        self._pace_ns = rng.choice((200, 500, 1000)) * MILLISECOND
+        self._pace_ns = rng.choice((200, 500, 1000)) * MILLISECOND_NS
         self._calls = 0
         self.appends: dict[int, str] = {}
         """Calls of writers: the node they were made at."""
@@ -121,9 +121,9 @@ class Graph(Workload):
             # A graph tells what it reads back at a start, and does not write it again: decision 0197.
             host.disk.cache_is_lost = 1.0
         self.rogue.begin(world)
-        world.after(SECOND // 10, self._write, world)
+        world.after(SECOND_NS // 10, self._write, world)
         for follower in self.followers:
-            world.after(SECOND, follower.ask, world)
+            world.after(SECOND_NS, follower.ask, world)
 
     @property
     def last_write_ns(self) -> int:
@@ -147,7 +147,7 @@ class Graph(Workload):
         if fault.kind == "everybody's power":
             for each in world.hosts.values():
                 world.crash(each, power=True, reason=fault.kind)
-                world.after(SECOND, world.restart, each)
+                world.after(SECOND_NS, world.restart, each)
         else:
             for _ in range(40):
                 self.append(world, fault.nodes[0])

@@ -17,17 +17,17 @@ from chaplain.link.auth.keyring import KeyRing, key_id_of
 from chaplain.link.core import LinkCore
 from chaplain.link.events import Forget, InstallKey, Introduce, Meet, Met, Parted, Say, UseKey
 from chaplain.link.settings import LinkSettings
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from chaplain.wire.command import Alive, encode
 from simulator.checkers.base import Checker
 from simulator.checkers.link import BudgetWatch, DoorWatch, GreetingWatch, LiveWatch, Roster, SealWatch, SpeechWatch
 from simulator.faults.plan import ATTACK, CLOCK, NETWORK, Fault
 from simulator.workloads import Workload
 from simulator.world.machine import CrashPoint
-from simulator.world.network_conditions import MILLISECOND, SECOND
 from simulator.world.world import World
 
 FORGET, INTRODUCE, ROTATE = "forget a while", "introduce anew", "new cluster key"
-_PAUSE_NS = (200 * MILLISECOND, 900 * MILLISECOND)
+_PAUSE_NS = (200 * MILLISECOND_NS, 900 * MILLISECOND_NS)
 _LARGE_BYTES = 20_000
 _RESERVE_BYTES = 30_000
 _GREETINGS_BYTES = 20_000
@@ -151,7 +151,7 @@ class Greet(Workload):
         for name in self.members:
             self._rings[name] = (self._cluster_key, self._new_key)
             world.tell(world.hosts[name], InstallKey(self._new_key))
-        world.after(SECOND, self._use_new, world)
+        world.after(SECOND_NS, self._use_new, world)
 
     def _use_new(self, world: World) -> None:
         for name in self.members:

@@ -19,10 +19,11 @@ from chaplain.core import (
 )
 from chaplain.journal.consensus import follower, repair, unconfirmed
 from chaplain.journal.consensus.events import PayloadArrived
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.consensus import AskVote, ProposalAck, Propose, Vote, decode
+from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage import records
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from simulator.actors.lying_member import Liar
 from simulator.adapters.consensus_node import OrderNode, identity_of
 from simulator.checkers import consensus
@@ -33,14 +34,13 @@ from simulator.faults.plan import CLOCK, NETWORK, PROCESS, Fault
 from simulator.memo import Pure
 from simulator.workloads import Workload
 from simulator.world.machine import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, Armed, CrashPoint, Host
-from simulator.world.network_conditions import MILLISECOND, SECOND
 from simulator.world.world import World
 
 __all__ = ["INGEST", "WORKLOAD", "Order"]
 
 INGEST = 9
 _SEGMENT_BYTES = 32 * 1024
-_PAYLOAD_NS = 300 * MILLISECOND
+_PAYLOAD_NS = 300 * MILLISECOND_NS
 
 
 def _says(kind: type) -> Any:
@@ -170,7 +170,7 @@ class Order(Workload):
 
     def begin(self, world: World) -> None:
         self._checker.world = world
-        world.after(SECOND // 10, self._ingest, world)
+        world.after(SECOND_NS // 10, self._ingest, world)
         if self.liar is not None:
             self.liar.begin(world)
 
@@ -180,7 +180,7 @@ class Order(Workload):
             arrival = self.arrival(Reference(INGEST, 1, self.sent))
             for host in world.hosts.values():
                 if self.rng.random() < 0.9:
-                    world.after(self.rng.randrange(20 * MILLISECOND), world.tell, host, arrival)
+                    world.after(self.rng.randrange(20 * MILLISECOND_NS), world.tell, host, arrival)
         self._sent_at.append((world.now_ns, self.sent))
         world.after(self.rng.randrange(_PAYLOAD_NS), self._ingest, world)
 
@@ -191,11 +191,11 @@ class Order(Workload):
         match fault.kind:
             case "hand-over":
                 world.stop(host)
-                world.after(2 * SECOND, self._replace, world, host, host.life)
+                world.after(2 * SECOND_NS, self._replace, world, host, host.life)
             case "everybody's power":
                 for each in world.hosts.values():
                     world.crash(each, power=True, reason=fault.kind)
-                    world.after(SECOND, world.restart, each)
+                    world.after(SECOND_NS, world.restart, each)
             case disk_faults.SYNCS_FAIL:
                 disk_faults.fail_syncs(world)
             case _:
@@ -205,7 +205,7 @@ class Order(Workload):
     def _replace(self, world: World, host: Host, life: int) -> None:
         if host.life == life:
             world.crash(host, power=False, reason="stopped")
-            world.after(SECOND, world.restart, host)
+            world.after(SECOND_NS, world.restart, host)
 
     def _may_damage(self, name: str) -> bool:
         if name not in self.victims and len(self.victims) < (len(self.names) - 1) // 2:
@@ -220,7 +220,7 @@ class Order(Workload):
                     host.armed = Armed(AFTER_ACKNOWLEDGEMENT, 1, power=False)
                 else:
                     world.crash(host, power=False, reason=kind)
-                    world.after(SECOND, world.restart, host)
+                    world.after(SECOND_NS, world.restart, host)
             case "disk misdirected":
                 host.disk.misdirect_next = True
             case _ if kind in BAD_DISKS:
@@ -232,7 +232,7 @@ class Order(Workload):
                 host.disk.wipe()
                 self._disks[host.name] = self.rng.randbytes(16)
                 self._checker.wiped(host.name)
-                world.after(SECOND, world.restart, host)
+                world.after(SECOND_NS, world.restart, host)
 
     def died(self, world: World, host: Host) -> None:
         """Damage shows when a node starts again: it does its work while nobody looks."""

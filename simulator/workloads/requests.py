@@ -22,8 +22,7 @@ from chaplain.gossip.events import Assembled
 from chaplain.journal import core
 from chaplain.journal.clients import sessions
 from chaplain.journal.consensus import follower, repair, unconfirmed
-from chaplain.journal.consensus.events import AgreedEntry, ConsensusStarted, LogRead, ReadLog
-from chaplain.journal.consensus.settings import ConsensusSettings
+from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog
 from chaplain.journal.core import JournalCore
 from chaplain.journal.events import Admitted, JournalParcel, Verified, Verify
 from chaplain.journal.execution import state_machine as execution
@@ -40,8 +39,9 @@ from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import holds
 from chaplain.journal.model.bootstrap import ALL_STREAMS, Founding, FoundingClient, FoundingMember, Policy
 from chaplain.journal.model.epochs import EpochBounds
+from chaplain.journal.model.log_entry import AgreedEntry
 from chaplain.journal.model.results import AppliedMessage
-from chaplain.journal.settings import JournalSettings
+from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage import records
 from chaplain.journal.storage.last_known_members import ROSTER_FILE
@@ -49,6 +49,7 @@ from chaplain.journal.storage.log import jot_name, records_between, standing_nam
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.units import SECOND_NS
 from chaplain.wire import parcel
 from simulator.actors.journal_clients import Rogue, SimClient
 from simulator.actors.two_phase_client import SimSink
@@ -63,7 +64,6 @@ from simulator.memo import Pure
 from simulator.workloads import Workload
 from simulator.world.disk import apply, segments_of
 from simulator.world.machine import BEGUN_NOT_WRITTEN, SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, CrashPoint
-from simulator.world.network_conditions import SECOND
 from simulator.world.world import World
 
 CLUSTER = "simulated"
@@ -303,7 +303,7 @@ class Requests(Workload):
         return self.enough(voting) or (len(healed) == len(self.names) and not forgotten)
 
     def policy(self, rng: Random) -> Policy:
-        idle_ns, bounds = rng.choice((15, 60, 10_000)) * SECOND, EpochBounds(3, rng.choice((30, 300)), 8)
+        idle_ns, bounds = rng.choice((15, 60, 10_000)) * SECOND_NS, EpochBounds(3, rng.choice((30, 300)), 8)
         return Policy(remembered_packs=3, lane_idle_ns=idle_ns, epochs=bounds)
 
     def number(self, name: str) -> int:

@@ -17,14 +17,13 @@ import msgspec
 
 from chaplain.journal.messages.config import MakeCheckpoint
 from chaplain.journal.model.bootstrap import Policy
-from chaplain.journal.settings import JournalSettings
-from chaplain.journal.snapshots.retention import RetentionRules
+from chaplain.journal.settings import JournalSettings, RetentionRules
+from chaplain.units import SECOND_NS
 from simulator.actors.two_phase_client import SimSink
 from simulator.checkers.retention import RetentionChecker
 from simulator.faults.plan import Fault
 from simulator.workloads.requests import Requests
 from simulator.world.machine import Host
-from simulator.world.network_conditions import SECOND
 from simulator.world.world import World
 
 _SEGMENT_BYTES = 24 * 1024
@@ -44,7 +43,7 @@ class Retention(Requests):
         """Everybody else ends when the next checkpoint is about to be written."""
         super().__init__(rng)
         self.rules = RetentionRules(
-            keep_bytes=rng.choice((0, 1, 1, 3 * _SEGMENT_BYTES)), keep_ns=rng.choice((0, 5 * SECOND))
+            keep_bytes=rng.choice((0, 1, 1, 3 * _SEGMENT_BYTES)), keep_ns=rng.choice((0, 5 * SECOND_NS))
         )
         self.heals_all = rng.random() < 0.5
         self.asks = rng.random() < 0.7
@@ -72,11 +71,11 @@ class Retention(Requests):
         super().begin(world)
         self.retention.world = world
         if self.asks:
-            world.after(2 * SECOND, self._ask, world)
+            world.after(2 * SECOND_NS, self._ask, world)
 
     def _ask(self, world: World) -> None:
         """An admin wants a checkpoint, and perhaps the log to begin later."""
-        world.after(self.rng.randrange(4 * SECOND), self._ask, world)
+        world.after(self.rng.randrange(4 * SECOND_NS), self._ask, world)
         most = self.releases_most(self.retention.reached)
         through = self.rng.randrange(most) if self.rng.random() < 0.7 else 0
         self.released = max(self.released, through)
@@ -93,7 +92,7 @@ class Retention(Requests):
             return
         if fault.kind == "long absence":
             world.crash(host, power=False, reason=fault.kind)
-            world.after(10 * SECOND, world.restart, host)
+            world.after(10 * SECOND_NS, world.restart, host)
             return
         if fault.kind != "disk wiped":
             super().strike(world, fault)
@@ -105,7 +104,7 @@ class Retention(Requests):
         world.crash(host, power=True, reason="disk wiped")
         host.disk.wipe()
         self._disks[host.name] = self.rng.randbytes(16)
-        world.after(SECOND, world.restart, host)
+        world.after(SECOND_NS, world.restart, host)
 
     def writes_checkpoint(self, world: World, host: Host) -> None:
         """The first node is about to write one: if it stays alone, what that covers is on no other disk."""
@@ -115,7 +114,7 @@ class Retention(Requests):
         for other in world.hosts.values():
             if other is not host:
                 world.after(0, world.crash, other, self.rng.random() < 0.2, "alone with a checkpoint")
-                world.after(self.rng.randrange(3 * SECOND, 8 * SECOND), world.restart, other)
+                world.after(self.rng.randrange(3 * SECOND_NS, 8 * SECOND_NS), world.restart, other)
 
 
 WORKLOAD = Retention

@@ -16,20 +16,20 @@ from chaplain.errors import Malformed
 from chaplain.sequence.events import Publish
 from chaplain.sequence.messages.peer import SequenceMessageType, SequenceState
 from chaplain.sequence.settings import SequenceSettings
+from chaplain.units import MILLISECOND_NS
 from chaplain.wire import parcel
 from simulator.adapters.sequence_node import LEAD, SequenceNode
 from simulator.checkers.sequence import SequenceChecker
 from simulator.faults.plan import CLOCK, NETWORK, PROCESS, Fault
 from simulator.workloads import Workload
 from simulator.world.machine import CrashPoint
-from simulator.world.network_conditions import MILLISECOND
 from simulator.world.world import World
 
 NODES = 5
-_PUBLISH_NS = 400 * MILLISECOND
+_PUBLISH_NS = 400 * MILLISECOND_NS
 _ROLLING = "rolling restart"
-_DOWN_NS = 500 * MILLISECOND
-_LOOK_NS = 100 * MILLISECOND
+_DOWN_NS = 500 * MILLISECOND_NS
+_LOOK_NS = 100 * MILLISECOND_NS
 
 
 def says(*kinds: SequenceMessageType) -> Any:
@@ -63,7 +63,7 @@ class Sequence(Workload):
         """They never publish: nothing but the others' events can bring them what they missed."""
         self._streams = rng.choice((("a",), ("a", "b")))
         self._window = rng.choice((1 << 20, 1 << 20, 2000))
-        self._lock_wait_ns = rng.choice((400, 400, 20)) * MILLISECOND
+        self._lock_wait_ns = rng.choice((400, 400, 20)) * MILLISECOND_NS
         """In some runs the lock is taken far too early: then ballots meet."""
         self._token = 0
         self._checker = SequenceChecker(self)

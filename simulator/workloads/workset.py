@@ -17,12 +17,13 @@ from chaplain.core import Report, Send
 from chaplain.sequence.context import SequenceContext
 from chaplain.sequence.messages.entry import EntryKind, SeatedMember, decode_change, decode_entries
 from chaplain.sequence.messages.peer import EntryBatch, SequenceMessageType, SequenceState, decode
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from chaplain.wire import parcel
 from simulator.adapters.sequence_node import LEAD
 from simulator.checkers.base import Watcher
 from simulator.workloads.sequence import Sequence, says
 from simulator.world.machine import Host
-from simulator.world.network_conditions import MILLISECOND, SECOND, Pair
+from simulator.world.network_conditions import Pair
 from simulator.world.world import World
 
 _UNHEARD = "growth unheard"
@@ -83,7 +84,7 @@ class WorkSets(Sequence):
     def begin(self, world: World) -> None:
         super().begin(world)
         self._world = world
-        world.after(SECOND, self._disturb, world)
+        world.after(SECOND_NS, self._disturb, world)
 
     def _disturb(self, world: World) -> None:
         """One is restarted when all work: so the work set shrinks, and is about to grow."""
@@ -91,12 +92,12 @@ class WorkSets(Sequence):
             return
         if all(_bench(host).state is SequenceState.WRK for host in world.hosts.values() if host.core is not None):
             self._start_again(world, self.rng.choice(self.names))
-        world.after(self.rng.randrange(500 * MILLISECOND), self._disturb, world)
+        world.after(self.rng.randrange(500 * MILLISECOND_NS), self._disturb, world)
 
     def _start_again(self, world: World, name: str) -> None:
         host = world.hosts[name]
         world.crash(host, power=False, reason=_FORGOTTEN)
-        world.after(self.rng.randrange(100 * MILLISECOND), world.restart, host)
+        world.after(self.rng.randrange(100 * MILLISECOND_NS), world.restart, host)
 
     # Half of them do not hear that it grows.
 
@@ -112,8 +113,8 @@ class WorkSets(Sequence):
         self._joiner = self.names[joiner.identifier - 1]
         first, *rest = self._deaf or [""]
         self._block(world, [(name, first) for name in self.names] + [(first, name) for name in self.names])
-        world.after(self.rng.randrange(MILLISECOND), self._block, world, [(n, o) for n in self.names for o in rest])
-        world.after(2 * SECOND, self._unblock, world, self._blocks)
+        world.after(self.rng.randrange(MILLISECOND_NS), self._block, world, [(n, o) for n in self.names for o in rest])
+        world.after(2 * SECOND_NS, self._unblock, world, self._blocks)
 
     def _block(self, world: World, pairs: SequenceOf[Pair]) -> None:
         self._blocks.append(world.network.weather.block(pairs))
@@ -130,7 +131,7 @@ class WorkSets(Sequence):
     def _grown(self) -> None:
         world = self._world
         if world is not None and self._took_part:
-            world.after(self.rng.randrange(400 * MILLISECOND), self._forget, world)
+            world.after(self.rng.randrange(400 * MILLISECOND_NS), self._forget, world)
 
     def _forget(self, world: World) -> None:
         if world.now_ns >= self.plan.heal_ns or not self._took_part:
@@ -142,7 +143,7 @@ class WorkSets(Sequence):
         former, self._blocks = self._blocks, []
         self._block(world, [(self._joiner, name) for name in self._deaf])
         self._unblock(world, former)
-        world.after(self.rng.randrange(4 * SECOND), self._unblock, world, self._blocks)
+        world.after(self.rng.randrange(4 * SECOND_NS), self._unblock, world, self._blocks)
 
 
 def _bench(host: Host) -> SequenceContext:

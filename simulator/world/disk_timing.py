@@ -12,14 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chaplain.core import Persist, Persisted, PersistFailed
-from simulator.world.network_conditions import MILLISECOND, SECOND
+from chaplain.units import MICROSECOND_NS, MILLISECOND_NS, SECOND_NS
 
 if TYPE_CHECKING:
     from simulator.world.machine import Armed, Host
     from simulator.world.world import World
 
-MICROSECOND = 10**3
-_RESTART_NS = SECOND
+_RESTART_NS = SECOND_NS
 """How long a process is down that was killed after its disk lost a write."""
 
 
@@ -48,12 +47,12 @@ class Storage:
         host.disk_queue = []
         moment_ns = self._world.now_ns
         for sprung in group:
-            moment_ns += rng.randrange(50 * MICROSECOND)
+            moment_ns += rng.randrange(50 * MICROSECOND_NS)
             self._world.at(moment_ns, self._written, host, life, sprung)
-        slow_ns = rng.randrange(5 * SECOND) if self._world.now_ns < host.disk_slow_until_ns else 0
+        slow_ns = rng.randrange(5 * SECOND_NS) if self._world.now_ns < host.disk_slow_until_ns else 0
         self._world.counts["slow disk"] += 1 if slow_ns else 0
         self._world.counts["syncs shared"] += 1 if len(group) > 1 else 0
-        synced_ns = moment_ns + rng.randrange(100 * MICROSECOND, 2 * MILLISECOND) + slow_ns
+        synced_ns = moment_ns + rng.randrange(100 * MICROSECOND_NS, 2 * MILLISECOND_NS) + slow_ns
         self._world.at(synced_ns, self._synced, host, life, group)
 
     def _written(self, host: Host, life: int, sprung: Armed | None) -> None:
@@ -76,9 +75,9 @@ class Storage:
                 self._world.die_at(host, sprung)
                 return
             for ticket in tickets:
-                self._world.deliver(50 * MICROSECOND, host, life, Persisted(ticket))
+                self._world.deliver(50 * MICROSECOND_NS, host, life, Persisted(ticket))
             if host.disk.lied:
-                self._world.after(50 * MICROSECOND, self._world.attend, host, life, self._betrayed, host)
+                self._world.after(50 * MICROSECOND_NS, self._world.attend, host, life, self._betrayed, host)
         host.disk_busy = bool(host.disk_queue)
         if host.disk_busy:
             self._take_up(host, life)

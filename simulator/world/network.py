@@ -29,9 +29,10 @@ from chaplain.core import (
     Refuse,
     Send,
 )
+from chaplain.units import SECOND_NS
 from simulator.world.connection import End, join
 from simulator.world.machine import Host
-from simulator.world.network_conditions import SECOND, Weather
+from simulator.world.network_conditions import Weather
 
 if TYPE_CHECKING:
     from simulator.faults.replay_attacker import Captures
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES = 64 * 1024
 _FLUSH_NS = 5_000
-_DIAL_TIMEOUT_NS = 5 * SECOND
+_DIAL_TIMEOUT_NS = 5 * SECOND_NS
 """The real sockets give up a dial that nobody has answered for so long."""
 
 
@@ -186,7 +187,7 @@ class Network:
         if self._reaches(end.other.host, end.host) and end.other.host.up:
             self._world.after(self.weather.delay(), self.lose, end, "reset")
         else:
-            self._world.after(SECOND, self._probe, end)
+            self._world.after(SECOND_NS, self._probe, end)
 
     def _take(self, end: End, frame: bytes, size: int) -> None:
         if not end.other.open:

@@ -12,9 +12,7 @@ from collections.abc import Iterable
 from random import Random
 
 from chaplain.core import Frozen
-
-MILLISECOND = 10**6
-SECOND = 10**9
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 
 Pair = tuple[str, str]
 """A direction: from the first to the second."""
@@ -25,7 +23,7 @@ class Climate(Frozen, frozen=True):
 
     loss: float = 0.0
     duplicates: float = 0.0
-    delay_max_ns: int = MILLISECOND
+    delay_max_ns: int = MILLISECOND_NS
     raw: bool = False
     """Frames may really vanish or come twice."""
     breaks: float = 0.0
@@ -93,7 +91,7 @@ class Weather:
 
     def retransmission(self) -> int:
         """How late a frame is that TCP had to send again."""
-        return 200 * MILLISECOND << self._rng.randrange(3)
+        return 200 * MILLISECOND_NS << self._rng.randrange(3)
 
     def doubled(self) -> bool:
         return self.climate.duplicates > 0 and self._rng.random() < self.climate.duplicates
@@ -106,4 +104,4 @@ class Weather:
 
     def timeout(self) -> int:
         """How long it takes a side to notice that the other has fallen silent."""
-        return self._rng.randrange(2 * SECOND, 15 * SECOND)
+        return self._rng.randrange(2 * SECOND_NS, 15 * SECOND_NS)

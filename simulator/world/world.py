@@ -29,6 +29,7 @@ from chaplain.core import (
     Woken,
 )
 from chaplain.errors import StorageError
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from simulator.checkers.base import Checker, Violation
 from simulator.world.disk_timing import Storage
 from simulator.world.machine import Armed, Host, MakeNode
@@ -37,16 +38,13 @@ from simulator.world.network import Network
 if TYPE_CHECKING:
     from simulator.trace import Trace
 
-MICROSECOND = 10**3
-MILLISECOND = 10**6
-SECOND = 10**9
 
 _SPINS_MAX = 1000
 """A core that wants to be woken so often at one moment is not waiting for time to pass."""
 
-_RESTART_NS = 2 * SECOND
+_RESTART_NS = 2 * SECOND_NS
 """How long a supervisor waits before it starts a node that halted."""
-_GOODBYE_NS = 100 * MILLISECOND
+_GOODBYE_NS = 100 * MILLISECOND_NS
 """How long a node that was removed takes to say good-bye."""
 
 _WOKEN, _DRAINED = Woken(), Drained()

@@ -19,6 +19,7 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
+from chaplain.units import SECOND_NS
 
 Value = str | int | float | bool | tuple[str, ...]
 
@@ -26,7 +27,6 @@ CLUSTER_FILE = "cluster.toml"
 NODE_FILE = "node.toml"
 PID_FILE = "pid"
 SEGMENTS = "segments"
-SECOND_NS = 1_000_000_000
 NODE_IDS_MAX = 254
 """255 stands for nobody where one octet names a node."""
 

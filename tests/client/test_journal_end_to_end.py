@@ -17,7 +17,8 @@ import pytest
 from client_cluster import chaplain, eventually, pids
 
 from chaplain import AsyncClient, Client
-from chaplain.client.api.journal_calls import CHUNK_BYTES, WRITER_BYTES_MAX
+from chaplain.client.api.journal_calls import WRITER_BYTES_MAX
+from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES
 from chaplain.client.protocol.journal.reader import WINDOW_BYTES
 from chaplain.errors import Closed, Missing, Refused, Unknown
 from chaplain.link.auth.identity import Identity

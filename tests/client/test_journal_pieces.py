@@ -20,7 +20,7 @@ from chaplain.client.api.journal_sync import Journal, Reader, Writer
 from chaplain.client.connect.identity_file import Passport, read_passport, write_passport
 from chaplain.client.connect.options import prepare
 from chaplain.client.protocol.journal import packing
-from chaplain.client.protocol.journal.events import Batch, ReadChunk, ReceiptPlace
+from chaplain.client.protocol.journal.events import Batch, ReadChunk
 from chaplain.client.protocol.journal.lane import Packed, ProducerLane
 from chaplain.client.protocol.journal.packing import make_pack
 from chaplain.client.protocol.journal.signer import PackSigner
@@ -28,7 +28,7 @@ from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.types import validation
 from chaplain.client.types.equivocation_proof import pack_proof, read_proof
 from chaplain.client.types.journal import PLACE_UNKNOWN, ClientRecord
-from chaplain.client.types.receipts import Receipts, last_receipt
+from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt
 from chaplain.client.types.results import Member
 from chaplain.errors import ConfigError, Malformed, Missing
 from chaplain.journal.messages.client import ProofIs, Run

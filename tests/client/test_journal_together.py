@@ -6,14 +6,16 @@ import asyncio
 
 import pytest
 
-from chaplain.client.api.journal_calls import CHUNK_BYTES, many
+from chaplain.client.api.journal_calls import many
 from chaplain.client.io.call_registry import CallRegistry
 from chaplain.client.io.write_coalescing import FULL_MESSAGES, SLICE, TOLD_LEAST, WriteCoalescer
 from chaplain.client.protocol.call_events import Failure, Raised
-from chaplain.client.protocol.journal.events import ReceiptPlace, WritesAcknowledged
+from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES
+from chaplain.client.protocol.journal.events import WritesAcknowledged
 from chaplain.client.protocol.journal.outcome_cache import FATES_MAX, OutcomeCache
 from chaplain.client.protocol.journal.packing import PACK_BYTES, packed_bytes
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
+from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import Closed, Refused
 
 

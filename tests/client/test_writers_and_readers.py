@@ -11,13 +11,15 @@ import pytest
 
 from chaplain.client.api import journal_sync
 from chaplain.client.api.journal_aio import AsyncReader, AsyncWriter
-from chaplain.client.api.journal_calls import CHUNK_BYTES, Gathering, read
+from chaplain.client.api.journal_calls import read
 from chaplain.client.api.journal_sync import Reader, Writer
 from chaplain.client.io.call_registry import CallRegistry
 from chaplain.client.protocol.call_events import Returned
-from chaplain.client.protocol.journal.events import ReadChunk, ReadCommand, ReceiptPlace, WritesAcknowledged
+from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBuilder
+from chaplain.client.protocol.journal.events import ReadChunk, ReadCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.packing import REQUEST_BYTES_MAX
 from chaplain.client.protocol.journal.unpacking import messages_of
+from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import Closed, Misused
 from chaplain.segment.pack import Pack, encode_pack
 
@@ -174,7 +176,7 @@ class Inside:
 
 
 def test_what_an_interrupted_message_left_is_thrown_away() -> None:
-    gathering = Gathering()
+    gathering = BatchBuilder()
     gathering.add(b"1", b"one", {"a": b"1"})
     gathering._add_key(b"left")
     gathering.add(b"2", b"two", {"a": b"2"})

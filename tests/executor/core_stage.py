@@ -20,10 +20,10 @@ from chaplain.executor.events import (
 )
 from chaplain.executor.statement import SQL_TYPE
 from chaplain.gossip.events import GossipParcel
-from chaplain.journal.consensus.events import LogEntry, Preview
 from chaplain.journal.messages.cluster import Body, chain_hash, encode_body
 from chaplain.journal.messages.config import NO_ACL
 from chaplain.journal.model.cluster_config import MemberRoles, founded
+from chaplain.journal.model.log_entry import LogEntry, Preview
 from chaplain.journal.model.records import ClientIdentity, LogPosition
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict, ExecutionVerdict
 from chaplain.journal.snapshots.checkpoint import CheckpointBase

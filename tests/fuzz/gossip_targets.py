@@ -26,10 +26,11 @@ from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import EventId, GossipParcel, KeyStep, RegisterQuestion
 from chaplain.gossip.payloads import Health, KeyRotationStep, LastHeard, QueryPayload, Response, UserEvent
 from chaplain.gossip.seen import SeenMessages
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered
+from chaplain.units import SECOND_NS
 from chaplain.wire.parcel import Layer, Parcel
 
 NOW_NS = 10**12

@@ -10,8 +10,7 @@ from itertools import count
 
 from chaplain.core import Drained, Halt, Woken
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import AgreedEntry, ConsensusStarted
-from chaplain.journal.consensus.settings import ConsensusSettings
+from chaplain.journal.consensus.events import ConsensusStarted
 from chaplain.journal.core import JournalCore
 from chaplain.journal.events import JournalParcel
 from chaplain.journal.execution import two_phase
@@ -38,7 +37,8 @@ from chaplain.journal.messages.peer import Ack, AskPayload, AskState, ConsensusF
 from chaplain.journal.messages.signing import sign_pack
 from chaplain.journal.messages.write_request import STATEMENTS, check_pack, read_heading
 from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember
-from chaplain.journal.settings import JournalSettings
+from chaplain.journal.model.log_entry import AgreedEntry
+from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.storage import verdict
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer

@@ -10,10 +10,11 @@ from chaplain.gossip import member_record as cards
 from chaplain.gossip.codec import Action, Body, Cards, MessageType
 from chaplain.gossip.core import GossipCore
 from chaplain.gossip.events import ALL, EventId, GossipInput, GossipParcel
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
+from chaplain.units import SECOND_NS
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 

@@ -8,7 +8,8 @@ from chaplain.gossip import payloads
 from chaplain.gossip.codec import Action, GossipMessage, MessageType
 from chaplain.gossip.events import ALL, Acknowledged, EventSeen, Fire
 from chaplain.gossip.payloads import Response, UserEvent
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
+from chaplain.units import SECOND_NS
 
 
 def fired(stage: Stage, effects: list[object]) -> GossipMessage:

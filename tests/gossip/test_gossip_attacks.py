@@ -27,9 +27,10 @@ from chaplain.gossip.codec import (
 from chaplain.gossip.events import Assembled, EventSeen, HeardFrom, KeyConfirmed, KeyStep, MemberChanged, MemberState
 from chaplain.gossip.member_record import INCARNATION_MAX
 from chaplain.gossip.payloads import Health, KeyRotationStep, LastHeard, UserEvent
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.keyring import key_id_of
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
+from chaplain.units import SECOND_NS
 
 T = GossipSettings().silence_ns
 VICTIM, WITNESS, LIAR = Partner(1), Partner(2), Partner(66)

@@ -8,9 +8,10 @@ from simulator.adapters.gossip_mesh import World
 
 from chaplain.gossip.codec import Cards, DiscoveredAck
 from chaplain.gossip.events import Assembled, EventId, HeardFrom, JoinThrough, LeaveCluster, MemberState
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.link.events import Forget, Meet
 from chaplain.mesh.events import Entered
+from chaplain.units import SECOND_NS
 
 T = GossipSettings().silence_ns
 DAY = GossipSettings(heal_for_ns=300 * SECOND_NS)

@@ -24,10 +24,11 @@ from chaplain.gossip.events import HeardFrom, JoinThrough, LeaveCluster, MemberC
 from chaplain.gossip.member_record import INCARNATION_MAX
 from chaplain.gossip.members import MemberList, RecordVerdict
 from chaplain.gossip.payloads import Health, LastHeard
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import verify
 from chaplain.link.events import Forget, Meet
 from chaplain.mesh.events import Entered
+from chaplain.units import SECOND_NS
 
 T = GossipSettings().silence_ns
 A, B, C = Partner(1), Partner(2), Partner(3)

@@ -21,7 +21,8 @@ from chaplain.gossip.events import (
 )
 from chaplain.gossip.payloads import QueryPayload, Response
 from chaplain.gossip.query import AnswerTally
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
+from chaplain.units import SECOND_NS
 
 VALUES = (b"a", b"b", b"c", None)
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaplain.gossip.failure_detector import FailureDetector, Move
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
+from chaplain.units import SECOND_NS
 
 SETTINGS = GossipSettings()
 T = SETTINGS.silence_ns

@@ -17,9 +17,10 @@ from chaplain.gossip.events import (
     Rotated,
     RotateKey,
 )
-from chaplain.gossip.settings import MILLISECOND_NS, SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.keyring import key_id_of
 from chaplain.mesh.events import Exited
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 
 T_NS = GossipSettings().silence_ns
 ALL_FIVE = (0, 1, 2, 3, 4)

@@ -19,17 +19,18 @@ from chaplain.graph.messages import peer as messages
 from chaplain.graph.messages.client import Append, Appended, Page, ReadArrivals, ReadSnapshot, decode_answer
 from chaplain.graph.messages.event import Event, EventDraft, ParentLink, sign
 from chaplain.graph.messages.peer import GraphMessage
-from chaplain.graph.settings import MILLISECOND, SECOND, GraphSettings
+from chaplain.graph.settings import GraphSettings
 from chaplain.graph.storage.store import events_at
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Whisper
 from chaplain.segment.layout import parse_name
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 from chaplain.wire import parcel
 from chaplain.wire.parcel import Layer, Parcel
 
 CLUSTER = "demo"
-START_NS = 1_800_000_000 * SECOND
+START_NS = 1_800_000_000 * SECOND_NS
 
 
 @cache
@@ -197,7 +198,7 @@ class Stage:
                 if deadline is not None and deadline <= self.now_ns:
                     node.step(self.now_ns, Woken())
             size += self.settle()
-            self.now_ns += MILLISECOND // 10
+            self.now_ns += MILLISECOND_NS // 10
 
     def append(self, number: int, content: bytes, stream: str = "notes") -> bytes:
         settled = self.ask(number, Append(stream), content)

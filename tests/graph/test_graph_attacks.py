@@ -22,17 +22,17 @@ from chaplain.graph.messages.peer import (
     Leaves,
     SyncEvent,
 )
-from chaplain.graph.settings import SECOND
+from chaplain.units import SECOND_NS
 
 ROGUE = 3
-YEARS_100_NS = 100 * 365 * 86400 * SECOND
+YEARS_100_NS = 100 * 365 * 86400 * SECOND_NS
 
 
 def staged(**settings: int) -> Stage:
     """Two honest nodes, and a member that we speak for."""
     stage = Stage(3, **settings)
     stage.append(1, b"honest")
-    stage.run(SECOND)
+    stage.run(SECOND_NS)
     stage.part({ROGUE})
     for number in (1, 2):
         stage.nodes[number].enter(ROGUE, now_ns=stage.now_ns)
@@ -41,7 +41,7 @@ def staged(**settings: int) -> Stage:
 
 def honest_go_on(stage: Stage) -> None:
     written = stage.append(1, b"still here")
-    stage.run(SECOND)
+    stage.run(SECOND_NS)
     for number in (1, 2):
         assert stage.nodes[number].model.find(written) >= 0
         assert stage.nodes[number].model.is_read(stage.nodes[number].model.find(written))
@@ -152,7 +152,7 @@ def test_a_fork():
     for number in (1, 2):
         shown = (root, *branches[number - 1 :: 2])
         stage.nodes[number].hear(stage.now_ns, ROGUE, EventBatch(tuple(Item(one.raw) for one in shown)))
-    stage.run(5 * SECOND)
+    stage.run(5 * SECOND_NS)
     one, other = stage.nodes[1].model, stage.nodes[2].model
     assert one.fingerprint == other.fingerprint
     assert all(one.find(branch.id) >= 0 for branch in branches)
@@ -164,7 +164,7 @@ def test_asking_for_everything_in_a_loop():
     stage = staged(served_burst_bytes=20_000, served_bytes_per_s=20_000, page_bytes_max=4000)
     for _ in range(20):
         stage.append(1, bytes(500))
-    stage.run(SECOND)
+    stage.run(SECOND_NS)
     node = stage.nodes[1]
     node.heard()
     given = 0
@@ -216,6 +216,6 @@ def test_whoever_is_not_listened_to_is_heard_again_later():
         node.hear(stage.now_ns, ROGUE, EventBatch((Item(b"nonsense"),)))
     node.hear(stage.now_ns, ROGUE, EventBatch((Item(event.raw),)))
     assert node.model.find(event.id) < 0
-    stage.run(31 * SECOND)
+    stage.run(31 * SECOND_NS)
     node.hear(stage.now_ns, ROGUE, EventBatch((Item(event.raw),)))
     assert node.model.find(event.id) >= 0

@@ -10,7 +10,7 @@ from chaplain.core import Woken
 from chaplain.gossip.events import MemberChanged, MemberState, MemberView
 from chaplain.graph.messages.event import confirm_label
 from chaplain.graph.messages.peer import Confirmation, EventBatch, Inv, Item
-from chaplain.graph.settings import SECOND
+from chaplain.units import SECOND_NS
 
 
 def keys(*numbers: int) -> tuple[bytes, ...]:
@@ -24,12 +24,12 @@ def test_nothing_is_read_because_the_others_are_silent():
     for number in (2, 3):
         node.step(stage.now_ns, left(number))
     stage.append(1, b"x")
-    stage.run(5 * SECOND)
+    stage.run(5 * SECOND_NS)
     assert not node.model.is_read(0)
     node.start(stage.now_ns)
     assert not node.model.is_read(0)
     stage.heal()
-    stage.run(5 * SECOND)
+    stage.run(5 * SECOND_NS)
     assert all(node.model.is_read(0) for node in stage.nodes.values())
 
 
@@ -37,7 +37,7 @@ def test_when_others_say_good_bye_fewer_make_an_event_read():
     stage = Stage(5)
     stage.part({1, 2})
     stage.append(1, b"x")
-    stage.run(SECOND)
+    stage.run(SECOND_NS)
     node = stage.nodes[1]
     assert not node.model.is_read(0)
     for number in (3, 4, 5):
@@ -66,14 +66,14 @@ def test_the_configuration_says_how_many_make_an_event_read():
     node.step(START_NS, left(5, graceful=True))
     assert not node.model.is_read(1), "whoever only stopped still belongs"
     lists.append(keys(1, 2, 3))
-    node.step(START_NS + SECOND, Woken())
+    node.step(START_NS + SECOND_NS, Woken())
     assert node.model.is_read(1)
 
 
 def test_who_was_removed_does_not_count_after_a_restart():
     stage = Stage(3)
     stage.append(1, b"x")
-    stage.run(SECOND)
+    stage.run(SECOND_NS)
     stage.part({1})
     stage.append(1, b"y")
     node = stage.nodes[1]

@@ -8,7 +8,7 @@ from graph_stage import Stage, left, make, peer
 from chaplain.graph.messages.client import ReadArrivals, ReadSnapshot
 from chaplain.graph.messages.event import decode
 from chaplain.graph.messages.peer import EventBatch, Item, Leaves, SyncEvent
-from chaplain.graph.settings import MILLISECOND, SECOND
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 
 KEEP = 40
 
@@ -16,14 +16,14 @@ KEEP = 40
 def written(stage: Stage, count: int, writers: tuple[int, ...] = (1, 2, 3)) -> None:
     for number in range(count):
         stage.append(writers[number % len(writers)], b"%d " % number + bytes(300))
-        stage.run(10 * MILLISECOND)
+        stage.run(10 * MILLISECOND_NS)
 
 
 @pytest.fixture(scope="module")
 def pruned() -> Stage:
     stage = Stage(3, keep_events=KEEP, segment_bytes=16 * 1024)
     written(stage, 150)
-    stage.run(6 * SECOND)
+    stage.run(6 * SECOND_NS)
     return stage
 
 
@@ -48,7 +48,7 @@ def test_a_restart_goes_on_above_the_floor(pruned):
     assert len(node.model) < 100
     pruned.connect(2)
     written(pruned, 5)
-    pruned.run(3 * SECOND)
+    pruned.run(3 * SECOND_NS)
     assert len({node.model.fingerprint for node in pruned.nodes.values() if node.model.floor == floor}) <= 1
     assert not any(node.model.forks for node in pruned.nodes.values())
 
@@ -58,27 +58,27 @@ def test_a_new_node_begins_at_the_floor_of_the_others(pruned):
     node.files.clear()
     node.start(pruned.now_ns)
     pruned.connect(3)
-    pruned.run(8 * SECOND)
+    pruned.run(8 * SECOND_NS)
     assert node.model.floor > 100
     top = max(node.model.height_of(n) for n in node.model.leaves)
     assert top == max(pruned.nodes[1].model.height_of(n) for n in pruned.nodes[1].model.leaves)
     assert node.core.counts["floors_taken_over"] == 1
     pruned.append(3, b"from the new one")
-    pruned.run(SECOND)
+    pruned.run(SECOND_NS)
     assert any(pruned.nodes[1].model.author_of(n) == peer(3).key for n in pruned.nodes[1].model.leaves)
 
 
 def test_what_goes_before_a_snapshot_was_read_is_told():
     stage = Stage(3, keep_events=KEEP, page_events_max=10)
     written(stage, 30)
-    stage.run(SECOND)
+    stage.run(SECOND_NS)
     begun = stage.pages(1, ReadSnapshot("notes"))
     last = decode(begun.rows[-1].raw)
     place = {"leaves": begun.leaves, "log": begun.log, "limit": begun.limit}
     further = ReadSnapshot("notes", **place, after_height=last.height, after_id=last.id)
     assert len(stage.pages(1, further).rows) == 10
     written(stage, 90)
-    stage.run(6 * SECOND)
+    stage.run(6 * SECOND_NS)
     floor = stage.nodes[1].model.floor
     assert last.height + 1 < floor
     written(stage, 1)
@@ -97,15 +97,15 @@ def test_nothing_goes_while_a_member_may_lack_it():
     stage = Stage(3, keep_events=KEEP)
     stage.part({3})
     written(stage, 80, (1, 2))
-    stage.run(6 * SECOND)
+    stage.run(6 * SECOND_NS)
     for number in (1, 2):
         stage.nodes[number].step(stage.now_ns, left(3))
-    stage.run(6 * SECOND)
+    stage.run(6 * SECOND_NS)
     assert stage.nodes[1].model.floor == 0
     assert stage.nodes[1].core.status()["graph"]["notes"]["held_by"] == [peer(3).identifier]
     for number in (1, 2):
         stage.nodes[number].step(stage.now_ns, left(3, graceful=True))
-    stage.run(6 * SECOND)
+    stage.run(6 * SECOND_NS)
     assert stage.nodes[1].model.floor > 20
     assert stage.nodes[1].core.status()["graph"]["notes"]["held_by"] == []
 
@@ -114,37 +114,37 @@ def test_who_was_silent_for_long_gets_everything():
     """It was taken for one that had left: what it lacked was dropped, and the author seemed to have forked."""
     stage = Stage(3, keep_events=KEEP // 5)
     stage.append(1, b"before")
-    stage.run(3 * SECOND)
+    stage.run(3 * SECOND_NS)
     stage.part({3})
     for number in (1, 2):
         stage.nodes[number].step(stage.now_ns, left(3))
     written(stage, 60, (1,))
-    stage.run(6 * SECOND)
+    stage.run(6 * SECOND_NS)
     stage.heal()
-    stage.run(6 * SECOND)
+    stage.run(6 * SECOND_NS)
     assert [len(node.model) for node in stage.nodes.values()] == [61, 61, 61]
     assert not any(node.model.forks for node in stage.nodes.values())
     written(stage, 10, (1,))
-    stage.run(6 * SECOND)
+    stage.run(6 * SECOND_NS)
     assert all(node.model.floor > 50 for node in stage.nodes.values())
 
 
 def test_an_author_whose_past_was_pruned_has_not_forked():
     stage = Stage(3, keep_events=KEEP // 5)
     stage.append(1, b"before")
-    stage.run(3 * SECOND)
+    stage.run(3 * SECOND_NS)
     stage.part({3})
     for number in (1, 2):
         stage.nodes[number].step(stage.now_ns, left(3, graceful=True))
     written(stage, 60, (1,))
-    stage.run(6 * SECOND)
+    stage.run(6 * SECOND_NS)
     stage.heal()
-    stage.run(6 * SECOND)
+    stage.run(6 * SECOND_NS)
     node = stage.nodes[3]
     assert node.core.counts["floors_taken_over"] == 1
     assert not node.model.forks
     stage.append(1, b"after")
-    stage.run(SECOND)
+    stage.run(SECOND_NS)
     assert not node.model.forks
     node.start(stage.now_ns)
     assert not node.model.forks
@@ -153,7 +153,7 @@ def test_an_author_whose_past_was_pruned_has_not_forked():
 def test_one_member_alone_cannot_raise_a_floor():
     stage = Stage(5)
     event_id = stage.append(1, b"x")
-    stage.run(100 * MILLISECOND)
+    stage.run(100 * MILLISECOND_NS)
     node = stage.nodes[2]
     node.hear(stage.now_ns, 3, SyncEvent((Leaves("notes", 1 << 31, 1, (event_id,)),)))
     assert node.model.floor == 0

@@ -11,7 +11,8 @@ from simulator.runner import run_seed, total
 from simulator.workloads import graph
 
 from chaplain.graph.admission import EventAdmission
-from chaplain.graph.settings import SECOND, GraphSettings
+from chaplain.graph.settings import GraphSettings
+from chaplain.units import SECOND_NS
 
 BUGS = {bug.name: bug for bug in mutate.bugs("graph")}
 QUICK = ("order by arrival within a height", "forget what was read")
@@ -31,7 +32,7 @@ def test_everybody_is_met_soon_after_a_heal_though_all_dials_hung() -> None:
 
 def test_clocks_that_are_ahead_of_each_other_harm_nobody(monkeypatch):
     """With the hour that a clock may jump nobody could be equal in time: this is about safety."""
-    narrow = partial(GraphSettings, ahead_ns=4 * SECOND)
+    narrow = partial(GraphSettings, ahead_ns=4 * SECOND_NS)
     monkeypatch.setattr(graph, "GraphSettings", narrow)
     held = []
     hold = EventAdmission._hold

@@ -22,7 +22,7 @@ from chaplain.graph.messages.peer import (
     Leaves,
     SyncEvent,
 )
-from chaplain.graph.settings import MILLISECOND, SECOND
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 
 
 def test_an_append_is_acknowledged_and_broadcast_only_when_it_is_on_disk():
@@ -53,10 +53,10 @@ def test_an_event_is_confirmed_when_it_is_on_disk():
     node.heard()
     node.stalled = True
     node.hear(START_NS, 2, EventBatch((Item(event.raw),), FIRST))
-    assert node.core.deadline() != START_NS + 5 * MILLISECOND
+    assert node.core.deadline() != START_NS + 5 * MILLISECOND_NS
     node.step(START_NS, node.synced())
 
-    node.step(START_NS + 5 * MILLISECOND, Woken())
+    node.step(START_NS + 5 * MILLISECOND_NS, Woken())
     words = [word for message in node.heard() if isinstance(message, Inv) for word in message.confirmations]
     assert {word.event for word in words} == {event.id}
     assert {word.member for word in words} == {identity(1).key}
@@ -65,7 +65,7 @@ def test_an_event_is_confirmed_when_it_is_on_disk():
 def test_everybody_gets_an_event_and_calls_it_read():
     stage = Stage(3)
     event_id = stage.append(1, b"hello")
-    stage.run(20 * MILLISECOND)
+    stage.run(20 * MILLISECOND_NS)
     for node in stage.nodes.values():
         assert node.model.find(event_id) == 0
         assert node.model.is_read(0)
@@ -76,10 +76,10 @@ def test_one_of_seven_is_not_enough_to_be_read():
     stage = Stage(7)
     stage.part({1, 2, 3})
     stage.append(1, b"few")
-    stage.run(3 * SECOND)
+    stage.run(3 * SECOND_NS)
     assert not stage.nodes[1].model.is_read(0)
     stage.heal()
-    stage.run(5 * SECOND)
+    stage.run(5 * SECOND_NS)
     assert all(node.model.is_read(0) for node in stage.nodes.values())
 
 
@@ -148,7 +148,7 @@ def test_a_page_that_nobody_asked_for_is_not_looked_at():
 def test_children_of_known_leaves_are_sent():
     stage = Stage(2)
     first = stage.append(1, b"1")
-    stage.run(20 * MILLISECOND)
+    stage.run(20 * MILLISECOND_NS)
     node = stage.nodes[1]
     stage.part({1})
     second = stage.append(1, b"2")
@@ -166,15 +166,15 @@ def test_both_sides_of_a_partition_come_together(sides):
     stage = Stage(3, page_events_max=32, push_max=4)
     for number in range(10):
         stage.append(1 + number % 3, b"before %d" % number)
-        stage.run(10 * MILLISECOND)
+        stage.run(10 * MILLISECOND_NS)
     stage.part(side)
     for number in range(left):
         stage.append(min(side), b"left %d" % number)
     for number in range(right):
         stage.append(max(stage.nodes.keys() - side), b"right %d" % number)
-    stage.run(400 * SECOND)  # longer than the validity window
+    stage.run(400 * SECOND_NS)  # longer than the validity window
     stage.heal()
-    stage.run(5 * SECOND)
+    stage.run(5 * SECOND_NS)
     orders = [[node.model.id_of(n) for n in node.model.ordered()] for node in stage.nodes.values()]
     assert orders[0] == orders[1] == orders[2]
     assert len(orders[0]) == 10 + left + right
@@ -185,7 +185,7 @@ def test_both_sides_of_a_partition_come_together(sides):
 
 
 def test_old_events_come_with_a_sync_though_a_first_broadcast_is_refused():
-    node, old = Node(1, 3), make(2, b"old", time_ns=START_NS - 3600 * SECOND)
+    node, old = Node(1, 3), make(2, b"old", time_ns=START_NS - 3600 * SECOND_NS)
     node.enter(2)
     node.hear(START_NS, 2, EventBatch((Item(old.raw),), FIRST))
     assert "notes" not in node.core.streams or not len(node.model)
@@ -206,7 +206,7 @@ def test_a_first_broadcast_of_an_author_who_is_no_member_is_refused_until_anothe
 
 
 def test_a_child_of_an_event_whose_time_has_not_come_waits_with_it_and_takes_no_room_as_an_orphan():
-    node, event = Node(1, 3, ahead_ns=8 * SECOND), make(2, b"early", time_ns=START_NS + 60 * SECOND)
+    node, event = Node(1, 3, ahead_ns=8 * SECOND_NS), make(2, b"early", time_ns=START_NS + 60 * SECOND_NS)
     child = make(2, b"child", event)
     grandchild = make(2, b"grandchild", child)
     node.enter(2)
@@ -218,7 +218,7 @@ def test_a_child_of_an_event_whose_time_has_not_come_waits_with_it_and_takes_no_
 
 @pytest.mark.parametrize("flags", [FIRST, AGAIN, 0])
 def test_what_is_too_far_in_the_future_is_not_taken_however_often_it_is_sent(flags):
-    node, event = Node(1, 3, ahead_ns=8 * SECOND), make(2, b"early", time_ns=START_NS + 60 * SECOND)
+    node, event = Node(1, 3, ahead_ns=8 * SECOND_NS), make(2, b"early", time_ns=START_NS + 60 * SECOND_NS)
     child = make(2, b"child", event)
     node.enter(2)
     node.hear(START_NS, 2, EventBatch((Item(child.raw),), flags))  # waits for its parent, then with it
@@ -226,27 +226,29 @@ def test_what_is_too_far_in_the_future_is_not_taken_however_often_it_is_sent(fla
     node.hear(START_NS, 2, EventBatch((Item(event.raw), Item(child.raw)), flags))
     node.heard()
     word = Confirmation(identity(2).key, event.id, identity(2).sign(confirm_label("demo"), event.id))
-    node.hear(START_NS + SECOND, 2, Inv("notes", (word,)))
-    node.hear(START_NS + 2 * SECOND, 2, SyncEvent((Leaves("notes", 0, 2, (child.id,)),)))
+    node.hear(START_NS + SECOND_NS, 2, Inv("notes", (word,)))
+    node.hear(START_NS + 2 * SECOND_NS, 2, SyncEvent((Leaves("notes", 0, 2, (child.id,)),)))
     assert not node.heard()  # neither asked for nor fetched
     assert not any(len(stream.model) for stream in node.core.streams.values())
     assert (len(node.core.intake.orphans), len(node.core.intake.ahead)) == (0, 2)
-    node.hear(START_NS + 52 * SECOND, 2, SyncEvent((Leaves("notes", 0, 2, (child.id,)),)))
+    node.hear(START_NS + 52 * SECOND_NS, 2, SyncEvent((Leaves("notes", 0, 2, (child.id,)),)))
     [fetch] = node.heard()
     assert isinstance(fetch, FetchMissing)
-    node.hear(START_NS + 52 * SECOND, 2, Fetched("notes", fetch.token, 2, True, 0, (Item(event.raw), Item(child.raw))))
+    node.hear(
+        START_NS + 52 * SECOND_NS, 2, Fetched("notes", fetch.token, 2, True, 0, (Item(event.raw), Item(child.raw)))
+    )
     assert [node.model.find(one.id) for one in (event, child)] == [0, 1]
     assert not len(node.core.intake.ahead)
 
 
 @pytest.mark.parametrize("ahead_max", [1000, 3])
 def test_a_clock_that_is_ahead_delays_its_nodes_events_and_loses_none(ahead_max):
-    stage = Stage(4, valid_ns=8 * SECOND, ahead_ns=8 * SECOND, ahead_max=ahead_max)
-    stage.nodes[2].skew_ns = 60 * SECOND
+    stage = Stage(4, valid_ns=8 * SECOND_NS, ahead_ns=8 * SECOND_NS, ahead_max=ahead_max)
+    stage.nodes[2].skew_ns = 60 * SECOND_NS
     early = [stage.append(2, b"early %d" % number) for number in range(20)]
-    stage.run(SECOND)
+    stage.run(SECOND_NS)
     others = [stage.append(number, b"in time") for number in (1, 3, 4)]
-    size = stage.run(20 * SECOND)
+    size = stage.run(20 * SECOND_NS)
     for number in (1, 3, 4):
         model = stage.nodes[number].model
         assert all(model.find(one) >= 0 for one in others)
@@ -257,9 +259,9 @@ def test_a_clock_that_is_ahead_delays_its_nodes_events_and_loses_none(ahead_max)
     stage.nodes[2].start(stage.now_ns)
     stage.connect(2)
     late = stage.append(2, b"late")
-    stage.run(5 * SECOND)
+    stage.run(5 * SECOND_NS)
     assert all(stage.nodes[number].model.find(late) < 0 for number in (1, 3, 4))
-    stage.run(40 * SECOND)
+    stage.run(40 * SECOND_NS)
     assert {node.model.fingerprint for node in stage.nodes.values()} == {stage.nodes[2].model.fingerprint}
     assert all(node.model.find(one) >= 0 for node in stage.nodes.values() for one in [*early, *others, late])
     assert all(len(node.model.read_order) == 24 for node in stage.nodes.values())
@@ -269,7 +271,7 @@ def test_a_clock_that_is_ahead_delays_its_nodes_events_and_loses_none(ahead_max)
 def test_a_restart_keeps_events_and_what_was_read():
     stage = Stage(3, segment_bytes=16 * 1024)
     ids = [stage.append(1 + number % 3, bytes(500)) for number in range(60)]
-    stage.run(SECOND)
+    stage.run(SECOND_NS)
     node = stage.nodes[2]
     before = [node.model.id_of(n) for n in node.model.ordered()]
     node.start(stage.now_ns)
@@ -279,7 +281,7 @@ def test_a_restart_keeps_events_and_what_was_read():
     assert min(node.core.streams["notes"].unread.counts) >= node.core.common.read_at
     stage.connect(2)
     stage.append(2, b"after")
-    stage.run(SECOND)
+    stage.run(SECOND_NS)
     assert not stage.nodes[1].model.forks
     assert len(stage.nodes[3].model) == 61
 
@@ -288,8 +290,8 @@ def test_a_damaged_log_is_mended_from_others():
     stage = Stage(3, segment_bytes=64 * 1024)
     for number in range(30):
         stage.append(1 + number % 3, b"%d" % number)
-        stage.run(10 * MILLISECOND)
-    stage.run(SECOND)
+        stage.run(10 * MILLISECOND_NS)
+    stage.run(SECOND_NS)
     node = stage.nodes[2]
     name = next(name for name in node.files if name.endswith(".segment"))
     node.files[name][node.files[name].find(node.model.id_of(15))] ^= 1
@@ -300,7 +302,7 @@ def test_a_damaged_log_is_mended_from_others():
     assert said.detail["found"].startswith("position ")
     assert said.detail["waiting"] > 0
     stage.connect(2)
-    stage.run(5 * SECOND)
+    stage.run(5 * SECOND_NS)
     assert len(node.model) == 30
     node.start(stage.now_ns)
     assert len(node.model) == 30
@@ -310,7 +312,7 @@ def test_a_snapshot_is_the_same_at_any_node_and_in_the_agreed_order():
     stage = Stage(3, page_events_max=4)
     for number in range(20):
         stage.append(1 + number % 3, b"%d" % number)
-    stage.run(SECOND)
+    stage.run(SECOND_NS)
     order = [stage.nodes[1].model.id_of(n) for n in stage.nodes[1].model.ordered()]
     got: list[bytes] = []
     request = ReadSnapshot("notes")
@@ -318,7 +320,7 @@ def test_a_snapshot_is_the_same_at_any_node_and_in_the_agreed_order():
         page = stage.pages(number, request)
         got += [decode(row.raw).id for row in page.rows]
         stage.append(number, b"later")  # is no part of the snapshot
-        stage.run(50 * MILLISECOND)
+        stage.run(50 * MILLISECOND_NS)
         if page.done:
             break
         last = decode(page.rows[-1].raw)
@@ -334,18 +336,18 @@ def test_a_follower_waits_for_news_and_for_a_node_that_is_behind():
     page = stage.pages(1, ReadArrivals("notes"))
     assert [decode(row.raw).id for row in page.rows] == [first]
     node = stage.nodes[1]
-    again = ReadArrivals("notes", leaves=(first,), log=page.log, position=page.position, wait_ns=SECOND)
+    again = ReadArrivals("notes", leaves=(first,), log=page.log, position=page.position, wait_ns=SECOND_NS)
     node.step(stage.now_ns, Requested(77, "bob", client.encode(again), b""))
     assert 77 not in node.settled
     second = stage.append(1, b"2")
     assert [decode(row.raw).id for row in client.decode_answer(node.settled[77].payload, client.Page).rows] == [second]
     # Elsewhere neither has arrived yet: what is known there is nothing, and more to come.
-    elsewhere = client.encode(ReadArrivals("notes", leaves=(second,), log=page.log, position=2, wait_ns=SECOND))
+    elsewhere = client.encode(ReadArrivals("notes", leaves=(second,), log=page.log, position=2, wait_ns=SECOND_NS))
     stage.nodes[3].step(stage.now_ns, Requested(78, "bob", elsewhere, b""))
     assert 78 not in stage.nodes[3].settled
-    stage.run(20 * MILLISECOND)
+    stage.run(20 * MILLISECOND_NS)
     third = stage.append(2, b"3")
-    stage.run(20 * MILLISECOND)
+    stage.run(20 * MILLISECOND_NS)
     rows = client.decode_answer(stage.nodes[3].settled[78].payload, client.Page).rows
     assert [decode(row.raw).id for row in rows] == [third]
 
@@ -354,7 +356,7 @@ def test_a_withdrawn_call_is_not_answered():
     stage = Stage(1)
     stage.append(1, b"1")
     node = stage.nodes[1]
-    body = client.encode(ReadArrivals("notes", log=node.core.common.log, position=1, wait_ns=SECOND))
+    body = client.encode(ReadArrivals("notes", log=node.core.common.log, position=1, wait_ns=SECOND_NS))
     node.step(stage.now_ns, Requested(5, "bob", body, b""))
     node.step(stage.now_ns, Withdrawn(5))
     stage.append(1, b"2")

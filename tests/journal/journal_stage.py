@@ -12,7 +12,6 @@ from simulator.world.disk import apply
 from chaplain.core import Drained, Halt, Persist, Persisted, Report, Woken
 from chaplain.gossip.events import Assembled
 from chaplain.journal.consensus.events import ConsensusStarted, LogRead, ReadLog, Role, RoleChanged
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.core import JournalCore
 from chaplain.journal.events import Admitted, JournalParcel, Verified, Verify
 from chaplain.journal.messages import client as client_messages
@@ -30,7 +29,7 @@ from chaplain.journal.messages.cluster import ConfigEntry, genesis
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import Wrapping, holds
 from chaplain.journal.model.bootstrap import Policy
-from chaplain.journal.settings import JournalSettings
+from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.snapshots.checkpoint import checkpoint_name
 from chaplain.journal.storage.log import jot_name, records_between, standing_name
 from chaplain.link.auth.identity import Identity

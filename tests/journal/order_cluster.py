@@ -25,9 +25,9 @@ from chaplain.journal.consensus.events import (
     Role,
     Tell,
 )
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.consensus import ElectionProof, OrderMessage, decode, encode
+from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage.log import jot_name, records_between, standing_name
 
 MILLISECOND = 10**6

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from simulator.actors import journal_clients
 
-from chaplain.journal.consensus.events import AgreedEntry
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages import config, ingest
 from chaplain.journal.messages.client import Run
@@ -26,6 +25,7 @@ from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SLOT_BYTES, SignatureType, Wrapping, seal_pack, sign_pack
 from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember, Policy
 from chaplain.journal.model.epochs import token_of
+from chaplain.journal.model.log_entry import AgreedEntry
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict, PackVerdict
 from chaplain.link.auth.identity import Identity
 from chaplain.segment.pack import Pack, encode_pack

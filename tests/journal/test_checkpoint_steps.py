@@ -14,7 +14,6 @@ from requests_stage import BOB, Stage, petition
 from chaplain.core import Halt, Persist, Replace
 from chaplain.errors import Malformed
 from chaplain.executor.statement import SQL_TYPE
-from chaplain.journal.clients.subscriptions import StreamIndex
 from chaplain.journal.consensus.payload_queue import PayloadQueue
 from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.staged_packs import StagedPacks
@@ -26,12 +25,14 @@ from chaplain.journal.messages.peer import AskState, Covered, StatePiece
 from chaplain.journal.messages.write_request import STATEMENTS
 from chaplain.journal.model.records import Staged, StagedPacksRecord
 from chaplain.journal.model.results import AppliedMessage, StreamVerdict
+from chaplain.journal.settings import RetentionRules
 from chaplain.journal.snapshots import checkpoint
 from chaplain.journal.snapshots.checkpointer import LOOK_NS, Checkpointer
 from chaplain.journal.snapshots.install import SnapshotInstaller
 from chaplain.journal.snapshots.lagging_members import RETURN_NS
-from chaplain.journal.snapshots.retention import NOBODY, RetentionRules, droppable, first_needed
+from chaplain.journal.snapshots.retention import NOBODY, droppable, first_needed
 from chaplain.journal.snapshots.service import SnapshotService
+from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
 from chaplain.journal.storage.verdict import Reason
 

@@ -12,7 +12,6 @@ from requests_stage import ADMIN_ACL, BOB, CLUSTER, Stage, lease, pack
 from chaplain.core import Drained, Persist, Persisted, Replace, Report, Woken
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import ConsensusStarted, NeedPayload, PayloadArrived, PeerDown, PeerUp
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.events import (
     AckCame,
     Ordered,
@@ -38,7 +37,7 @@ from chaplain.journal.messages.cluster import Reference, genesis
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.peer import Ack, AskPayload, PassPetition, Payload
 from chaplain.journal.messages.signing import PackCheck, holds
-from chaplain.journal.settings import JournalSettings
+from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.segment.headers import encode_headers
 
 ME = b"me".ljust(16)

@@ -12,8 +12,8 @@ from tests.unreadable import PAGE_BYTES, make_unreadable
 
 from chaplain.journal.consensus.events import Role
 from chaplain.journal.consensus.hard_state import VotingState
+from chaplain.runtime.disk.log_files import UNREADABLE, content, segments_of
 from chaplain.runtime.layers import journal
-from chaplain.runtime.layers.journal import UNREADABLE, content, segments_of
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ from requests_stage import ADMIN_ACL, CLUSTER, Stage, lease
 
 from chaplain.journal.clients.config_requests import ConfigRequests
 from chaplain.journal.consensus.events import ConfigOffered, Role, RoleChanged
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.events import ToClient, ToPeer, Verified, Verify
 from chaplain.journal.messages.client import Decided, Failed
 from chaplain.journal.messages.cluster import ConfigEntry, genesis
 from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import holds
-from chaplain.journal.settings import JournalSettings
+from chaplain.journal.settings import ConsensusSettings, JournalSettings
 
 NODE, OTHER = 1, 2
 ORDER = ConsensusSettings(node=NODE, genesis=genesis(CLUSTER), disk=b"d" * 16, founding_disk=b"d" * 16, boot=b"b" * 16)

@@ -15,7 +15,8 @@ from simulator.faults.plan import Plan
 from simulator.runner import MODES, run_seed, total
 from simulator.trace import Trace
 from simulator.workloads import load
-from simulator.world.world import SECOND
+
+from chaplain.units import SECOND_NS
 
 BUGS = {bug.name: bug for bug in mutate.bugs("journal")}
 QUICK = ("execute a gap", "a duplicate takes an offset", "reuse a reference", "forget lanes in a snapshot")
@@ -24,7 +25,7 @@ CHOSEN = ((12, "safety"), (4, "safety"), (6, "liveness"), (23, "liveness"), (2, 
 RUNS_OF_A_MODE = 40
 PATIENT = 3
 """Of each mode: runs that go on to their end though all is well. Of all runs it is every eighth."""
-CHAOS_NS = 12 * SECOND
+CHAOS_NS = 12 * SECOND_NS
 """Faults come for no longer than that; as many as in longer runs, so they come closer together."""
 PIECES = 6
 

@@ -9,7 +9,6 @@ from requests_stage import ADMIN_ACL, BOB, CLUSTER, Stage, pack, petition
 
 from chaplain.core import Drained, Persisted
 from chaplain.journal.consensus.events import ConsensusStarted, PayloadArrived
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.events import (
     IngestDropped,
     Ordered,
@@ -28,7 +27,7 @@ from chaplain.journal.messages.config import AddIdentity
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import holds
 from chaplain.journal.model.records import LaneStatus
-from chaplain.journal.settings import JournalSettings
+from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.link.auth.identity import Identity
 
 ME = b"me".ljust(16)

@@ -15,8 +15,8 @@ from chaplain.journal.messages import consensus
 from chaplain.journal.messages.client import EARLIEST, Chunk, Ended, Read
 from chaplain.journal.messages.config import MakeCheckpoint
 from chaplain.journal.messages.consensus import Recall, Recalled
+from chaplain.journal.settings import RetentionRules
 from chaplain.journal.snapshots.checkpoint import checkpoint_name, first_of
-from chaplain.journal.snapshots.retention import RetentionRules
 from chaplain.segment.record import Kind
 
 WRITES = 150

@@ -7,7 +7,6 @@ from requests_stage import ADMIN_ACL, BOB, SECOND, Stage, pack, petition
 
 from chaplain.errors import Malformed
 from chaplain.journal.clients.receipts import LaneSubscriptions
-from chaplain.journal.consensus.events import LogEntry
 from chaplain.journal.execution import two_phase
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.execution.two_phase import COMMIT, STAGED, STAGED_NS, TRANSACTIONS, Commit, RequestRange
@@ -16,6 +15,7 @@ from chaplain.journal.messages.cluster import encode_body
 from chaplain.journal.messages.config import AddIdentity, ReleaseLane, RemoveIdentity
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SignatureType
+from chaplain.journal.model.log_entry import LogEntry
 from chaplain.journal.storage.pack_lookup import PackLookup
 from chaplain.journal.storage.records import message_records
 from chaplain.journal.storage.verdict import Reason

@@ -10,7 +10,8 @@ from chaplain.core import Woken
 from chaplain.link.events import CommandDropped, Forget, Introduce, Meet, Met, Missed, Parted, Peer, Said, Say
 from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Gapped, MeshEffect, MeshInput, Shouted
-from chaplain.mesh.settings import SECOND_NS, MeshSettings
+from chaplain.mesh.settings import MeshSettings
+from chaplain.units import SECOND_NS
 from chaplain.wire import command
 from chaplain.wire.command import Broadcast, Hello
 

@@ -11,7 +11,8 @@ import pytest
 
 from chaplain.mesh import beacon, control_messages
 from chaplain.mesh.beacon import Beacon, cluster_hash
-from chaplain.mesh.settings import SECOND_NS, MeshSettings
+from chaplain.mesh.settings import MeshSettings
+from chaplain.units import SECOND_NS
 from chaplain.wire import command, parcel
 from chaplain.wire.command import Alive, Broadcast, DecenAck, Hello, Join, Leave, Ping
 

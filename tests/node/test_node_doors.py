@@ -12,11 +12,10 @@ from simulator.world.world import World
 from chaplain.gossip.events import MemberState
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.consensus.events import Role
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.core import JournalCore
 from chaplain.journal.messages.cluster import genesis
 from chaplain.journal.model.bootstrap import Founding, FoundingClient, FoundingMember
-from chaplain.journal.settings import JournalSettings
+from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.storage.log import jot_name, standing_name
 from chaplain.link.auth.identity import Identity, new_instance
 from chaplain.link.auth.keyring import KeyRing

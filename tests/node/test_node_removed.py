@@ -19,7 +19,6 @@ from chaplain.core import Drained, Frozen, Halt, Persist, Report
 from chaplain.gossip.events import AskQuery, EventSeen, Fire, GossipParcel, MemberChanged, MemberState, QueryDecided
 from chaplain.gossip.settings import GossipSettings
 from chaplain.journal.consensus.events import LogRead, ReadLog, Role
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.core import JournalCore
 from chaplain.journal.events import JournalParcel as Spoken
 from chaplain.journal.messages import client
@@ -27,7 +26,7 @@ from chaplain.journal.messages.client import SubmitPetition
 from chaplain.journal.messages.cluster import ConfigEntry, genesis
 from chaplain.journal.messages.config import ConfigMessage
 from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode
-from chaplain.journal.settings import JournalSettings
+from chaplain.journal.settings import ConsensusSettings, JournalSettings
 from chaplain.journal.storage.log import jot_name, records_between, standing_name
 from chaplain.link.auth.identity import new_instance
 from chaplain.link.auth.keyring import KeyRing

@@ -15,12 +15,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "journal"))
 
 from requests_stage import ADMIN, ADMIN_ACL, BOB, CLUSTER, Stage, pack, petition
 
-from chaplain.journal.consensus.events import LogEntry
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.cluster import encode_body
 from chaplain.journal.messages.config import AddIdentity
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.signing import SignatureType
+from chaplain.journal.model.log_entry import LogEntry
 from chaplain.journal.storage.records import message_records
 from chaplain.link.auth.identity import to_text
 from chaplain.segment.record import Record

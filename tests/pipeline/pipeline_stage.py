@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "segment"))
 from requests_stage import CLUSTER, Stage, pack
 from segment_stage import Disk
 
-from chaplain.journal.consensus.events import LogEntry
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.cluster import encode_body
+from chaplain.journal.model.log_entry import LogEntry
 from chaplain.journal.storage.records import mark_record, message_records
 from chaplain.segment.record import Record
 from chaplain.segment.settings import LogSettings

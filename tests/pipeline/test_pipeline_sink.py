@@ -18,7 +18,7 @@ from tests.pipeline.sink_scenes import STARTS, fill, kill_drivers, kill_writers
 
 from chaplain import Client
 from chaplain.client.api.two_phase import joined
-from chaplain.client.protocol.journal.events import ReceiptPlace
+from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import ConfigError
 from chaplain.journal.execution.two_phase import RequestRange
 from chaplain.pipeline.sink import rows as sink_rows

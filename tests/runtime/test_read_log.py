@@ -9,10 +9,10 @@ import pytest
 from tests.unreadable import make_unreadable
 
 from chaplain.journal.consensus.events import ReadLog
+from chaplain.runtime.disk.log_files import read_log
 from chaplain.runtime.disk.operations import DataFiles
 from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.runtime.layers import journal
-from chaplain.runtime.layers.journal import read_log
 from chaplain.segment.files import OpenSegment, list_segments
 from chaplain.segment.layout import HEADER_COPIES, PAGE_BYTES
 from chaplain.segment.record import Kind, Record

@@ -5,7 +5,7 @@ from simulator.checkers.base import HostContract, Violation
 from simulator.trace import Trace
 from simulator.world.network import WINDOW_BYTES
 from simulator.world.network_conditions import Climate
-from simulator.world.world import SECOND, World
+from simulator.world.world import World
 
 from chaplain.core import (
     Admit,
@@ -21,6 +21,7 @@ from chaplain.core import (
     Refuse,
     Send,
 )
+from chaplain.units import SECOND_NS
 
 
 class Puppet:
@@ -68,7 +69,7 @@ class Stage:
         self.run(seconds)
 
     def run(self, seconds):
-        self.world.run(self.world.now_ns + int(seconds * SECOND))
+        self.world.run(self.world.now_ns + int(seconds * SECOND_NS))
 
     def connect(self, a, b, dial=1):
         self.do(a, Dial(dial, b.endpoint, b"name", b"proof"))
@@ -76,7 +77,7 @@ class Stage:
 
 
 def test_dial_knock_admit_connected_and_frames_in_order_both_ways():
-    stage = Stage("a", "b", climate=Climate(delay_max_ns=SECOND // 2))
+    stage = Stage("a", "b", climate=Climate(delay_max_ns=SECOND_NS // 2))
     stage.connect(stage.a, stage.b)
     route = stage.a.core.routing_id
     (knock,) = stage.b.core.of(Knocked)
@@ -128,7 +129,7 @@ def test_a_paused_host_takes_nothing_and_then_everything():
 
 
 def test_hanging_up_tells_the_other_after_what_was_said():
-    stage = Stage("a", "b", climate=Climate(route_news=True, delay_max_ns=SECOND // 10))
+    stage = Stage("a", "b", climate=Climate(route_news=True, delay_max_ns=SECOND_NS // 10))
     stage.connect(stage.a, stage.b)
     stage.do(stage.a, Send(1, b"last words"), HangUp(1))
     last = [event for event in stage.b.core.inputs if isinstance(event, Arrived | Disconnected)]
@@ -224,7 +225,7 @@ def test_the_host_contract_is_watched(effect, complaint):
 
 def test_nothing_meant_for_one_life_reaches_the_next():
     stage = Stage("a")
-    stage.world.deliver(SECOND, stage.a, stage.a.life, Heard("x", b"late"))
+    stage.world.deliver(SECOND_NS, stage.a, stage.a.life, Heard("x", b"late"))
     stage.world.crash(stage.a, power=False)
     stage.world.start(stage.a)
     stage.run(2)

@@ -2,9 +2,10 @@
 
 from simulator.trace import Trace
 from simulator.world.machine import SYNCED_NOT_TOLD, WRITTEN_NOT_SYNCED, Armed
-from simulator.world.world import MILLISECOND, SECOND, World
+from simulator.world.world import World
 
 from chaplain.core import Persist, Persisted, PersistFailed, Replace
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 
 
 class Asking:
@@ -49,13 +50,13 @@ class Machine:
 def test_what_comes_while_a_slow_sync_runs_is_served_together_by_the_next_one():
     for seed in range(20):
         machine = Machine(seed)
-        machine.host.disk_slow_until_ns = 100 * MILLISECOND
+        machine.host.disk_slow_until_ns = 100 * MILLISECOND_NS
         machine.ask(0)
-        machine.run(MILLISECOND)
+        machine.run(MILLISECOND_NS)
         for ticket in range(1, 40):
             machine.ask(ticket)
         machine.host.disk_slow_until_ns = 0
-        machine.run(5 * SECOND + 10 * MILLISECOND)
+        machine.run(5 * SECOND_NS + 10 * MILLISECOND_NS)
         assert machine.core.tickets() == list(range(40))
         assert len({time_ns for time_ns, _ in machine.core.heard}) == 2
         assert machine.files() == list(range(40))
@@ -66,7 +67,7 @@ def test_tickets_of_one_moment_share_a_sync_or_the_first_goes_alone():
     for seed in range(20):
         machine = Machine(seed)
         machine.ask(1, 2, 3)
-        machine.run(SECOND)
+        machine.run(SECOND_NS)
         assert machine.core.tickets() == [1, 2, 3]
         moments.add(len({time_ns for time_ns, _ in machine.core.heard}))
     assert moments == {1, 2}
@@ -76,10 +77,10 @@ def test_a_failed_sync_fails_all_that_it_was_to_serve_and_all_that_follows():
     machine = Machine(1)
     machine.host.disk_error = "EIO"
     machine.ask(1, 2, 3)
-    machine.run(SECOND)
+    machine.run(SECOND_NS)
     machine.host.disk_error = ""
     machine.ask(4)
-    machine.run(SECOND)
+    machine.run(SECOND_NS)
     assert machine.core.tickets(PersistFailed) == [1, 2, 3, 4]
     assert machine.core.tickets() == []
 
@@ -90,7 +91,7 @@ def test_death_between_the_writes_of_a_group_loses_those_that_were_not_written()
         machine = Machine(seed)
         machine.host.armed = Armed(WRITTEN_NOT_SYNCED, nth=2, power=False)
         machine.ask(1, 2, 3)
-        machine.run(SECOND)
+        machine.run(SECOND_NS)
         assert not machine.host.up
         kept.add((tuple(machine.files()), tuple(machine.core.tickets())))
     assert kept == {((1, 2), ())}
@@ -102,19 +103,19 @@ def test_death_after_the_sync_of_a_group_keeps_all_of_it_and_tells_nobody():
         machine = Machine(seed)
         machine.host.armed = Armed(SYNCED_NOT_TOLD, nth=2, power=True)
         machine.ask(1, 2, 3)
-        machine.run(SECOND)
+        machine.run(SECOND_NS)
         kept.add((tuple(machine.files()), tuple(machine.core.tickets())))
     assert kept == {((1, 2, 3), ()), ((1, 2, 3), (1,))}
 
 
 def test_a_new_life_does_not_wait_for_the_sync_of_the_old_one():
     machine = Machine(1)
-    machine.host.disk_slow_until_ns = SECOND
+    machine.host.disk_slow_until_ns = SECOND_NS
     machine.ask(1)
-    machine.run(MILLISECOND)
+    machine.run(MILLISECOND_NS)
     machine.world.crash(machine.host, power=False)
     machine.host.disk_slow_until_ns = 0
     machine.world.start(machine.host)
     machine.ask(2)
-    machine.run(10 * MILLISECOND)
+    machine.run(10 * MILLISECOND_NS)
     assert machine.core.tickets() == [2]

@@ -7,7 +7,8 @@ Bounds: an identity that has all of its tokens is not remembered, so nobody is w
 
 from __future__ import annotations
 
-SECOND_NS = 1_000_000_000
+from chaplain.units import SECOND_NS
+
 BURST_S = 2
 
 

@@ -20,8 +20,8 @@ from chaplain.gossip.failure_detector import FailureDetector
 from chaplain.gossip.member_record import MemberRecord
 from chaplain.gossip.membership import Membership
 from chaplain.gossip.seeds import SeedEndpoints
-from chaplain.gossip.settings import SECOND_NS
 from chaplain.link.events import Forget, Meet
+from chaplain.units import SECOND_NS
 
 COMPARE_ENTRIES_MAX = 512
 """More than this in one part is more than a peer of our size would ask for."""

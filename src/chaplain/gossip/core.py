@@ -63,10 +63,11 @@ from chaplain.gossip.membership import Membership
 from chaplain.gossip.payloads import UserEvent
 from chaplain.gossip.query import QueryService
 from chaplain.gossip.rotation import Rotation
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.link.auth.identity import verify
 from chaplain.link.events import Peer
 from chaplain.mesh.events import Entered, Exited, Expel
+from chaplain.units import SECOND_NS
 
 
 class GossipCore:

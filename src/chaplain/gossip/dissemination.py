@@ -24,8 +24,9 @@ from chaplain.gossip.events import ALL, EventId, GossipEffect
 from chaplain.gossip.member_record import GossipSigner, Verify
 from chaplain.gossip.members import MemberList
 from chaplain.gossip.seen import Recent, SeenMessages
-from chaplain.gossip.settings import SECOND_NS, GossipSettings
+from chaplain.gossip.settings import GossipSettings
 from chaplain.mesh.events import Whisper
+from chaplain.units import SECOND_NS
 from chaplain.wire import parcel as parcels
 from chaplain.wire.parcel import Layer, Parcel
 

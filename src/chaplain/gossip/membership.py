@@ -19,8 +19,8 @@ from chaplain.gossip.failure_detector import FailureDetector, Move
 from chaplain.gossip.member_record import INCARNATION_MAX, MemberRecord
 from chaplain.gossip.members import BELIEVED, MemberEntry, MemberList, RecordVerdict
 from chaplain.gossip.payloads import Health, LastHeard
-from chaplain.gossip.settings import MILLISECOND_NS
 from chaplain.link.events import Peer
+from chaplain.units import MILLISECOND_NS
 
 CARDS_PER_BODY = 32
 WELCOME_CARDS_MAX = 256

@@ -19,9 +19,9 @@ from chaplain.gossip.codec import Action, GossipMessage, MessageType
 from chaplain.gossip.dissemination import Dissemination
 from chaplain.gossip.events import KeyConfirmed, KeyStep, Rotated, RotateKey
 from chaplain.gossip.payloads import KeyRotationStep
-from chaplain.gossip.settings import SECOND_NS
 from chaplain.link.auth.keyring import key_id_of
 from chaplain.link.events import InstallKey, RemoveKey, UseKey
+from chaplain.units import SECOND_NS
 
 RETRY_NS = SECOND_NS
 STEPS_REMEMBERED_MAX = 32

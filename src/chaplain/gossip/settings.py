@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from chaplain.core import Frozen
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 
-MILLISECOND_NS = 1_000_000
-SECOND_NS = 1_000_000_000
 CONTENT_BYTES_MAX = 16 * 1024
 """Unless it is set otherwise; clients check it before they send."""
 

@@ -19,12 +19,12 @@ from chaplain.graph.future_events import FutureEvents
 from chaplain.graph.messages.event import Event, decode, signed_part
 from chaplain.graph.messages.peer import AGAIN, FIRST, GetData, Item
 from chaplain.graph.orphans import Orphan, Orphans
-from chaplain.graph.settings import SECOND
 from chaplain.graph.stream import Here, Stream
+from chaplain.units import SECOND_NS
 
 FORGED = 16
 """Strikes for what only a liar or a broken program sends."""
-_ASK_AGAIN_NS = SECOND
+_ASK_AGAIN_NS = SECOND_NS
 DEEP = 8
 """An orphan so far above what is here is not reached by asking for parents one by one."""
 

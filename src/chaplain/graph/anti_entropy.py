@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from chaplain.graph.context import GraphContext
 from chaplain.graph.dissemination import EventDissemination
 from chaplain.graph.messages.peer import LEAVES_MAX, EventBatch, Fetched, FetchMissing, GetData, Item, Leaves, SyncEvent
-from chaplain.graph.settings import MILLISECOND
 from chaplain.graph.stream import Stream
+from chaplain.units import MILLISECOND_NS
 
 LISTS_MAX = 64
 PULLS_MAX = 64
@@ -28,8 +28,8 @@ PULLS_MAX = 64
 WAITING_MAX = 8
 """Requests of one peer that may wait until its account allows an answer."""
 _SYNC_BYTES_MAX = 60_000
-_ANSWER_NS = 200 * MILLISECOND
-_SLOW_NS = 100 * MILLISECOND
+_ANSWER_NS = 200 * MILLISECOND_NS
+_SLOW_NS = 100 * MILLISECOND_NS
 
 
 class Pull:

@@ -6,7 +6,8 @@ it is not listened to for a while. Invariant: an honest peer that asks for one p
 
 from __future__ import annotations
 
-from chaplain.graph.settings import SECOND, GraphSettings
+from chaplain.graph.settings import GraphSettings
+from chaplain.units import SECOND_NS
 
 STRIKES_FORGIVEN_PER_S = 4
 
@@ -24,7 +25,7 @@ class TokenBucket:
 
     def fill(self, now_ns: int) -> int:
         passed_ns = max(0, now_ns - self._filled_ns)
-        added = passed_ns * self._rate // SECOND
+        added = passed_ns * self._rate // SECOND_NS
         if added or passed_ns < 0:
             self.level = min(self._burst, self.level + added)
             self._filled_ns = now_ns

@@ -13,11 +13,11 @@ from chaplain.core import Settled
 from chaplain.graph.context import GraphContext
 from chaplain.graph.messages.client import Page, ReadArrivals, ReadSnapshot, Row, encode
 from chaplain.graph.messages.event import ID_BYTES, ParentLink
-from chaplain.graph.settings import SECOND
 from chaplain.graph.stream import Stream
 from chaplain.link.auth.identity import identifier_of
+from chaplain.units import SECOND_NS
 
-WAIT_NS_MAX = 30 * SECOND
+WAIT_NS_MAX = 30 * SECOND_NS
 OUTSIDE_CACHED = 4
 
 

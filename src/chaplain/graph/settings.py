@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from chaplain.core import Frozen
-
-MILLISECOND = 10**6
-SECOND = 10**9
-KIB = 1 << 10
-MIB = 1 << 20
+from chaplain.units import KIB, MIB, MILLISECOND_NS, SECOND_NS
 
 
 class GraphSettings(Frozen, frozen=True):
@@ -20,21 +16,21 @@ class GraphSettings(Frozen, frozen=True):
     keep_events: int = 0
     """Events of a stream below these newest ones may be pruned once everybody has them; 0: nothing ever is."""
 
-    sync_ns: int = 2 * SECOND
+    sync_ns: int = 2 * SECOND_NS
     """How often leaves are told to every neighbour."""
-    resend_ns: int = 2 * SECOND
+    resend_ns: int = 2 * SECOND_NS
     """How often unread events are sent again (`SEND_UNREAD_EVENTS_INTERVAL`)."""
-    rebroadcast_ns: int = 150 * MILLISECOND
+    rebroadcast_ns: int = 150 * MILLISECOND_NS
     """An event that is unread for so long is passed on to whoever has not shown that they have it."""
-    confirm_ns: int = 5 * MILLISECOND
+    confirm_ns: int = 5 * MILLISECOND_NS
     """Confirmations wait so long for each other: one signature covers all ancestors."""
-    valid_ns: int = 300 * SECOND
+    valid_ns: int = 300 * SECOND_NS
     """A first broadcast whose timestamp is further from now is refused; it may still come with a sync."""
-    ahead_ns: int = 24 * 3600 * SECOND
+    ahead_ns: int = 24 * 3600 * SECOND_NS
     """An event whose timestamp is further in the future is not taken before it is not, whichever way it comes."""
     ahead_max: int = 1 << 16
     """Ids of such events, remembered so that they are not fetched again and again; at the bound the oldest goes."""
-    fetch_timeout_ns: int = 3 * SECOND
+    fetch_timeout_ns: int = 3 * SECOND_NS
 
     content_bytes_max: int = MIB
     streams_max: int = 1024
@@ -69,4 +65,4 @@ class GraphSettings(Frozen, frozen=True):
     """Signatures of unasked events and confirmations checked for one peer; more are not looked at."""
     strikes_max: int = 128
     """What a peer may do wrong, or too often, before it is not listened to for a while."""
-    ban_ns: int = 30 * SECOND
+    ban_ns: int = 30 * SECOND_NS

@@ -17,7 +17,6 @@ from typing import assert_never
 from chaplain.core import Drained, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken, soonest
 from chaplain.errors import Malformed
 from chaplain.journal.clients.sessions import ClienteleEffect, make_clientele
-from chaplain.journal.clients.subscriptions import StreamIndex
 from chaplain.journal.consensus.core import SerializerCore
 from chaplain.journal.consensus.events import (
     Agreed,
@@ -76,6 +75,7 @@ from chaplain.journal.settings import JournalSettings
 from chaplain.journal.snapshots.fingerprints import Fingerprints
 from chaplain.journal.snapshots.service import SnapshotService, base_of, found_checkpoint
 from chaplain.journal.storage.last_known_members import LastKnownMembersStore, read_roster
+from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.ticket_numbers import TicketNumbers
 from chaplain.link.auth.identity import Identity
 from chaplain.link.events import Peer

@@ -6,7 +6,7 @@ answers with whispers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from chaplain.core import Drained, Frozen, Halt, Persist, Persisted, PersistFailed, Report, Stopping, Woken
@@ -193,3 +193,7 @@ class ToClient(Frozen, frozen=True):
 
 
 IngestEffect: TypeAlias = Verify | Rehearse | Persist | PayloadArrived | ToPeer | ToClient | Report
+
+
+Locate: TypeAlias = Callable[[int, int], tuple[int, int] | None]
+"""Positions of the log that hold messages from an index on, in about so many octets; None if they are not on disk."""

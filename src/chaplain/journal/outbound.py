@@ -5,9 +5,8 @@ Decides nothing: whoever is not reached now hears nothing, and whoever cares say
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
-from chaplain.journal.clients.sessions import ClientSessions
 from chaplain.journal.consensus.events import Tell
 from chaplain.journal.events import JournalEffect, ToClient, ToPeer
 from chaplain.journal.messages import client
@@ -22,11 +21,11 @@ from chaplain.wire.parcel import Layer, Parcel
 
 
 class JournalOutbound:
-    def __init__(self, out: list[JournalEffect], identifier: int, nodes: PeerTable, clientele: ClientSessions) -> None:
+    def __init__(self, out: list[JournalEffect], identifier: int, nodes: PeerTable, clients: Container[bytes]) -> None:
         self._out = out
         self._identifier = identifier
         self._nodes = nodes
-        self._clientele = clientele
+        self._clients = clients
         self._said: tuple[object, bytes] = (None, b"")
         """What was said to a peer last, and its parcel: mostly the next one is told the same."""
 
@@ -50,7 +49,7 @@ class JournalOutbound:
         self._whisper(peer.instance, *peer_messages.encode(message))
 
     def to_client(self, effect: ToClient) -> None:
-        if effect.instance in self._clientele:
+        if effect.instance in self._clients:
             self._whisper(effect.instance, client.encode(effect.message), effect.payload)
 
     def to_clients(self, news: Iterable[tuple[bytes, NodeMessage]]) -> None:

@@ -6,9 +6,7 @@ import re
 
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
-
-SECOND_NS = 1_000_000_000
-MIB = 1 << 20
+from chaplain.units import MIB, SECOND_NS
 
 GCM = "aes-256-gcm"
 HMAC = "hmac-sha256"

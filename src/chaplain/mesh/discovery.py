@@ -21,7 +21,8 @@ from chaplain.errors import Malformed
 from chaplain.link.events import Forget, Meet, Peer
 from chaplain.mesh import beacon as codec
 from chaplain.mesh.beacon import Beacon, BeaconKeys, Sighting
-from chaplain.mesh.settings import SECOND_NS, MeshSettings
+from chaplain.mesh.settings import MeshSettings
+from chaplain.units import SECOND_NS
 
 DiscoveryEffect = Cast | Meet | Forget | Report
 

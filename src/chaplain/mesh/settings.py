@@ -9,9 +9,8 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import ConfigError
+from chaplain.units import SECOND_NS
 from chaplain.wire.limits import FRAME_BYTES_MAX, STRINGS_MAX
-
-SECOND_NS = 1_000_000_000
 
 
 class MeshSettings(Frozen, frozen=True):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from chaplain.core import Frozen
-
-MILLISECOND = 10**6
-SECOND = 10**9
+from chaplain.units import MILLISECOND_NS, SECOND_NS
 
 
 class SequenceSettings(Frozen, frozen=True):
@@ -15,20 +13,20 @@ class SequenceSettings(Frozen, frozen=True):
     """Identifiers of the other nodes that this node was configured with; for where nothing else says who belongs."""
     neighbours: tuple[str, ...] = ()
     """Endpoints that this node was configured with; whoever is met there is taken off the list of the unknown."""
-    heartbeat_ns: int = SECOND
-    silence_ns: int = 5 * SECOND
+    heartbeat_ns: int = SECOND_NS
+    silence_ns: int = 5 * SECOND_NS
     """A member silent for so long is proposed for removal; with no majority heard for so long, this node is in ERR."""
-    patience_ns: int = 10 * SECOND
+    patience_ns: int = 10 * SECOND_NS
     """How long a majority of the list waits for the rest of it before it begins a history."""
-    lonely_ns: int = 2 * SECOND
+    lonely_ns: int = 2 * SECOND_NS
     """A node with an empty list holds back its first events for so long: somebody may be about to find it."""
-    lock_wait_ns: int = 400 * MILLISECOND
+    lock_wait_ns: int = 400 * MILLISECOND_NS
     """Who waits for the lock without seeing any progress for so long takes it by a new ballot."""
-    lock_wait_ns_max: int = 4 * SECOND
+    lock_wait_ns_max: int = 4 * SECOND_NS
     """Failed attempts double the wait up to this."""
-    lack_ns: int = 100 * MILLISECOND
+    lack_ns: int = 100 * MILLISECOND_NS
     """Entries that others have and that did not come for so long are asked for."""
-    chore_ns: int = 1 * SECOND
+    chore_ns: int = 1 * SECOND_NS
     """How long the others leave a change of the work set to the holder of the lock."""
     batch_bytes_max: int = 1 << 20
     """A batch is closed at this size; what is left goes into the next."""
@@ -43,11 +41,11 @@ class SequenceSettings(Frozen, frozen=True):
     """Agreed events kept for readers and for members that fell behind; older ones are forgotten."""
     window_entries_max: int = 1 << 18
     """Small events take up more than their size: of these, no more than so many batches are kept."""
-    page_wait_ns: int = SECOND
+    page_wait_ns: int = SECOND_NS
     """Who learns what the others remember, and got no page for so long, asks another one."""
     page_bytes_max: int = 1 << 20
     """What one answer to a reader holds."""
-    read_wait_ns_max: int = 30 * SECOND
+    read_wait_ns_max: int = 30 * SECOND_NS
     readers_max: int = 4096
     """Reads that may wait for news; one more is refused."""
     streams_max: int = 1 << 14

@@ -10,26 +10,18 @@ from typing import Any, Protocol, Self, TypeVar
 
 from chaplain.client.api import journal_calls
 from chaplain.client.api.calls import PreparedCall
-from chaplain.client.api.journal_calls import (
-    CHUNK_BYTES,
-    EARLIEST,
-    TABLE_ROWS_MAX,
-    WRITER_BYTES_MAX,
-    Gathering,
-    Headers,
-    Item,
-    Start,
-)
+from chaplain.client.api.journal_calls import EARLIEST, TABLE_ROWS_MAX, WRITER_BYTES_MAX, Item, Start
 from chaplain.client.api.no_copy import NotPicklable
 from chaplain.client.api.offset_file import Cursor
 from chaplain.client.io.call_registry import CallRegistry
 from chaplain.client.io.journal_futures import ChunkSink, PortionSink
 from chaplain.client.io.write_coalescing import WriteCoalescer
-from chaplain.client.protocol.journal.events import Batch, ReadChunk, ReceiptPlace, TakenCommand, WriteCommand
+from chaplain.client.protocol.journal.batch_builder import CHUNK_BYTES, BatchBuilder, Headers
+from chaplain.client.protocol.journal.events import Batch, ReadChunk, TakenCommand, WriteCommand
 from chaplain.client.protocol.journal.unpacking import messages_of
 from chaplain.client.types import validation
 from chaplain.client.types.journal import Message, Receipt
-from chaplain.client.types.receipts import Receipts, last_receipt
+from chaplain.client.types.receipts import ReceiptPlace, Receipts, last_receipt
 from chaplain.errors import ChaplainError, Closed, Misused
 
 T = TypeVar("T")
@@ -157,7 +149,7 @@ class AsyncWriter(NotPicklable):
         self._line = line
         self._group = line.board.new_group()
         self._changed = asyncio.Event()
-        self._gathering = Gathering()
+        self._gathering = BatchBuilder()
         self._unanswered_bytes = 0
         self._unanswered = 0
         self._error: BaseException | None = None
@@ -211,7 +203,7 @@ class AsyncWriter(NotPicklable):
         if kind is None:
             await self.close()
         self._closed = True
-        self._gathering = Gathering()  # nor may it leave later, when what was handed over is answered
+        self._gathering = BatchBuilder()  # nor may it leave later, when what was handed over is answered
 
     def _complain(self) -> None:
         if self._error is not None:
@@ -222,7 +214,7 @@ class AsyncWriter(NotPicklable):
     def _ship(self) -> None:
         if not len(self._gathering):
             return
-        gathering, self._gathering = self._gathering, Gathering()
+        gathering, self._gathering = self._gathering, BatchBuilder()
         for batch in gathering.batches(self.stream, self._message_type):
             self._hand_over(batch)
 

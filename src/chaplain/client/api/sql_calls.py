@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from chaplain.client.api.calls import PreparedCall
-from chaplain.client.api.journal_calls import Gathering
 from chaplain.client.protocol.events import TRY_AGAIN, ClientCall
+from chaplain.client.protocol.journal.batch_builder import BatchBuilder
 from chaplain.client.protocol.journal.events import Batch
 from chaplain.client.types import validation
 from chaplain.client.types.journal import Receipt
@@ -74,7 +74,7 @@ def _value(value: Any) -> Value:
 
 def transaction(stream: str, items: Iterable[Item]) -> Batch:
     """One request of as many statements."""
-    gathering = Gathering()
+    gathering = BatchBuilder()
     for item in validation.several("statements", items):
         gathering.add(_statement_of(item))
     if not len(gathering):

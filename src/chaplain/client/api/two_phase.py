@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from chaplain.client.api.calls import PreparedCall
 from chaplain.client.api.journal_calls import WRITER_BYTES_MAX
 from chaplain.client.api.journal_sync import JournalClientContext, Writer
-from chaplain.client.protocol.journal.events import AskCommand, Batch, ReceiptPlace, WriteCommand
+from chaplain.client.protocol.journal.events import AskCommand, Batch, WriteCommand
 from chaplain.client.types.journal import PLACE_UNKNOWN
+from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.errors import Unreachable
 from chaplain.journal.execution.two_phase import COMMIT, STAGED, TRANSACTIONS, Commit, RequestRange, encode
 from chaplain.journal.messages.client import AskPaid, PaidAre, decode_node

@@ -27,7 +27,8 @@ from chaplain.client.protocol.events import (
     Returned,
     Yielded,
 )
-from chaplain.client.protocol.journal.events import ReadChunk, ReceiptPlace, WritesAcknowledged
+from chaplain.client.protocol.journal.events import ReadChunk, WritesAcknowledged
+from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.client.types.results import Event, Heard, MemberNews, PoolMessage, Question
 from chaplain.client_service.messages import CALL_MAX, EventItem, NewsItem, PoolItem, QuestionItem
 from chaplain.errors import (

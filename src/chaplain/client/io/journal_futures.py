@@ -8,7 +8,8 @@ from collections.abc import Callable
 from chaplain.client.io.call_registry import FutureLike, Sink, error_of
 from chaplain.client.protocol.call_events import Raised
 from chaplain.client.protocol.events import Outcome
-from chaplain.client.protocol.journal.events import ReadChunk, ReceiptPlace, WritesAcknowledged
+from chaplain.client.protocol.journal.events import ReadChunk, WritesAcknowledged
+from chaplain.client.types.receipts import ReceiptPlace
 
 
 class _Nobody:

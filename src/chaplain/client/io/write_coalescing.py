@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from operator import methodcaller
 from typing import Protocol
 
-from chaplain.client.api.journal_calls import Gathering
 from chaplain.client.io.call_registry import CallRegistry, Sink, error_of
 from chaplain.client.io.journal_futures import NOBODY
 from chaplain.client.protocol.call_events import Failure, Raised
 from chaplain.client.protocol.events import Outcome
+from chaplain.client.protocol.journal.batch_builder import BatchBuilder
 from chaplain.client.protocol.journal.events import WriteCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.packing import MESSAGE_BYTES, PACK_BYTES, PACK_HEAD_BYTES, PACK_MESSAGES
 from chaplain.client.types.journal import Receipt, RequestId
@@ -100,7 +100,7 @@ class WriteCoalescer:
             futures, values = [futures[at] for at in wanted], [values[at] for at in wanted]
         if not futures:
             return
-        gathering = Gathering()
+        gathering = BatchBuilder()
         gathering.extend(values)
         batch = gathering.batch(self._stream)
         timeout_ns = int(self._line.timeout_s * 1e9)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import overload
 
-from chaplain.client.protocol.journal.events import ReceiptPlace
 from chaplain.client.types.journal import PLACE_UNKNOWN, Receipt
+from chaplain.core import Frozen
 
 
 class Receipts(Sequence[Receipt]):
@@ -84,3 +84,18 @@ def _one(place: ReceiptPlace, number: int) -> Receipt:
 
 def _shifted(numbers: range, by: int) -> range:
     return range(numbers.start + by, numbers.stop + by, numbers.step)
+
+
+class ReceiptPlace(Frozen, frozen=True):
+    """Requests of one caller that lie one after the other."""
+
+    client_id: int
+    first_id: int
+    requests: int
+    stream: str
+    base_offset: int
+    messages: int
+    index: int = 0
+    regime: int = 0
+    timestamp_ns: int = 0
+    hash: bytes = b""

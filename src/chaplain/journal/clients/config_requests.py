@@ -24,7 +24,6 @@ import msgspec
 
 from chaplain.core import Frozen, soonest
 from chaplain.errors import Malformed
-from chaplain.journal.clients.receipts import REASONS, kind_of
 from chaplain.journal.consensus.events import ConfigOffered, RoleChanged
 from chaplain.journal.events import ToClient, ToPeer, Verified, Verify
 from chaplain.journal.execution.local_roles import LocalRoles
@@ -36,6 +35,7 @@ from chaplain.journal.messages.client import Decided, Failed
 from chaplain.journal.messages.membership import OPENING, is_opening
 from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import ConfigCheck
+from chaplain.journal.model.reason import REASONS, kind_of
 from chaplain.journal.model.records import LaneStatus
 from chaplain.journal.model.results import AppliedMessage, ConfigVerdict
 from chaplain.journal.settings import JournalSettings

@@ -15,10 +15,8 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal.clients.describe import of_assembly
-from chaplain.journal.clients.receipts import run_of
-from chaplain.journal.clients.subscriptions import Locate, StreamIndex
 from chaplain.journal.consensus.events import ReadLog, RecordDamaged
-from chaplain.journal.events import ToClient
+from chaplain.journal.events import Locate, ToClient
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.client import (
     AskLane,
@@ -34,7 +32,9 @@ from chaplain.journal.messages.client import (
     WrapSecret,
 )
 from chaplain.journal.messages.signing import SECRET_BYTES, WRAP_NONCE_BYTES, SignatureType, Wrapping
+from chaplain.journal.model.receipts import run_of
 from chaplain.journal.model.records import ClientIdentity, LaneState, LaneStatus, RequestPosition
+from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.pack_lookup import PackLookup
 from chaplain.link.auth.identity import KEY_BYTES
 from chaplain.rights import may_read

@@ -14,77 +14,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from chaplain.journal.messages.client import AlreadyWritten, GoBack, NodeMessage, NotWritten, Receipts, Run
-from chaplain.journal.model.records import AppliedRequest, LogPosition
+from chaplain.journal.model.reason import REASONS, kind_of
+from chaplain.journal.model.receipts import run_of
+from chaplain.journal.model.records import LogPosition
 from chaplain.journal.model.results import AppliedMessage, DataVerdict, PackVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import NO_OFFSET
 
-REASONS = {
-    Reason.UNKNOWN_LANE: "no such lane: lease a new one",
-    Reason.REMOVED: "this client was removed: ask an admin to add it again under a new key",
-    Reason.COMPROMISED: "two different requests were signed for one id: the key is in other hands; make a new identity",
-    Reason.FENCED: "the lane is fenced: nothing more is written on it; lease a new one",
-    Reason.MALFORMED: "the request does not follow its format",
-    Reason.SIGNATURE: "the pack is damaged or its signature is not that of the lane's identity",
-    Reason.NO_RIGHT: "this client may not write to this stream: ask an admin for the right",
-    Reason.STREAMS_FULL: "the cluster has as many streams as it may have: write to one that is there",
-    Reason.TOO_LARGE: "the pack is larger than the cluster takes: make smaller ones",
-    Reason.NOT_STAGED: "not everything that is to be committed is staged: it expired, or never was; stage it again",
-    Reason.STAGED_FULL: "too much is staged and not committed: commit some, or wait until some has expired",
-    Reason.TRANSACTIONS_FULL: "as many apps commit batches as may: use one that is there",
-    Reason.UNKNOWN_TYPE: "the petition does not follow its format",
-    Reason.UNKNOWN_SIGNER: "nobody active has this ACL id: is the client added, and not removed?",
-    Reason.NOT_ALLOWED: "only an admin may do this to others",
-    Reason.NAME_TAKEN: "another client has this name: choose another, or remove it first",
-    Reason.KEY_TAKEN: "another client has this key: each needs its own",
-    Reason.LANES_FULL: "too many lanes are in use: release some, or wait",
-    Reason.IDENTITIES_FULL: "the cluster has as many identities as it may have",
-    Reason.UNKNOWN_CLIENT: "there is no such client",
-    Reason.BAD_SECRET: "the key or the wrapped secret does not fit the signature type",
-    Reason.LAST_ADMIN: "it is the only admin, and without one nobody can be let in: add another with --admin first",
-    Reason.EXPIRED: "it was signed too many messages ago, or in an epoch that there never was: sign it again",
-    Reason.CHANGE_UNDER_WAY: "another change of these nodes is under way: `cluster status` shows its stage",
-    Reason.UNKNOWN_NODE: "there is no such node, or it was removed: `member add` lets one in",
-    Reason.NODE_TAKEN: "this node id was given before, and ids are never given again: choose another",
-    Reason.ROLE_HELD: "the node has this role already",
-    Reason.ROLE_MISSING: "the node does not have this role",
-    Reason.NEEDED: "it is the last one in this role: give the role to another node first",
-    Reason.NOT_DUE: "this stage is not due",
-    Reason.BAD_ADDRESS: "a node's address is tcp://address:port",
-    Reason.INDEX_ONLY: "serializers are index-only here: a node holds data or it serializes, and stays with that",
-}
-
-
 _WITH_RECEIPT = (Reason.APPLIED, Reason.DUPLICATE, Reason.COMMITTED)
-
-
-def kind_of(reason: Reason) -> str:
-    """For programs."""
-    return reason.name.lower()
-
-
-def run_of(client_id: int, remembered: AppliedRequest) -> Run:
-    """The receipt of something that was applied before."""
-    moment = remembered.moment
-    return Run(
-        client_id,
-        remembered.first_id,
-        remembered.requests,
-        remembered.stream,
-        remembered.base_offset,
-        remembered.messages,
-        moment.index,
-        moment.regime,
-        moment.timestamp_ns,
-        moment.hash,
-    )
-
-
-def answer_of(client_id: int, remembered: AppliedRequest) -> Receipts | AlreadyWritten:
-    """What to say again about something that was taken before; what is staged lies nowhere yet."""
-    if remembered.base_offset == NO_OFFSET:
-        return AlreadyWritten(client_id, remembered.last_id)
-    return Receipts((run_of(client_id, remembered),))
 
 
 def refusal(pack: PackVerdict) -> NotWritten:

@@ -15,9 +15,9 @@ from typing import TypeAlias, assert_never
 from chaplain.core import soonest
 from chaplain.journal.clients.config_requests import ConfigRequests, PetitionEffect
 from chaplain.journal.clients.queries import ClientQueries, ServiceEffect
-from chaplain.journal.clients.receipts import REASONS, LaneSubscriptions, kind_of
-from chaplain.journal.clients.subscriptions import Locate, ReadingEffect, StreamIndex, Subscriptions
-from chaplain.journal.events import Admitted, PackWritten
+from chaplain.journal.clients.receipts import LaneSubscriptions
+from chaplain.journal.clients.subscriptions import ReadingEffect, Subscriptions
+from chaplain.journal.events import Admitted, Locate, PackWritten
 from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.admission import refuse
@@ -48,10 +48,12 @@ from chaplain.journal.messages.client import (
 from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import Wrapping
 from chaplain.journal.messages.write_request import client_id_of, read_heading
+from chaplain.journal.model.reason import REASONS, kind_of
 from chaplain.journal.model.records import ClientIdentity, LaneStatus
 from chaplain.journal.model.results import AppliedMessage
 from chaplain.journal.peers import members_of
 from chaplain.journal.settings import JournalSettings
+from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.events import Peer
 from chaplain.rights import NO_ROLE, NOT_EXECUTOR, RequiredRight, Right, may_read, refusal

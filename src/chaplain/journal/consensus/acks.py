@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from chaplain.journal.consensus.events import LogEntry
 from chaplain.journal.messages.consensus import Lives, ProposalAck
+from chaplain.journal.model.log_entry import LogEntry
 from chaplain.journal.model.quorum import Quorum
 
 

@@ -20,10 +20,11 @@ from collections.abc import Collection
 
 from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.election import LEAP_MAX, Election
-from chaplain.journal.consensus.events import LogEntry, Regained
+from chaplain.journal.consensus.events import Regained
 from chaplain.journal.consensus.hard_state import VotingState
 from chaplain.journal.consensus.unconfirmed import SuppliedMessage, UnconfirmedSupplies, read_supplied
 from chaplain.journal.messages.consensus import KNOWN_AGREED, Fetch, Lives, RecoveryAnswer, RecoveryQuestion, Supply
+from chaplain.journal.model.log_entry import LogEntry
 
 _LIKELY = 0.75
 

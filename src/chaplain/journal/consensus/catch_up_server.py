@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from chaplain.journal.consensus.context import ConsensusContext
-from chaplain.journal.consensus.events import LogEntry, LogRead, ReadLog
+from chaplain.journal.consensus.events import LogRead, ReadLog
 from chaplain.journal.consensus.hard_state import VotingState
 from chaplain.journal.messages.consensus import (
     Fetch,
@@ -24,6 +24,7 @@ from chaplain.journal.messages.consensus import (
     Supplied,
     Supply,
 )
+from chaplain.journal.model.log_entry import LogEntry
 from chaplain.segment.record import Record
 
 

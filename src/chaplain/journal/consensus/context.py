@@ -6,15 +6,16 @@ import random
 from collections.abc import Callable, Iterable
 
 from chaplain.core import Report
-from chaplain.journal.consensus.events import Agreed, LogEntry, LogWritten, NeedPayload
+from chaplain.journal.consensus.events import Agreed, LogWritten, NeedPayload
 from chaplain.journal.consensus.hard_state import HardStateStore
 from chaplain.journal.consensus.payload_queue import PayloadQueue
 from chaplain.journal.consensus.persist_barrier import PersistBarrier
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.messages.cluster import DataEntry
 from chaplain.journal.messages.consensus import OrderMessage
 from chaplain.journal.model.cluster_config import ClusterConfig
+from chaplain.journal.model.log_entry import LogEntry
 from chaplain.journal.model.quorum import Quorum
+from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage.last_known_members import LastKnownMembers
 from chaplain.journal.storage.log import ReplicatedLog
 

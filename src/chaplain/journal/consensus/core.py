@@ -26,7 +26,6 @@ from chaplain.journal.consensus.election import Election
 from chaplain.journal.consensus.events import (
     ConfigOffered,
     ConsensusStarted,
-    Execution,
     IngestDrained,
     LogRead,
     LogWritten,
@@ -50,7 +49,6 @@ from chaplain.journal.consensus.hard_state import NOBODY, HardStateStore, found_
 from chaplain.journal.consensus.master import Master
 from chaplain.journal.consensus.persist_barrier import PersistBarrier
 from chaplain.journal.consensus.repair import Repair
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.consensus.vote_recovery import judge
 from chaplain.journal.messages.consensus import (
     AgreedMark,
@@ -72,7 +70,9 @@ from chaplain.journal.messages.consensus import (
     Vote,
     decode,
 )
+from chaplain.journal.model.log_entry import Execution
 from chaplain.journal.model.records import LogPosition
+from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage.log import ReplicatedLog, standing_name
 from chaplain.journal.storage.records import body_of
 from chaplain.journal.storage.recovery import Recovered, recover

@@ -17,9 +17,9 @@ from collections import deque
 
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.context import ConsensusContext
-from chaplain.journal.consensus.events import LogEntry
 from chaplain.journal.messages.cluster import Body, chain_hash, decode_body
 from chaplain.journal.messages.consensus import AgreedMark, MarkHeard, ProposalAck, Propose
+from chaplain.journal.model.log_entry import LogEntry
 
 LINE_MAX = 64
 """Proposals that stand in line; of more, the first are fetched when their turn comes."""

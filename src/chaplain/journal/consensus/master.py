@@ -23,11 +23,12 @@ from collections import deque
 from chaplain.journal.consensus.acks import InFlight, PreReplication
 from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.consensus.election import LEAP_MAX
-from chaplain.journal.consensus.events import ConfigOffered, LogEntry, NeedPayload, ProposalHeld
+from chaplain.journal.consensus.events import ConfigOffered, NeedPayload, ProposalHeld
 from chaplain.journal.consensus.reconfiguration import Progress, Reconfiguration
 from chaplain.journal.messages.cluster import Body, ConfigEntry, DataEntry, Entry, chain_hash, encode_body
 from chaplain.journal.messages.consensus import AgreedMark, ElectionProof, Handover, MarkHeard, ProposalAck, Propose
 from chaplain.journal.messages.membership import EntryType, Stage, StageStep, encode_step
+from chaplain.journal.model.log_entry import LogEntry
 
 
 class Master:

@@ -21,9 +21,10 @@ import msgspec
 
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.context import ConsensusContext
-from chaplain.journal.consensus.events import LogEntry, LogRead, ReadLog
+from chaplain.journal.consensus.events import LogRead, ReadLog
 from chaplain.journal.messages.cluster import chain_hash, decode_body, payloads_match
 from chaplain.journal.messages.consensus import Recall, Recalled, RecalledMessage
+from chaplain.journal.model.log_entry import LogEntry
 from chaplain.journal.model.verdict_chain import previous_of
 
 MENDS_MAX = 64

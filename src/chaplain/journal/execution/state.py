@@ -39,6 +39,7 @@ from chaplain.journal.model.records import (
     StagedPacksRecord,
     StreamHead,
 )
+from chaplain.journal.model.results import StreamVerdict
 from chaplain.journal.model.set_hash import MappingHash, SetHash
 from chaplain.journal.model.verdict_chain import NO_VERDICT
 from chaplain.wire.packed import unpack
@@ -364,3 +365,11 @@ class StateDraft:
         state.databases.update(self._databases)
         state.verdict = self.verdict
         state.moment, state.next_client, state.assembly = self.moment, self.next_client, self.assembly
+
+
+def streams_of(draft: StateDraft) -> list[StreamVerdict]:
+    verdicts: list[StreamVerdict] = []
+    for stream, tail in draft.tails().items():
+        first_offset = draft.writings[stream].first_offset
+        verdicts.append(StreamVerdict(stream, first_offset, tail.next_offset - first_offset, tail.chain))
+    return verdicts

@@ -22,11 +22,10 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import AgreedEntry, Preview
 from chaplain.journal.execution import dedup, two_phase
 from chaplain.journal.execution.config import Configuration
 from chaplain.journal.execution.dedup import PackStatus
-from chaplain.journal.execution.state import ExecutionState, StateDraft, load
+from chaplain.journal.execution.state import ExecutionState, StateDraft, load, streams_of
 from chaplain.journal.messages import ingest
 from chaplain.journal.messages.cluster import Body, DataEntry, Reference, chain_hash, encode_body, genesis
 from chaplain.journal.messages.ingest import IngestEntry, IngestHeads
@@ -35,6 +34,7 @@ from chaplain.journal.messages.write_request import STATEMENTS, Heading, check_s
 from chaplain.journal.model import verdict_chain
 from chaplain.journal.model.bootstrap import Founding
 from chaplain.journal.model.cluster_config import ClusterConfig
+from chaplain.journal.model.log_entry import AgreedEntry, Preview
 from chaplain.journal.model.records import (
     AppliedRequest,
     ClientIdentity,
@@ -56,7 +56,7 @@ from chaplain.journal.model.results import (
 from chaplain.journal.model.verdict_chain import verdict_hash
 from chaplain.journal.storage import verdict
 from chaplain.journal.storage.record_layout import file, refiled, unfile
-from chaplain.journal.storage.verdict import FALSE, UNCHECKED, Reason, read_executed, streams_of, taken, void
+from chaplain.journal.storage.verdict import FALSE, UNCHECKED, Reason, read_executed, taken, void
 from chaplain.rights import may_write
 from chaplain.segment.layout import NO_OFFSET
 from chaplain.segment.record import Kind, Record

@@ -16,11 +16,11 @@ from __future__ import annotations
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
 from chaplain.journal.execution.staged_packs import HoldingDraft
-from chaplain.journal.model.bootstrap import SECOND
 from chaplain.journal.model.records import Key, Staged, Transaction
 from chaplain.journal.storage.verdict import Reason
 from chaplain.segment.layout import Bytes
 from chaplain.segment.pack import decode_pack
+from chaplain.units import SECOND_NS
 from chaplain.wire.primitives import Cursor, put_number, put_string
 
 STAGED = 0xF0
@@ -33,10 +33,10 @@ RANGES_MAX = 65_536
 VERSION_MAX = (1 << 63) - 1
 
 STAGED_MAX = 65_536
-STAGED_NS = 3600 * SECOND
+STAGED_NS = 3600 * SECOND_NS
 """What was staged longer ago, by cluster time, is forgotten."""
 TRANSACTIONS_MAX = 4096
-TRANSACTION_SPARE_NS = 30 * 24 * 3600 * SECOND
+TRANSACTION_SPARE_NS = 30 * 24 * 3600 * SECOND_NS
 """With all places taken, an app that has committed nothing for so long makes room; no other does."""
 
 

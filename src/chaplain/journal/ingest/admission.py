@@ -10,7 +10,6 @@ that wait are within the bounds of `credit`; the packs of a lane are taken in or
 from __future__ import annotations
 
 from chaplain.errors import Malformed
-from chaplain.journal.clients.receipts import REASONS, answer_of, kind_of
 from chaplain.journal.events import PackWritten, Rehearsed
 from chaplain.journal.execution.dedup import PackStatus, rule
 from chaplain.journal.execution.local_roles import LocalRoles
@@ -19,6 +18,8 @@ from chaplain.journal.ingest.flow_control import CreditBook
 from chaplain.journal.messages.client import AlreadyWritten, GoBack, NodeMessage, NotWritten
 from chaplain.journal.messages.ingest import IngestEntry, Taken
 from chaplain.journal.messages.write_request import COLUMNS_AT, Heading, check_headers, read_heading, request_digest
+from chaplain.journal.model.reason import REASONS, kind_of
+from chaplain.journal.model.receipts import answer_of
 from chaplain.journal.model.records import LaneState
 from chaplain.journal.settings import JournalSettings
 from chaplain.journal.storage.verdict import Reason

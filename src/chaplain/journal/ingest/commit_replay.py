@@ -15,9 +15,8 @@ from typing import TypeAlias
 
 from chaplain.core import Report
 from chaplain.errors import Malformed
-from chaplain.journal.clients.subscriptions import Locate
 from chaplain.journal.consensus.events import ReadLog, RecordDamaged, RoleChanged
-from chaplain.journal.events import PacksPromoted
+from chaplain.journal.events import Locate, PacksPromoted
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.messages.ingest import IngestEntry
 from chaplain.journal.messages.membership import Stage

@@ -14,8 +14,8 @@ from chaplain.core import Frozen
 from chaplain.journal.messages.signing import SignatureType
 from chaplain.journal.model.cluster_config import ClusterConfig, MemberRoles, founded, without_data
 from chaplain.journal.model.epochs import EpochBounds
+from chaplain.units import SECOND_NS
 
-SECOND = 10**9
 ALL_STREAMS = ("*",)
 
 
@@ -24,9 +24,9 @@ class Policy(Frozen, frozen=True, array_like=True):
 
     remembered_packs: int = 64
     """Packs of a lane whose receipts can be given again."""
-    lane_idle_ns: int = 24 * 3600 * SECOND
+    lane_idle_ns: int = 24 * 3600 * SECOND_NS
     """A lane unused for so long, by cluster time, is over."""
-    lane_spare_ns: int = 600 * SECOND
+    lane_spare_ns: int = 600 * SECOND_NS
     """At a bound, a lane unused for so long makes room for a new one of its identity."""
     lanes_per_identity_max: int = 1024
     lanes_max: int = 8192

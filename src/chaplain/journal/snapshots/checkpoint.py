@@ -13,8 +13,8 @@ from hashlib import sha256
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.model.records import LogPosition
+from chaplain.journal.settings import ConsensusSettings
 from chaplain.segment.layout import checksum
 
 _HEAD = struct.Struct("<8sQQ32s")

@@ -15,19 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaplain.core import Frozen
 from chaplain.journal.execution.staged_packs import StagedPacks
+from chaplain.journal.settings import RetentionRules
 from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
 
 NOBODY = (1 << 63) - 1
 """In place of the first message that somebody needs."""
-
-
-class RetentionRules(Frozen, frozen=True):
-    keep_bytes: int = 0
-    """So much of the log is kept; 0: size is no reason to drop anything."""
-    keep_ns: int = 0
-    """What is younger is kept; 0: age is no reason to drop anything."""
 
 
 def droppable(places: SegmentIndex, rules: RetentionRules, now_ns: int, *, limit: int, released: int) -> int:

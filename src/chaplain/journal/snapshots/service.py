@@ -11,7 +11,6 @@ from typing import TypeAlias, assert_never
 
 from chaplain.core import Halt, Persist, Report, soonest
 from chaplain.errors import Malformed
-from chaplain.journal.clients.subscriptions import StreamIndex
 from chaplain.journal.consensus.context import ConsensusContext
 from chaplain.journal.events import ToPeer
 from chaplain.journal.execution.state import ExecutionState, load
@@ -27,6 +26,7 @@ from chaplain.journal.snapshots.checkpoint import Checkpoint, CheckpointBase
 from chaplain.journal.snapshots.checkpointer import Checkpointer
 from chaplain.journal.snapshots.install import SnapshotInstaller
 from chaplain.journal.storage.log import ReplicatedLog
+from chaplain.journal.storage.offset_index import StreamIndex
 from chaplain.journal.storage.verdict import read_executed
 from chaplain.journal.ticket_numbers import TicketNumbers
 

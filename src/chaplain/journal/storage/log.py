@@ -22,12 +22,12 @@ import msgspec
 
 from chaplain.core import Operation, WriteAt
 from chaplain.errors import Malformed, StorageError
-from chaplain.journal.consensus.events import AgreedEntry, Execution, LogEntry, Preview
-from chaplain.journal.consensus.settings import ConsensusSettings
 from chaplain.journal.messages.cluster import DataEntry
 from chaplain.journal.messages.consensus import KNOWN_AGREED
 from chaplain.journal.model.cluster_config import ClusterConfig
+from chaplain.journal.model.log_entry import AgreedEntry, Execution, LogEntry, Preview
 from chaplain.journal.model.verdict_chain import previous_of
+from chaplain.journal.settings import ConsensusSettings
 from chaplain.journal.storage.records import (
     Group,
     Grouper,

@@ -20,8 +20,8 @@ import msgspec
 
 from chaplain.core import Frozen
 from chaplain.errors import Malformed
-from chaplain.journal.consensus.events import LogEntry, Preview
 from chaplain.journal.messages.cluster import DIGEST_BYTES, Body, chain_hash, decode_body
+from chaplain.journal.model.log_entry import LogEntry, Preview
 from chaplain.segment.layout import checksum
 from chaplain.segment.record import Kind, Record
 

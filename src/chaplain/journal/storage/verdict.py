@@ -12,7 +12,6 @@ import struct
 from collections.abc import Sequence
 
 from chaplain.errors import Malformed
-from chaplain.journal.execution.state import StateDraft
 from chaplain.journal.messages.cluster import DATA_ENTRY
 from chaplain.journal.messages.config import ACL_BYTES
 from chaplain.journal.messages.write_request import Heading
@@ -138,14 +137,6 @@ def taken(heading: Heading, stream: str, reason: Reason, base_offset: int, expec
     """A pack that gets an offset, a ticket, or a place among what is staged."""
     ids = (heading.client_id, heading.first_id, heading.requests, heading.messages)
     return PackVerdict(*ids, stream, reason, base_offset, None, expected_id)
-
-
-def streams_of(draft: StateDraft) -> list[StreamVerdict]:
-    verdicts: list[StreamVerdict] = []
-    for stream, tail in draft.tails().items():
-        first_offset = draft.writings[stream].first_offset
-        verdicts.append(StreamVerdict(stream, first_offset, tail.next_offset - first_offset, tail.chain))
-    return verdicts
 
 
 def read_executed(records: Sequence[Record]) -> AppliedMessage:

@@ -21,9 +21,9 @@ from chaplain import durable
 from chaplain.errors import ChaplainError
 from chaplain.file_names import FILE_NAME_BYTES_MAX, bounded
 from chaplain.runtime.databases.interface import EngineFailed
+from chaplain.runtime.disk.log_files import segments_of
 from chaplain.runtime.disk.operations import DataFiles, NoRoom
 from chaplain.runtime.disk.syscalls import DataDirectory
-from chaplain.runtime.layers.journal import segments_of
 from chaplain.segment.files import list_segments
 from chaplain.segment.settings import LogSettings
 from chaplain.segment.tap import StreamKind, Tap

@@ -13,8 +13,8 @@ from chaplain.executor.events import BackRead, ReadBack
 from chaplain.journal.consensus.events import ReadLog
 from chaplain.runtime.databases.interface import Server
 from chaplain.runtime.databases.workers import Databases
+from chaplain.runtime.disk.log_files import content, read_log
 from chaplain.runtime.fd_limits import reading
-from chaplain.runtime.layers.journal import content, read_log
 
 FOLDER = "databases"
 NONE = "none"

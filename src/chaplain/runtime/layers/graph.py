@@ -14,8 +14,8 @@ from chaplain.graph.settings import GraphSettings
 from chaplain.graph.storage.store import events_of
 from chaplain.link.auth.identity import Identity
 from chaplain.node.node_ids import Names
+from chaplain.runtime.disk.log_files import bodies_at, segments_of
 from chaplain.runtime.fd_limits import reading
-from chaplain.runtime.layers.journal import bodies_at, segments_of
 from chaplain.runtime.secret_files import read_public_key
 
 LOG = "graph"

@@ -35,6 +35,7 @@ from chaplain.node.node_ids import Names
 from chaplain.node.recorder import Recorder
 from chaplain.node.settings import ClientSettings, NodeSettings, RecorderSettings
 from chaplain.runtime import fd_limits
+from chaplain.runtime.disk.log_files import content, free_bytes, read_log, segments_of
 from chaplain.runtime.disk.syscalls import DataDirectory
 from chaplain.runtime.disk.writer import DiskWriter
 from chaplain.runtime.event_loop import BackgroundTasks, EventLoop
@@ -42,7 +43,7 @@ from chaplain.runtime.http.server import HttpServer, HttpViews
 from chaplain.runtime.json_log import JsonLog
 from chaplain.runtime.layers.executor import make_databases, make_executor, read_back
 from chaplain.runtime.layers.graph import graph_errands, make_graph
-from chaplain.runtime.layers.journal import content, free_bytes, make_journal, read_log, segments_of
+from chaplain.runtime.layers.journal import make_journal
 from chaplain.runtime.layers.keyring import choose_ring
 from chaplain.runtime.secret_files import read_identity, read_public_key
 from chaplain.runtime.turns import Turns

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from chaplain.client.protocol.call_events import Cancelled, Raised, Returned
+from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.core import Drained, Frozen, Report, Stopping, Woken
 from chaplain.journal.messages.client import (
     AskPaid,
@@ -165,21 +166,6 @@ class SendToNode(Frozen, frozen=True):
     instance: bytes
     message: ClientMessage
     payload: bytes = b""
-
-
-class ReceiptPlace(Frozen, frozen=True):
-    """Requests of one caller that lie one after the other."""
-
-    client_id: int
-    first_id: int
-    requests: int
-    stream: str
-    base_offset: int
-    messages: int
-    index: int = 0
-    regime: int = 0
-    timestamp_ns: int = 0
-    hash: bytes = b""
 
 
 class WritesAcknowledged(Frozen, frozen=True):

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from chaplain.client.protocol.journal.events import ReceiptPlace
 from chaplain.client.types.journal import PLACE_UNKNOWN
+from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.journal.messages.client import NotWritten, Run
 
 T = TypeVar("T")

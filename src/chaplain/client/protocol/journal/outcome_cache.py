@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from chaplain.client.protocol.journal.events import ReceiptPlace
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
+from chaplain.client.types.receipts import ReceiptPlace
 
 FATES_MAX = 4096
 Told: TypeAlias = Callable[[ReceiptPlace | None], None]

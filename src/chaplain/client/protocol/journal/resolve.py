@@ -15,12 +15,13 @@ import msgspec
 
 from chaplain.client.protocol.call_events import Failure, Raised, Returned
 from chaplain.client.protocol.journal.config_requests import APPLIED, ConfigRequestClient
-from chaplain.client.protocol.journal.events import JournalEffect, ReceiptPlace, ResolveCommand, WritesAcknowledged
+from chaplain.client.protocol.journal.events import JournalEffect, ResolveCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.node_selection import Outlets
 from chaplain.client.protocol.journal.outcome_cache import Told, part_of
 from chaplain.client.protocol.journal.write_queue import PendingWrite
 from chaplain.client.protocol.journal.writer import LaneWriters
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
+from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.journal.messages.client import AskLane, Decided, LaneIs, NodeMessage, Run
 from chaplain.journal.messages.config import FenceLane
 

@@ -27,11 +27,12 @@ from chaplain.client.protocol.call_events import Failure, Raised
 from chaplain.client.protocol.journal import packing
 from chaplain.client.protocol.journal.config_requests import APPLIED, ConfigRequestClient
 from chaplain.client.protocol.journal.error_kinds import ELSEWHERE, FULL, IDENTITY, INVALID, LATER
-from chaplain.client.protocol.journal.events import JournalEffect, ReceiptPlace, RetryCommand, WritesAcknowledged
+from chaplain.client.protocol.journal.events import JournalEffect, RetryCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.node_selection import Outlets
 from chaplain.client.protocol.journal.resolve import Inquiry, Resolving
 from chaplain.client.protocol.journal.signer import PackSigner
 from chaplain.client.types.journal import RequestId
+from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.core import soonest
 from chaplain.journal.messages.client import AlreadyWritten, Decided, NotWritten, Receipts, Write
 from chaplain.journal.messages.config import FenceLane, LeaseLane, retry_nonce

@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator
 
 from chaplain.client.protocol.call_events import Failure, Raised
 from chaplain.client.protocol.deadlines import Deadlines
-from chaplain.client.protocol.journal.events import Batch, JournalEffect, ReceiptPlace, WriteCommand, WritesAcknowledged
+from chaplain.client.protocol.journal.events import Batch, JournalEffect, WriteCommand, WritesAcknowledged
 from chaplain.client.protocol.journal.outcome_cache import OutcomeCache
 from chaplain.client.protocol.journal.packing import packed_bytes
 from chaplain.client.types.journal import PLACE_UNKNOWN, RequestId
+from chaplain.client.types.receipts import ReceiptPlace
 
 WAITING_BYTES_MAX = 64 * 1024 * 1024
 """What may wait to be packed; more is refused with `BUSY`."""

@@ -20,12 +20,13 @@ from chaplain.client.protocol.call_events import Failure
 from chaplain.client.protocol.journal import packing
 from chaplain.client.protocol.journal.config_requests import APPLIED, ConfigRequestClient
 from chaplain.client.protocol.journal.error_kinds import ELSEWHERE, ENDED, FULL, IDENTITY, INVALID, LATER, UNREAD
-from chaplain.client.protocol.journal.events import JournalEffect, ReceiptPlace
+from chaplain.client.protocol.journal.events import JournalEffect
 from chaplain.client.protocol.journal.lane import Packed, ProducerLane
 from chaplain.client.protocol.journal.node_selection import NodeOutlet, Outlets
 from chaplain.client.protocol.journal.signer import PackSigner
 from chaplain.client.protocol.journal.write_queue import PendingWrite, WriteQueue
 from chaplain.client.types.journal import RequestId
+from chaplain.client.types.receipts import ReceiptPlace
 from chaplain.core import soonest
 from chaplain.journal.messages.client import AlreadyWritten, Decided, GoBack, NotWritten, Receipts, Write
 from chaplain.journal.messages.config import FenceLane, LeaseLane, RetireLane

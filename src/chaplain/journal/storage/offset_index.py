@@ -1,0 +1,71 @@
+"""In-memory index from stream and offset to the cluster message that contains it."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping, Sequence
+
+from chaplain.journal.model.results import AppliedMessage
+
+
+class StreamIndex:
+    """Which cluster messages wrote to each stream, and from which offset on."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[str, array[int]] = {}
+        self._indexes: dict[str, array[int]] = {}
+        self._nexts: dict[str, int] = {}
+        self.names: list[str] = []
+        """Of all streams, sorted: a list of them can be given page by page."""
+        self.messages = 0
+        """In all streams together."""
+
+    def begin(self, nexts: Mapping[str, int]) -> None:
+        """What a checkpoint covers: streams go on from there, if the log has nothing older of them."""
+        self._nexts = dict(nexts)
+        self.names = sorted(nexts)
+        self.messages = sum(nexts.values())
+
+    def forget(self, first: int) -> None:
+        """Messages before this one were dropped."""
+        for stream, indexes in self._indexes.items():
+            gone = bisect_left(indexes, first)
+            del indexes[:gone], self._firsts[stream][:gone]
+
+    def put_back(self, earlier: Sequence[AppliedMessage]) -> None:
+        """These, in their order, are before everything else that is here."""
+        before = StreamIndex()
+        for executed in earlier:
+            before.add(executed)
+        for stream, firsts in before._firsts.items():
+            self._firsts[stream] = firsts + self._firsts.get(stream, array("Q"))
+            self._indexes[stream] = before._indexes[stream] + self._indexes.get(stream, array("Q"))
+
+    def first_offset(self, stream: str) -> int:
+        """The first that can be read; the next one, if there is none."""
+        firsts = self._firsts.get(stream)
+        return firsts[0] if firsts else self.next_offset(stream)
+
+    def add(self, executed: AppliedMessage) -> None:
+        for written in executed.verdict.streams:
+            self._firsts.setdefault(written.stream, array("Q")).append(written.first_offset)
+            self._indexes.setdefault(written.stream, array("Q")).append(executed.moment.index)
+            self._advance(written.stream, written.first_offset + written.count)
+
+    def _advance(self, stream: str, next_offset: int) -> None:
+        before = self._nexts.get(stream)
+        if before is None:
+            insort(self.names, stream)
+        elif next_offset <= before:
+            return
+        self._nexts[stream] = next_offset
+        self.messages += next_offset - (before or 0)
+
+    def next_offset(self, stream: str) -> int:
+        return self._nexts.get(stream, 0)
+
+    def find(self, stream: str, offset: int) -> int:
+        """The cluster message that wrote this offset, which must have been written and not dropped."""
+        assert self.first_offset(stream) <= offset < self.next_offset(stream)
+        return self._indexes[stream][bisect_right(self._firsts[stream], offset) - 1]
