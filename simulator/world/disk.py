@@ -222,10 +222,10 @@ class Disk:
         return f"{name} at {position}"
 
     def lose_sector(self) -> str:
-        """One sector of one synced file cannot be read any more: a core is given zeros in place of it.
+        """Make one sector of one synced file unreadable: the core reads zeros in its place.
 
-        Of a small file a core is given `UNREADABLE` (`runtime/journal.content`). Returns where, or nothing if there was
-        no file to damage.
+        Of a small file the core reads `UNREADABLE` (see `runtime/disk/log_files.py`). Returns the place, or nothing if
+        there was no file to damage.
         """
         names = [name for name, data in self._durable.items() if data]
         if not names:

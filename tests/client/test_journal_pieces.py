@@ -20,6 +20,7 @@ from chaplain.client.api.journal_sync import Journal, Reader, Writer
 from chaplain.client.connect.identity_file import Passport, read_passport, write_passport
 from chaplain.client.connect.options import prepare
 from chaplain.client.protocol.journal import packing
+from chaplain.client.protocol.journal.batch_builder import BatchBuilder
 from chaplain.client.protocol.journal.events import Batch, ReadChunk
 from chaplain.client.protocol.journal.lane import Packed, ProducerLane
 from chaplain.client.protocol.journal.packing import make_pack
@@ -56,7 +57,7 @@ def test_what_is_packed_is_unpacked(groups, data) -> None:
     wanted = []
     request = 10
     for transaction, group in groups:
-        gathering = journal_calls.Gathering()
+        gathering = BatchBuilder()
         for number, (value, key, named) in enumerate(group):
             gathering.add(value, key, named)
             wanted.append((value, key, named or {}, request, number if transaction else 0))
@@ -119,7 +120,7 @@ def test_neighbours_share_a_pack_up_to_its_bounds() -> None:
 
 @given(st.lists(st.binary(max_size=2000), min_size=1, max_size=50), st.booleans())
 def test_no_pack_is_larger_than_was_reckoned(values, transaction) -> None:
-    gathering = journal_calls.Gathering()
+    gathering = BatchBuilder()
     for value in values:
         gathering.add(value, value, {"h": value})
     batch = gathering.batch("s", transaction=transaction)

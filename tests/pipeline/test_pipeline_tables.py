@@ -23,7 +23,7 @@ from pipeline_stage import ROWS, journal, put
 from chaplain.cli.main import cli
 from chaplain.errors import ConfigError, Malformed, Missing, StorageError
 from chaplain.link.auth.identity import Identity
-from chaplain.pipeline import compact as compaction
+from chaplain.pipeline.landing import compact as compaction
 from chaplain.pipeline.landing.land import land, task_of, write_file
 from chaplain.pipeline.source.offset_index import Index
 from chaplain.pipeline.source.rows import ranges
