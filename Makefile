@@ -43,9 +43,10 @@ demo: $(READY)  ## show what chaplain does, end to end
 	@$(BIN)/chaplain demo
 
 # Types take most of a minute of one processor alone: they are looked at while tests run, and told after them.
+# Five workers keep two processors busy, because the long tests mostly wait.
 test: style  ## lint, types and the test suite
 	@nice $(MAKE) --no-print-directory types >$(TYPES_LOG) 2>&1 & types=$$!; trap "kill $$types" INT TERM; \
-	$(BIN)/python -m pytest -n 3 --dist worksteal --durations=20; tests=$$?; \
+	$(BIN)/python -m pytest -n 5 --dist worksteal --durations=20; tests=$$?; \
 	if wait $$types; then echo "types and import rules: all well"; else cat $(TYPES_LOG); tests=1; fi; \
 	exit $$tests
 

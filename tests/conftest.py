@@ -25,28 +25,43 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOp
 look again whether what Spark was compiled to is sound.
 """
 
-FIRST = (
-    "tests/pipeline/test_pipeline_sink.py",
-    "tests/pipeline/",
-    "tests/product/",
-    "tests/cluster/test_partition.py",
-    "tests/journal/test_requests_sim.py",
-    "tests/journal_real/",
-    "tests/executor/test_executor_end_to_end.py",
-    "tests/sequence_real/",
-    "tests/cluster/",
+LANES = (
+    ("tests/pipeline/test_pipeline_sink.py", "tests/pipeline/"),
+    ("tests/product/",),
+    ("tests/journal_real/", "tests/sequence_real/", "tests/drill/"),
+    ("tests/cluster/", "tests/executor/test_executor_end_to_end.py", "tests/executor/test_postgres_end_to_end.py"),
+    ("tests/journal/test_requests_sim.py", "tests/sim/test_simulator.py"),
 )
-"""What takes long begins first, so that nobody is left alone with it at the end. One process is given the beginning,
-and the others take over from the other end: so most of what needs Spark finds one session that runs.
-"""
+"""The tests that take long, by the worker that begins with them. Those of the first lane share a Spark session."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_rank)
+    items[:] = _arranged(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
-def _rank(item: pytest.Item) -> int:
-    return next((rank for rank, place in enumerate(FIRST) if item.nodeid.startswith(place)), len(FIRST))
+def _arranged(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """The tests in an order in which every worker begins with a lane of its own and ends with short tests.
+
+    `--dist worksteal` gives each worker an equal, contiguous part of the tests. A worker that is done takes tests from
+    the end of another's part. Long tests mostly wait: they run beside each other from the beginning, and none is left
+    over for the end.
+    """
+    places = [(lane % workers, place) for lane, members in enumerate(LANES) for place in members]
+    by_place: dict[str, list[pytest.Item]] = {place: [] for _, place in places}
+    short: list[pytest.Item] = []
+    for item in items:
+        found = next((place for _, place in places if item.nodeid.startswith(place)), None)
+        (short if found is None else by_place[found]).append(item)
+    lanes: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for lane, place in places:
+        lanes[lane] += by_place[place]
+    arranged: list[pytest.Item] = []
+    for number, long in enumerate(lanes):
+        part = (len(items) - len(arranged)) // (workers - number)
+        fill = max(0, part - len(long))
+        arranged += long + short[:fill]
+        del short[:fill]
+    return arranged + short
 
 
 def pytest_configure() -> None:

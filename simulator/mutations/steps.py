@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
-from simulator.mutate import Bug
-
-
-def _bug(name: str, module: str, old: str, new: str, tests: str) -> Bug:
-    return Bug(name, f"chaplain.{module}", old, new, "", (), tests=(f"tests/{tests}",))
-
+from simulator.mutate import caught_by_tests
 
 BUGS = [
-    _bug(
+    caught_by_tests(
         "configuration requests of any epoch are accepted",
         "journal.execution.config",
         "        if epoch is None:\n            return _refused(Reason.EXPIRED)\n",
         "        if epoch is None:\n            epoch = Epoch(petition.epoch, draft.moment.index)\n",
         "journal/test_epochs.py",
     ),
-    _bug(
+    caught_by_tests(
         "decided configuration requests are not remembered",
         "journal.model.epochs",
         "            self.decisions[name] = decision\n",
         "",
         "journal/test_epochs.py",
     ),
-    _bug(
+    caught_by_tests(
         "a replayed lease gives a new lane",
         "journal.execution.config",
         "                return _refused(Reason.UNKNOWN_LANE)\n            return ConfigVerdict(",
         "                return None\n            return ConfigVerdict(",
         "journal/test_epochs.py",
     ),
-    _bug(
+    caught_by_tests(
         "a lease that is signed again after its decision was forgotten gives a second lane",
         "journal.execution.config",
         "    lane = draft.leased(signer.acl, petition.nonce)\n",
         "    lane = draft.lane(0)\n",
         "journal/test_epochs.py",
     ),
-    _bug(
+    caught_by_tests(
         "decisions are forgotten before their epoch",
         "journal.model.epochs",
         "if one.epoch < first]:",
         "if one.epoch <= first]:",
         "journal/test_epochs.py",
     ),
-    _bug(
+    caught_by_tests(
         "a forged request is remembered",
         "journal.execution.config",
         "            return _refused(Reason.SIGNATURE)\n",
@@ -53,49 +48,49 @@ BUGS = [
         "            return _refused(Reason.SIGNATURE)\n",
         "journal/test_epochs.py",
     ),
-    _bug(
+    caught_by_tests(
         "epochs are not in a snapshot",
         "journal.execution.state",
         "    state.epochs.load(exported.epochs)\n    if state.export() != data:",
         "    if False:",
         "journal/test_epochs.py",
     ),
-    _bug(
+    caught_by_tests(
         "sign a change of nodes again that may have been granted",
         "client.protocol.journal.config_requests",
         "if isinstance(petition.message, REPEATABLE) or petition.sends == 1:",
         "if petition.sends:",
         "client/test_petitioning.py",
     ),
-    _bug(
+    caught_by_tests(
         "a verdict that a peer supplies is not checked",
         "journal.execution.state_machine",
         "        verdict_chain.check(given, expected)\n",
         "",
         "journal/test_verdict_chain.py",
     ),
-    _bug(
+    caught_by_tests(
         "verdicts are not linked",
         "journal.execution.state_machine",
         "tuple(streams_of(draft)), self.state.verdict)",
         "tuple(streams_of(draft)))",
         "journal/test_verdict_chain.py",
     ),
-    _bug(
+    caught_by_tests(
         "petitions are passed on unchecked",
         "journal.clients.config_requests",
         "        self._checking.add(digest, (check,))\n",
         "        self._checking.add(digest, (check,))\n        self._send(now_ns, self._waiting[digest])\n",
         "journal/test_petitions.py",
     ),
-    _bug(
+    caught_by_tests(
         "one client may fill a node with petitions",
         "journal.clients.config_requests",
         "        if self._charges[client] >= self._settings.petitions_per_client_max:",
         "        if self._charges[client] >= self._settings.petitions_max:",
         "journal/test_petitions.py",
     ),
-    _bug(
+    caught_by_tests(
         "a client that leaves is forgotten, its petitions are not",
         "journal.clients.config_requests",
         "            waiting.askers.pop(instance, None)\n",
@@ -104,74 +99,162 @@ BUGS = [
         "                waiting.charged.clear()\n",
         "journal/test_petitions.py",
     ),
-    _bug(
+    caught_by_tests(
         "fingerprints of members that do not execute are counted",
         "executor.divergence",
         "for node, fingerprint in heard.items() if node in executors}",
         "for node, fingerprint in heard.items() if executors}",
         "executor/test_executor_core.py",
     ),
-    _bug(
+    caught_by_tests(
         "fingerprints of members that do not execute are remembered",
         "executor.divergence",
         "        if node not in self._executors():\n            return None\n",
         "",
         "executor/test_executor_core.py",
     ),
-    _bug(
+    caught_by_tests(
         "committed packs are paid without a look at their signature",
         "journal.execution.state_machine",
         "        return client is not None and same and self._signed(client, entry, valid)",
         "        return client is not None and same",
         "journal/test_transaction.py",
     ),
-    _bug(
+    caught_by_tests(
         "implement before the new nodes hold the nomination",
         "journal.consensus.reconfiguration",
         "        return lately and watch.reach(node) >= change.since",
         "        return lately",
         "journal/test_stages.py",
     ),
-    _bug(
+    caught_by_tests(
         "a proof needs one vote",
         "journal.consensus.election_proof",
         "    if not quorum.reached(voters):",
         "    if not voters:",
         "journal/test_election_proof.py",
     ),
-    _bug(
+    caught_by_tests(
         "a vote counts in every regime",
         "journal.consensus.election_proof",
         "        return self.genesis + put_number(self.regime, 4) + put_number(self.candidate, 1)",
         "        return self.genesis + put_number(self.candidate, 1)",
         "journal/test_election_proof.py",
     ),
-    _bug(
+    caught_by_tests(
         "a vote counts in every cluster",
         "journal.consensus.election_proof",
         "        return self.genesis + put_number(self.regime, 4) + put_number(self.candidate, 1)",
         "        return put_number(self.regime, 4) + put_number(self.candidate, 1)",
         "journal/test_election_proof.py",
     ),
-    _bug(
+    caught_by_tests(
         "a majority of all members proves an election",
         "journal.consensus.election",
         "        for quorum in bench.electorates if bench.may_be_master(node) else ():",
         "        for quorum in (*bench.electorates, Quorum((bench.log.assembly.members,))):",
         "journal/test_election_proof.py",
     ),
-    _bug(
+    caught_by_tests(
         "a master steps down for a member without a vote",
         "journal.consensus.master",
         "            if node in self._bench.voters and message.regime - self._regime <= LEAP_MAX:",
         "            if message.regime - self._regime <= LEAP_MAX:",
         "journal/test_election_proof.py",
     ),
-    _bug(
+    caught_by_tests(
         "one serializer confirms a supply",
         "journal.consensus.unconfirmed",
         "VOUCHERS = 2\n",
         "VOUCHERS = 1\n",
         "journal/test_election_proof.py",
+    ),
+    caught_by_tests(
+        "accept malformed headers",
+        "journal.ingest.admission",
+        "if event.raw[COLUMNS_AT] & HEADERS:",
+        "if False:",
+        "journal/test_ingest.py",
+        "malformed_headers",
+    ),
+    caught_by_tests(
+        "do not compare the names of headers",
+        "segment.headers",
+        "if bool((before > after).any()):",
+        "if False:",
+        "segment/test_segment_headers.py",
+        "malformed_cell",
+    ),
+    caught_by_tests(
+        "stop at malformed headers whatever was asked",
+        "pipeline.source.rows",
+        "if fail_on_headers:",
+        "if True:",
+        "pipeline/test_pipeline_tables.py",
+        "malformed_headers",
+    ),
+    caught_by_tests(
+        "give every segment the set size",
+        "segment.write",
+        "max(self._settings.segment_bytes, needed_bytes + -needed_bytes % PAGE_BYTES)",
+        "self._settings.segment_bytes",
+        "segment/test_segment_write.py",
+        "larger_than_a_segment",
+    ),
+    caught_by_tests(
+        "refuse payloads that others take",
+        "journal.consensus.core",
+        "settings.payload_bytes_max:",
+        "settings.payload_bytes_bound:",
+        "journal/test_order_steps.py",
+        "larger_than_a_nodes_segments",
+    ),
+    caught_by_tests(
+        "take a first broadcast of an unknown author",
+        "graph.admission",
+        "if first and event.author not in common.known:",
+        "if False:",
+        "graph/test_graph_steps.py",
+        "is_no_member",
+    ),
+    caught_by_tests(
+        "take the child of a held event",
+        "graph.admission",
+        "return max(own_ns, *(self.ahead.due_ns(link.id) for link in event.links), 0)",
+        "return max(own_ns, 0)",
+        "graph/test_graph_steps.py",
+        "waits_with_it",
+    ),
+    caught_by_tests(
+        "count a pack at the cut of two files as one always",
+        "pipeline.verification.table_check",
+        "cut = HASH_BYTES if last.digests[-HASH_BYTES:] == more.digests[:HASH_BYTES] else 0",
+        "cut = HASH_BYTES",
+        "pipeline/test_pipeline_tables.py",
+        "cut_within_packs",
+    ),
+    caught_by_tests(
+        "name a damaged pack by its first offset alone",
+        "pipeline.verification.batches",
+        "self._damaged(plan.stream, first, part, last)",
+        "self._damaged(plan.stream, first, part)",
+        "pipeline/test_pipeline_pinpoint.py",
+        "flipped_bit_in_a_value",
+    ),
+    caught_by_tests(
+        "do not look at another node's copy",
+        "pipeline.verification.record_reader",
+        "if not self._folders or",
+        "if True or",
+        "pipeline/test_pipeline_pinpoint.py",
+        "flipped_bit_in_a_value",
+    ),
+    caught_by_tests(
+        "discard unread frames of a lost connection",
+        "link.zmq.dealer",
+        "dealer.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)",
+        "dealer.setsockopt(zmq.RECONNECT_IVL, -1)",
+        "runtime/test_sockets.py",
+        "slow_reader",
     ),
 ]

@@ -203,6 +203,7 @@ def test_interrupting_up_leaves_nothing_running(unstarted):
     while not all(pid_of(unstarted / f"node-{number}") for number in (1, 2)):
         assert time.monotonic() < end
         assert process.poll() is None
+        time.sleep(0.01)
     pids = [pid_of(unstarted / f"node-{number}") for number in (1, 2)]
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE_S)

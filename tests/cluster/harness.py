@@ -28,7 +28,7 @@ from chaplain.runtime.cluster.create import NodeSplit, make_cluster
 from chaplain.runtime.cluster.probe import get_status, is_ready
 
 PATIENCE_S = 60.0
-POLL_S = 0.05
+POLL_S = 0.1
 """Between looks at what is waited for: each costs processor time, of the node that is asked, too."""
 WATCH_S = 0.02
 """Between looks at what must hold throughout."""

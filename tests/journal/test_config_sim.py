@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from simulator import mutate
-from simulator.runner import run_seed, total
+from tests.sim.seed_search import run_until_counted
 
 BUGS = {bug.name: bug for bug in mutate.bugs("config")}
 QUICK = ("the old set counts alone until confirm", "confirm without implement", "the same set is implemented")
@@ -14,11 +14,8 @@ QUICK = ("the old set counts alone until confirm", "confirm without implement", 
 
 def test_seeds():
     runs = [(seed, "safety") for seed in (6, 7, 11, 13, 20, 21)] + [(1, "liveness"), (19, "liveness")]
-    outcomes = [run_seed("config", seed, mode) for seed, mode in runs]
-    assert not [f"{outcome.reason}: {outcome.replay()}" for outcome in outcomes if not outcome.ok]
-    counts = total(outcomes)
     stages = ("refuse", "implement", "confirm", "catchup", "live", "block", "drop")
-    assert all(counts[f"stage {stage}"] for stage in stages), counts
+    run_until_counted("config", runs, {f"stage {stage}": 1 for stage in stages})
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -278,8 +278,8 @@ def test_proof_is_checked_once_in_a_regime(cluster: Cluster, monkeypatch: pytest
 
 
 def behind(cluster: Cluster) -> Desk:
-    """A follower that misses messages and does not know who is master."""
-    desk = cluster[followers(cluster)[0]]
+    """Restart a follower that missed four messages and does not know who is master."""
+    desk = next(desk for desk in cluster.up() if desk.core.role is Role.FOLLOWER)
     cluster.kill(desk.node)
     for _ in range(4):
         cluster.arrive()
@@ -350,7 +350,7 @@ def test_forged_supply_of_one_serializer_loses_against_two_others() -> None:
     """Two of five are enough: of a set that was replaced since, a majority may never come together again."""
     cluster = Cluster(5)
     cluster.run(3)
-    desk = behind_of_five(cluster)
+    desk = behind(cluster)
     a, b, c, liar = (node for node in cluster.nodes if node != desk.node)
     index, previous = desk.core.agreed
     raw = encode_body(Body(1, index + 1, liar, 1, previous, ()))
@@ -362,20 +362,6 @@ def test_forged_supply_of_one_serializer_loses_against_two_others() -> None:
     assert desk.core.agreed[0] == index + 2
     assert desk.core.agreed[1] == cluster[a].core._bench.log.recent(index + 2, 1)[0].hash  # type: ignore[index]
     assert any(report.event == "suppliers differ" for report in desk.reports)
-
-
-def behind_of_five(cluster: Cluster) -> Desk:
-    desk = next(desk for desk in cluster.up() if desk.core.role is Role.FOLLOWER)
-    cluster.kill(desk.node)
-    for _ in range(3):
-        cluster.arrive()
-        cluster.settle()
-    cluster.run(0.1)
-    desk.start()
-    cluster.rise(desk)
-    for pair in cluster.wires:
-        cluster.wires[pair].clear()
-    return desk
 
 
 def test_supplied_message_with_forged_payloads_does_not_keep_the_real_one_out(cluster: Cluster) -> None:

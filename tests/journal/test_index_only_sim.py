@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from simulator import mutate
-from simulator.runner import run_seed, total
+from tests.sim.seed_search import run_until_counted
 
 BUGS = {bug.name: bug for bug in mutate.bugs("indexonly")}
 QUICK = (
@@ -19,9 +19,7 @@ QUICK = (
 
 def test_seeds():
     runs = ((0, "safety"), (3, "safety"), (128, "liveness"))
-    outcomes = [run_seed("indexonly", seed, mode) for seed, mode in runs]
-    assert not [outcome.reason for outcome in outcomes if not outcome.ok]
-    assert total(outcomes)["rows"] > 100
+    run_until_counted("indexonly", runs, {"rows": 100})
 
 
 @pytest.mark.parametrize("name", QUICK)

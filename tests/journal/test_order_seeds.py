@@ -23,9 +23,12 @@ def test_liveness_seeds_that_failed_once(seed: int) -> None:
 
 
 def test_something_is_agreed_and_masters_change() -> None:
-    outcomes = [run_seed("order", seed, "safety") for seed in range(105, 107)]
-    assert sum(outcome.counts["agreed"] for outcome in outcomes) > 50
-    assert sum(outcome.counts["regimes"] for outcome in outcomes) > len(outcomes)
+    for seed in range(30):
+        outcome = run_seed("order", seed, "safety")
+        assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
+        if outcome.counts["agreed"] > 25 and outcome.counts["regimes"] > 1:
+            return
+    pytest.fail("no run agrees on more than 25 messages under several masters")
 
 
 @pytest.mark.parametrize("bug", ["acknowledge before sync", "mark before agreement", "count half as a quorum"])

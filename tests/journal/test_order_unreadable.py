@@ -26,20 +26,36 @@ def cluster() -> Cluster:
     return made
 
 
-def read_back(desk: Desk, folder: Path) -> None:
-    """The process starts again, from what the runtime reads of a real folder."""
+def restart_from(cluster: Cluster, desk: Desk, folder: Path) -> None:
+    """Start the process again, from what the runtime reads of a real folder."""
     for name in desk.files:
         read = content(folder / name)
         assert read is not None
         desk.files[name] = bytearray(read)
     for sequence, data in segments_of(folder, "journal"):
         desk.files[f"journal-{sequence:020d}.segment"] = bytearray(data)
+    cluster.restart(desk.node)
 
 
-def stop_and_store(cluster: Cluster, desk: Desk, folder: Path) -> None:
+def assert_it_catches_up(cluster: Cluster, desk: Desk) -> None:
+    cluster.run(3)
+    assert state(desk) is VotingState.SOUND
+    assert desk.core.agreed == cluster.master().core.agreed
+
+
+def stopped_follower(cluster: Cluster, folder: Path) -> Desk:
+    """Stop a follower and write its files to the folder."""
+    desk = follower(cluster)
     cluster.kill(desk.node)
     for name, data in desk.files.items():
         (folder / name).write_bytes(data)
+    return desk
+
+
+def spoil_page_of_message(monkeypatch: pytest.MonkeyPatch, desk: Desk, folder: Path, number: int) -> None:
+    """Make the page unreadable in which the message of this number begins."""
+    start = positions(desk)[number][0]
+    make_unreadable(monkeypatch, folder / SEGMENT, start // PAGE_BYTES * PAGE_BYTES)
 
 
 @pytest.mark.parametrize("copied_bytes_max", [log_files.COPIED_BYTES_MAX, 0])
@@ -47,52 +63,37 @@ def test_unreadable_page_in_the_middle_is_fetched_from_other_nodes(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied_bytes_max: int
 ) -> None:
     monkeypatch.setattr(log_files, "COPIED_BYTES_MAX", copied_bytes_max)
-    desk = follower(cluster)
+    desk = stopped_follower(cluster, tmp_path)
     before = desk.core.agreed
-    stop_and_store(cluster, desk, tmp_path)
-    place = positions(desk)[20][0]
-    make_unreadable(monkeypatch, tmp_path / SEGMENT, place // PAGE_BYTES * PAGE_BYTES)
-    read_back(desk, tmp_path)
-    cluster.restart(desk.node)
+    spoil_page_of_message(monkeypatch, desk, tmp_path, 20)
+    restart_from(cluster, desk, tmp_path)
     assert desk.core.agreed[0] < before[0]
     assert any("missing" in report.event for report in desk.reports)
-    cluster.run(3)
-    assert state(desk) is VotingState.SOUND
-    assert desk.core.agreed == cluster.master().core.agreed
+    assert_it_catches_up(cluster, desk)
     assert desk.core.whole
 
 
 def test_unreadable_page_at_the_end_takes_the_vote_until_caught_up(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = follower(cluster)
-    stop_and_store(cluster, desk, tmp_path)
-    place = positions(desk)[-1][0]
-    make_unreadable(monkeypatch, tmp_path / SEGMENT, place // PAGE_BYTES * PAGE_BYTES)
-    read_back(desk, tmp_path)
-    cluster.restart(desk.node)
+    desk = stopped_follower(cluster, tmp_path)
+    spoil_page_of_message(monkeypatch, desk, tmp_path, -1)
+    restart_from(cluster, desk, tmp_path)
     assert desk.core.role is Role.OUT
-    cluster.run(3)
-    assert state(desk) is VotingState.SOUND
-    assert desk.core.agreed == cluster.master().core.agreed
+    assert_it_catches_up(cluster, desk)
 
 
 def test_segment_that_was_truncated_takes_the_vote_until_caught_up(cluster: Cluster, tmp_path: Path) -> None:
-    desk = follower(cluster)
-    stop_and_store(cluster, desk, tmp_path)
+    desk = stopped_follower(cluster, tmp_path)
     os.truncate(tmp_path / SEGMENT, 3 * PAGE_BYTES)
-    read_back(desk, tmp_path)
-    cluster.restart(desk.node)
+    restart_from(cluster, desk, tmp_path)
     assert desk.core.role is Role.OUT
-    cluster.run(3)
-    assert state(desk) is VotingState.SOUND
-    assert desk.core.agreed == cluster.master().core.agreed
+    assert_it_catches_up(cluster, desk)
 
 
 def test_segments_that_are_truncated_after_they_were_read_stay_as_they_were(cluster: Cluster, tmp_path: Path) -> None:
     """A page of a memory map that is gone is a signal which ends the process; of a copy it is nothing."""
-    desk = follower(cluster)
-    stop_and_store(cluster, desk, tmp_path)
+    desk = stopped_follower(cluster, tmp_path)
     read = list(segments_of(tmp_path, "journal"))
     os.truncate(tmp_path / SEGMENT, PAGE_BYTES)
     assert bytes(read[0][1]) == bytes(desk.files[SEGMENT])
@@ -101,8 +102,7 @@ def test_segments_that_are_truncated_after_they_were_read_stay_as_they_were(clus
 def test_small_file_that_cannot_be_read_counts_as_damaged_and_not_as_absent(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = follower(cluster)
-    stop_and_store(cluster, desk, tmp_path)
+    desk = stopped_follower(cluster, tmp_path)
     read_bytes = Path.read_bytes
 
     def failing(path: Path) -> bytes:
@@ -112,13 +112,10 @@ def test_small_file_that_cannot_be_read_counts_as_damaged_and_not_as_absent(
 
     monkeypatch.setattr(Path, "read_bytes", failing)
     assert content(tmp_path / "journal.standing") == UNREADABLE
-    read_back(desk, tmp_path)
-    cluster.restart(desk.node)
+    restart_from(cluster, desk, tmp_path)
     cluster.settle()
     assert desk.core.role is Role.OUT or state(desk) is VotingState.SOUND
-    cluster.run(3)
-    assert state(desk) is VotingState.SOUND
-    assert desk.core.agreed == cluster.master().core.agreed
+    assert_it_catches_up(cluster, desk)
 
 
 def test_holes_of_a_segment_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

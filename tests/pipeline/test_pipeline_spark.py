@@ -72,6 +72,7 @@ print(spark.read.format("chaplain").option("path", sys.argv[1]).option("subscrib
 """
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("java") is None, reason="a session of the user's own needs a Java of the user's own")
 def test_a_session_of_the_users_own_finds_the_source(segments: Path) -> None:
     """Whatever `python3` is on the path: workers use the interpreter that registered it."""
@@ -80,7 +81,7 @@ def test_a_session_of_the_users_own_finds_the_source(segments: Path) -> None:
         folder for folder in os.environ["PATH"].split(os.pathsep) if folder != str(Path(sys.executable).parent)
     )
     command = [sys.executable, "-c", _PLAIN, str(segments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540, check=False)
     assert done.stdout.split() == ["900"], done.stderr
 
 

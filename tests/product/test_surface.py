@@ -45,6 +45,7 @@ def until(is_so: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE_S
     while not is_so():
         assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 def rows(shell: Shell, line: str) -> list[dict]:

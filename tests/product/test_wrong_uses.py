@@ -207,7 +207,7 @@ OTHER_VERSION = [
 def other_version(live: Shell) -> Shell:
     """A shell in the same folder that has another version of the program, as after half an upgrade."""
     other = live.folder / "other/chaplain"
-    shutil.copytree(Path(chaplain.__file__).parent, other, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(chaplain.__file__).parent, other)  # with what was compiled: commands need not do it again
     for file, was, now in (
         ("segment/header.py", "\nVERSION = 2\n", "\nVERSION = 3\n"),
         ("link/settings.py", "version: tuple[int, int] = (2, 0)", "version: tuple[int, int] = (3, 0)"),

@@ -1,10 +1,9 @@
-"""Campaigns of executors: kills on real nodes, and bugs planted on purpose."""
+"""Campaigns of executors: kills on real nodes, and row changes that Spark folds."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.executor import planted_bugs
 from tests.executor.postgres_scenes import kill_nodes_and_servers
 from tests.executor.scenes import kill_executors
 from tests.journal_real.scenes import three
@@ -27,18 +26,6 @@ def kills() -> Campaign:
 
     about = f"{ROUNDS} times {KILLS} kills at random moments while statements are executed; each applied once, alike"
     return scene("executor-kills", about, [str(number) for number in range(ROUNDS)], play)
-
-
-def planted() -> Campaign:
-    def pieces(quick: bool) -> list[str]:
-        names = [bug.name for bug in planted_bugs.BUGS]
-        return names[:2] if quick else names
-
-    def run(piece: str) -> Report:
-        missed = planted_bugs.judge(next(bug for bug in planted_bugs.BUGS if bug.name == piece))
-        return Report({"bugs": 1, "missed" if missed else "caught": 1}, [missed] if missed else [])
-
-    return Campaign("executor-planted", "every bug planted in the executor is caught by its tests", pieces, run)
 
 
 def postgres_kills() -> Campaign:
@@ -71,4 +58,4 @@ def fold() -> Campaign:
     return scene("executor-fold", about, ["1"], play)
 
 
-OF_EXECUTORS = [kills(), postgres_kills(), planted(), fold()]
+OF_EXECUTORS = [kills(), postgres_kills(), fold()]

@@ -6,6 +6,7 @@ import pytest
 from simulator.mutate import judge
 from simulator.mutations.sequence import BUGS
 from simulator.runner import run_seed
+from tests.sim.seed_search import run_until_counted
 
 
 @pytest.mark.parametrize("mode", ["safety", "liveness"])
@@ -15,12 +16,10 @@ def test_a_seed(mode: str, seed: int) -> None:
     assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
 
 
-@pytest.mark.parametrize(("mode", "seed"), [("safety", 3), ("safety", 4), ("liveness", 0)])
-def test_working_members_remember_what_fits_into_the_window(mode: str, seed: int) -> None:
+def test_working_members_remember_what_fits_into_the_window() -> None:
     """These failed while one that joined began at the present number; in two of them everybody is restarted (0141)."""
-    outcome = run_seed("sequence", seed, mode)
-    assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
-    assert mode == "liveness" or outcome.counts["rolling restart"]
+    runs = [(3, "safety"), (4, "safety"), (0, "liveness")]
+    run_until_counted("sequence", runs, {"rolling restart": 2})
 
 
 @pytest.mark.parametrize(("mode", "seed"), [("safety", 141), ("liveness", 287)])
@@ -35,12 +34,9 @@ def test_an_event_that_lost_its_place_at_its_node_has_one_number() -> None:
     assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
 
 
-@pytest.mark.parametrize("seed", [100, 309])
-def test_half_of_a_work_set_that_grew_unheard(seed: int) -> None:
+def test_half_of_a_work_set_that_grew_unheard() -> None:
     """These gave a number twice, or died of it, while the lock was taken from the old work set alone (0172)."""
-    outcome = run_seed("workset", seed, "safety")
-    assert outcome.ok, f"{outcome.reason}: {outcome.replay()}"
-    assert outcome.counts["growth forgotten"]
+    run_until_counted("workset", [(100, "safety"), (309, "safety")], {"growth forgotten": 2}, modes=["safety"])
 
 
 def test_there_are_planted_bugs_with_names_of_their_own() -> None:

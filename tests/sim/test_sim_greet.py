@@ -24,7 +24,20 @@ def test_planted_bug_still_fits_the_code(layer, bug):
     mutate.mutated(bug)
 
 
-def test_a_bug_planted_in_the_link_is_caught():
-    bug = mutate.find("link/skip the replay check")
-    verdict = mutate.judge("link", bug)
+def test_bugs_of_a_layer_have_different_names():
+    names = [(layer, bug.name) for layer, bug in PLANTED]
+    assert len({*names}) == len(names)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "link/skip the replay check",
+        "steps/take a first broadcast of an unknown author",
+        "executor/ask too few",
+    ],
+)
+def test_planted_bug_is_caught(path):
+    """By seeds, and by tests; the campaign `planted` runs all bugs."""
+    verdict = mutate.judge(path.partition("/")[0], mutate.find(path))
     assert verdict.ok, verdict.detail

@@ -47,7 +47,7 @@ BUGS = [
         new="()",
         workload="",
         expected=("test",),
-        tests=("tests/sim/toy_checks.py",),
+        tests=("tests/sim/toy_checks.py", "-k", "names"),
     ),
     Bug(
         name="tests that are not there",
@@ -66,5 +66,14 @@ BUGS = [
         workload="",
         expected=("test",),
         tests=("tests/sim/toy_checks.py",),
+    ),
+    Bug(
+        name="tests that are skipped",
+        module="toy_counter",
+        old='return [Admit(request, "someone")]',
+        new='return [Admit(request, "anyone")]',
+        workload="",
+        expected=("test",),
+        tests=("tests/sim/toy_checks.py", "-k", "skipped"),
     ),
 ]

@@ -1,18 +1,15 @@
-"""One-line bugs of reserved nodes and of trying out; `planted_bugs` plants them."""
+"""One-line mutations of reserved ingest nodes and of rehearsals. A test must catch each."""
 
 from __future__ import annotations
 
-from simulator.mutate import Bug
+from simulator.mutate import caught_by_tests
 
-INGEST, CLIENT, TRIED = "../journal/test_reserved_ingest.py", "../client/test_reserved_client.py", "test_rehearsals.py"
+INGEST = "journal/test_reserved_ingest.py"
+CLIENT = "client/test_reserved_client.py"
+TRIED = "executor/test_rehearsals.py"
 
-
-def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
-    return Bug(name, f"chaplain.{module}", old, new, "", tests)
-
-
-RESERVED_BUGS = [
-    _bug(
+BUGS = [
+    caught_by_tests(
         "take what others write",
         "journal.ingest.admission",
         "if not self.seat.serves(lane.acl):",
@@ -20,7 +17,7 @@ RESERVED_BUGS = [
         INGEST,
         "others",
     ),
-    _bug(
+    caught_by_tests(
         "try out what may be proof",
         "journal.ingest.admission",
         "and not queue.taken and heading.requests == 1",
@@ -28,7 +25,7 @@ RESERVED_BUGS = [
         INGEST,
         "proof",
     ),
-    _bug(
+    caught_by_tests(
         "pass what is tried out",
         "journal.ingest.core",
         "if self._rehearsing.hold(taken):",
@@ -36,7 +33,7 @@ RESERVED_BUGS = [
         INGEST,
         "passes_it",
     ),
-    _bug(
+    caught_by_tests(
         "order what would fail",
         "journal.ingest.core",
         "        if not event.kind:\n            self._checked += group",
@@ -44,7 +41,7 @@ RESERVED_BUGS = [
         INGEST,
         "would_fail",
     ),
-    _bug(
+    caught_by_tests(
         "use up the id of what would fail",
         "journal.ingest.core",
         "            self._intake.finish(one)\n            first =",
@@ -52,7 +49,7 @@ RESERVED_BUGS = [
         INGEST,
         "id_is_free",
     ),
-    _bug(
+    caught_by_tests(
         "keep what was tried out",
         "runtime.databases.sqlite.database",
         "            self._take_back()\n        return None if",
@@ -60,7 +57,7 @@ RESERVED_BUGS = [
         TRIED,
         "leaves_nothing",
     ),
-    _bug(
+    caught_by_tests(
         "refuse by chance",
         "runtime.databases.sqlite.database",
         "return None if self._around.drew else outcome.error",
@@ -68,7 +65,7 @@ RESERVED_BUGS = [
         TRIED,
         "chance",
     ),
-    _bug(
+    caught_by_tests(
         "try out on an old database",
         "executor.apply_queue",
         "and not self._queue and not self.behind",
@@ -76,8 +73,10 @@ RESERVED_BUGS = [
         TRIED,
         "read_the_log",
     ),
-    _bug("try out for ever", "executor.dry_runs", "if now_ns >= wait.due_ns or not", "if not", TRIED, "too_long"),
-    _bug(
+    caught_by_tests(
+        "try out for ever", "executor.dry_runs", "if now_ns >= wait.due_ns or not", "if not", TRIED, "too_long"
+    ),
+    caught_by_tests(
         "apply while something is tried out",
         "executor.apply_queue",
         "        if free:\n            self.phase = ApplyPhase.BUSY\n",
@@ -85,7 +84,7 @@ RESERVED_BUGS = [
         TRIED,
         "applied_meanwhile",
     ),
-    _bug(
+    caught_by_tests(
         "believe a refusal of one copy of two",
         "client.protocol.journal.writer",
         "message.kind.startswith(INVALID) and packed.sends > 1",
@@ -93,15 +92,14 @@ RESERVED_BUGS = [
         CLIENT,
         "another_copy",
     ),
-    _bug(
+    caught_by_tests(
         "go where nothing is taken",
         "client.protocol.journal.node_selection",
         "return not self.barred, self.ours",
         "return True, self.ours",
         CLIENT,
-        "",
     ),
-    _bug(
+    caught_by_tests(
         "stay with nodes of others",
         "client.protocol.endpoints",
         "useful = self.wanted.keys() - self.aside",
@@ -109,7 +107,7 @@ RESERVED_BUGS = [
         CLIENT,
         "goes_on_to_more",
     ),
-    _bug(
+    caught_by_tests(
         "sign what nobody takes",
         "client.protocol.journal.writer",
         "return not outlet.barred  #",

@@ -1,24 +1,15 @@
-"""One-line bugs of what bounds the cost of clients; `tests.executor.planted_bugs` plants them, and tests judge."""
+"""One-line mutations of what bounds the cost of a client. A test must catch each."""
 
 from __future__ import annotations
 
-from simulator.mutate import Bug
+from simulator.mutate import caught_by_tests
 
-DESK, READING, QUEUES = (
-    "../desk/test_desk.py",
-    "../journal/test_journal_reading.py",
-    "../link/test_link_client_queues.py",
-)
-FAIR, STATUS, PRINTS = "../node/test_fair_queue.py", "../node/test_status.py", "../journal/test_fingerprint.py"
-DOOR, TURNS, NODE = "../link/test_strangers_core.py", "../runtime/test_turns.py", "../node/test_client_turns.py"
+DESK, READING, QUEUES = "desk/test_desk.py", "journal/test_journal_reading.py", "link/test_link_client_queues.py"
+FAIR, STATUS, PRINTS = "node/test_fair_queue.py", "node/test_status.py", "journal/test_fingerprint.py"
+DOOR, TURNS, NODE = "link/test_strangers_core.py", "runtime/test_turns.py", "node/test_client_turns.py"
 
-
-def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
-    return Bug(name, f"chaplain.{module}", old, new, "", tests)
-
-
-COST_BUGS = [
-    _bug(
+BUGS = [
+    caught_by_tests(
         "listeners keep a pool after their right is gone",
         "client_service.core",
         "                return self._forbid_what_goes_on()",
@@ -26,7 +17,7 @@ COST_BUGS = [
         DESK,
         "right",
     ),
-    _bug(
+    caught_by_tests(
         "credit has no bound",
         "journal.clients.subscriptions",
         "reader.credit_bytes = min(reader.credit_bytes + max(0, size_bytes), window_bytes)",
@@ -34,7 +25,7 @@ COST_BUGS = [
         READING,
         "window",
     ),
-    _bug(
+    caught_by_tests(
         "reads of an identity are not counted together",
         "journal.clients.subscriptions",
         "            or self._by_owner[owner] >= settings.reads_per_identity_max\n",
@@ -42,7 +33,7 @@ COST_BUGS = [
         READING,
         "identity",
     ),
-    _bug(
+    caught_by_tests(
         "every message looks at every reader",
         "journal.clients.subscriptions",
         "self._by_stream.get(written.stream, {}).values()",
@@ -50,7 +41,7 @@ COST_BUGS = [
         READING,
         "costs_only",
     ),
-    _bug(
+    caught_by_tests(
         "what waits for one client counts for another",
         "link.sessions.client_queues",
         "after = self._by_identity.get(key, 0) + size_bytes",
@@ -58,7 +49,7 @@ COST_BUGS = [
         QUEUES,
         "leaves_its_part",
     ),
-    _bug(
+    caught_by_tests(
         "sessions of a key have a budget each",
         "link.core",
         "if line.key and not event.urgent and not",
@@ -66,7 +57,7 @@ COST_BUGS = [
         QUEUES,
         "share_one",
     ),
-    _bug(
+    caught_by_tests(
         "what waited for a session that ended stays counted",
         "link.sessions.tables",
         "        self.queue(line, -line.queued_bytes)\n",
@@ -74,7 +65,7 @@ COST_BUGS = [
         QUEUES,
         "given_back",
     ),
-    _bug(
+    caught_by_tests(
         "whoever came first is served first",
         "node.fair_queue",
         "        del self._owners[owner]\n        if found.sessions:\n            self._owners[owner] = found\n",
@@ -82,7 +73,7 @@ COST_BUGS = [
         FAIR,
         "client",
     ),
-    _bug(
+    caught_by_tests(
         "requests wait without a bound",
         "node.fair_queue",
         "            of_session > self._session_bytes_max\n            or ",
@@ -90,7 +81,7 @@ COST_BUGS = [
         FAIR,
         "bounded",
     ),
-    _bug(
+    caught_by_tests(
         "requests take all the time",
         "runtime.turns",
         "        if waits() and contended():\n",
@@ -98,7 +89,7 @@ COST_BUGS = [
         TURNS,
         "share",
     ),
-    _bug(
+    caught_by_tests(
         "what a node says waits for clients",
         "node.core",
         "        if not peer.client:\n            self._hand_on(event)\n        elif",
@@ -106,7 +97,7 @@ COST_BUGS = [
         NODE,
         "waits_for_no_client",
     ),
-    _bug(
+    caught_by_tests(
         "a status is made for everybody who asks",
         "node.snapshot",
         "if version != self._version or now_ns - self._made_ns >= FRESH_NS:",
@@ -114,7 +105,7 @@ COST_BUGS = [
         STATUS,
         "once",
     ),
-    _bug(
+    caught_by_tests(
         "a status writes down the whole state",
         "journal.execution.state",
         "        rest = msgspec.msgpack.encode(\n"
@@ -124,7 +115,7 @@ COST_BUGS = [
         STATUS,
         "exports",
     ),
-    _bug(
+    caught_by_tests(
         "changes wait to be hashed without a bound",
         "journal.model.set_hash",
         "if len(self._pending) >= PENDING_MAX:",
@@ -132,7 +123,7 @@ COST_BUGS = [
         PRINTS,
         "bounded",
     ),
-    _bug(
+    caught_by_tests(
         "an address that floods the door shuts it for all",
         "link.zmq.strangers",
         "self._places_max // 2 if self._shut.others else self._places_max",
@@ -140,7 +131,7 @@ COST_BUGS = [
         DOOR,
         "another_gets_in",
     ),
-    _bug(
+    caught_by_tests(
         "no place is kept for members",
         "link.zmq.strangers",
         "kept_in = {one for one in self._members if room",

@@ -1,29 +1,17 @@
-"""One-line bugs of the executor, each of which its tests must catch: `python -m tests.executor.planted_bugs [NAME]`.
-
-They are planted in memory, in a process of their own, before the module is loaded, as the simulator's are. Databases
-are not simulated, so here tests judge.
-"""
+"""One-line mutations of the executor and its SQLite engine. Databases are not simulated: a test must catch each."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-from simulator.mutate import Bug, install
-from tests.executor.postgres_bugs import POSTGRES_BUGS
-from tests.executor.postgres_server import missing
-from tests.executor.reserved_bugs import RESERVED_BUGS
-from tests.node.cost_bugs import COST_BUGS
+from simulator.mutate import Bug, caught_by_tests
 
 ENGINE, CORE, HOSTILE = "test_sqlite_engine.py", "test_executor_core.py", "test_hostile.py"
 COPYING, CHECKING, DAMAGE = "test_copying.py", "test_checking.py", "test_rotten_rows.py"
 CLAIMS, NAMES = "test_claims.py", "test_long_stream_names.py"
-_TIMEOUT_S = 600
 
 
-def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
-    place = "executor" if {CORE, COPYING, CHECKING, CLAIMS} & {*tests} else "runtime.databases"
-    return Bug(name, f"chaplain.{place}.{module}", old, new, "", tests)
+def _bug(name: str, module: str, old: str, new: str, file: str, *words: str) -> Bug:
+    package = "executor" if file in (CORE, COPYING, CHECKING, CLAIMS) else "runtime.databases"
+    return caught_by_tests(name, f"{package}.{module}", old, new, f"executor/{file}", *words)
 
 
 BUGS = [
@@ -221,35 +209,4 @@ BUGS = [
         NAMES,
         "with_copies",
     ),
-    *([] if missing() else POSTGRES_BUGS),
-    *RESERVED_BUGS,
-    *COST_BUGS,
 ]
-
-
-def judge(bug: Bug) -> str:
-    """Empty if the tests caught it; else what happened instead."""
-    command = [sys.executable, "-m", "tests.executor.planted_bugs", bug.name]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    if run.returncode == 1 and "failed" in run.stdout:
-        return ""
-    return f"{bug.name}: exit code {run.returncode}: {(run.stdout + run.stderr)[-500:]}"
-
-
-def main(name: str | None) -> int:
-    if name is None:
-        missed = [why for why in map(judge, BUGS) if why]
-        print("\n".join(missed) or f"all {len(BUGS)} are caught")
-        return len(missed)
-    import pytest
-
-    bug = next(bug for bug in BUGS if bug.name == name)
-    install(bug)
-    file, words = bug.expected
-    return int(
-        pytest.main([f"tests/executor/{file}", "-k", words, "-x", "-q", "-p", "no:cacheprovider", "--timeout=100"])
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main(*(sys.argv[1:] or [None])))

@@ -1,18 +1,18 @@
-"""One-line bugs of the PostgreSQL engine, each of which its tests must catch; run with those of `planted_bugs`."""
+"""One-line mutations of the PostgreSQL engine. A test must catch each; the tests need a PostgreSQL server."""
 
 from __future__ import annotations
 
-from simulator.mutate import Bug
+from simulator.mutate import Bug, caught_by_tests
 
 ENGINE, HOSTILE = "test_postgres_engine.py", "test_postgres_hostile.py"
 AROUND = "test_postgres_surroundings.py"
 
 
-def _bug(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
-    return Bug(f"PostgreSQL: {name}", f"chaplain.runtime.databases.{module}", old, new, "", tests)
+def _bug(name: str, module: str, old: str, new: str, file: str, *words: str) -> Bug:
+    return caught_by_tests(name, f"runtime.databases.{module}", old, new, f"executor/{file}", *words)
 
 
-POSTGRES_BUGS = [
+BUGS = [
     _bug(
         "count a request that was not run",
         "postgres.database",
