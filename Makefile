@@ -64,7 +64,7 @@ bench: $(READY)  ## the benchmarks, beside their peers
 	@for program in bench/*.py; do $(BIN)/python $$program || exit 1; done
 
 prove: $(READY)  ## the long campaigns, resumable; results in docs/results
-	@$(BIN)/python -m tests.prove
+	@$(BIN)/python -m campaigns
 
 lock: $(READY)  ## pin the dependencies anew
 	@$(COMPILE) --all-extras pyproject.toml -o requirements.lock

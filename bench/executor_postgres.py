@@ -26,9 +26,8 @@ from executor import _work
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from tests.executor.postgres_server import PASSWORD, TestServer, a_server, missing
-
 from chaplain.runtime.databases.postgres.database import PostgresDatabase
+from tests.support.postgres_server import PASSWORD, TestServer, a_server, missing
 
 CREATE = "create table t(a integer primary key, b integer, c text)"
 INSERT = "insert into t values (?, ?, ?)"

@@ -1,7 +1,7 @@
-"""What holds for all tests: ports for every process that runs them, and the order in which they run.
+"""Set-up for all tests: a range of ports for each test process, and the order in which tests run.
 
-A port that is free now may be another's a moment later: while a node is down for a restart, say. So each process of
-tests has a range of its own, locked for as long as it lives, and everything that it starts looks for ports there.
+A port that is free now may be taken a moment later, for example while a node restarts. So each test process locks a
+range of ports for its lifetime, and everything that it starts looks for ports in that range.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ look again whether what Spark was compiled to is sound.
 """
 
 LANES = (
-    ("tests/pipeline/test_pipeline_sink.py", "tests/pipeline/"),
-    ("tests/product/",),
-    ("tests/journal_real/", "tests/sequence_real/", "tests/drill/"),
-    ("tests/cluster/", "tests/executor/test_executor_end_to_end.py", "tests/executor/test_postgres_end_to_end.py"),
-    ("tests/journal/test_requests_sim.py", "tests/sim/test_simulator.py"),
+    ("tests/spark/test_sink.py", "tests/spark/"),
+    ("tests/integration/product/",),
+    ("tests/integration/journal/", "tests/integration/sequence/", "tests/integration/drill/"),
+    ("tests/integration/cluster/", "tests/integration/executor/", "tests/integration/client/"),
+    ("tests/simulation/test_requests_workload.py", "tests/simulation/test_command.py"),
 )
 """The tests that take long, by the worker that begins with them. Those of the first lane share a Spark session."""
 

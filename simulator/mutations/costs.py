@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from simulator.mutate import caught_by_tests
 
-DESK, READING, QUEUES = "desk/test_desk.py", "journal/test_journal_reading.py", "link/test_link_client_queues.py"
-FAIR, STATUS, PRINTS = "node/test_fair_queue.py", "node/test_status.py", "journal/test_fingerprint.py"
-DOOR, TURNS, NODE = "link/test_strangers_core.py", "runtime/test_turns.py", "node/test_client_turns.py"
+DESK = "unit/client_service/test_desk.py"
+READING = "unit/journal/clients/test_subscriptions.py"
+QUEUES = "unit/link/test_client_queues.py"
+FAIR = "unit/node/test_fair_queue.py"
+STATUS = "unit/node/test_status.py"
+PRINTS = "unit/journal/execution/test_fingerprint.py"
+DOOR = "unit/link/test_strangers_core.py"
+TURNS = "unit/runtime/test_turns.py"
+NODE = "unit/node/test_client_turns.py"
 
 BUGS = [
     caught_by_tests(

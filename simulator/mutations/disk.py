@@ -15,9 +15,9 @@ def _tests(name: str, module: str, old: str, new: str, *tests: str) -> Bug:
     return Bug(name, f"chaplain.{module}", old, new, "", ("test",), tests=tests)
 
 
-_LOSS = "tests/journal/test_order_proven_loss.py"
-_SYNCS = "tests/journal/test_order_syncs.py"
-_UNREADABLE = "tests/journal/test_order_unreadable.py"
+_LOSS = "tests/unit/journal/storage/test_proven_loss.py"
+_SYNCS = "tests/unit/journal/storage/test_syncs.py"
+_UNREADABLE = "tests/unit/journal/storage/test_unreadable_sectors.py"
 
 BUGS = [
     _seeds(
@@ -65,14 +65,14 @@ BUGS = [
         "journal.consensus.hard_state",
         "self._change(*proofs, state=VotingState.SOUND, regime=regime, vote=NOBODY,",
         "self._change(*proofs, state=VotingState.SOUND, regime=self.now.regime, vote=NOBODY,",
-        "tests/journal/test_order_recovery.py",
+        "tests/unit/journal/storage/test_recovery.py",
     ),
     _tests(
         "forget that a mark was further than the last message",
         "journal.storage.recovery",
         "return max(held, (self.mark.index, self.mark.regime))",
         "return held",
-        "tests/journal/test_order_recovery.py",
+        "tests/unit/journal/storage/test_recovery.py",
     ),
     _tests(
         "never sync the jot",
@@ -86,7 +86,7 @@ BUGS = [
         "segment.salvage",
         "            done += skip_bytes - (position + done) % PAGE_BYTES\n",
         "            break\n",
-        "tests/segment/test_salvage.py",
+        "tests/unit/segment/test_salvage.py",
     ),
     _tests(
         "map segments that nobody has read before",

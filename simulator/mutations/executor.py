@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from simulator.mutate import Bug, caught_by_tests
 
-ENGINE, CORE, HOSTILE = "test_sqlite_engine.py", "test_executor_core.py", "test_hostile.py"
-COPYING, CHECKING, DAMAGE = "test_copying.py", "test_checking.py", "test_rotten_rows.py"
+ENGINE, CORE, HOSTILE = "test_sqlite_engine.py", "test_core.py", "test_sqlite_hostile.py"
+COPYING, CHECKING, DAMAGE = "test_snapshots.py", "test_integrity.py", "test_damaged_rows.py"
 CLAIMS, NAMES = "test_claims.py", "test_long_stream_names.py"
 
 
 def _bug(name: str, module: str, old: str, new: str, file: str, *words: str) -> Bug:
     package = "executor" if file in (CORE, COPYING, CHECKING, CLAIMS) else "runtime.databases"
-    return caught_by_tests(name, f"{package}.{module}", old, new, f"executor/{file}", *words)
+    return caught_by_tests(name, f"{package}.{module}", old, new, f"unit/executor/{file}", *words)
 
 
 BUGS = [

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from simulator.mutate import Bug, caught_by_tests
 
-ENGINE, HOSTILE = "test_postgres_engine.py", "test_postgres_hostile.py"
-AROUND = "test_postgres_surroundings.py"
+ENGINE, HOSTILE = "test_engine.py", "test_hostile.py"
+AROUND = "test_environment.py"
 
 
 def _bug(name: str, module: str, old: str, new: str, file: str, *words: str) -> Bug:
-    return caught_by_tests(name, f"runtime.databases.{module}", old, new, f"executor/{file}", *words)
+    return caught_by_tests(name, f"runtime.databases.{module}", old, new, f"unit/executor/postgres/{file}", *words)
 
 
 BUGS = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from simulator.mutate import caught_by_tests
 
-INGEST = "journal/test_reserved_ingest.py"
-CLIENT = "client/test_reserved_client.py"
-TRIED = "executor/test_rehearsals.py"
+INGEST = "unit/journal/ingest/test_reserved_nodes.py"
+CLIENT = "unit/client/protocol/test_reserved_nodes.py"
+TRIED = "unit/executor/test_dry_runs.py"
 
 BUGS = [
     caught_by_tests(

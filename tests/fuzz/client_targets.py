@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from random import Random
 
 from chaplain.client.protocol.core import ClientCore
@@ -32,9 +30,7 @@ from chaplain.link.events import LinkEffect, LinkInput, Meet, Met, Peer, Registe
 from chaplain.link.settings import LinkSettings
 from chaplain.wire import command
 from chaplain.wire.command import Alive, DecenAck, Hello, Ping
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "link"))
-from link_stage import Stage
+from tests.support.link_stage import Stage
 
 _INSTANCE = b"i" * 16
 _ENDPOINT = "tcp://127.0.0.1:9"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 from chaplain.core import Arrived, Knocked, Report
 from chaplain.errors import Malformed
@@ -14,9 +12,7 @@ from chaplain.link.auth.keyring import KeyRing
 from chaplain.link.events import Register
 from chaplain.link.sessions import batching
 from chaplain.link.sessions.aead import BUNDLED
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "link"))
-from link_stage import START_NS, Stage, pair
+from tests.support.link_stage import START_NS, Stage, pair
 
 _STAGE, _ALICE, _BOB = pair()
 _CLIENT_IDENTITY = Identity(b"c" * 32)

@@ -1,8 +1,9 @@
 """A slice of the fuzzing that `make prove` does at length."""
 
 import pytest
-import runner
-from runner import KEPT_FOR, Finding, feed, inputs, targets
+
+from tests.fuzz import runner
+from tests.fuzz.runner import KEPT_FOR, Finding, feed, inputs, targets
 
 TARGETS = targets()
 INPUTS = 20_000

@@ -14,8 +14,6 @@ who                               what each node that is up knows
 
 from random import Random
 
-from tests.journal.order_cluster import Cluster
-
 from chaplain.core import Drained
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import ConfigOffered, IngestDrained, Received
@@ -47,6 +45,7 @@ from chaplain.journal.messages.membership import (
     type_of,
 )
 from chaplain.wire.primitives import Cursor
+from tests.support.consensus_cluster import Cluster
 
 WISHES = {
     "add-executor": EntryType.ADD_EXECUTOR_NODE,

@@ -1,0 +1,1 @@
+"""Long test campaigns that write their results to docs/results: `python -m campaigns`."""

@@ -1,0 +1,1 @@
+"""Tests of the simulator, and a few seeds of each workload."""

@@ -1,0 +1,1 @@
+"""Tests of the pipeline with a Spark session."""

@@ -1,0 +1,67 @@
+"""What is said of a stream that is not there, or seems not to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
+
+import pytest
+
+from chaplain.errors import Missing, Refused, Unreachable
+from chaplain.pipeline.data_source import _chosen
+from chaplain.pipeline.landing.land import Logs, open_watch
+from chaplain.pipeline.source import live
+from chaplain.pipeline.source.backends import open_origin
+from chaplain.pipeline.source.live import Live
+from chaplain.pipeline.source.options import parse
+from tests.spark.support.scene import Scene
+
+
+def chosen(**given: str) -> list[str]:
+    options = parse(given, streaming=False)
+    return _chosen(options, open_origin(options.target))
+
+
+@pytest.mark.parametrize("given", ["", "node-1"])
+def test_of_a_folder_above_segments_those_that_exist_are_named(tmp_path: Path, given: str) -> None:
+    scene = Scene(tmp_path, 1)
+    scene.write()
+    with pytest.raises(Missing, match=f"give a node's segments, such as {scene.segments}$"):
+        chosen(path=str(tmp_path / given), subscribe="orders")
+    assert chosen(path=str(scene.segments), subscribe="orders") == ["orders"]
+
+
+def test_of_an_empty_folder_nothing_is_suggested(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match=f"there are no streams in {tmp_path}: give a node's segments$"):
+        chosen(path=str(tmp_path), subscribe="orders")
+
+
+@pytest.mark.parametrize("given", ["", "cluster.toml"])
+def test_a_clusters_file_is_as_good_as_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """For kinds that are read from segments alone, and for all of them if no node answers."""
+    Scene(tmp_path, 1).write()
+    (tmp_path / "cluster.toml").touch()
+
+    def connect(*_: object, **__: object) -> NoReturn:
+        raise Unreachable("nobody")
+
+    monkeypatch.setattr(live, "connect", connect)
+    monkeypatch.setattr(live, "ANSWER_S", 0)
+    assert chosen(cluster=str(tmp_path / given), subscribe="orders") == ["orders"]
+    assert chosen(cluster=str(tmp_path / given), subscribePattern=".*", kind="graph") == []
+    assert isinstance(open_watch(str(tmp_path / given), ""), Logs)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"), [(Refused("this client may not read"), "may not read"), (Missing("?"), "there is no stream")]
+)
+def test_who_lacks_the_right_is_told_so(monkeypatch: pytest.MonkeyPatch, answer: Exception, words: str) -> None:
+    def read(*_: object, **__: object) -> NoReturn:
+        raise answer
+
+    client = SimpleNamespace(streams=list, journal=lambda stream: SimpleNamespace(read=read))
+    monkeypatch.setattr(live, "client_of", lambda target: client)
+    options = parse({"cluster": "c", "subscribe": "orders"}, streaming=False)
+    with pytest.raises((Refused, Missing), match=words):
+        _chosen(options, Live(options.target))

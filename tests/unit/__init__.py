@@ -1,0 +1,1 @@
+"""Tests of single packages, mostly of pure cores, without processes."""

@@ -1,0 +1,157 @@
+"""How a client reads streams, step by step, over real journal cores."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaplain.client.protocol.call_events import Failure, Returned
+from chaplain.client.protocol.journal.events import ConfigRequestCommand
+from chaplain.client.protocol.journal.reader import FROM_START, WINDOW_BYTES
+from chaplain.client.protocol.journal.unpacking import messages_of
+from chaplain.journal.messages.client import Chunk
+from chaplain.journal.messages.config import AddIdentity
+from chaplain.link.auth.identity import Identity
+from tests.unit.client.journal_stage import Bench, Cluster, large_cluster
+
+EVE = Identity(b"e" * 32)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster(3)
+    made.elect()
+    return made
+
+
+def test_a_read_ends_where_the_stream_ended_when_it_began(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    for number in range(10):
+        bench.end(bench.write(b"%d" % number))
+    call = bench.read()
+    later = bench.write(b"later")
+    bench.end(later)
+    read = bench.end(call)
+    assert isinstance(read, Returned)
+    assert sum(part.stop - part.start for part in bench.outcomes[call][:-1]) == 10
+    assert [m.value for m in bench.messages()[3:5]] == [b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "wanted"), [(3, 7, "3456"), (0, 99, "0123456789"), (10, None, ""), (4, 4, "")]
+)
+def test_a_read_of_a_range(cluster, start, stop, wanted) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(*(b"%d" % number for number in range(10))))
+    call = bench.read(start, stop)
+    assert isinstance(bench.end(call), Returned)
+    found = [m.value for portion in bench.outcomes[call][:-1] for m in messages_of("orders", portion)]
+    assert b"".join(found).decode() == wanted
+
+
+def test_what_is_not_there_is_said(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    bench.end(bench.write(b"a"))
+    beyond, unknown = bench.end(bench.read(2)), bench.end(bench.read(stream="nope"))
+    assert beyond.failure is unknown.failure is Failure.MISSING
+    assert "ends before offset 1" in beyond.reason
+    assert "there is no stream 'nope'" in unknown.reason
+
+
+def test_a_slow_reader_holds_little() -> None:
+    bench = Bench(large_cluster(), 1, 2)
+    for _ in range(100):
+        bench.write(b"x" * 100_000)
+    bench.until(lambda: not bench.journal._writing.jobs.waits)
+    call = bench.read()
+    bench.settle()
+    held = [len(portion.packs) for portion in bench.outcomes[call]]
+    assert WINDOW_BYTES <= sum(held) <= WINDOW_BYTES + max(held)
+    bench.rest(200)  # much longer than its timeout: it is not the cluster that is slow
+    assert not bench.ended(call)
+    bench.disconnect(next(iter(bench.sessions)))
+    bench.settle()
+    held = [len(portion.packs) for portion in bench.outcomes[call]]
+    assert sum(held) <= WINDOW_BYTES + 2 * max(held), "not another window for another node"
+    assert len(bench.messages()) == 100
+
+
+def test_following_goes_on_at_another_node(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    call = bench.read(follow=True)
+    for number in range(10):
+        if number == 4:
+            bench.kill(1)
+        if number == 7:
+            bench.hurt()
+        bench.end(bench.write(b"%d" % number))
+        bench.settle()
+    bench.until(lambda: sum(part.stop - part.start for part in bench.outcomes[call]) == 10)
+    found = [m for portion in bench.outcomes[call] for m in messages_of("orders", portion)]
+    assert [m.offset for m in found] == list(range(10))
+    assert b"".join(m.value for m in found) == b"0123456789"
+    bench.cancel(call)
+    bench.settle()
+    assert all(not node.core._reading._readers for node in cluster.nodes.values())
+
+
+def test_a_lost_chunk_is_fetched_again(cluster) -> None:
+    bench = Bench(cluster, 1, 2)
+    call = bench.read(follow=True)
+    lost = []
+
+    def spoil(up: bool, message: object) -> int:
+        if isinstance(message, Chunk) and len(lost) < 3:
+            lost.append(message)
+            return 0
+        return 1 if up else 2
+
+    bench.spoil = spoil
+    for number in range(8):
+        bench.end(bench.write(b"%d" % number))
+        bench.settle()
+    found = [m for portion in bench.outcomes[call] for m in messages_of("orders", portion)]
+    assert b"".join(m.value for m in found) == b"01234567"
+    assert len(lost) == 3
+    assert all(portion.start < portion.stop for portion in bench.outcomes[call])
+
+
+def test_a_read_that_gets_nothing_ends_in_time(cluster) -> None:
+    bench = Bench(cluster)
+    outcome = bench.end(bench.read(wait_s=3))
+    assert (outcome.failure, "nothing came for 3 s" in outcome.reason) == (Failure.UNREACHABLE, True)
+
+
+def test_a_client_without_the_right_is_refused(cluster) -> None:
+    admin = Bench(cluster, 1)
+    message = AddIdentity("eve", 1, EVE.key, ("orders",), ("none",))
+    admin.end(admin.wish(lambda call: ConfigRequestCommand(call, message, 60 * 10**9)))
+    eve = Bench(cluster, 1, identity=EVE, name="eve")
+    eve.end(eve.write(b"a"))
+    outcome = eve.end(eve.read())
+    assert (outcome.failure, "may not read" in outcome.reason) == (Failure.REFUSED, True)
+    twice = admin.end(admin.wish(lambda call: ConfigRequestCommand(call, message, 60 * 10**9)))
+    assert (twice.failure, "has this name" in twice.reason) == (Failure.REFUSED, True)
+
+
+def test_what_is_dropped_before_a_reader_that_has_begun_is_told(cluster) -> None:
+    """Whoever wants whatever there is begins with what is kept; from there on nothing is left out in silence."""
+    bench, writer = Bench(cluster, 1), Bench(cluster, 2)
+    writer.end(writer.write(b"0"))
+    call = bench.read(FROM_START, follow=True)
+    bench.until(lambda: len(bench.outcomes.get(call, ())) == 1)
+    bench.disconnect(next(iter(bench.sessions)))
+    for number in range(1, 5):
+        writer.end(writer.write(b"%d" % number))
+    for node in cluster.nodes.values():
+        index = node.core._reading._index
+        index.forget(index.find("orders", 3))
+    bench.connect(3)
+    lost = bench.end(call)
+    assert (lost.failure, lost.reason) == (
+        Failure.DROPPED,
+        "read 'orders': offset 1 was dropped: the first one kept is 3",
+    )
+    again = bench.read(FROM_START, 5, follow=True)
+    assert isinstance(bench.end(again), Returned)
+    found = [m.value for portion in bench.outcomes[again][:-1] for m in messages_of("orders", portion)]
+    assert found == [b"3", b"4"]

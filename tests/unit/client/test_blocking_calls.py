@@ -1,0 +1,360 @@
+"""Blocking calls drive the client themselves: in whose thread things happen, and that no interruption, thread or end
+leaves it unusable or anybody waiting."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from chaplain import Client
+from chaplain.client.api import calls as requests
+from chaplain.client.io.call_registry import CallRegistry, Sink
+from chaplain.client.io.thread_engine import ThreadEngine
+from chaplain.client.io.waiter import Waiter
+from chaplain.client.protocol.events import Cancelled, Returned
+from chaplain.core import Disconnected, Drained, Woken
+from chaplain.errors import ChaplainError, Closed
+from chaplain.link.zmq.sockets import Sockets
+from tests.support.client_threads import client_threads
+
+LIMIT_S = 60.0
+
+
+def tellers(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The threads that tell outcomes, in order."""
+    board, seen = client._line.board, []
+    deliver = board.deliver
+
+    def note(outcomes: list[object]) -> None:
+        seen.append(threading.current_thread())
+        deliver(outcomes)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(board, "deliver", note)
+    return seen
+
+
+def test_the_thread_that_waits_takes_its_answer_in_itself(cluster, monkeypatch) -> None:
+    with Client.connect(**cluster.how) as client:
+        seen = tellers(client, monkeypatch)
+        for _ in range(50):
+            assert client.status() == {"state": "WRK"}
+        mine = seen.count(threading.current_thread())
+        assert mine >= 45, "the other thread may be quicker only by chance, when it has just looked"
+
+
+def test_a_listener_and_callers_of_one_client_do_not_keep_each_other(cluster) -> None:
+    """Items come while other threads drive, while none does, and in between."""
+    count = 300
+    with Client.connect(**cluster.how) as client:
+        client.pool("chat").join()
+        threads = [
+            threading.Thread(target=lambda: [client.pool("chat").broadcast(b"x") for _ in range(count)])
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        heard = [next(client.pool("chat").listen(timeout=LIMIT_S)).value for _ in range(2 * count)]
+        for thread in threads:
+            thread.join(LIMIT_S)
+        assert heard == [b"x"] * 2 * count
+
+
+class Answers:
+    """A core that answers every `Cancelled` at the end of the turn, and may do something meanwhile."""
+
+    def __init__(self, act: Callable[[], None] = lambda: None) -> None:
+        self._act = act
+        self._calls: list[int] = []
+
+    def step(self, now_ns: int, event: object) -> list[object]:
+        if isinstance(event, Cancelled):
+            self._act()
+            self._calls.append(event.call)
+        if not isinstance(event, Drained):
+            return []
+        calls, self._calls = self._calls, []
+        return [Returned(call, b"") for call in calls]
+
+    def deadline(self) -> int | None:
+        return None
+
+
+def started(core: object) -> tuple[ThreadEngine, CallRegistry]:
+    engine = ThreadEngine(core, Sockets(bytes(16)))  # type: ignore[arg-type]
+    board = CallRegistry(engine.submit)
+    engine.start(board)
+    return engine, board
+
+
+def call(engine: ThreadEngine, board: CallRegistry) -> object:
+    waiter = Waiter()
+    assert engine.call(Cancelled(board.enter(Sink(waiter))), waiter, LIMIT_S)
+    return waiter.result()
+
+
+def call_on(engine: ThreadEngine, board: CallRegistry) -> None:
+    end_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < end_s:
+        call(engine, board)
+
+
+class Keeps(Answers):
+    """Keeps what it was given, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def step(self, now_ns: int, event: object) -> list[object]:
+        self.seen.append(event)
+        return super().step(now_ns, event)
+
+
+def test_what_came_before_a_call_is_taken_in_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a write would go to a session that has ended, and once more to another: nobody could tell its fate."""
+    ended, core = Disconnected(1, "the node is gone"), Keeps()
+    engine, board = started(core)
+    call(engine, board)
+    core.seen.clear()
+    waiting = [[ended]]  # as if the background thread had not looked since
+    wait = engine._sockets.wait
+    monkeypatch.setattr(engine._sockets, "wait", lambda left_ns: waiting.pop() if waiting else wait(left_ns))
+    call(engine, board)
+    assert [type(event) for event in core.seen][:2] == [Disconnected, Cancelled]
+    engine.stop()
+
+
+class AnswersLater(Answers):
+    """When it is woken, which it wants to be at once."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__(act)
+        self.taken: list[object] = []
+
+    def step(self, now_ns: int, event: object) -> list[object]:
+        if isinstance(event, Cancelled):
+            self._act()
+            self.taken.append(event)
+            return []
+        if isinstance(event, Woken) and self.taken:
+            return [Returned(self.taken.pop().call, b"")]  # type: ignore[attr-defined]
+        return []
+
+    def deadline(self) -> int | None:
+        return 0 if self.taken else None
+
+
+def test_no_call_is_given_up_because_the_process_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at SIGSTOP: the core has an answer, or knows best what nobody can know, and is asked first."""
+    clock, paused_s = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(paused_s))
+    engine, board = started(AnswersLater(lambda: paused_s.append(2 * LIMIT_S)))
+    for _ in range(20):
+        assert call(engine, board) == b""
+    engine.stop()
+
+
+def test_the_background_thread_tells_what_nobody_drives_for() -> None:
+    engine, board = started(Answers())
+    for calls in (0, 1, 5):
+        for _ in range(calls):
+            call(engine, board)
+        waiter = Waiter()
+        board.open(Cancelled, Sink(waiter))
+        waiter.sleep(LIMIT_S)
+        assert waiter.over
+    engine.stop()
+
+
+def test_a_defect_in_a_callers_turn_ends_every_wait() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    engine, board = started(Answers(fail))
+    with pytest.raises(Closed, match="ZeroDivisionError"):
+        call(engine, board)
+    with pytest.raises(Closed, match="connect again"):
+        call(engine, board)
+    engine.stop()
+    assert not client_threads()
+
+
+def test_an_exception_thrown_into_a_callers_turn_goes_on_and_ends_every_wait() -> None:
+    def fail() -> None:
+        if threading.current_thread().name != "chaplain-client":
+            raise KeyboardInterrupt
+
+    engine, board = started(Answers(fail))
+    with pytest.raises(KeyboardInterrupt):
+        call_on(engine, board)
+    with pytest.raises(Closed):
+        call(engine, board)
+    engine.stop()
+    assert not client_threads()
+
+
+def test_a_finalizer_in_the_middle_of_a_turn_may_submit_but_not_wait() -> None:
+    caught: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            board.submit(Cancelled(0))
+            call(engine, board)
+        except RuntimeError as error:
+            caught.append(error)
+
+    acts = iter([act])
+
+    def act_once() -> None:
+        for one in acts:
+            one()
+
+    engine, board = started(Answers(act_once))
+    assert call(engine, board) == b""
+    assert len(caught) == 1
+    assert call(engine, board) == b""
+    engine.stop()
+    assert not client_threads()
+
+
+def test_an_engine_may_be_stopped_in_the_middle_of_a_turn() -> None:
+    def act() -> None:
+        engine.stop()
+
+    engine, board = started(Answers(act))
+    assert call(engine, board) == b"", "the turn was finished"
+    with pytest.raises(Closed):
+        call_on(engine, board)
+    engine.stop()
+    assert not client_threads()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_threads_call_time_out_listen_write_and_close_at_once(cluster, seed: int) -> None:
+    """Whatever they do, everyone is told, and the end leaves nothing behind."""
+    client = Client.connect(**cluster.how)
+    random, ends = Random(seed), []
+    begin = threading.Barrier(8)
+
+    def work(random: Random) -> None:
+        begin.wait()
+        try:
+            while True:
+                act = random.randrange(6)
+                if act == 0:
+                    with pytest.raises(ChaplainError):
+                        client._line.run(_never(random.uniform(0.0001, 0.01)))
+                elif act == 1:
+                    client.events(timeout=0.001).close()
+                elif act == 2:
+                    client.events()  # dropped, and so cancelled
+                elif act == 3:
+                    assert client.ping() > 0
+                else:
+                    assert client.status() == {"state": "WRK"}
+        except Closed as error:
+            ends.append(error)
+
+    threads = [threading.Thread(target=work, args=(Random(random.random()),)) for _ in range(7)]
+    for thread in threads:
+        thread.start()
+    begin.wait()
+    time.sleep(random.uniform(0.05, 1.0))
+    client.close()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert len(ends) == 7
+    gc.collect()
+    assert not client_threads()
+
+
+def _never(timeout_s: float) -> requests.PreparedCall[object]:
+    ask = requests.ask("never", None, b"")
+    ask.timeout_s = timeout_s
+    return ask
+
+
+_INTERRUPTED = """
+import signal, sys, threading, time
+from random import Random
+from chaplain import Client
+
+class Stop(BaseException):
+    pass
+
+def interrupt(number, frame):
+    global armed
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0002, 0.01))
+    if armed:
+        armed = False  # until the program has caught it
+        raise Stop
+
+def ask(number, frame):
+    answers.append(client.status()["state"])
+    raise Stop
+
+random, armed, answers = Random({seed}), False, []
+client = Client.connect(endpoints={endpoints!r}, identity={identity!r}, node_keys={keys!r})
+before = signal.getsignal(signal.SIGINT)
+stop = threading.Event()
+def others():
+    while not stop.is_set():
+        assert client.status()["state"] == "WRK"
+thread = threading.Thread(target=others)
+if {others}:
+    thread.start()
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.001)
+stops = done = 0
+end = time.monotonic() + 60
+while stops < 300 and time.monotonic() < end:
+    try:
+        armed = True
+        while True:
+            assert client.status()["state"] == "WRK"
+            done += 1
+    except Stop:
+        stops += 1
+for _ in range(100):
+    assert client.status()["state"] == "WRK"
+signal.setitimer(signal.ITIMER_REAL, 0)
+calls = len(client._line.board._sinks)
+signal.signal(signal.SIGALRM, ask)
+late_s = []
+for _ in range(5):
+    began = time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        client.ask("never", timeout=50)
+    except Stop:
+        late_s.append(time.monotonic() - began - 0.1)
+stop.set()
+if {others}:
+    thread.join()
+assert signal.getsignal(signal.SIGINT) is before
+assert signal.getsignal(signal.SIGALRM) is ask
+client.close()
+print(stops, done > 0, calls <= {others}, sorted(late_s)[2] < 0.2, *answers)
+"""
+
+
+@pytest.mark.parametrize(("seed", "others"), [(1, 0), (2, 1)])
+def test_signals_that_raise_at_any_moment_leave_the_client_usable(cluster, tmp_path, seed, others) -> None:
+    """Also a handler that asks the client itself, while the program waits for it."""
+    identity = tmp_path / "identity"
+    identity.write_text(cluster.identity.text())
+    how = cluster.how
+    program = _INTERRUPTED.format(
+        endpoints=how["endpoints"], identity=str(identity), keys=how["node_keys"], seed=seed, others=others
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("300 True True True" + 5 * " WRK" + "\n", "", 0)

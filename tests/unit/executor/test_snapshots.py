@@ -1,0 +1,311 @@
+"""Copies of databases, step by step: when one is kept, who is asked for one, and when it is the next one's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from chaplain.core import Drained, Report, Woken
+from chaplain.executor import messages
+from chaplain.executor.apply_queue import ApplyPhase, ApplyQueue
+from chaplain.executor.events import CopyTaken, DatabaseKept, DatabaseOpened, KeepDatabase, KeptRead, ReadKept, TakeCopy
+from chaplain.executor.messages import AskCopy, CopyPiece, PeerMessage
+from chaplain.executor.snapshots import PATIENCE_NS, READS_MAX, Copying
+from chaplain.gossip.events import GossipParcel
+from chaplain.mesh.events import Entered
+from chaplain.wire.parcel import Layer, Parcel
+from tests.unit.executor.core_stage import Stage, peer, works
+
+ONE, TWO, THREE = (bytes([number]) * 32 for number in (1, 2, 3))
+DIGEST, OTHER = b"d" * 32, b"e" * 32
+SIZE = 10
+
+
+class Desk:
+    """The part alone, with a feed that is open and has applied message 5 of 5, 8 and 9."""
+
+    def __init__(self, peers: Sequence[bytes] = (ONE, TWO)) -> None:
+        self.peers = list(peers)
+        self.said: list[tuple[bytes, PeerMessage, bytes]] = []
+        self.copying = Copying(lambda *words: self.said.append(words), lambda: self.peers)
+        self.feed = ApplyQueue("main", lambda: (1, 2, 3))
+        for index in (5, 8, 9):
+            self.feed.touch(index)
+        self.feed.phase = ApplyPhase.OPENING
+        self.feed.opened(5, bytes(32))
+
+    def effects(self) -> list[object]:
+        found = [*self.copying.effects]
+        self.copying.effects.clear()
+        return found
+
+    def asked(self) -> list[tuple[bytes, int]]:
+        """Who was asked, from which octet on."""
+        found = [(whom, ask.position) for whom, ask, _ in self.said if isinstance(ask, AskCopy)]
+        self.said.clear()
+        return found
+
+    def asks(self, position: int) -> None:
+        """Another executor asks here."""
+        self.feed.kept = 5
+        self.copying.asked(TWO, AskCopy("main", position), self.feed)
+
+    def want(self, now_ns: int = 0) -> None:
+        self.copying.want(now_ns, self.feed)
+
+    def comes(self, position: int, data: bytes, *, whom: bytes = ONE, index: int = 9, digest: bytes = DIGEST) -> None:
+        self.copying.came(1, whom, CopyPiece("main", index, position, SIZE, digest), data)
+
+
+# Keeping.
+
+
+def test_a_copy_is_made_once_everything_up_to_the_message_is_applied() -> None:
+    desk = Desk()
+    desk.copying.keep(desk.feed, 8)
+    assert desk.effects() == [], "message 8 is not applied"
+    desk.copying.keep(desk.feed, 7)
+    assert desk.effects() == [KeepDatabase("main")]
+    desk.copying.keep(desk.feed, 7)
+    assert desk.effects() == [], "one is being made"
+    desk.copying.kept(desk.feed, DatabaseKept("main", 5))
+    assert desk.feed.first_unkept() == 8
+    desk.copying.keep(desk.feed, 7)
+    assert desk.effects() == [], "the one there is has all of it"
+
+
+def test_who_cannot_make_a_copy_is_not_asked_again_and_keeps_its_log() -> None:
+    desk = Desk()
+    desk.copying.keep(desk.feed, 5)
+    desk.effects()
+    desk.copying.kept(desk.feed, DatabaseKept("main", failed="no room"))
+    desk.copying.keep(desk.feed, 5)
+    assert desk.effects() == []
+    assert desk.feed.first_unkept() == 5
+
+
+# Giving.
+
+
+def test_a_piece_is_read_and_told_to_who_asked() -> None:
+    desk = Desk()
+    desk.asks(4)
+    assert desk.effects() == [ReadKept(1, "main", 4)]
+    desk.copying.read(KeptRead(1, 9, SIZE, DIGEST, b"octets"), {})
+    assert desk.said == [(TWO, CopyPiece("main", 9, 4, SIZE, DIGEST), b"octets")]
+
+
+def test_who_has_no_copy_says_nothing() -> None:
+    desk = Desk()
+    desk.asks(0)
+    desk.copying.read(KeptRead(1), {})
+    assert desk.said == []
+
+
+def test_who_is_asked_and_has_no_copy_makes_one() -> None:
+    desk = Desk()
+    desk.copying.asked(TWO, AskCopy("main", 0), desk.feed)
+    assert desk.effects() == [KeepDatabase("main")]
+    desk.copying.asked(TWO, AskCopy("main", 0), desk.feed)
+    assert desk.effects() == [], "one is being made"
+    desk.copying.kept(desk.feed, DatabaseKept("main", 5))
+    desk.copying.asked(TWO, AskCopy("main", 0), desk.feed)
+    assert desk.effects() == [ReadKept(1, "main", 0)]
+
+
+def test_a_copy_that_rotted_is_no_copy_any_more() -> None:
+    desk = Desk()
+    desk.asks(0)
+    desk.copying.read(KeptRead(1, damage="rows"), {"main": desk.feed})
+    assert desk.said == []
+    assert desk.feed.first_unkept() == 5, "the log has to have it"
+    assert [effect.event for effect in desk.effects() if isinstance(effect, Report)] == ["copy damaged"]
+
+
+def test_reads_for_others_have_a_bound() -> None:
+    desk = Desk()
+    for _ in range(READS_MAX + 5):
+        desk.asks(0)
+    assert len(desk.effects()) == READS_MAX
+    desk.copying.read(KeptRead(1), {})
+    desk.asks(0)
+    assert len(desk.effects()) == 1
+
+
+# Taking.
+
+
+def test_a_copy_comes_piece_by_piece() -> None:
+    desk = Desk()
+    desk.want()
+    assert desk.feed.phase is ApplyPhase.LACKING
+    assert desk.asked() == [(ONE, 0)]
+    desk.comes(0, b"sixsix")
+    assert desk.effects() == [TakeCopy("main", 0, b"sixsix", SIZE, DIGEST)]
+    assert desk.asked() == [], "one piece at a time"
+    desk.copying.taken(2, CopyTaken("main", 6))
+    assert desk.asked() == [(ONE, 6)]
+    desk.comes(6, b"four")
+    assert desk.effects() == [TakeCopy("main", 6, b"four", SIZE, DIGEST)]
+    desk.feed.opened(9, bytes(32), 9)
+    desk.copying.opened(desk.feed)
+    assert (desk.copying.due_ns, desk.feed.wanted()) == (None, None)
+
+
+def test_what_was_not_asked_for_is_not_taken() -> None:
+    desk = Desk()
+    desk.comes(0, b"before anything was wanted")
+    desk.want()
+    desk.comes(0, b"of another", whom=TWO)
+    desk.comes(3, b"from the middle")
+    assert desk.effects() == []
+    desk.comes(0, b"sixsix")
+    desk.comes(0, b"twice")
+    assert len(desk.effects()) == 1
+
+
+@pytest.mark.parametrize("index", [4, 5])
+def test_a_copy_that_is_no_further_on_is_of_no_use(index: int) -> None:
+    desk = Desk()
+    desk.want()
+    desk.comes(0, b"sixsix", index=index)
+    assert desk.effects() == []
+    assert desk.asked() == [(ONE, 0), (TWO, 0)]
+
+
+def test_a_piece_of_another_copy_means_to_begin_anew_elsewhere() -> None:
+    desk = Desk()
+    desk.want()
+    desk.comes(0, b"sixsix")
+    desk.copying.taken(2, CopyTaken("main", 6))
+    desk.comes(6, b"four", digest=OTHER)
+    assert desk.asked() == [(ONE, 0), (ONE, 6), (TWO, 0)]
+    desk.effects()
+    desk.comes(0, b"sixsix", whom=TWO, digest=OTHER)
+    assert desk.effects() == [TakeCopy("main", 0, b"sixsix", SIZE, OTHER)]
+
+
+def test_an_empty_piece_leads_nowhere() -> None:
+    desk = Desk()
+    desk.want()
+    desk.comes(0, b"")
+    assert desk.effects() == []
+    assert desk.asked() == [(ONE, 0), (TWO, 0)]
+
+
+def test_a_copy_that_is_not_what_it_was_said_to_be_is_asked_of_the_next_one() -> None:
+    desk = Desk()
+    desk.want()
+    desk.comes(0, b"sixsix")
+    desk.copying.taken(2, CopyTaken("main", 0, failed="its digest is another"))
+    assert desk.asked() == [(ONE, 0), (TWO, 0)]
+    desk.comes(0, b"sixsix", whom=TWO)
+    desk.copying.taken(3, CopyTaken("main", 0, failed="again"))
+    assert desk.asked() == [(ONE, 0)], "they take turns"
+
+
+def test_who_is_silent_is_left_for_the_next_one() -> None:
+    desk = Desk()
+    desk.want()
+    desk.copying.woken(PATIENCE_NS - 1)
+    assert desk.asked() == [(ONE, 0)]
+    desk.copying.woken(PATIENCE_NS)
+    assert desk.asked() == [(TWO, 0)]
+    assert desk.copying.due_ns == 2 * PATIENCE_NS
+
+
+def test_a_piece_that_is_being_written_is_waited_for() -> None:
+    desk = Desk()
+    desk.want()
+    desk.comes(0, b"sixsix")
+    desk.asked()
+    desk.copying.woken(PATIENCE_NS + 1)
+    assert desk.asked() == []
+    assert desk.copying.due_ns == 2 * PATIENCE_NS + 1
+
+
+def test_when_nobody_is_there_it_is_tried_again() -> None:
+    desk = Desk(peers=())
+    desk.want()
+    assert desk.asked() == []
+    desk.peers = [THREE]
+    desk.copying.woken(PATIENCE_NS)
+    assert desk.asked() == [(THREE, 0)]
+
+
+def test_an_executor_that_stopped_takes_nothing_and_has_nothing_due() -> None:
+    desk = Desk()
+    desk.want()
+    desk.comes(0, b"sixsix")
+    desk.effects()
+    desk.feed.stop("it differs")
+    assert desk.copying.due_ns is None, "its host would be woken for ever"
+    desk.asked()
+    desk.copying.taken(2, CopyTaken("main", 6))
+    desk.comes(6, b"four")
+    desk.copying.woken(10 * PATIENCE_NS)
+    assert (desk.effects(), desk.asked()) == ([], [])
+
+
+# In the executor.
+
+
+def lacking(nodes: int = 3) -> Stage:
+    """Three messages were agreed, the first two are in the log no more, and the database has none."""
+    stage = Stage(nodes)
+    for _ in range(3):
+        stage.agree()
+    stage.journal.first = 3
+    for number in range(2, nodes + 1):
+        stage.step(Entered(peer(number), {}))
+    return stage
+
+
+def tell(stage: Stage, node: int, piece: CopyPiece, data: bytes) -> list[object]:
+    return stage.step(GossipParcel(peer(node), Parcel(node, Layer.EXECUTOR, messages.encode(piece), data)))
+
+
+def test_a_database_without_a_log_is_copied_and_goes_on_from_there() -> None:
+    stage = lacking()
+    assert stage.said(stage.open()) == [(2, AskCopy("main", 0))]
+    piece = CopyPiece("main", 2, 0, 4, DIGEST)
+    assert tell(stage, 2, piece, b"four") == [TakeCopy("main", 0, b"four", 4, DIGEST)]
+    opened = stage.step(DatabaseOpened("main", 2, b"f" * 32, kept=2))
+    assert stage.core.deadline() is None
+    assert stage.core.first_needed() == 3
+    effects = [*opened, *stage.step(Drained())]
+    assert not stage.said(effects)
+    assert not works(effects), "message 3 is read from the log first"
+    assert any(type(effect).__name__ == "ReadBack" for effect in effects)
+
+
+def test_a_copy_that_comes_after_the_executor_stopped_changes_nothing() -> None:
+    stage = lacking()
+    stage.open()
+    tell(stage, 2, CopyPiece("main", 2, 0, 4, DIGEST), b"four")
+    feed = stage.core._feeds["main"]
+    feed.stop("it differs")
+    assert stage.step(DatabaseOpened("main", 2, b"f" * 32)) == []
+    assert feed.phase is ApplyPhase.STOPPED
+
+
+def test_a_copy_that_cannot_be_opened_stops_the_executor_and_nothing_is_due() -> None:
+    stage = lacking()
+    stage.open()
+    stage.step(DatabaseOpened("main", failed="not a database"))
+    stage.now_ns = 10 * PATIENCE_NS
+    assert stage.core.deadline() is None
+    assert stage.step(Woken()) == []
+
+
+def test_copies_are_made_when_the_log_is_to_go() -> None:
+    stage = Stage()
+    stage.agree()
+    stage.open(index=1)
+    assert stage.core.first_needed() == 1
+    stage.journal.keep_through = 1
+    assert stage.step(Drained()) == [KeepDatabase("main")]
+    stage.step(DatabaseKept("main", 1))
+    assert stage.core.first_needed() > 1
+    assert stage.step(Drained()) == []

@@ -1,0 +1,172 @@
+"""Doors: where one core was told that nodes of its cluster are. They are never given up, whoever else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaplain.gossip.codec import Cards, DiscoveredAck
+from chaplain.gossip.events import Assembled, EventId, HeardFrom, JoinThrough, LeaveCluster, MemberState
+from chaplain.gossip.settings import GossipSettings
+from chaplain.link.events import Forget, Meet
+from chaplain.mesh.events import Entered
+from chaplain.units import SECOND_NS
+from simulator.adapters.gossip_mesh import World
+from tests.unit.gossip.gossip_stage import Partner, Stage
+
+T = GossipSettings().silence_ns
+DAY = GossipSettings(heal_for_ns=300 * SECOND_NS)
+"""A day of 300 seconds."""
+FEW = GossipSettings(sessions_max=4)
+A, B, C = Partner(1), Partner(2), Partner(3)
+CROWD = [Partner(number) for number in range(10, 20)]
+
+
+class Watched(Stage):
+    """A stage that knows what its core asked the mesh to keep."""
+
+    def __init__(self, settings: GossipSettings | None = None) -> None:
+        self.met: set[str] = set()
+        super().__init__(settings)
+
+    def step(self, event: object) -> list[object]:
+        effects = super().step(event)  # type: ignore[arg-type]
+        for effect in effects:
+            if isinstance(effect, Meet):
+                self.met.add(effect.endpoint)
+            elif isinstance(effect, Forget):
+                self.met.discard(effect.endpoint)
+        return effects
+
+    def lose(self, *partners: Partner) -> None:
+        for partner in partners:
+            self.part(partner)
+        self.wait(2 * T + SECOND_NS)
+        assert all(self.state(partner) is MemberState.LEFT for partner in partners)
+
+    def state(self, partner: Partner) -> MemberState | None:
+        member = self.core.member(partner.identifier)
+        return None if member is None else member.state
+
+    def crowd(self) -> None:
+        """So many members that not everybody is met."""
+        self.tell(A, Cards(tuple(partner.card() for partner in CROWD)))
+
+
+def test_a_lost_neighbour_is_tried_for_ever_and_another_lost_member_for_a_day() -> None:
+    stage = Watched(DAY)
+    stage.step(JoinThrough(A.uri))
+    stage.meet(A, B)
+    stage.lose(A, B)
+    stage.wait(DAY.heal_for_ns - 3 * T)
+    assert {A.uri, B.uri} <= stage.met
+    stage.wait(DAY.heal_for_ns)
+    assert A.uri in stage.met
+    assert B.uri not in stage.met
+    assert Meet(A.uri) in stage.wait(2 * DAY.heal_wait_max_ns), "and it is dialled now, not after the mesh's pause"
+
+
+def test_a_neighbour_that_said_good_bye_is_met_when_it_comes_back() -> None:
+    stage = Watched()
+    stage.step(JoinThrough(A.uri))
+    stage.meet(A, B)
+    stage.tell(A, A.leave(A.identifier, 1))
+    stage.tell(B, B.leave(B.identifier, 1))
+    stage.wait(SECOND_NS)
+    assert stage.met == {A.uri}
+    assert stage.state(A) is MemberState.LEFT
+
+
+def test_nodes_of_the_cluster_are_met_until_they_are_removed_from_it() -> None:
+    stage = Watched()
+    stage.step(JoinThrough(A.uri))
+    stage.step(Assembled({A.identifier: A.uri, B.identifier: B.uri, stage.own.identifier: stage.own.uri}, ()))
+    assert stage.met == {A.uri, B.uri}
+    stage.step(Assembled({B.identifier: B.uri, C.identifier: C.uri}, (A.uri,)))
+    assert stage.met == {B.uri, C.uri}
+    stage.meet(B, C)
+    stage.step(Assembled({B.identifier: B.uri}, (A.uri, C.uri)))
+    assert stage.met == {B.uri, C.uri}, "who is here is hung up on by others than us"
+    stage.tell(C, C.leave(C.identifier, 1))
+    stage.wait(SECOND_NS)
+    assert stage.met == {B.uri}
+
+
+def test_who_took_the_place_of_a_lost_member_is_not_hung_up_on_for_its_sake() -> None:
+    stage = Watched()
+    stage.step(JoinThrough(A.uri))
+    stage.meet(A)
+    stage.lose(A)
+    stage.step(Entered(B.peer, {}))
+    stage.tell(B, Cards((B.card(uri=A.uri),)))
+    forgotten: list[object] = []
+    for _ in range(60):
+        forgotten += [effect for effect in stage.wait(SECOND_NS) if isinstance(effect, Forget)]
+        stage.step(HeardFrom(B.identifier))
+    assert not forgotten
+    assert A.uri in stage.met
+
+
+def test_who_has_left_meets_nobody() -> None:
+    stage = Watched()
+    stage.step(LeaveCluster())
+    stage.step(Assembled({A.identifier: A.uri}, ()))
+    assert stage.met == set()
+
+
+def test_in_a_large_cluster_a_neighbour_is_met_if_the_ring_says_so_or_if_it_is_not_there() -> None:
+    stage = Watched(FEW)
+    doors = [A, *CROWD]
+    for partner in doors:
+        stage.step(JoinThrough(partner.uri))
+    stage.meet(A)
+    stage.crowd()
+    stage.tell(A, DiscoveredAck(EventId(stage.own.identifier, 1, 1), A.card()))
+    stage.wait(SECOND_NS)
+    shut = next(partner for partner in CROWD if partner.uri not in stage.met)
+    stage.tell(A, shut.leave(shut.identifier, 1))
+    stage.wait(SECOND_NS)
+    assert shut.uri in stage.met
+    stage.tell(A, Cards((shut.card(2),)))
+    stage.wait(SECOND_NS)
+    assert shut.uri not in stage.met
+
+
+def test_in_a_large_cluster_all_nodes_that_belong_to_it_are_met() -> None:
+    stage = Watched(FEW)
+    stage.meet(A)
+    stage.crowd()
+    assert not {partner.uri for partner in CROWD} <= stage.met
+    stage.step(Assembled({partner.identifier: partner.uri for partner in CROWD}, ()))
+    for _ in range(3):
+        stage.wait(SECOND_NS)
+        stage.step(HeardFrom(A.identifier))
+    assert {partner.uri for partner in CROWD} <= stage.met
+
+
+@pytest.mark.parametrize("redial", [True, False])
+@pytest.mark.parametrize("sides", [((0, 1), (2, 3, 4)), ((0, 1, 2, 3), (4,)), ((0,), (1, 2, 3, 4))])
+def test_a_partition_heals_that_lasted_longer_than_lost_members_are_tried(sides, redial) -> None:
+    world = World(7, DAY, redial=redial, cheap=True)
+    world.cluster(5)
+    world.partition(*sides)
+    world.run(400 * SECOND_NS)
+    world.heal()
+    assert world.run(20 * SECOND_NS, lambda: world.agree(0, 1, 2, 3, 4))
+
+
+def test_a_node_is_found_at_a_door_that_knew_nothing_of_it() -> None:
+    """It left, its neighbours were replaced while it was away, and it knows none of those who came."""
+    world = World(8)
+    world.cluster(4)
+    back = world.nodes[1]
+    world.step(back, LeaveCluster())
+    world.run(SECOND_NS)
+    world.kill(1)
+    world.kill(0)
+    world.run(3 * T)
+    world.nodes[1] = world._boot(1, back.signer)
+    world.step(world.nodes[1], JoinThrough(world.nodes[0].peer.endpoint))
+    assert not world.run(60 * SECOND_NS, lambda: world.agree(1, 2, 3))
+    others = {node.signer.identifier: node.peer.endpoint for node in world.nodes[2:]}
+    world.step(world.nodes[1], Assembled(others, (world.nodes[0].peer.endpoint,)))
+    assert world.run(3 * SECOND_NS, lambda: world.agree(1, 2, 3))

@@ -1,0 +1,168 @@
+"""Configuration requests that wait at a node are bounded, and their signatures are checked outside the core."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaplain.journal.clients.config_requests import ConfigRequests
+from chaplain.journal.consensus.events import ConfigOffered, Role, RoleChanged
+from chaplain.journal.events import ToClient, ToPeer, Verified, Verify
+from chaplain.journal.messages.client import Decided, Failed
+from chaplain.journal.messages.cluster import ConfigEntry, genesis
+from chaplain.journal.messages.peer import PassPetition
+from chaplain.journal.messages.signing import holds
+from chaplain.journal.settings import ConsensusSettings, JournalSettings
+from tests.support.execution_stage import ADMIN_ACL, CLUSTER, Stage, lease
+
+NODE, OTHER = 1, 2
+ORDER = ConsensusSettings(node=NODE, genesis=genesis(CLUSTER), disk=b"d" * 16, founding_disk=b"d" * 16, boot=b"b" * 16)
+IN_ALL, PER_CLIENT = 6, 4
+EVE = b"eve's ACL id   "
+
+
+class Desk:
+    """Petitions of one node, and a host that checks signatures when it is told to."""
+
+    def __init__(self) -> None:
+        settings = JournalSettings(ORDER, petitions_max=IN_ALL, petitions_per_client_max=PER_CLIENT)
+        self.stage = Stage()
+        self.petitions = ConfigRequests(settings, self.stage.execution)
+        self.now_ns = 1
+        self.calls = 0
+
+    def lead(self, master: int) -> None:
+        role = Role.MASTER if master == NODE else Role.FOLLOWER
+        self.petitions.role(self.now_ns, RoleChanged(role, 1, master))
+
+    def submit(self, entry: ConfigEntry, client: bytes = ADMIN_ACL, session: bytes = b"") -> list:
+        self.calls += 1
+        asker = (session or b"session %d" % self.calls, self.calls)
+        self.petitions.submit(self.now_ns, asker, client, PassPetition(entry.entry_type, entry.stage, entry.data))
+        return self.taken()
+
+    def taken(self) -> list:
+        effects = list(self.petitions.effects)
+        self.petitions.effects.clear()
+        return effects
+
+    def check(self) -> list:
+        """End the round, have everything checked, and return what follows."""
+        self.petitions.drained()
+        for effect in self.taken():
+            assert isinstance(effect, Verify)
+            self.petitions.verified(self.now_ns, Verified(effect.ticket, tuple(map(holds, effect.items))))
+        return self.taken()
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def numbered(number: int) -> ConfigEntry:
+    return lease(nonce=b"%16d" % number)
+
+
+def forged(entry: ConfigEntry) -> ConfigEntry:
+    return ConfigEntry(entry.entry_type, entry.stage, entry.data[:-1] + bytes((entry.data[-1] ^ 1,)))
+
+
+def refusals(effects: list) -> list[str]:
+    return [one.message.kind for one in effects if isinstance(one, ToClient) and isinstance(one.message, Failed)]
+
+
+def test_petition_is_offered_only_after_its_signature_was_checked_elsewhere(desk: Desk) -> None:
+    desk.lead(NODE)
+    assert not desk.submit(numbered(1))
+    assert desk.petitions.restless
+    assert [type(one) for one in desk.check()] == [ConfigOffered]
+
+
+def test_forged_petition_is_refused_and_not_passed_on(desk: Desk) -> None:
+    desk.lead(NODE)
+    desk.submit(forged(numbered(1)))
+    (answer,) = desk.check()
+    assert isinstance(answer.message, Decided)
+    assert answer.message.kind == "signature"
+    assert not desk.petitions.due_ns
+
+
+def test_all_petitions_of_a_round_are_checked_by_one_effect(desk: Desk) -> None:
+    for number in range(PER_CLIENT):
+        desk.submit(numbered(number))
+    desk.petitions.drained()
+    (verify,) = desk.taken()
+    assert len(verify.items) == PER_CLIENT
+
+
+def test_one_client_may_have_so_many_and_others_are_still_served(desk: Desk) -> None:
+    for number in range(PER_CLIENT):
+        assert not desk.submit(numbered(number))
+    assert refusals(desk.submit(numbered(98))) == ["busy"]
+    assert not refusals(desk.submit(numbered(99), client=EVE))
+
+
+def test_all_clients_together_may_have_so_many(desk: Desk) -> None:
+    for number in range(IN_ALL):
+        assert not desk.submit(numbered(number), client=b"%15d" % number)
+    assert refusals(desk.submit(numbered(99), client=EVE)) == ["busy"]
+
+
+def test_one_petition_brought_by_many_sessions_counts_for_each(desk: Desk) -> None:
+    refused = [refusals(desk.submit(numbered(1), client=b"%15d" % number)) for number in range(IN_ALL + 2)]
+    assert refused == [[]] * IN_ALL + [["busy"]] * 2
+
+
+def test_session_that_asks_again_and_again_is_answered_once_for_its_last_call(desk: Desk) -> None:
+    for _ in range(10 * IN_ALL):
+        assert not desk.submit(numbered(1), session=b"the same session")
+    desk.check()
+    desk.stage.config(numbered(1))
+    desk.petitions.executed(desk.stage.executed[-1])
+    (answer,) = desk.taken()
+    assert (answer.instance, answer.message.call) == (b"the same session", desk.calls)
+
+
+def test_client_that_leaves_still_counts_until_its_petitions_are_over(desk: Desk) -> None:
+    """Otherwise it would come back, and fill the node."""
+    for number in range(PER_CLIENT):
+        desk.submit(numbered(number), session=b"session")
+    desk.petitions.left(b"session")
+    assert refusals(desk.submit(numbered(98))) == ["busy"]
+    desk.check()
+    for number in range(PER_CLIENT):
+        desk.stage.config(numbered(number))
+        desk.petitions.executed(desk.stage.executed[-1])
+    assert not desk.taken()
+    assert not refusals(desk.submit(numbered(99)))
+
+
+def test_petition_that_is_given_up_makes_room(desk: Desk) -> None:
+    for number in range(PER_CLIENT):
+        desk.submit(numbered(number))
+    desk.check()
+    assert desk.petitions.due_ns is not None
+    desk.now_ns += JournalSettings(ORDER).petition_ns
+    desk.petitions.woken(desk.now_ns)
+    assert refusals(desk.taken()) == ["unknown"] * PER_CLIENT
+    assert not desk.submit(numbered(99))
+
+
+def test_master_checks_what_other_nodes_pass_on_and_takes_so_many_at_a_time(desk: Desk) -> None:
+    desk.lead(NODE)
+    for number in range(PER_CLIENT + 3):
+        entry = numbered(number) if number else forged(numbered(0))
+        desk.petitions.passed(OTHER, PassPetition(entry.entry_type, entry.stage, entry.data))
+    assert [type(one) for one in desk.check()] == [ConfigOffered] * (PER_CLIENT - 1)
+    entry = numbered(50)
+    desk.petitions.passed(OTHER, PassPetition(entry.entry_type, entry.stage, entry.data))
+    assert [type(one) for one in desk.check()] == [ConfigOffered]
+
+
+def test_checked_petition_goes_to_the_next_master(desk: Desk) -> None:
+    desk.submit(numbered(1))
+    desk.lead(OTHER)
+    assert not desk.taken(), "it is not checked yet"
+    (passed,) = desk.check()
+    assert isinstance(passed, ToPeer)
+    assert passed.node == OTHER

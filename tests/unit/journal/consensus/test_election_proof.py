@@ -1,0 +1,495 @@
+"""A master is followed only if it shows the votes of a majority, and supplied messages are taken only if confirmed.
+
+Serializers are 1, 2 and 3 unless a test changes that. Node 4 is a member without a vote, and lies.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from chaplain.journal.consensus import unconfirmed
+from chaplain.journal.consensus.election_proof import Candidacy, sign_vote
+from chaplain.journal.consensus.events import ConfigOffered, PeerDown, Role
+from chaplain.journal.messages.cluster import Body, chain_hash, encode_body, genesis
+from chaplain.journal.messages.consensus import (
+    KNOWN_AGREED,
+    AgreedMark,
+    AskVote,
+    Canvass,
+    Canvassed,
+    ElectionProof,
+    Fetch,
+    Handover,
+    MarkHeard,
+    ProposalAck,
+    Propose,
+    RecoveryQuestion,
+    Supplied,
+    Supply,
+    Vote,
+)
+from chaplain.journal.messages.membership import EntryType, NewSet, Stage, encode_fields
+from chaplain.journal.storage.last_known_members import LastKnownMembers
+from simulator.adapters.consensus_node import identity_of
+from tests.support.consensus_cluster import Cluster, Desk, election_proof, vote
+
+LIAR = 4
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster(4, founders=(1, 2, 3))
+    made.run(3)
+    for _ in range(3):
+        made.arrive()
+        made.settle()
+    made.run(0.5)
+    return made
+
+
+def followers(cluster: Cluster) -> list[int]:
+    return [node for node in (1, 2, 3) if node != cluster.master().node]
+
+
+def forged(desk: Desk, regime: int, master: int = LIAR, number: int = 1) -> tuple[bytes, bytes]:
+    """A message that would be next at this node, and its hash."""
+    index, previous = desk.core.agreed
+    raw = encode_body(Body(regime, index + 1, master, desk.cluster.now_ns + number, previous, ()))
+    return raw, chain_hash(previous, raw)
+
+
+def reign(desk: Desk, regime: int, master: int = LIAR, number: int = 1) -> None:
+    """The node proposes a message to this one, and then says that it is agreed."""
+    raw, digest = forged(desk, regime, master, number)
+    index = desk.core.agreed[0] + 1
+    desk.hear(master, Propose(regime, index, raw))
+    while desk.persists:
+        desk.write()
+    desk.hear(master, AgreedMark(regime, index, digest))
+    while desk.persists:
+        desk.write()
+
+
+# A member without a vote.
+
+
+@pytest.mark.parametrize("leap", [0, 1])
+def test_proposal_and_mark_of_a_member_without_a_vote_change_nothing(cluster: Cluster, leap: int) -> None:
+    master, regime = cluster.master(), cluster.master().core.regime
+    before = {node: cluster[node].core.agreed for node in (1, 2, 3)}
+    for node in (1, 2, 3):
+        due_ns = cluster[node].core._election.due_ns
+        reign(cluster[node], regime + leap, number=node)
+        assert cluster[node].core._election.due_ns == due_ns
+        assert not any(isinstance(said, ProposalAck) for said in cluster[node].said(LIAR))
+    assert {node: cluster[node].core.agreed for node in (1, 2, 3)} == before
+    assert {cluster[node].core.regime for node in (1, 2, 3)} == {regime}
+    assert not any(cluster[node].halted for node in (1, 2, 3))
+    cluster.arrive()
+    cluster.settle()
+    assert cluster.master() is master
+    assert master.agreed[-1].payloads
+
+
+def test_unproven_marks_make_a_node_ask_a_serializer_once_in_a_while(cluster: Cluster) -> None:
+    desk = cluster[followers(cluster)[0]]
+    for _ in range(20):
+        desk.hear(LIAR, AgreedMark(9, 1000, bytes(32)))
+    fetches = [(to, said) for to in (1, 2, 3, LIAR) if to != desk.node for said in desk.said(to)]
+    assert [isinstance(said, Fetch) and to != LIAR for to, said in fetches] == [True]
+
+
+def test_a_member_without_a_vote_gets_none(cluster: Cluster) -> None:
+    regime = cluster.master().core.regime
+    cluster.kill(cluster.master().node)
+    for desk in cluster.up()[:2]:
+        desk.hear(LIAR, Canvass(regime + 1, 1 << 40, KNOWN_AGREED))
+        desk.hear(LIAR, AskVote(regime + 1, 1 << 40, KNOWN_AGREED, True))
+        assert not desk.persists
+        said = [one for one in desk.said(LIAR) if isinstance(one, Canvassed | Vote)]
+        assert [one.granted for one in said] == [False, False]
+        assert desk.core.regime == regime
+
+
+def test_regimes_do_not_rise_by_the_word_of_a_member_without_a_vote(cluster: Cluster) -> None:
+    master, regime = cluster.master(), cluster.master().core.regime
+    for node in (1, 2, 3):
+        desk = cluster[node]
+        desk.hear(LIAR, MarkHeard(regime + 7, 99, 99))
+        desk.hear(LIAR, Canvassed(regime + 1, False, regime + 7))
+        desk.hear(LIAR, Vote(regime + 1, False, regime + 7, 0, {}))
+        desk.hear(LIAR, AskVote(regime + 7, 99, 99, True))
+        desk.hear(LIAR, Handover(regime, 1))
+        desk.hear(LIAR, Supply(99, 99, ()))
+    cluster.run(1)
+    assert cluster.master() is master
+    cluster.kill(master.node)
+    cluster.run(3)
+    assert cluster.master().core.regime < regime + 7
+
+
+@pytest.mark.parametrize("tail_ballot", [0, 1, 1 << 31])
+def test_supply_of_a_member_without_a_vote_installs_nothing(cluster: Cluster, tail_ballot: int) -> None:
+    desk = cluster[followers(cluster)[0]]
+    raw, _ = forged(desk, 1)
+    before = desk.core.agreed
+    desk.hear(LIAR, Supply(before[0] + 1, before[0] + 5, (Supplied(raw, ()),), tail_ballot))
+    assert (desk.core.agreed, desk.core._bench.log.tail, desk.core.regime) == (before, None, 1)
+    assert not desk.persists
+
+
+def test_node_in_doubt_takes_no_tail_from_a_member_without_a_vote(cluster: Cluster) -> None:
+    desk = cluster[followers(cluster)[0]]
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"another disk    "
+    cluster.restart(desk.node)
+    for _ in range(4):
+        cluster.move()
+        index, previous = desk.core.agreed
+        raw = encode_body(Body(1, index + 1, LIAR, 1, previous, ()))
+        for ballot in (0, 1, 1 << 31):
+            desk.hear(LIAR, Supply(index + 1, index + 1, (Supplied(raw, ()),), ballot))
+        tail = desk.core._bench.log.tail
+        assert tail is None or tail.body.master != LIAR
+    cluster.run(3)
+    assert desk.core.standing == "sound"
+    assert desk.core.agreed == cluster.master().core.agreed
+
+
+# Proofs that prove nothing.
+
+
+def proofs(regime: int) -> dict[str, ElectionProof]:
+    """What node 2 may show for the regime."""
+    good = {voter: vote(regime, 2, voter) for voter in (1, 2, 3, 4)}
+    other = sign_vote(identity_of(3), Candidacy(genesis("another cluster"), regime, 2))
+    return {
+        "no votes": ElectionProof(regime, {}),
+        "its own vote alone": ElectionProof(regime, {2: good[2]}),
+        "a vote of a member without a vote": ElectionProof(regime, {2: good[2], 4: good[4]}),
+        "its own vote as another's": ElectionProof(regime, {2: good[2], 3: good[2]}),
+        "forged": ElectionProof(regime, {2: good[2], 3: b"x" * 64}),
+        "a valid majority and a forged vote": ElectionProof(regime, {1: b"x" * 64, 2: good[2], 3: good[3]}),
+        "of another regime": ElectionProof(regime, {2: good[2], 3: vote(regime - 1, 2, 3)}),
+        "for another candidate": ElectionProof(regime, {2: good[2], 3: vote(regime, 1, 3)}),
+        "of another cluster": ElectionProof(regime, {2: good[2], 3: other}),
+        "a proof of node 3": election_proof(regime, 3, 1, 3),
+    }
+
+
+@pytest.mark.parametrize("name", proofs(2))
+def test_proof_without_a_valid_majority_is_not_believed(cluster: Cluster, name: str) -> None:
+    desk = cluster[1]
+    before, regime = desk.core.agreed, desk.core.regime
+    claimed = regime + 1
+    desk.hear(2, proofs(claimed)[name])
+    reign(desk, claimed, 2)
+    assert (desk.core.agreed, desk.core.regime) == (before, regime)
+    assert desk.reports[-1].event == "election not proven"
+    desk.hear(2, ElectionProof(claimed, {2: vote(claimed, 2, 2), 3: vote(claimed, 2, 3)}))
+    reign(desk, claimed, 2)
+    assert (desk.core.agreed[0], desk.core.regime) == (before[0] + 1, claimed)
+
+
+def test_proof_of_a_past_regime_is_no_proof_of_the_next(cluster: Cluster) -> None:
+    desk, regime = cluster[followers(cluster)[0]], cluster.master().core.regime
+    other = next(node for node in followers(cluster) if node != desk.node)
+    desk.hear_proof(other, regime + 1, 1, 2, 3)
+    before = desk.core.agreed
+    reign(desk, regime + 2, other)
+    assert (desk.core.agreed, desk.core.regime) == (before, regime)
+
+
+def test_votes_that_elected_another_node_do_not_prove_the_sender(cluster: Cluster) -> None:
+    """The liar replays the proof of the master, under the master's regime."""
+    master = cluster.master()
+    proof = master.core._election.proof()
+    desk = cluster[followers(cluster)[0]]
+    desk.hear(LIAR, proof)
+    reign(desk, proof.regime)
+    assert desk.core.agreed == master.core.agreed
+
+
+def test_one_node_that_votes_twice_elects_two_masters_and_is_found_out(cluster: Cluster) -> None:
+    """This is what a lying serializer can do; both proofs hold its signature for one regime."""
+    desk = cluster[1]
+    desk.hear_proof(2, 9, 1, 2)
+    reign(desk, 9, 2)
+    desk.hear_proof(3, 9, 2, 3)
+    desk.hear(3, AgreedMark(9, *desk.core.agreed))
+    desk.hear(3, AgreedMark(9, desk.core.agreed[0], forged(desk, 9, 3)[1]))
+    assert "not the same" in desk.halted
+
+
+def test_candidate_counts_only_votes_with_a_valid_signature(cluster: Cluster) -> None:
+    old, (a, b) = cluster.master().node, followers(cluster)
+    cluster.kill(old)
+    cluster.cut |= {(a, b)}
+    candidate = cluster[a]
+    candidate.core._election._asked = regime = candidate.core.regime + 1
+    candidate.core._election.role = Role.CANDIDATE
+    candidate.core._election._stand(handover=False)
+    candidate.step(PeerDown(old))
+    candidate.write()
+    candidate.hear(b, Vote(regime, True, regime, 0, {}, vote(regime, b, b)))
+    assert candidate.core.role is Role.CANDIDATE
+    assert candidate.reports[-1].event == "vote with an invalid signature"
+    candidate.hear(b, Vote(regime, True, regime, 0, {}, vote(regime, a, b)))
+    assert candidate.core.role is Role.MASTER
+    assert candidate.said(LIAR)[-2] == election_proof(regime, a, a, b)
+
+
+# Getting the proof.
+
+
+def test_restarted_follower_is_shown_the_proof_when_it_connects(cluster: Cluster) -> None:
+    master, node = cluster.master(), followers(cluster)[0]
+    cluster.kill(node)
+    cluster.restart(node)
+    assert isinstance(master.said(node)[0], ElectionProof)
+    cluster.arrive()
+    cluster.settle()
+    assert cluster[node].core.agreed[0] >= master.core.agreed[0] - 1
+
+
+def test_lost_proof_is_shown_again_with_the_next_heartbeats() -> None:
+    cluster = Cluster(4, founders=(1, 2, 3))
+    cluster.cut = {(node, 4) for node in (1, 2, 3)}
+    cluster.run(3)
+    assert cluster[4].core.agreed[0] == 0
+    cluster.cut = set()
+    cluster.run(0.5)
+    assert cluster[4].core.agreed == cluster.master().core.agreed
+
+
+def test_proof_is_checked_once_in_a_regime(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, master = cluster[followers(cluster)[0]], cluster.master()
+    checks: list[object] = []
+    monkeypatch.setattr("chaplain.journal.consensus.election_proof.verify", lambda *said: checks.append(said))
+    for _ in range(3):
+        desk.hear(master.node, master.core._election.proof())
+        cluster.arrive()
+        cluster.settle()
+    assert not checks
+
+
+# Supplies.
+
+
+def behind(cluster: Cluster) -> Desk:
+    """Restart a follower that missed four messages and does not know who is master."""
+    desk = next(desk for desk in cluster.up() if desk.core.role is Role.FOLLOWER)
+    cluster.kill(desk.node)
+    for _ in range(4):
+        cluster.arrive()
+        cluster.settle()
+    cluster.run(0.1)
+    desk.start()
+    cluster.rise(desk)
+    for pair in cluster.wires:
+        cluster.wires[pair].clear()
+    return desk
+
+
+def supply(cluster: Cluster, giver: int, index: int, count: int) -> Supply:
+    """Real messages from this index on."""
+    log = cluster[giver].core._bench.log
+    messages = [log.recent(at, 1)[0] for at in range(index, index + count)]  # type: ignore[index]
+    return Supply(index, log.agreed, tuple(Supplied(message.raw, message.payloads) for message in messages))
+
+
+def test_supplied_messages_are_taken_once_two_serializers_confirm_them(cluster: Cluster) -> None:
+    desk = behind(cluster)
+    a, b = (node for node in (1, 2, 3) if node != desk.node)
+    first = desk.core.agreed[0] + 1
+    desk.hear(a, supply(cluster, a, first, 3))
+    assert desk.core.agreed[0] == first - 1
+    desk.hear(LIAR, supply(cluster, a, first, 3))
+    assert desk.core.agreed[0] == first - 1
+    assert desk.core._fetcher._supplies.wanted(b) == first + 2
+    desk.hear(b, supply(cluster, b, first + 2, 1))
+    assert desk.core.agreed[0] == first + 2
+
+
+def test_supply_of_a_proven_master_is_taken_at_once(cluster: Cluster) -> None:
+    desk = behind(cluster)
+    master = cluster.master()
+    first = desk.core.agreed[0] + 1
+    desk.hear(master.node, master.core._election.proof())
+    desk.hear(master.node, supply(cluster, master.node, first, 3))
+    assert desk.core.agreed[0] == first + 2
+
+
+def test_supply_of_one_serializer_is_taken_if_it_leads_to_a_mark_of_a_proven_master(cluster: Cluster) -> None:
+    desk = behind(cluster)
+    master, first = cluster.master(), desk.core.agreed[0] + 1
+    other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
+    desk.hear(master.node, AgreedMark(1, *master.core.agreed))
+    desk.hear(other, supply(cluster, other, first, 3))
+    assert desk.core.agreed[0] == first - 1, "the mark is of a later message, and the master is not proven"
+    desk.hear(master.node, master.core._election.proof())
+    desk.hear(master.node, AgreedMark(1, *master.core.agreed))
+    desk.hear(other, supply(cluster, other, first + 2, 2))
+    assert desk.core.agreed == master.core.agreed
+
+
+def test_mark_of_a_proven_master_confirms_nothing_behind_the_marked_message(cluster: Cluster) -> None:
+    desk = behind(cluster)
+    master = cluster.master()
+    other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
+    first = desk.core.agreed[0] + 1
+    [marked] = master.core._bench.log.recent(first, 1) or []
+    desk.hear(master.node, master.core._election.proof())
+    desk.hear(master.node, AgreedMark(1, marked.index, marked.hash))
+    desk.hear(other, supply(cluster, other, first, 3))
+    assert desk.core.agreed == (marked.index, marked.hash)
+
+
+def test_forged_supply_of_one_serializer_loses_against_two_others() -> None:
+    """Two of five are enough: of a set that was replaced since, a majority may never come together again."""
+    cluster = Cluster(5)
+    cluster.run(3)
+    desk = behind(cluster)
+    a, b, c, liar = (node for node in cluster.nodes if node != desk.node)
+    index, previous = desk.core.agreed
+    raw = encode_body(Body(1, index + 1, liar, 1, previous, ()))
+    desk.hear(a, supply(cluster, a, index + 1, 2))
+    desk.hear(liar, Supply(index + 1, index + 1, (Supplied(raw, ()),)))
+    desk.hear(b, supply(cluster, b, index + 1, 2))
+    assert desk.core.agreed[0] == index
+    desk.hear(c, supply(cluster, c, index + 1, 2))
+    assert desk.core.agreed[0] == index + 2
+    assert desk.core.agreed[1] == cluster[a].core._bench.log.recent(index + 2, 1)[0].hash  # type: ignore[index]
+    assert any(report.event == "suppliers differ" for report in desk.reports)
+
+
+def test_supplied_message_with_forged_payloads_does_not_keep_the_real_one_out(cluster: Cluster) -> None:
+    desk = behind(cluster)
+    master = cluster.master()
+    first = desk.core.agreed[0] + 1
+    real = supply(cluster, master.node, first, 1)
+    other = next(node for node in (1, 2, 3) if node not in (desk.node, master.node))
+    fake = Supplied(real.messages[0].body, (b"something else",))
+    desk.hear(other, Supply(first, first, (fake,)))
+    desk.hear_proof(master.node, 1, 1, 2, 3)
+    desk.hear(master.node, real)
+    assert desk.core.agreed[0] == first
+
+
+def test_unconfirmed_supplies_are_bounded(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unconfirmed, "BATCHES_MAX", 1)
+    desk = cluster[followers(cluster)[0]]
+    giver = next(node for node in followers(cluster) if node != desk.node)
+    (last, previous), bound = desk.core.agreed, desk.settings.supply_bytes_max
+    for index in range(last + 1, last + 101):
+        raw = encode_body(Body(1, index, giver, index, previous, ()))
+        previous = chain_hash(previous, raw)
+        desk.hear(giver, Supply(index, index + 1, (Supplied(raw, ()),)))
+    supplies = desk.core._fetcher._supplies
+    sizes = [entry.size_bytes for entry in supplies._entries.values()]
+    assert bound <= supplies._size_bytes == sum(sizes) < bound + max(sizes)
+
+
+def test_supplier_in_doubt_lends_no_ballot(cluster: Cluster) -> None:
+    """A fetched message is held under the regime in which it was proposed, whatever the supplier says of itself."""
+    desk = behind(cluster)
+    a, b = (node for node in (1, 2, 3) if node != desk.node)
+    first = desk.core.agreed[0] + 1
+    for node in (a, b):
+        desk.hear(node, supply(cluster, node, first, 1))
+    assert [agreed.ballot for agreed in desk.agreed] == [desk.agreed[0].body.regime]
+
+
+# Other sets of serializers.
+
+
+def replaced(cluster: Cluster, *nodes: int) -> None:
+    new_set = ConfigOffered(EntryType.NEW_SERIALIZER_SET, Stage.NOMINATE, encode_fields(NewSet(nodes)))
+    cluster.master().step(new_set)
+    cluster.run(1)
+    assert cluster.master().core.bench.quorum.sets == (nodes,)
+
+
+def test_follower_that_missed_a_change_of_serializers_catches_up_and_then_believes_the_master() -> None:
+    cluster = Cluster(6, founders=(1, 2, 3))
+    cluster.run(3)
+    cluster.kill(3)
+    replaced(cluster, 4, 5, 6)
+    cluster.kill(cluster.master().node)
+    cluster.run(3)
+    master = cluster.master()
+    assert set(master.core._election.proof().votes) == {4, 5, 6} - {4}
+    cluster.restart(3)
+    desk = cluster[3]
+    desk.hear(master.node, master.core._election.proof())
+    assert desk.reports[-1].event == "election not proven"
+    cluster.run(3)
+    assert desk.core.agreed == master.core.agreed
+    assert desk.core._election.master == master.node
+
+
+def test_follower_that_missed_a_change_does_not_take_one_nodes_word_for_it() -> None:
+    """Of the serializers that it knows only one is there: it waits."""
+    cluster = Cluster(6, founders=(1, 2, 3))
+    cluster.run(3)
+    cluster.kill(3)
+    replaced(cluster, 4, 5, 6)
+    cluster.kill(cluster.master().node)
+    cluster.run(3)
+    cluster.kill(2)
+    cluster.restart(3)
+    desk, before = cluster[3], cluster[3].core.agreed
+    cluster.run(3)
+    assert desk.core.agreed == before
+    sets, keys = cluster.master().core.bench.quorum.sets, {node: identity_of(node).key.hex() for node in (4, 5, 6)}
+    desk.core.bench.roster = LastKnownMembers(cluster.master().core.agreed[0], sets, keys)
+    cluster.run(3)
+    assert desk.core.agreed == cluster.master().core.agreed
+
+
+def test_restarted_node_believes_a_master_by_its_messages_if_the_voters_were_replaced() -> None:
+    """Node 1 was elected by others than those who serialize now, and is master still."""
+    cluster = Cluster(5, founders=(1, 2, 3))
+    cluster.run(3)
+    master = cluster.master()
+    others = [node for node in (1, 2, 3, 4, 5) if node != master.node]
+    voters = set(master.core._election.proof().votes)
+    fresh = [node for node in others if node not in voters][:2]
+    replaced(cluster, master.node, *fresh)
+    assert cluster.master() is master
+    desk = cluster[fresh[0]]
+    cluster.kill(desk.node)
+    cluster.restart(desk.node)
+    cluster.run(0.5)
+    assert desk.core._election.master == master.node
+    cluster.arrive()
+    cluster.settle()
+    assert desk.agreed[-1].payloads
+
+
+def test_proof_by_a_majority_of_all_members_is_none() -> None:
+    """Three of five members voted, and only one of them serializes."""
+    cluster = Cluster(5, founders=(1, 2, 3))
+    cluster.run(3)
+    regime = cluster.master().core.regime + 1
+    desk = cluster[1]
+    desk.hear_proof(2, regime, 2, 4, 5)
+    reign(desk, regime, 2)
+    assert desk.core.regime == regime - 1
+
+
+def test_lone_serializer_proves_its_election_by_its_own_vote() -> None:
+    cluster = Cluster(2, founders=(1,))
+    cluster.run(3)
+    cluster.arrive()
+    cluster.settle()
+    cluster.run(0.1)
+    assert cluster[2].core.agreed == cluster[1].core.agreed
+    assert cluster[1].core._election.proof() == election_proof(1, 1, 1)
+
+
+def test_question_of_a_member_is_answered_as_before(cluster: Cluster) -> None:
+    desk = cluster[followers(cluster)[0]]
+    desk.hear(LIAR, RecoveryQuestion(5, 0))
+    assert desk.said(LIAR)

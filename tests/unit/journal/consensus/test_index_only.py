@@ -1,0 +1,317 @@
+"""Serializers that are index-only: what is ordered and when, who holds it, and what happens when it cannot be found."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.client import Ended, Open, Opened, Read
+from chaplain.journal.messages.consensus import ProposalAck, Propose, decode
+from chaplain.journal.messages.membership import AddNode, EntryType, NewSet, RemoveNode
+from chaplain.journal.messages.peer import AskState, ConsensusFrame, Covered
+from chaplain.journal.messages.peer import decode as decode_peer
+from chaplain.journal.model.cluster_config import ClusterConfig, open_change
+from chaplain.journal.model.reason import Reason
+from chaplain.journal.snapshots.install import SnapshotInstaller
+from tests.support.execution_stage import NODES, founding, pack, petition
+from tests.support.journal_cluster import Client, Cluster
+
+SERIALIZERS, HOLDERS = (1, 2, 3), (4, 5)
+SECOND = 10**9
+VALUE = b"a payload that can be found again on disks"
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster(5, copies=2)
+    made.elect()
+    return made
+
+
+def writer(cluster: Cluster, node: int = 4) -> tuple[Client, int]:
+    client = Client(cluster).connect(node)
+    return client, client.lease()
+
+
+def write(client: Client, lane: int, first_id: int, value: bytes = VALUE) -> None:
+    client.write(pack(lane, first_id, (value,)))
+    client.cluster.until(lambda: any(run.first_id == first_id for run in client.runs))
+
+
+def has_payload(cluster: Cluster, number: int, value: bytes = VALUE) -> bool:
+    return any(value in data for name, data in cluster.disks[number].items() if name.endswith(".segment"))
+
+
+def said(parcel, kind: type) -> bool:
+    """Whether this is a message of the order, of this kind."""
+    message = decode_peer(parcel.body, parcel.payload)
+    return isinstance(message, ConsensusFrame) and isinstance(decode(message.message), kind)
+
+
+# What is ordered, and who holds it.
+
+
+def test_serializers_keep_the_order_and_others_the_payloads(cluster: Cluster) -> None:
+    assert cluster.master in SERIALIZERS
+    client, lane = writer(cluster)
+    write(client, lane, 1)
+    cluster.agree()
+    assert [has_payload(cluster, number) for number in (*SERIALIZERS, *HOLDERS)] == [False] * 3 + [True] * 2
+
+
+def test_nothing_is_ordered_while_too_few_are_here_but_configuration_goes_on(cluster: Cluster) -> None:
+    client, lane = writer(cluster)
+    cluster.kill(5)
+    cluster.rest(2 * SECOND)
+    client.write(pack(lane, 1))
+    cluster.rest(8 * SECOND)
+    assert not client.runs
+    assert Client(cluster).connect(4).lease(b"m" * 16) == lane + 1
+    reports = [report.event for node in cluster.nodes.values() for report in node.reports]
+    assert "too few nodes that hold data: nothing is ordered" in reports
+    cluster.start(5)
+    cluster.until(lambda: bool(client.runs))
+    cluster.agree()
+
+
+def test_a_message_that_one_alone_took_is_not_shown_to_serializers(cluster: Cluster) -> None:
+    """Node 5 has it, and its word is lost: a master that cannot know steps down, and what is written comes through."""
+    client, lane = writer(cluster)
+    regime = cluster.nodes[1].core.serializer.regime
+    shown: list[int] = []
+
+    def spoil(sender: int, to: int, parcel) -> bool:
+        if said(parcel, Propose) and to in SERIALIZERS:
+            shown.append(to)
+        return sender == 5 and said(parcel, ProposalAck)
+
+    cluster.spoil = spoil
+    client.write(pack(lane, 1))
+    cluster.rest(3 * SECOND)
+    assert (shown, client.runs) == ([], [])
+    assert all(has_payload(cluster, number, b"value") for number in HOLDERS)
+    cluster.until(lambda: cluster.nodes[1].core.serializer.regime > regime)
+    cluster.spoil = None
+    cluster.until(lambda: bool(client.runs))
+    cluster.agree()
+
+
+def test_a_new_master_brings_what_it_inherits_though_it_holds_no_payload(cluster: Cluster) -> None:
+    client, lane = writer(cluster)
+    master = cluster.master
+    cluster.spoil = lambda sender, to, parcel: to == master and sender in SERIALIZERS and said(parcel, ProposalAck)
+    client.write(pack(lane, 1, (VALUE,)))
+    cluster.settle()
+    tails = [cluster.nodes[number].core.serializer.bench.log.tail for number in SERIALIZERS]
+    assert all(tail is not None and tail.entries for tail in tails)
+    for number in SERIALIZERS:
+        cluster.kill(number)
+    cluster.spoil = None
+    for number in SERIALIZERS:
+        cluster.start(number)
+    cluster.until(lambda: bool(client.runs))
+    cluster.agree()
+    assert not any(has_payload(cluster, number) for number in SERIALIZERS)
+
+
+def test_a_serializer_in_doubt_takes_nothing_that_was_never_shown_to_one(cluster: Cluster) -> None:
+    client, lane = writer(cluster)
+    write(client, lane, 1)
+    doubter = next(number for number in SERIALIZERS if number != cluster.master)
+    agreed = cluster.nodes[cluster.master].core.serializer.agreed[0]
+    cluster.spoil = lambda sender, to, parcel: sender in HOLDERS and said(parcel, ProposalAck)
+    client.write(pack(lane, 2))
+    cluster.settle()
+    tails = [cluster.nodes[number].core.serializer.bench.log.tail for number in HOLDERS]
+    assert [tail and tail.index for tail in tails] == [agreed + 1] * 2
+    cluster.kill(doubter)
+    cluster.wipe(doubter)
+    node = cluster.start(doubter).core.serializer
+    cluster.until(lambda: node.standing == "sound", 4 * SECOND)
+    assert (node.agreed[0], node.bench.log.tail) == (agreed, None)
+
+
+# Coming back.
+
+
+def test_serializers_that_restart_get_payloads_from_others(cluster: Cluster) -> None:
+    client, lane = writer(cluster)
+    for first_id in range(1, 6):
+        write(client, lane, first_id)
+    for number in SERIALIZERS:
+        cluster.kill(number)
+    for number in SERIALIZERS:
+        cluster.start(number)
+    cluster.elect()
+    write(client, lane, 6)
+    cluster.agree()
+    assert not any(has_payload(cluster, number) for number in SERIALIZERS)
+
+
+def test_whoever_lost_its_copies_gets_them_from_the_other(cluster: Cluster) -> None:
+    client, lane = writer(cluster)
+    write(client, lane, 1)
+    cluster.agree()
+    cluster.kill(5)
+    cluster.wipe(5)
+    cluster.start(5)
+    cluster.until(lambda: has_payload(cluster, 5))
+    write(client, lane, 2)
+    cluster.agree()
+
+
+def test_what_nobody_has_any_more_is_named_and_never_skipped(cluster: Cluster) -> None:
+    client, lane = writer(cluster)
+    write(client, lane, 1)
+    cluster.agree()
+    index = client.runs[0].index
+    for number in (1, 2, 3, 4, 5):
+        cluster.kill(number)
+    for number in HOLDERS:
+        cluster.wipe(number)
+    for number in (1, 2, 3, 4, 5):
+        cluster.start(number)
+    cluster.rest(30 * SECOND)
+    assert {node.core.serializer.agreed[0] for node in cluster.nodes.values()} == {index - 1}
+    for number in (cluster.master, *HOLDERS):
+        node = cluster.nodes[number]
+        assert f"messages from {index} on are missing" in node.core.serializer.standing
+    told = [one for node in cluster.nodes.values() for one in node.reports if one.event == "payloads are missing"]
+    assert told
+    assert {one.detail["index"] for one in told} == {index}
+    assert all(str(one.detail["references"]).startswith("4/") for one in told)
+
+
+def test_what_another_proposal_took_the_place_of_is_still_to_be_had(cluster: Cluster) -> None:
+    """Both nodes that hold data took a message, and then another of a later regime; a serializer may have the first."""
+    client, lane = writer(cluster)
+    cluster.spoil = lambda sender, to, parcel: sender in HOLDERS and said(parcel, ProposalAck)
+    client.write(pack(lane, 1, (VALUE,)))
+    cluster.settle()
+    tails = [cluster.nodes[number].core.serializer.bench.log.tail for number in HOLDERS]
+    (entry,) = tails[0].entries
+    regime = cluster.nodes[4].core.serializer.regime
+    master = cluster.master
+    cluster.kill(master)
+    cluster.until(lambda: cluster.nodes[4].core.serializer.regime > regime)
+    cluster.until(lambda: cluster.nodes[4].core.serializer.bench.log.tail.hash != tails[0].hash)
+    for number in HOLDERS:
+        assert cluster.nodes[number].core.execution.held(entry.reference, entry.digest)
+        cluster.kill(number)
+        cluster.start(number)
+        assert cluster.nodes[number].core.execution.held(entry.reference, entry.digest)
+
+
+def asked_for_a_checkpoint(said: dict[int, Covered]) -> bool:
+    """Whether node 5, which has nothing, wants a checkpoint when it hears this, then or after a while."""
+    execution = JournalExecution(founding(None, b"", SERIALIZERS, count=5, copies=2))
+    settings: Any = SimpleNamespace(node=5, order=SimpleNamespace(retry_ns=10, patience_ns=100))
+    archive: Any = SimpleNamespace(said=said)
+    log: Any = SimpleNamespace(agreed=0)
+    adoption = SnapshotInstaller(settings, execution, archive)
+    adoption.attach(log)
+    adoption.look(0)
+    adoption.woken(50)
+    adoption.look(1000)
+    return any(isinstance(effect.message, AskState) for effect in adoption.effects)  # type: ignore[union-attr]
+
+
+def covered(first: int) -> Covered:
+    """Somebody has a checkpoint behind message 25, and its log from there on."""
+    return Covered(25, bytes(32), 5, first, 30, confirmed=True)
+
+
+def test_what_only_nodes_that_hold_data_have_is_not_skipped() -> None:
+    """Serializers have dropped the beginning; a copy of it is still to be had."""
+    gone = dict.fromkeys(SERIALIZERS, covered(26))
+    assert not asked_for_a_checkpoint({**gone, 4: covered(1)})
+    assert not asked_for_a_checkpoint(gone), "who may have it is not here"
+    assert asked_for_a_checkpoint({**gone, 4: covered(26)})
+
+
+def test_an_order_without_payloads_does_not_keep_anybody_waiting() -> None:
+    bare = dict.fromkeys(SERIALIZERS, covered(1))
+    assert asked_for_a_checkpoint({**bare, 4: covered(26)})
+    assert not asked_for_a_checkpoint({**bare, 4: covered(1)})
+
+
+def test_another_takes_the_place_of_a_serializer(cluster: Cluster) -> None:
+    client, lane = writer(cluster)
+    write(client, lane, 1)
+    cluster.start(6)
+    admin = Client(cluster).connect(4)
+    master = cluster.master
+    left = [number for number in SERIALIZERS if number != master]
+    for nonce, message in ((b"a", added(EntryType.ADD_CONFIG_NODE, 6)), (b"s", NewSet((6, *left)))):
+        decided = admin.petition(petition(message, nonce=nonce * 16))
+        assert decided.kind == "applied", decided
+        cluster.until(lambda: not any(one.open for one in cluster.nodes[4].core.execution.assembly.changes))
+    cluster.until(lambda: cluster.master == 6)
+    cluster.kill(master)
+    write(client, lane, 2, b"written after it came")
+    cluster.agree()
+    assert not has_payload(cluster, 6, b"written after it came")
+    for number in (6, *left):
+        cluster.kill(number)
+    for number in (6, *left):
+        cluster.start(number)
+    write(client, lane, 3)
+    cluster.agree()
+
+
+# What clients are told, and what may be asked for.
+
+
+def test_clients_are_told_that_there_is_nothing_to_be_had(cluster: Cluster) -> None:
+    client = Client(cluster).connect(1)
+    opened, _ = client.ask(Open(1))
+    assert isinstance(opened, Opened)
+    assert opened.reserved == ("",)
+    ended, _ = client.ask(Read(2, "orders", 0, 1000))
+    assert isinstance(ended, Ended)
+    assert Client(cluster).connect(4).ask(Open(1))[0].reserved == ()
+
+
+def added(kind: EntryType, node: int) -> AddNode:
+    return AddNode(kind, node, f"tcp://127.0.0.1:{7000 + node}", NODES[node].key, bytes((node,)) * 16)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (AddNode(EntryType.ADD_INGEST_NODE, 1), Reason.INDEX_ONLY),
+        (AddNode(EntryType.ADD_EXECUTOR_NODE, 2), Reason.INDEX_ONLY),
+        (NewSet((1, 2, 4)), Reason.INDEX_ONLY),
+        (NewSet((1, 2)), Reason.APPLIED),
+        (added(EntryType.ADD_CONFIG_NODE, 6), Reason.APPLIED),
+        (added(EntryType.ADD_EXECUTOR_NODE, 6), Reason.APPLIED),
+        (RemoveNode(EntryType.REMOVE_INGEST_NODE, 4), Reason.APPLIED),
+        (RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, 4), Reason.APPLIED),
+    ],
+)
+def test_whoever_holds_data_stays_with_it(message, reason: Reason) -> None:
+    assembly = founding(None, b"", SERIALIZERS, count=5, copies=2).assembly()
+    assert open_change(assembly, message, b"c", b"a", 1, copies=2)[1] is reason
+
+
+def test_as_many_hold_data_as_there_must_be_copies() -> None:
+    assembly: ClusterConfig = founding(None, b"", SERIALIZERS, count=5, copies=2).assembly()
+    removed = RemoveNode(EntryType.REMOVE_INGEST_NODE, 4)
+    without, reason = open_change(assembly, removed, b"c", b"a", 1, copies=2)
+    assert reason is Reason.APPLIED
+    without = ClusterConfig(without.nodes, without.serializers)  # the change is over
+    last = RemoveNode(EntryType.REMOVE_EXECUTOR_NODE, 4)
+    assert open_change(without, last, b"d", b"b", 2, copies=2)[1] is Reason.APPLIED  # blocked: it holds data still
+    dropped = ClusterConfig(
+        tuple(type(one)(one.node, one.key, one.uri, one.disk, one.executor) for one in without.nodes), SERIALIZERS
+    )
+    assert open_change(dropped, last, b"d", b"b", 3, copies=2)[1] is Reason.NEEDED
+
+
+def test_a_cluster_founded_before_has_the_digest_that_it_had() -> None:
+    """Its state on disk names it."""
+    assert founding().digest().hex() == "c9ec1268f8f859317669c842f36f7675e37721cda70ae6cf91643a44b9f17935"
+    assert founding(copies=1, serializers=(1, 2)).digest() != founding(serializers=(1, 2)).digest()

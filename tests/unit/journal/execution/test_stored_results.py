@@ -1,0 +1,219 @@
+"""Execution: what is stored, what comes back of it, and what executors compare."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chaplain.errors import Malformed
+from chaplain.journal.execution.state import load, stream_genesis, stream_hash
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.model.bootstrap import Policy
+from chaplain.journal.storage import verdict
+from chaplain.journal.storage.verdict import Reason
+from chaplain.segment.arrow import to_record_batches
+from chaplain.segment.pack import stated_digest
+from chaplain.segment.record import Kind
+from tests.support.execution_stage import (
+    ADMIN,
+    BOB,
+    CLUSTER,
+    SECOND,
+    Prefix,
+    Stage,
+    founding,
+    lease,
+    pack,
+    packs_of,
+)
+
+# What is stored, and what is compared.
+
+
+def busy_stage() -> Stage:
+    stage = Stage()
+    lanes = [stage.lane(number) for number in range(3)]
+    rng = random.Random(1)
+    entries = [pack(lane, 1 + n, (b"v%d" % n,), stream=rng.choice("xyz")) for n in range(4) for lane in lanes]
+    rng.shuffle(entries)
+    for at in range(0, len(entries), 3):
+        stage.write(*entries[at : at + 3], node=rng.choice((1, 2, 3)))
+    stage.prefix.order(
+        [stage.prefix.ingest(entries[:2], 2), stage.prefix.ingest(entries[5:], 3), lease(nonce=b"z" * 16)]
+    )
+    stage.prefix.order([])
+    return stage
+
+
+def test_preview_changes_nothing_and_may_be_asked_for_another_message():
+    stage = busy_stage()
+    before = stage.execution.fingerprint()
+    one = stage.prefix.propose([stage.prefix.ingest([pack(1, 100)])])
+    two = stage.prefix.propose([lease(nonce=b"y" * 16)])
+    previews = [stage.execution.preview(message.body, message.payloads) for message in (one, two, one)]
+    assert previews[0] == previews[2] != previews[1]
+    assert stage.execution.fingerprint() == before
+    stage.execution.settle(two)
+    assert stage.execution.fingerprint() != before
+
+
+def test_payloads_come_back_octet_by_octet_and_verdicts_are_readable():
+    stage = busy_stage()
+    other = JournalExecution(stage.founding)
+    for message in stage.prefix.messages:
+        preview = other.preview(message.body, message.payloads)
+        assert other.payloads(message.body, preview.parts) == message.payloads
+        stored = verdict.decode(preview.verdict)
+        assert verdict.encode(stored) == preview.verdict
+        assert len(stored.entries) == len(message.body.entries)
+        other.settle(message)
+    assert other.fingerprint() == stage.execution.fingerprint()
+
+
+def test_what_readers_of_files_see_is_dense():
+    stage = busy_stage()
+    rows: dict[str, list[int]] = {}
+    for executed in stage.executed:
+        for batch in to_record_batches(executed.batches, ("topic", "offset", "value")):
+            for topic, offset in zip(batch["topic"].to_pylist(), batch["offset"].to_pylist(), strict=True):
+                rows.setdefault(topic, []).append(offset)
+    assert {name: list(range(tail.next_offset)) for name, tail in stage.execution.state.streams.items()} == rows
+    assert set(rows) == {"x", "y", "z"}
+
+
+def test_stream_chains_can_be_computed_from_what_is_stored():
+    stage = busy_stage()
+    chains: dict[str, bytes] = {}
+    for executed in stage.executed:
+        for written in executed.verdict.streams:
+            digests = [
+                stated_digest(bytes(entry.raw))
+                for record in executed.batches
+                if record.stream == written.stream
+                for entry in _packs(record)
+            ]
+            previous = chains.get(written.stream) or stream_genesis(CLUSTER, written.stream)
+            chains[written.stream] = stream_hash(previous, written.first_offset, written.count, digests)
+            assert chains[written.stream] == written.chain
+    assert chains == {name: tail.chain for name, tail in stage.execution.state.streams.items()}
+
+
+def _packs(record):
+    from chaplain.segment.pack import heads_of
+
+    return [IngestEntry("", bytes(record.body)[head.start : head.end]) for head in heads_of(record.body)]
+
+
+def test_a_replay_from_disk_needs_no_signatures(monkeypatch):
+    stage = busy_stage()
+    stage.write(pack(1, 50, signer=BOB))
+    writer, reader = JournalExecution(stage.founding), JournalExecution(stage.founding)
+    stored = []
+    for message in stage.prefix.messages:
+        stored.append(writer.preview(message.body, message.payloads).parts)
+        writer.settle(message)
+    monkeypatch.setattr("chaplain.journal.execution.state_machine.holds", lambda check: pytest.fail("checked again"))
+    for message, parts in zip(stage.prefix.messages, stored, strict=True):
+        assert reader.payloads(message.body, parts) == message.payloads
+        reader.settle(message)
+    assert reader.fingerprint() == writer.fingerprint() == stage.execution.fingerprint()
+
+
+def test_what_was_learned_is_not_checked_again_and_only_that(monkeypatch):
+    checked = []
+    stage = Stage()
+    lane = stage.lane()
+    from chaplain.journal.execution import state_machine
+
+    real = state_machine.holds
+    monkeypatch.setattr(
+        "chaplain.journal.execution.state_machine.holds", lambda check: checked.append(1) or real(check)
+    )
+    entry, payload = stage.prefix.ingest([pack(lane, 1), pack(lane, 2, signer=BOB)])
+    stage.execution.learn(entry.digest, (True, False))
+    stage.prefix.order([(entry, payload)])
+    assert [one.reason for one in packs_of(stage.executed[-1])] == [Reason.APPLIED, Reason.SIGNATURE]
+    assert not checked
+    stage.write(pack(lane, 2))
+    assert checked
+
+
+def test_state_goes_through_octets_unchanged_and_goes_on_alike():
+    stage = busy_stage()
+    data = stage.execution.state.export()
+    other = JournalExecution(stage.founding, snapshot=data)
+    assert other.state.export() == data
+    assert other.settled == stage.execution.settled
+    stage.prefix.executors.append(other)
+    duplicate = pack(1, 1, (b"v0",), stream="x")
+    stage.write(duplicate, pack(1, 5), pack(2, 9))
+    stage.config(lease(nonce=b"z" * 16), lease(nonce=b"zz" * 8))
+    assert other.fingerprint() == stage.execution.fingerprint()
+
+
+def test_foreign_or_broken_state_is_refused():
+    stage = busy_stage()
+    data = stage.execution.state.export()
+    for broken in (b"", data[:-1], data + b"\0", bytes((data[0] ^ 1,)) + data[1:]):
+        with pytest.raises(Malformed):
+            load(stage.founding, broken)
+    with pytest.raises(Malformed, match="founded otherwise"):
+        load(founding(Policy(streams_max=5)), data)
+
+
+def test_messages_out_of_order_stop_the_node():
+    stage = Stage()
+    stage.lane()
+    message = stage.prefix.messages[0]
+    with pytest.raises(AssertionError, match="before its predecessor"):
+        stage.execution.preview(message.body, message.payloads)
+
+
+def test_verdicts_do_not_depend_on_how_messages_were_batched():
+    """The same packs in the same order end in the same lanes, offsets and rights, however they were cut."""
+    lanes = (1, 2)
+    entries = [
+        pack(lane, number, stream=stream) for number in (1, 2, 4, 3) for lane, stream in zip(lanes, "xy", strict=True)
+    ]
+    states = []
+    for size in (1, 3, 8):
+        stage = Stage()
+        assert (stage.lane(0), stage.lane(1)) == lanes
+        for at in range(0, len(entries), size):
+            stage.write(*entries[at : at + size])
+        state = stage.execution.state
+        states.append(
+            ({lane: state.lanes[lane].last_id for lane in lanes}, {s: t.next_offset for s, t in state.streams.items()})
+        )
+    assert states[0] == states[1] == states[2] == ({1: 3, 2: 3}, {"x": 3, "y": 3})
+
+
+def test_executors_part_if_they_were_founded_otherwise():
+    one, two = JournalExecution(founding()), JournalExecution(founding(Policy(lanes_max=7)))
+    assert one.fingerprint() != two.fingerprint()
+
+
+def test_parts_hold_every_octet_once():
+    stage = Stage()
+    lane = stage.lane()
+    entry, payload = stage.prefix.ingest([pack(lane, 1, (b"x" * 1000,)), pack(lane, 9, (b"y" * 1000,))])
+    message = stage.prefix.propose([(entry, payload)])
+    parts = stage.execution.preview(message.body, message.payloads).parts
+    assert [part.kind for part in parts] == [Kind.META, Kind.BATCH]
+    assert (parts[1].origin_node, parts[1].origin_journal, parts[1].origin_index) == (1, 1, 1)
+    assert sum(len(part.body) for part in parts) < len(payload) + 32
+    with pytest.raises(Malformed):
+        stage.execution.payloads(message.body, parts[:1])
+    with pytest.raises(Malformed):
+        stage.execution.payloads(message.body, ())
+
+
+def test_two_executors_of_one_prefix():
+    one, two = JournalExecution(founding()), JournalExecution(founding())
+    prefix = Prefix(one, two)
+    prefix.order([lease()], time_ns=SECOND)
+    prefix.write(pack(1, 1), pack(1, 2))
+    assert one.fingerprint() == two.fingerprint()
+    assert ADMIN.key in one._keys

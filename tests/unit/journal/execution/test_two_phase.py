@@ -1,0 +1,232 @@
+"""Two phases at execution: what is staged has no place, what is committed gets one, once, in order, on every node."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaplain.errors import Malformed
+from chaplain.journal.clients.receipts import LaneSubscriptions
+from chaplain.journal.execution import two_phase
+from chaplain.journal.execution.state_machine import JournalExecution
+from chaplain.journal.execution.two_phase import COMMIT, STAGED, STAGED_NS, TRANSACTIONS, Commit, RequestRange
+from chaplain.journal.messages.client import AlreadyWritten, Receipts
+from chaplain.journal.messages.cluster import encode_body
+from chaplain.journal.messages.config import AddIdentity, ReleaseLane, RemoveIdentity
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.signing import SignatureType
+from chaplain.journal.model.log_entry import LogEntry
+from chaplain.journal.storage.pack_lookup import PackLookup
+from chaplain.journal.storage.records import message_records
+from chaplain.journal.storage.verdict import Reason
+from chaplain.segment.layout import NO_OFFSET
+from tests.support.execution_stage import ADMIN_ACL, BOB, SECOND, Stage, pack, petition
+
+JOB = "job-7"
+
+
+def staged(lane: int, first_id: int, values: list[bytes], **more) -> IngestEntry:
+    return pack(lane, first_id, values, message_type=STAGED, **more)
+
+
+def commit(lane: int, first_id: int, version: int, *spans: tuple[int, int, int], app: str = JOB, **more) -> IngestEntry:
+    value = two_phase.encode(Commit(app, version, tuple(RequestRange(*span) for span in spans)))
+    return pack(lane, first_id, [value], stream=TRANSACTIONS, message_type=COMMIT, **more)
+
+
+def heads(stage: Stage) -> dict[str, int]:
+    return {name: tail.next_offset for name, tail in stage.execution.state.streams.items()}
+
+
+def one(stage: Stage, entry: IngestEntry, **more) -> tuple[Reason, int]:
+    (verdict,) = stage.write(entry, **more)
+    return verdict.reason, verdict.base_offset
+
+
+def test_a_batch_gets_its_place_with_its_commit_and_once():
+    stage = Stage()
+    left, right, driver = stage.lane(1), stage.lane(2), stage.lane(3)
+    a, b, c = staged(left, 1, [b"a0", b"a1"]), staged(left, 3, [b"b"]), staged(right, 1, [b"c"], stream="audit")
+    assert [one(stage, entry)[0] for entry in (a, b, c)] == [Reason.STAGED] * 3
+    assert heads(stage) == {}
+    assert one(stage, a)[0] is Reason.DUPLICATE
+    assert one(stage, commit(driver, 1, 0, (right, 1, 1), (left, 1, 3))) == (Reason.COMMITTED, 3)
+    assert one(stage, a)[0] is Reason.DUPLICATE, "another one's turn"
+    assert heads(stage) == {}
+    stage.config(petition(ReleaseLane(left)), petition(ReleaseLane(right)))
+    assert [one(stage, entry) for entry in (c, a, b)] == [(Reason.APPLIED, 0), (Reason.APPLIED, 0), (Reason.APPLIED, 2)]
+    assert heads(stage) == {"audit": 1, "orders": 3}
+    assert one(stage, a)[0] is Reason.UNKNOWN_LANE
+    holding = stage.execution.state.holding
+    assert (holding.paid, holding.pledged, len(holding.staged)) == (3, 3, 0)
+
+
+def test_a_version_is_committed_once_whatever_is_staged_for_it():
+    stage = Stage()
+    lane = stage.lane()
+    assert one(stage, staged(lane, 1, [b"a"]))[0] is Reason.STAGED
+    assert one(stage, commit(lane, 2, 5, (lane, 1, 1))) == (Reason.COMMITTED, 1)
+    assert one(stage, staged(lane, 3, [b"again"]))[0] is Reason.STAGED
+    assert one(stage, commit(lane, 4, 5, (lane, 3, 3))) == (Reason.COMMITTED, 1), "the ticket of the first"
+    assert one(stage, commit(lane, 5, 4, (lane, 3, 3))) == (Reason.COMMITTED, 1)
+    assert stage.execution.state.holding.pledged == 1
+    assert one(stage, commit(lane, 6, 0, (lane, 3, 3), app="other")) == (Reason.COMMITTED, 2)
+
+
+def test_without_an_app_nothing_is_remembered():
+    stage = Stage()
+    lane = stage.lane()
+    stage.write(staged(lane, 1, [b"a"]), staged(lane, 2, [b"b"]))
+    assert one(stage, commit(lane, 3, 0, (lane, 1, 1), app="")) == (Reason.COMMITTED, 1)
+    assert one(stage, commit(lane, 4, 0, (lane, 2, 2), app="")) == (Reason.COMMITTED, 2)
+    assert not stage.execution.state.holding.transactions
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [((9, 1, 1),), ((1, 1, 1),), ((1, 2, 2),), ((1, 1, 3),), ((1, 1, 2), (1, 1, 2)), ((1, 4, 4),)],
+    ids=["no such lane", "half a pack", "its other half", "more than is there", "twice", "not staged but written"],
+)
+def test_all_or_nothing(spans):
+    stage = Stage()
+    lane = stage.lane()
+    assert lane == 1
+    stage.write(staged(lane, 1, [b"a", b"b"]), pack(lane, 3), pack(lane, 4))
+    assert one(stage, commit(lane, 5, 0, *spans))[0] is Reason.NOT_STAGED
+    assert not stage.execution.state.holding.owed
+    assert one(stage, commit(lane, 5, 0, (lane, 1, 2)))[0] is Reason.COMMITTED
+
+
+def test_nobody_commits_what_others_staged():
+    stage = Stage()
+    rights = (("*",), ("*",))
+    (added,) = stage.config(petition(AddIdentity("bob", SignatureType.ED25519, BOB.key, *rights)))
+    mine, his = stage.lane(), stage.lane(1, BOB, added.acl)
+    stage.write(staged(mine, 1, [b"a"]))
+    assert one(stage, commit(his, 1, 0, (mine, 1, 1), signer=BOB))[0] is Reason.NOT_STAGED
+    assert one(stage, commit(mine, 2, 0, (mine, 1, 1)))[0] is Reason.COMMITTED
+    assert {key[0] for key in stage.execution.state.holding.transactions} == {ADMIN_ACL}
+
+
+def test_what_was_committed_is_written_even_if_its_writer_is_removed():
+    stage = Stage()
+    (added,) = stage.config(petition(AddIdentity("bob", SignatureType.ED25519, BOB.key, ("*",), ())))
+    lane = stage.lane(1, BOB, added.acl)
+    entry = staged(lane, 1, [b"a"], signer=BOB)
+    stage.write(entry, commit(lane, 2, 0, (lane, 1, 1), signer=BOB))
+    stage.config(petition(RemoveIdentity(added.acl)))
+    assert one(stage, entry) == (Reason.APPLIED, 0)
+
+
+def test_committed_pack_gets_no_offsets_if_its_octets_are_not_those_that_were_signed():
+    """The copy that a node brings has the same head, stated digest and signature as the staged pack."""
+    stage = Stage()
+    lane, driver = stage.lane(1), stage.lane(2)
+    true = staged(lane, 1, [b"pay bob 1"])
+    assert one(stage, true)[0] is Reason.STAGED
+    assert one(stage, commit(driver, 1, 0, (lane, 1, 1)))[0] is Reason.COMMITTED
+    raw = bytes(true.raw)
+    assert raw.count(b"pay bob 1") == 1
+    forged = IngestEntry(true.stream, raw.replace(b"pay bob 1", b"pay eve 9"))
+    assert one(stage, forged) == (Reason.SIGNATURE, NO_OFFSET)
+    other_signer = staged(lane, 1, [b"pay bob 1"], signer=BOB)
+    assert one(stage, other_signer) == (Reason.SIGNATURE, NO_OFFSET)
+    assert not stage.executed[-1].batches
+    assert heads(stage) == {}
+    assert one(stage, true) == (Reason.APPLIED, 0)
+
+
+def test_a_commit_goes_nowhere_else_and_other_packs_not_there():
+    stage = Stage()
+    lane = stage.lane()
+    value = two_phase.encode(Commit(JOB, 0, (RequestRange(lane, 1, 1),)))
+    assert one(stage, pack(lane, 1, [value], message_type=COMMIT))[0] is Reason.NO_RIGHT
+    assert one(stage, pack(lane, 1, [b"x"], stream=TRANSACTIONS))[0] is Reason.NO_RIGHT
+    assert one(stage, staged(lane, 1, [b"x"], stream=TRANSACTIONS))[0] is Reason.NO_RIGHT
+    nonsense = pack(lane, 1, [b"?"], stream=TRANSACTIONS, message_type=COMMIT)
+    assert one(stage, nonsense)[0] is Reason.NOT_STAGED
+
+
+def test_what_nobody_commits_expires():
+    stage = Stage()
+    lane = stage.lane()
+    stage.write(staged(lane, 1, [b"a"]), time_ns=10 * SECOND)
+    stage.write(staged(lane, 2, [b"b"]), time_ns=20 * SECOND)
+    late_ns = 10 * SECOND + STAGED_NS
+    assert one(stage, pack(lane, 3), time_ns=late_ns)[0] is Reason.APPLIED
+    assert len(stage.execution.state.holding.staged) == 2
+    assert one(stage, commit(lane, 4, 0, (lane, 1, 2)), time_ns=late_ns + 1)[0] is Reason.NOT_STAGED
+    assert list(stage.execution.state.holding.staged) == [(lane, 2)]
+
+
+def test_bounds(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(two_phase, "STAGED_MAX", 2)
+    monkeypatch.setattr(two_phase, "TRANSACTIONS_MAX", 1)
+    stage = Stage()
+    lane = stage.lane()
+    packs = [staged(lane, number, [b"a"]) for number in (1, 2, 3)]
+    assert [verdict.reason for verdict in stage.write(*packs)] == [Reason.STAGED, Reason.STAGED, Reason.STAGED_FULL]
+    assert one(stage, commit(lane, 3, 0, (lane, 1, 1)))[0] is Reason.COMMITTED
+    second = commit(lane, 4, 0, (lane, 2, 2), app="b")
+    assert one(stage, second)[0] is Reason.TRANSACTIONS_FULL
+    monkeypatch.setattr(two_phase, "TRANSACTION_SPARE_NS", -SECOND)
+    assert one(stage, second)[0] is Reason.COMMITTED
+    assert [app for _, app in stage.execution.state.holding.transactions] == ["b"]
+
+
+def test_a_snapshot_goes_on_alike():
+    stage = Stage()
+    lane = stage.lane()
+    first, second = staged(lane, 1, [b"a"]), staged(lane, 2, [b"b"])
+    stage.write(first, second, staged(lane, 3, [b"c"]))
+    stage.write(commit(lane, 4, 7, (lane, 1, 2)))
+    stage.write(first)
+    copy = JournalExecution(stage.founding, snapshot=stage.execution.state.export())
+    stage.prefix.executors.append(copy)
+    stage.write(second, commit(lane, 5, 7, (lane, 3, 3)), commit(lane, 6, 8, (lane, 3, 3)))
+    assert copy.fingerprint() == stage.execution.fingerprint()
+    assert heads(stage) == {"orders": 2}
+
+
+def test_a_staged_pack_is_found_again_in_the_log():
+    stage = Stage()
+    lane = stage.lane()
+    entries = [pack(lane, 1), staged(lane, 2, [b"a"]), staged(lane, 3, [b"b"], stream="audit")]
+    replay = JournalExecution(stage.founding)
+    stage.write(*entries)
+    for settled in stage.prefix.messages[:-1]:
+        replay.settle(settled)
+    last = stage.prefix.messages[-1]
+    preview = replay.preview(last.body, last.payloads)
+    records = message_records(LogEntry(last.body, encode_body(last.body), last.hash, 1, last.payloads), preview)
+    excerpt = PackLookup(records)
+    for found in stage.execution.state.holding.staged.values():
+        assert excerpt.pack(found.index, found.entry, found.pack) in [entry.raw for entry in entries[1:]]
+    with pytest.raises(Malformed, match="has no pack 3"):
+        excerpt.pack(last.body.index, 0, 3)
+    with pytest.raises(Malformed, match="not in the log"):
+        excerpt.pack(99, 0, 0)
+
+
+def test_answers_say_that_it_is_taken_and_where_a_commit_stands():
+    stage = Stage()
+    lane = stage.lane()
+    attendance = LaneSubscriptions()
+    attendance.attend(b"me", lane)
+    stage.write(pack(lane, 1), staged(lane, 2, [b"a", b"b"]))
+    stage.write(staged(lane, 2, [b"a", b"b"]), commit(lane, 4, 0, (lane, 2, 3)))
+    first, second = ([answer for _, answer in attendance.answers(one)] for one in stage.executed[-2:])
+    assert [type(answer) for answer in first] == [Receipts, AlreadyWritten]
+    assert first[1] == AlreadyWritten(lane, 3)
+    again, run = second
+    assert again == AlreadyWritten(lane, 3)
+    assert isinstance(run, Receipts)
+    assert [(one.first_id, one.stream, one.base_offset) for one in run.runs] == [(4, TRANSACTIONS, 1)]
+
+
+def test_octets():
+    commit_ = Commit(JOB, 3, (RequestRange(1, 2, 3), RequestRange(4, 5, 5)))
+    data = two_phase.encode(commit_)
+    assert two_phase.decode(data) == commit_
+    for broken in (data[:-1], data + b"\0", b"\2" + data[1:], data[:15] + bytes(4)):
+        with pytest.raises(Malformed):
+            two_phase.decode(broken)

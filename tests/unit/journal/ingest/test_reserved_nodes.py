@@ -1,0 +1,238 @@
+"""A node that is reserved for clients: whose packs it takes, and what it tries out before it is ordered."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chaplain.core import Drained, Persisted
+from chaplain.journal.consensus.events import ConsensusStarted, PayloadArrived
+from chaplain.journal.events import (
+    IngestDropped,
+    Ordered,
+    PackWritten,
+    Rehearse,
+    Rehearsed,
+    SessionOpened,
+    ToClient,
+    Verified,
+    Verify,
+)
+from chaplain.journal.ingest.core import IngestCore
+from chaplain.journal.messages.client import GoBack, NotWritten, Receipts
+from chaplain.journal.messages.cluster import DataEntry, genesis
+from chaplain.journal.messages.config import AddIdentity
+from chaplain.journal.messages.ingest import IngestEntry
+from chaplain.journal.messages.signing import holds
+from chaplain.journal.model.records import LaneStatus
+from chaplain.journal.settings import ConsensusSettings, JournalSettings
+from chaplain.link.auth.identity import Identity
+from tests.support.execution_stage import ADMIN_ACL, BOB, CLUSTER, Stage, pack, petition
+
+ME = b"me".ljust(16)
+SQL = 1
+FAILS = ("constraint", "UNIQUE constraint failed: t.a")
+
+
+class Bench:
+    """The ingest of node 1, reserved, with the lanes of two clients: `default` and `bob`."""
+
+    def __init__(self, *reserved: str, prevalidate: bool = True) -> None:
+        self.stage = Stage()
+        (added,) = self.stage.config(petition(AddIdentity("bob", 1, BOB.key, ("*",), ("*",))))
+        self.bobs_acl = added.acl
+        self.lane = self.stage.lane()
+        self.bobs = self.stage.lane(1, BOB, self.bobs_acl)
+        order = ConsensusSettings(1, genesis(CLUSTER), b"d" * 16, b"d" * 16, b"b" * 16)
+        settings = JournalSettings(order, reserved=reserved, prevalidate=prevalidate)
+        self.core = IngestCore(settings, random.Random(1), self.stage.execution, None)
+        (persist,) = self.step(ConsensusStarted())
+        self.step(Persisted(persist.ticket))
+        self.step(SessionOpened(ME))
+
+    def step(self, event) -> list:
+        return self.core.step(10**12, event)
+
+    def write(self, entry: IngestEntry, acl: bytes = ADMIN_ACL, *, check: bool = True) -> list:
+        return self.step(PackWritten(ME, acl, entry.stream, bytes(entry.raw), check))
+
+    def drain(self) -> list:
+        effects = self.step(Drained())
+        for question in [one for one in effects if isinstance(one, Verify)]:
+            effects += self.step(Verified(question.ticket, tuple(map(holds, question.items))))
+            effects += self.step(Drained())
+        return effects
+
+    def asked(self, *entries: IngestEntry) -> list[Rehearse]:
+        """What is tried out of these."""
+        for entry in entries:
+            assert not self.write(entry)
+        return [one for one in self.drain() if isinstance(one, Rehearse)]
+
+    def answer(self, ticket: int, *fails: str) -> list:
+        return [*self.step(Rehearsed(ticket, *fails)), *self.drain()]
+
+    def order(self, shipped: PayloadArrived) -> None:
+        self.stage.prefix.order([(DataEntry(shipped.reference, shipped.digest), shipped.payload)])
+        self.step(Ordered((shipped.reference,), self.stage.executed[-1]))
+
+
+def sql(bench: Bench, first_id: int, text: bytes = b"insert", counts: tuple[int, ...] | None = None) -> IngestEntry:
+    values = (text,) * (sum(counts) if counts else 1)
+    return pack(bench.lane, first_id, values, message_type=SQL, counts=counts)
+
+
+def shipped(effects: list) -> list[PayloadArrived]:
+    return [effect for effect in effects if isinstance(effect, PayloadArrived)]
+
+
+def told(effects: list, kind: type) -> list:
+    return [one.message for one in effects if isinstance(one, ToClient) and isinstance(one.message, kind)]
+
+
+# Whose packs are taken.
+
+
+def test_others_are_sent_elsewhere_and_told_why() -> None:
+    bench = Bench("alice", "default")
+    bobs = pack(bench.bobs, 1, signer=BOB)
+    (refused,) = told(bench.write(bobs, bench.bobs_acl), NotWritten)
+    assert (refused.kind, refused.client_id, refused.first_id) == ("not_ingest", bench.bobs, 1)
+    assert refused.reason == "node 1 is reserved for alice, default: write through another node"
+    assert bench.core.idle
+    assert not bench.write(pack(bench.lane, 1))
+    assert shipped(bench.drain())
+
+
+@pytest.mark.parametrize("reserved", [(), ("bob",), ("default", "bob")])
+def test_those_who_are_named_may_write_and_everybody_if_nobody_is(reserved) -> None:
+    bench = Bench(*reserved)
+    assert not bench.write(pack(bench.bobs, 1, signer=BOB), bench.bobs_acl)
+    assert shipped(bench.drain())
+
+
+def test_a_name_that_nobody_has_is_nobody() -> None:
+    bench = Bench("carol")
+    assert told(bench.write(pack(bench.lane, 1)), NotWritten)
+    carol = Identity(b"c" * 32)
+    (added,) = bench.stage.config(petition(AddIdentity("carol", 1, carol.key, ("*",), ("*",)), nonce=b"c" * 16))
+    lane = bench.stage.lane(2, carol, added.acl)
+    assert not bench.write(pack(lane, 1, signer=carol), added.acl), "until somebody has it"
+
+
+def test_what_is_written_already_has_its_receipt_from_a_reserved_node_too() -> None:
+    bench = Bench("default")
+    bobs = pack(bench.bobs, 1, signer=BOB)
+    bench.stage.write(bobs, node=2)
+    assert told(bench.write(bobs, bench.bobs_acl), Receipts)
+
+
+# What is tried out.
+
+
+def test_what_passes_goes_its_way() -> None:
+    bench = Bench("default")
+    (rehearse,) = bench.asked(sql(bench, 1))
+    assert (rehearse.stream, rehearse.raw) == ("orders", bytes(sql(bench, 1).raw))
+    assert not shipped(bench.drain()), "not before the answer"
+    assert len(shipped(bench.answer(rehearse.ticket))) == 1
+
+
+def test_what_would_fail_is_refused_and_its_id_is_free() -> None:
+    bench = Bench("default")
+    (rehearse,) = bench.asked(sql(bench, 1))
+    effects = bench.answer(rehearse.ticket, *FAILS)
+    (refused,) = told(effects, NotWritten)
+    assert (refused.kind, refused.reason, refused.expected_id) == ("invalid:constraint", FAILS[1], 1)
+    assert not shipped(effects)
+    assert bench.core.idle
+    assert bench.core.waiting_bytes == 0
+    (again,) = bench.asked(sql(bench, 1, b"another"))
+    (ordered,) = shipped(bench.answer(again.ticket))
+    bench.order(ordered)
+    assert bench.stage.execution.state.lanes[bench.lane].last_id == 1
+
+
+def test_only_the_first_of_a_lane_is_tried_out_and_nothing_passes_it() -> None:
+    bench = Bench("default")
+    (rehearse,) = bench.asked(sql(bench, 1), sql(bench, 2))
+    assert not bench.asked(sql(bench, 3)), "something of the lane is on its way"
+    assert not shipped(bench.drain()), "the order of the lane"
+    (arrived,) = shipped(bench.answer(rehearse.ticket))
+    assert len(arrived.payload) > 3 * len(sql(bench, 1).raw)
+    assert not bench.write(sql(bench, 4))
+    (later,) = shipped(bench.drain())
+    bench.order(arrived)
+    assert not bench.write(sql(bench, 5))
+    (last,) = shipped(bench.drain())
+    bench.order(later)
+    bench.order(last)
+    assert bench.asked(sql(bench, 6)), "nothing of the lane is on its way any more"
+
+
+def test_what_may_be_proof_against_its_signer_is_ordered_untried() -> None:
+    bench = Bench("default")
+    (rehearse,) = bench.asked(sql(bench, 1))
+    (first,) = shipped(bench.answer(rehearse.ticket))
+    assert not bench.write(sql(bench, 1, b"the same id"))
+    (second,) = shipped(bench.drain())
+    bench.order(first)
+    bench.order(second)
+    assert bench.stage.execution.state.clients[ADMIN_ACL].status == LaneStatus.COMPROMISED
+
+
+def test_others_do_not_wait_for_it() -> None:
+    bench = Bench("default", "bob")
+    (rehearse,) = bench.asked(sql(bench, 1))
+    assert not bench.write(pack(bench.bobs, 1, signer=BOB), bench.bobs_acl, check=False)
+    assert len(shipped(bench.drain())) == 1
+    assert len(shipped(bench.answer(rehearse.ticket))) == 1
+
+
+def test_what_follows_something_that_would_fail_goes_back() -> None:
+    bench = Bench("default")
+    (rehearse,) = bench.asked(sql(bench, 1), sql(bench, 2), sql(bench, 3))
+    effects = bench.answer(rehearse.ticket, *FAILS)
+    assert not shipped(effects)
+    assert told(effects, GoBack) == [GoBack(bench.lane, 1)] * 2
+    assert bench.core.idle
+    assert bench.asked(sql(bench, 1, b"another"))
+
+
+@pytest.mark.parametrize(
+    ("why", "first", "options"),
+    [
+        ("several requests", {"counts": (1, 1)}, {}),
+        ("its writer does not want it", {}, {"check": False}),
+    ],
+)
+def test_what_is_not_tried_out(why, first, options) -> None:
+    bench = Bench("default")
+    assert not bench.write(sql(bench, 1, **first), **options)
+    effects = bench.drain()
+    assert shipped(effects), why
+    assert not [one for one in effects if isinstance(one, Rehearse)], why
+
+
+@pytest.mark.parametrize("reserved", [(), ("default",)])
+def test_a_node_that_is_told_not_to_tries_out_nothing(reserved) -> None:
+    bench = Bench(*reserved, prevalidate=False)
+    assert not bench.asked(sql(bench, 1))
+
+
+def test_what_is_not_signed_is_not_tried_out() -> None:
+    bench = Bench("default")
+    forged = pack(bench.lane, 1, (b"insert",), message_type=SQL, signer=BOB)
+    assert not bench.write(forged)
+    effects = bench.drain()
+    assert [one.kind for one in told(effects, NotWritten)] == ["signature"]
+    assert not [one for one in effects if isinstance(one, Rehearse)]
+
+
+def test_a_node_that_loses_its_role_gives_back_what_it_tries_out() -> None:
+    bench = Bench("default")
+    (rehearse,) = bench.asked(sql(bench, 1), sql(bench, 2))
+    assert [one.kind for one in told(bench.step(IngestDropped()), NotWritten)] == ["not_ingest"] * 2
+    assert bench.core.idle
+    assert not bench.answer(rehearse.ticket, *FAILS), "an answer that comes too late"

@@ -1,0 +1,461 @@
+"""Checkpoints step by step: octets, rules, what can go, and who is believed."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaplain.core import Halt, Persist, Replace
+from chaplain.errors import Malformed
+from chaplain.executor.statement import SQL_TYPE
+from chaplain.journal.consensus.payload_queue import PayloadQueue
+from chaplain.journal.events import ToPeer
+from chaplain.journal.execution.staged_packs import StagedPacks
+from chaplain.journal.execution.state import ExecutionState, load
+from chaplain.journal.messages import peer
+from chaplain.journal.messages.cluster import Reference
+from chaplain.journal.messages.config import MakeCheckpoint, encode_fields
+from chaplain.journal.messages.peer import AskState, Covered, StatePiece
+from chaplain.journal.messages.write_request import STATEMENTS
+from chaplain.journal.model.records import Staged, StagedPacksRecord
+from chaplain.journal.model.results import AppliedMessage, StreamVerdict
+from chaplain.journal.settings import RetentionRules
+from chaplain.journal.snapshots import checkpoint
+from chaplain.journal.snapshots.checkpointer import LOOK_NS, Checkpointer
+from chaplain.journal.snapshots.install import SnapshotInstaller
+from chaplain.journal.snapshots.lagging_members import RETURN_NS
+from chaplain.journal.snapshots.retention import NOBODY, droppable, first_needed
+from chaplain.journal.snapshots.service import SnapshotService
+from chaplain.journal.storage.offset_index import StreamIndex
+from chaplain.journal.storage.segment_index import SegmentIndex, SegmentSpan
+from chaplain.journal.storage.verdict import Reason
+from tests.support.execution_stage import BOB, Stage, petition
+
+PAGE = Path(__file__).parents[4] / "docs" / "protocol" / "checkpoints.md"
+EXAMPLES = {
+    "fields": encode_fields(MakeCheckpoint(1000)),
+    "file": checkpoint.encode(checkpoint.make(7, b"state", 3)),
+    "covered": peer.encode(Covered(7, bytes(range(32)), 5, 3, 9, confirmed=True))[0],
+    "ask": peer.encode(AskState(7, 5))[0],
+}
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_the_page_shows_these_octets(name: str) -> None:
+    found = re.search(rf"```hex {name}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    assert bytes.fromhex(found[1]) == EXAMPLES[name]
+
+
+def test_what_is_said_is_read_back() -> None:
+    for message in (Covered(7, bytes(32), 5, 3, 9, confirmed=False), AskState(1, 2), StatePiece(1, 2, b"octets")):
+        assert peer.decode(*peer.encode(message)) == message
+
+
+def test_a_file_with_one_wrong_bit_is_none() -> None:
+    data = checkpoint.encode(checkpoint.make(7, b"state", 3))
+    assert checkpoint.decode(data) == (3, b"state")
+    for place in range(len(data)):
+        with pytest.raises(Malformed):
+            checkpoint.decode(data[:place] + bytes((data[place] ^ 4,)) + data[place + 1 :])
+    with pytest.raises(Malformed):
+        checkpoint.decode(data[:-1])
+
+
+def test_statements_are_what_executors_call_so() -> None:
+    assert STATEMENTS == SQL_TYPE
+
+
+# Agreed entries.
+
+
+def execute(stage: Stage, entries: list[Any]) -> AppliedMessage:
+    stage.prefix.order(entries)
+    return stage.executed[-1]
+
+
+def test_an_admin_has_a_checkpoint_made_and_releases_the_log() -> None:
+    stage = Stage()
+    executed = execute(stage, [petition(MakeCheckpoint(1))])
+    assert executed.checkpoint
+    assert executed.verdict.entries[0].reason is Reason.APPLIED
+    assert int.from_bytes(executed.verdict.entries[0].acl[4:12], "big") == executed.moment.index
+    assert stage.execution.state.released == 1
+    assert execute(stage, [petition(MakeCheckpoint(10**6))]).checkpoint
+    assert stage.execution.state.released == stage.execution.settled, "what is not written cannot be released"
+    assert not execute(stage, []).checkpoint
+
+
+def test_nobody_else_has() -> None:
+    stage = Stage()
+    executed = execute(stage, [petition(MakeCheckpoint(1), signer=BOB)])
+    assert not executed.checkpoint
+    assert executed.verdict.entries[0].reason is not Reason.APPLIED
+    assert not stage.execution.state.released
+
+
+def test_a_state_is_loaded_as_it_was() -> None:
+    stage = Stage()
+    execute(stage, [petition(MakeCheckpoint(1))])
+    state = stage.execution.state
+    state.databases["main"] = 1
+    assert load(state.founding, state.export()).export() == state.export()
+
+
+# What lies where.
+
+
+def places(*lasts: int, size: int = 100) -> SegmentIndex:
+    made = SegmentIndex()
+    made.segments = [SegmentSpan(n, n * size, (n + 1) * size, last, last * 10) for n, last in enumerate(lasts)]
+    return made
+
+
+def test_segments_go_from_the_front_up_to_the_limit() -> None:
+    made = places(10, 20, 30, 40)
+    assert [one.sequence for one in made.droppable(25)] == [0, 1]
+    assert [one.sequence for one in made.droppable(100)] == [0, 1, 2], "the last one is written to"
+    made.drop(made.segments[0])
+    assert made.first == 11
+    assert made.span(5, 40, 1) is None
+
+
+def test_what_is_right_before_a_message_is_found_with_it() -> None:
+    made = places(0, 0, 0)
+    for index, start in ((1, 200), (2, 250), (3, 10), (4, 20), (5, 40), (7, 50)):
+        made.note(index, start, start + 10)
+    assert made.span_back(5, 7, 100, 9) == (10, 50), "message 2 was put back later, and is elsewhere"
+    assert made.span_back(5, 7, 30, 9) == (20, 50), "so many octets"
+    assert made.span_back(5, 7, 1, 9) == (40, 50), "but one message at least"
+    assert made.span_back(5, 7, 100, 2) == (20, 50), "so many messages"
+    assert made.span_back(5, 7, 100, 0) == (40, 50)
+    assert made.span_back(2, 7, 100, 9) == (200, 260), "the first has none before it"
+    assert made.span_back(7, 7, 100, 9) == (50, 60), "message 6 is missing"
+    assert made.span_back(7, 6, 100, 9) is None, "not on disk yet"
+
+
+def test_a_message_across_two_segments_goes_with_the_first() -> None:
+    made = places(0, 0, 0)
+    made.note(1, 10, 50)
+    made.note(2, 90, 120)
+    made.note(3, 120, 150)
+    assert [one.last for one in made.segments] == [2, 3, 0]
+    made.drop(made.segments[0])
+    assert made.first == 3
+    assert made.span(3, 3, 100) == (120, 150)
+
+
+def gone(rules: RetentionRules, *, limit: int = 100, released: int = 0, now_ns: int = 0) -> int:
+    return droppable(places(10, 20, 30, 40), rules, now_ns, limit=limit, released=released)
+
+
+def test_rules() -> None:
+    assert gone(RetentionRules()) == 0
+    assert gone(RetentionRules(), released=20) == 2
+    assert gone(RetentionRules(), released=19) == 1
+    assert gone(RetentionRules(keep_bytes=1)) == 3
+    assert gone(RetentionRules(keep_bytes=250)) == 1
+    assert gone(RetentionRules(keep_bytes=1), limit=15) == 1
+    assert gone(RetentionRules(keep_ns=50), now_ns=300) == 2, "what is younger than that stays"
+    assert gone(RetentionRules(), released=100, limit=0) == 0
+
+
+def test_what_is_staged_or_owed_is_needed() -> None:
+    staged = Staged(1, 1, 1, 1, "s", b"", b"", 0, 7, 0, 0)
+    assert first_needed(StagedPacks(), []) == NOBODY
+    assert first_needed(StagedPacks(StagedPacksRecord(staged=(staged,))), [9]) == 7
+    assert first_needed(StagedPacks(StagedPacksRecord(owed=(staged,))), [NOBODY]) == 7
+    assert first_needed(StagedPacks(StagedPacksRecord(owed=(staged,))), [3]) == 3
+
+
+def test_streams_begin_with_what_is_kept() -> None:
+    index = StreamIndex()
+    index.begin({"old": 5, "orders": 4})
+    for at, first in ((11, 4), (12, 6)):
+        executed = SimpleNamespace(verdict=SimpleNamespace(streams=(StreamVerdict("orders", first, 2, b""),)))
+        executed.moment = SimpleNamespace(index=at)
+        index.add(executed)  # type: ignore[arg-type]
+    assert (index.first_offset("old"), index.next_offset("old")) == (5, 5)
+    assert (index.first_offset("orders"), index.find("orders", 7)) == (4, 12)
+    index.forget(12)
+    assert index.first_offset("orders") == 6
+    index.forget(13)
+    assert (index.first_offset("orders"), index.next_offset("orders")) == (8, 8)
+
+
+# Who is believed.
+
+
+class Log:
+    def __init__(self) -> None:
+        self.places = places(10, 20, 30)
+        self.agreed = 30
+        self.dropped = 0
+
+    def drop(self, count: int, limit: int) -> tuple[()]:
+        for segment in self.places.droppable(limit)[:count]:
+            self.places.drop(segment)
+        return ()
+
+
+class Desk:
+    """An archive and what it takes from others, in a cluster of three."""
+
+    def __init__(self, agreed: int = 30) -> None:
+        stage = Stage()
+        self.state: ExecutionState = stage.execution.state
+        self.log: Any = Log()
+        self.log.agreed = agreed
+        order = SimpleNamespace(folder="", log="journal", retry_ns=10, patience_ns=100)
+        settings: Any = SimpleNamespace(node=1, order=order, rules=RetentionRules(keep_bytes=1))
+        self.settings = settings
+        self.archive = Checkpointer(settings, stage.execution)
+        self.adoption = SnapshotInstaller(settings, stage.execution, self.archive)
+        self.archive.attach(self.log, None)
+        self.adoption.attach(self.log)
+        self.stage = stage
+
+    def make(self, index: int) -> checkpoint.Checkpoint:
+        moment: Any = SimpleNamespace(index=index)
+        self.archive.executed(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
+        self.archive.written(0, self.archive._ticket)
+        made = self.archive.latest
+        assert made is not None
+        return made
+
+    def effects(self, kind: type) -> list[Any]:
+        found = [*self.archive.effects, *self.adoption.effects]
+        self.archive.effects.clear()
+        self.adoption.effects.clear()
+        return [one for one in found if isinstance(one, kind)]
+
+
+def said(made: checkpoint.Checkpoint, **other: Any) -> Covered:
+    fields: dict[str, Any] = {"first": 1, "agreed": 30, "confirmed": False, "digest": made.digest, **other}
+    return Covered(made.index, size_bytes=len(made.state), **fields)
+
+
+def test_nothing_goes_before_a_quorum_and_everybody_connected_have_it() -> None:
+    desk = Desk()
+    made = desk.make(25)
+    assert desk.log.places.first == 1
+    desk.archive.up(2)
+    desk.archive.up(3)
+    desk.archive.heard(0, 2, said(made))
+    assert desk.archive.confirmed
+    assert desk.log.places.first == 1, "node 3 is connected and has said nothing"
+    desk.archive.heard(0, 3, Covered(15, bytes(32), 1, 1, 30, confirmed=False))
+    assert desk.log.places.first == 11, "node 3 has an earlier one"
+    desk.archive.down(0, 3)
+    desk.archive.look(0)
+    assert desk.log.places.first == 21
+
+
+def test_who_lacks_what_went_is_told_until_it_has_said_otherwise() -> None:
+    desk = Desk()
+    made = desk.make(25)
+    desk.archive.heard(0, 2, said(made))
+    assert desk.log.places.first == 21
+    desk.effects(ToPeer)
+    desk.archive.up(3)
+    desk.archive.look(0)
+    assert [one.node for one in desk.effects(ToPeer)] == [3]
+    for second in (1, 2):
+        desk.archive.woken(second * LOOK_NS)
+        assert [one.node for one in desk.effects(ToPeer)] == [3], "what it was told may have been lost"
+    desk.archive.heard(2 * LOOK_NS, 3, said(made))
+    desk.effects(ToPeer)
+    desk.archive.woken(3 * LOOK_NS)
+    assert desk.effects(ToPeer) == []
+
+
+def test_what_somebody_needs_stays() -> None:
+    desk = Desk()
+    desk.archive.needs.append(lambda: 15)
+    desk.archive.up(2)
+    desk.archive.heard(0, 2, said(desk.make(25)))
+    assert desk.log.places.first == 11
+
+
+def test_a_checkpoint_counts_when_it_is_on_disk() -> None:
+    desk = Desk()
+    moment: Any = SimpleNamespace(index=25)
+    desk.archive.executed(AppliedMessage(moment, None, (), clients_changed=False, checkpoint=True))  # type: ignore[arg-type]
+    (persist,) = desk.effects(Persist)
+    assert isinstance(persist.operations[0], Replace)
+    assert not desk.archive.durable
+    desk.archive.up(2)
+    (told,) = desk.effects(ToPeer)
+    assert told.message.index == 0
+
+
+def test_who_differs_from_a_majority_stops() -> None:
+    desk = Desk()
+    made = desk.make(25)
+    for node in (2, 3):
+        desk.archive.up(node)
+        desk.archive.heard(0, node, said(made, digest=bytes(32)))
+        assert bool(desk.effects(Halt)) == (node == 3)
+    assert desk.log.places.first == 1
+
+
+def behind() -> tuple[Desk, checkpoint.Checkpoint]:
+    """A node that has nothing, and a real checkpoint of others."""
+    desk = Desk(agreed=0)
+    other = Stage()
+    execute(other, [petition(MakeCheckpoint(0))])
+    state = other.execution.state
+    for node in (2, 3):
+        desk.archive.up(node)
+    return desk, checkpoint.make(state.moment.index, state.export())
+
+
+def test_a_quorum_is_believed_at_once_and_the_octets_are_checked() -> None:
+    desk, made = behind()
+    desk.archive.heard(0, 2, said(made, first=9))
+    desk.adoption.look(0)
+    assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    desk.archive.heard(0, 3, said(made, first=9))
+    desk.adoption.look(0)
+    (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    forged = made.state[:-1] + bytes((made.state[-1] ^ 1,))
+    desk.adoption.came(0, asked.node, StatePiece(made.index, 0, forged))
+    assert not desk.effects(Persist)
+    desk.adoption.woken(1000)
+    (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    half = len(made.state) // 2
+    desk.adoption.came(0, asked.node, StatePiece(made.index, 0, made.state[:half]))
+    (asked,) = [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    assert asked.message.position == half
+    desk.adoption.came(0, asked.node, StatePiece(made.index, half, made.state[half:]))
+    (persist,) = desk.effects(Persist)
+    first, state = checkpoint.decode(persist.operations[0].data)
+    assert (first, sha256(state).digest()) == (made.index + 1, made.digest)
+    assert not desk.effects(Halt)
+    desk.adoption.written()
+    (halt,) = desk.effects(Halt)
+    assert halt.again
+
+
+def believes(*, votes: bool, confirmed: bool) -> bool:
+    """Whether a node takes, after a while, what the one serializer says that it can hear."""
+    desk, made = behind()
+    desk.settings.node = 1 if votes else 9
+    desk.archive.down(0, 3)
+    desk.archive.heard(0, 2, said(made, first=9, confirmed=confirmed))
+    desk.adoption.look(0)
+    assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)], "without waiting for others"
+    desk.adoption.look(101)
+    return any(isinstance(one.message, AskState) for one in desk.effects(ToPeer))
+
+
+def test_one_serializer_is_believed_after_a_while_if_it_says_that_a_quorum_confirmed() -> None:
+    assert believes(votes=False, confirmed=True)
+    assert not believes(votes=False, confirmed=False)
+
+
+def test_who_makes_a_quorum_with_us_is_believed_after_a_while() -> None:
+    """The third may never come back, and the second has forgotten what it said: two of three must go on."""
+    assert believes(votes=True, confirmed=False)
+
+
+def test_nothing_is_adopted_while_somebody_has_the_log() -> None:
+    desk, made = behind()
+    desk.archive.heard(0, 2, said(made, first=9))
+    desk.archive.heard(0, 3, said(made, first=1))
+    desk.adoption.look(0)
+    assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+
+
+def test_member_without_a_vote_that_claims_to_have_the_log_keeps_nobody_from_a_checkpoint() -> None:
+    desk, made = behind()
+    desk.adoption.attach(desk.log, None, lambda nodes: len({2, 3}.intersection(nodes)) > 1)
+    desk.archive.heard(0, 9, said(made, first=1))
+    for serializer in (2, 3):
+        desk.archive.heard(0, serializer, said(made, first=9))
+    desk.adoption.look(0)
+    assert any(isinstance(one.message, AskState) for one in desk.effects(ToPeer))
+
+
+@pytest.mark.parametrize("believed", [True, False])
+def test_checkpoint_is_adopted_after_a_while_if_the_nodes_with_the_log_are_not_believed(believed: bool) -> None:
+    """One serializer still has the messages; without another, or a proven master, nobody takes them from it."""
+    desk, made = behind()
+    desk.adoption.attach(desk.log, None, lambda nodes: believed or len(nodes) > 1)
+    desk.archive.heard(0, 2, said(made, first=9))
+    desk.archive.heard(0, 3, said(made, first=1))
+    desk.adoption.look(0)
+    assert not [one for one in desk.effects(ToPeer) if isinstance(one.message, AskState)]
+    assert desk.adoption.due_ns == (None if believed else 100)
+    desk.adoption.woken(100)
+    assert any(isinstance(one.message, AskState) for one in desk.effects(ToPeer)) is not believed
+
+
+def test_what_a_checkpoint_covers_of_ingest_nodes_is_not_ordered_again() -> None:
+    desk = Desk()
+    desk.state.journals[7] = (3, 40)
+    shelf = PayloadQueue(10**6, 10**9)
+    bench: Any = SimpleNamespace(log=desk.log, firsts={}, shelf=shelf)
+    SnapshotService(desk.settings, desk.stage.execution, StreamIndex()).attach(bench, None)
+    for index in (40, 41):
+        assert shelf.put(0, Reference(7, 3, index), bytes(32), b"payload")
+    assert [entry.reference.index for entry in shelf.choose(10, 10**6)] == [41]
+
+
+# Who came too late.
+
+
+def returning() -> tuple[SnapshotService, Log, checkpoint.Checkpoint]:
+    """A node that has dropped its log's beginning, and node 3, which connects and lacks what went."""
+    desk = Desk()
+    covering = SnapshotService(desk.settings, desk.stage.execution, StreamIndex())
+    covering.attach(SimpleNamespace(log=desk.log, firsts={}, shelf=PayloadQueue(10**6, 10**9)), None)  # type: ignore[arg-type]
+    desk.archive = covering.archive
+    made = desk.make(15)
+    covering.up(0, 2)
+    covering.said(0, 2, said(made))
+    assert desk.log.places.first == 11
+    covering.up(0, 3)
+    covering.said(0, 3, Covered(0, bytes(32), 0, 1, 4, confirmed=False))
+    covering.said(0, 2, said(desk.make(25)))
+    assert desk.log.places.first == 11, "node 3 is connected"
+    return covering, desk.log, made
+
+
+def test_who_takes_a_checkpoint_is_waited_for_while_it_starts_again() -> None:
+    covering, log, made = returning()
+    covering.down(LOOK_NS, 3)
+    covering.woken(2 * LOOK_NS)
+    assert log.places.first == 11, "node 3 comes back with the checkpoint that it was given, and needs what follows"
+    covering.up(3 * LOOK_NS, 3)
+    covering.said(3 * LOOK_NS, 3, said(made, first=16, agreed=15))
+    covering.down(4 * LOOK_NS, 3)
+    covering.woken(5 * LOOK_NS)
+    assert log.places.first == 11, "node 3 has not come to our latest checkpoint"
+
+
+def test_it_is_waited_for_until_it_has_our_latest_checkpoint() -> None:
+    covering, log, made = returning()
+    latest = covering.archive.latest
+    assert latest is not None
+    covering.said(LOOK_NS, 3, said(made, first=16, agreed=15))
+    covering.down(LOOK_NS, 3)
+    covering.up(2 * LOOK_NS, 3)
+    covering.said(2 * LOOK_NS, 3, said(latest))
+    assert log.places.first == 21
+    covering.down(3 * LOOK_NS, 3)
+    assert covering.archive.covered() == 25
+
+
+def test_it_is_not_waited_for_forever() -> None:
+    covering, log, _ = returning()
+    covering.down(LOOK_NS, 3)
+    covering.woken(LOOK_NS + RETURN_NS - 1)
+    assert log.places.first == 11
+    covering.woken(2 * LOOK_NS + RETURN_NS)
+    assert log.places.first == 21

@@ -1,0 +1,500 @@
+"""What a serializer makes of its disk after a restart, and how it gets back what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from chaplain.core import Drained, Replace, WriteAt
+from chaplain.errors import Malformed, StorageError
+from chaplain.journal.consensus.events import ConsensusStarted, PeerUp, Role
+from chaplain.journal.consensus.hard_state import VotingState, decode_standing
+from chaplain.journal.messages.cluster import genesis
+from chaplain.journal.messages.consensus import (
+    KNOWN_AGREED,
+    AskVote,
+    ProposalAck,
+    RecoveryAnswer,
+    RecoveryQuestion,
+    Supplied,
+    Supply,
+    Vote,
+)
+from chaplain.journal.model.records import LogPosition
+from chaplain.journal.storage.records import Group, Grouper, SyncHint, decode_jot, encode_jot, is_message
+from chaplain.journal.storage.recovery import _Heap, recover
+from chaplain.segment.header import read_headers
+from chaplain.segment.record import Kind
+from chaplain.segment.scan import scan
+from simulator.adapters.consensus_node import segments_of
+from tests.support.consensus_cluster import Cluster, elected
+from tests.support.consensus_disks import SEGMENT, damage, follower, positions, state
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = elected()
+    for _ in range(6):
+        made.arrive()
+        made.run(0.05)
+    return made
+
+
+def test_a_clean_restart_settles_the_same_prefix_and_keeps_its_regime(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    before, regime = desk.core.agreed, desk.core.regime
+    offsets = desk.tape.count
+    cluster.kill(desk.node)
+    cluster.restart(desk.node)
+    assert (desk.core.agreed, desk.core.regime, desk.tape.count) == (before, regime, offsets)
+    assert not desk.agreed, "what was agreed before is not announced again"
+    cluster.run(0.5)
+    cluster.arrive()
+    cluster.settle()
+    assert desk.core.agreed == cluster.master().core.agreed
+
+
+def test_reading_a_log_back_costs_the_same_for_each_message_however_many_came_before(cluster: Cluster) -> None:
+    class Unsearched(dict[int, Group]):
+        def __iter__(self) -> Iterator[int]:
+            raise AssertionError("all messages are looked through for one")
+
+    data = bytes(follower(cluster).files[SEGMENT])
+    header = read_headers(data).header
+    assert header is not None
+    grouper, heap = Grouper(), _Heap(())
+    heap.groups = Unsearched()
+    held = []
+    for head, record in scan(data, header).records:
+        if is_message(record) and (group := grouper.feed(head.position, head.end, record)) is not None:
+            heap._hold(head.position, group)
+            held.append((record.index, head.position))
+    assert (heap.last, heap.end) == held[-1]
+    assert heap.floor()[0] == heap.last > 3
+
+
+def test_rot_in_the_last_record_takes_the_vote_until_caught_up(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    before = desk.core.agreed
+    cluster.kill(desk.node)
+    damage(desk, positions(desk)[-1][0] + 60)
+    desk.boot = b"another boot    "
+    others = [node for node in cluster.nodes if node != desk.node]
+    cluster.cut |= {(others[0], desk.node), (others[1], desk.node)}
+    cluster.restart(desk.node)
+    cluster.settle()
+    assert desk.core.role is Role.OUT
+    assert state(desk) is VotingState.DOUBTFUL
+    desk.hear(others[0], AskVote(50, 1000, KNOWN_AGREED, True))
+    assert not any(isinstance(message, Vote) for message in desk.said(others[0]))
+    cluster.cut.clear()
+    cluster.run(3)
+    assert state(desk) is VotingState.SOUND
+    assert desk.core.agreed >= before
+    standing = decode_standing(bytes(desk.files["journal.standing"]))
+    assert standing.life == 1
+    assert all(
+        decode_standing(bytes(cluster[node].files["journal.standing"])).lives == {desk.node: 1} for node in others
+    )
+
+
+def test_a_log_that_had_begun_and_is_gone_was_lost(cluster: Cluster) -> None:
+    """Regime and vote are still there, and so would be a sound standing with nothing behind it."""
+    desk, master = follower(cluster), cluster.master()
+    third = next(node for node in cluster.nodes if node not in (desk.node, master.node))
+    cluster.kill(third)
+    cluster.arrive()
+    cluster.settle()
+    counted = master.core.agreed
+    for node in (desk.node, master.node):
+        cluster.kill(node)
+    for name in [name for name in desk.files if name.endswith((".segment", ".jot"))]:
+        del desk.files[name]
+    cluster.restart(desk.node)
+    cluster.restart(third)
+    cluster.run(8)
+    assert state(desk) is VotingState.LOST
+    assert desk.core.role is Role.OUT
+    assert any("lost what was acknowledged" in report.event for report in desk.reports)
+    assert cluster[third].core.role is not Role.MASTER, "what two had agreed to would be forgotten"
+    cluster.restart(master.node)
+    cluster.run(5)
+    assert state(desk) is VotingState.SOUND
+    assert desk.core.agreed[0] >= counted[0]
+
+
+def test_a_log_that_never_began_may_be_empty() -> None:
+    made = Cluster(3)
+    made.settle()
+    assert made[1].files.keys() == {"journal.standing"}
+    made.kill(1)
+    made.restart(1)
+    made.run(3)
+    assert state(made[1]) is VotingState.SOUND
+    assert decode_standing(bytes(made[1].files["journal.standing"])).begun
+
+
+def test_doubt_is_not_resolved_by_one_of_two_others(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    third = next(node for node in cluster.nodes if node not in (desk.node, cluster.master().node))
+    cluster.kill(third)
+    cluster.restart(desk.node)
+    cluster.run(8)
+    assert desk.core.role is Role.OUT
+    assert any("no vote" in report.event for report in desk.reports)
+    cluster.restart(third)
+    cluster.run(3)
+    assert desk.core.role is Role.FOLLOWER
+    assert desk.core.agreed == cluster.master().core.agreed
+
+
+def test_a_wiped_disk_gets_back_a_message_that_it_had_acknowledged(cluster: Cluster) -> None:
+    """The master has counted on the copy; so the copy must be there again before its holder votes."""
+    master, desk = cluster.master(), follower(cluster)
+    cluster.kill(next(node for node in cluster.nodes if node not in (desk.node, master.node)))
+    cluster.arrive()
+    cluster.settle()
+    counted = master.core.agreed
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    for node in cluster.nodes:
+        if node in cluster.down:
+            cluster.restart(node)
+    cluster.run(5)
+    assert state(desk) is VotingState.SOUND
+    assert desk.core.agreed >= counted
+    assert {agreed.hash for agreed in desk.agreed} >= {counted[1]}
+
+
+def test_on_the_same_boot_a_torn_end_behind_the_jot_is_cut(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    before = desk.core.agreed
+    cluster.kill(desk.node)
+    jot = decode_jot(bytes(desk.files["journal.jot"]))
+    desk.files[SEGMENT][jot.position : jot.position + 8] = b"\xff" * 8
+    cluster.restart(desk.node)
+    cluster.settle()
+    assert state(desk) is VotingState.SOUND
+    assert desk.core.agreed[0] >= before[0] - 1
+    cluster.run(1)
+    assert desk.core.agreed == cluster.master().core.agreed
+
+
+def test_damage_in_the_middle_is_fetched_and_the_vote_stays(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    before = desk.core.agreed
+    cluster.kill(desk.node)
+    start = next(start for start, _, index in positions(desk) if index == 4)
+    damage(desk, start + 20)
+    cluster.restart(desk.node)
+    assert desk.core.agreed[0] < 4
+    assert any("missing" in report.event for report in desk.reports)
+    other = next(node for node in cluster.nodes if node != desk.node)
+    desk.hear(other, AskVote(60, 3, 9, True))
+    assert not any(isinstance(message, Vote) and message.granted for message in desk.said(other))
+    cluster.run(2)
+    assert state(desk) is VotingState.SOUND
+    assert desk.core.agreed[0] >= before[0]
+    cluster.kill(desk.node)
+    cluster.restart(desk.node)
+    assert desk.core.agreed[0] >= before[0], "the repair is on disk"
+
+
+def test_behind_damage_ones_own_messages_are_used_again(cluster: Cluster) -> None:
+    """Only what is missing is fetched; and it may come from one who does not know that it is agreed."""
+    desk = follower(cluster)
+    before = desk.core.agreed[0]
+    cluster.kill(desk.node)
+    start = next(start for start, _, index in positions(desk) if index == before - 1)
+    damage(desk, start + 20)
+    other = cluster.master().node
+    cluster.restart(desk.node)
+    desk.hear_proof(other, 1, *cluster.nodes)
+    desk.step(PeerUp(other))
+    written = len(desk.persists)
+    assert desk.core.agreed[0] == before - 3, "what nothing behind it names is not yet believed"
+    log = cluster[other].core._bench.log
+    wanted = log.recent(before - 2, 1)
+    missing = log.recent(before - 1, 1)
+    assert wanted is not None
+    assert missing is not None
+    supplied = tuple(Supplied(message.raw, message.payloads) for message in (wanted[0], missing[0]))
+    desk.hear(other, Supply(before - 2, before - 2, supplied, tail_ballot=1))
+    assert desk.core.agreed[0] >= before - 1
+    assert len(desk.persists) == written + 1
+
+
+def test_everybody_in_doubt_about_the_last_record_resolves_it_together() -> None:
+    cluster = Cluster(3)
+    cluster.run(3)
+    cluster.arrive()
+    cluster.settle()
+    for desk in cluster.up():
+        cluster.kill(desk.node)
+        desk.boot = b"another boot    "
+        jot = decode_jot(bytes(desk.files["journal.jot"]))
+        desk.files[SEGMENT][jot.position : jot.position + 200] = b"\xee" * 200
+    agreed = max(desk.core.agreed[0] for desk in cluster.desks.values())
+    for node in cluster.nodes:
+        cluster.restart(node)
+    assert {desk.core.role for desk in cluster.up()} == {Role.OUT}
+    cluster.run(6)
+    assert cluster.master().core.agreed[0] > agreed
+    assert len({desk.core.agreed for desk in cluster.up()}) == 1
+
+
+def test_a_wiped_node_does_not_help_a_doubtful_one() -> None:
+    cluster = Cluster(3)
+    cluster.run(3)
+    for node in cluster.nodes:
+        cluster.kill(node)
+    for node in (1, 2):
+        cluster[node].files.clear()
+        cluster[node].disk = b"new directory %02d" % node
+    for node in cluster.nodes:
+        cluster.restart(node)
+    cluster.run(8)
+    assert cluster[1].core.role is Role.OUT
+    assert cluster[2].core.role is Role.OUT
+    assert not [desk for desk in cluster.up() if desk.core.role is Role.MASTER]
+
+
+def test_a_lost_vote_file_is_a_lost_memory(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files["journal.standing"][12] ^= 1
+    desk.start()
+    assert desk.core.role is Role.OUT
+    cluster.rise(desk)
+    cluster.settle()
+    assert desk.core.role is Role.FOLLOWER or state(desk) is VotingState.WIPED
+    cluster.run(3)
+    assert state(desk) is VotingState.SOUND
+
+
+def test_a_log_shorter_than_its_jot_is_in_doubt(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    files = {name: bytes(data) for name, data in desk.files.items()}
+    jot = decode_jot(files["journal.jot"])
+    ahead = encode_jot(SyncHint(jot.boot, jot.position, desk.core.agreed[0] + 5))
+    found = recover("journal", segments_of(files), ahead, desk.boot, LogPosition(0, 0, 0, genesis("tested")))
+    assert "were on disk" in found.doubt
+    assert not recover(
+        "journal", segments_of(files), files["journal.jot"], desk.boot, LogPosition(0, 0, 0, genesis("tested"))
+    ).doubt
+    assert not recover("journal", segments_of(files), None, desk.boot, LogPosition(0, 0, 0, genesis("tested"))).doubt
+
+
+def test_a_log_of_another_cluster_is_refused(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    desk.cluster = Cluster(1)
+    settings = desk.settings
+    from random import Random
+
+    from chaplain.journal.consensus.core import SerializerCore
+    from simulator.adapters.consensus_node import Tape, identity_of
+
+    files = {name: bytes(data) for name, data in desk.files.items()}
+    other = replace(settings, genesis=genesis("another"))
+    with pytest.raises(StorageError, match="another cluster"):
+        SerializerCore(other, identity_of(1), Random(1), Tape((1, 2, 3)), segments=segments_of(files))
+
+
+def test_a_follower_far_behind_reads_what_left_memory() -> None:
+    cluster = Cluster(3)
+    cluster.run(3)
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    for _ in range(40):
+        cluster.arrive()
+        cluster.run(0.02)
+    cluster.restart(desk.node)
+    cluster.run(1)
+    assert desk.core.agreed == cluster.master().core.agreed
+    assert desk.tape.count == cluster.master().tape.count == 40
+
+
+def test_who_is_in_doubt_answers_questions_but_acknowledges_nothing(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    for pair in cluster.wires:
+        if desk.node in pair:
+            cluster.cut.add(pair)
+    cluster.restart(desk.node)
+    cluster.settle()
+    other = next(node for node in cluster.nodes if node != desk.node)
+    desk.hear(other, RecoveryQuestion(5, 0))
+    answer = desk.said(other)[-1]
+    assert answer.standing == VotingState.WIPED  # type: ignore[union-attr]
+    cluster.arrive()
+    cluster.run(0.5)
+    assert not any(isinstance(message, ProposalAck) for message in desk.said(other))
+
+
+def test_standing_is_regained_only_after_the_log_is_on_disk(cluster: Cluster) -> None:
+    """A power cut may tear one `Persist`: the log is synced before the words that vouch for it are written."""
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    written: list[tuple[bool, bool, int]] = []
+    write = desk.write
+
+    def watched() -> None:
+        operations = desk.persists[0].operations
+        standings = [decode_standing(one.data) for one in operations if isinstance(one, Replace)]
+        regained = any(standing.state is VotingState.SOUND for standing in standings)
+        log = any(one.file.endswith(".segment") for one in operations if isinstance(one, WriteAt))
+        written.append((regained, log, len(desk.persists)))
+        write()
+
+    desk.write = watched  # type: ignore[method-assign]
+    cluster.restart(desk.node)
+    cluster.run(1)
+    assert state(desk) is VotingState.SOUND
+    regained = [place for place, one in enumerate(written) if one[0]]
+    assert written[regained[0]] == (True, False, 1), "alone in its ticket, and nothing before it outstanding"
+    assert any(log for _, log, _ in written[: regained[0]])
+
+
+def test_a_life_that_was_forgotten_too_is_not_used_again(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    others = [node for node in cluster.nodes if node != desk.node]
+    desk.start()
+    desk.step(ConsensusStarted())
+    desk.write()
+    for node in others:
+        asked = desk.said(node)[-1]
+        assert isinstance(asked, RecoveryQuestion)
+        desk.hear(node, RecoveryAnswer(asked.nonce, 1, 3, 1, VotingState.SOUND, 0, {}))
+    desk.write()
+    begun = desk.said(others[0])[-1]
+    assert isinstance(begun, RecoveryQuestion)
+    assert begun.life == 1
+    desk.hear(others[0], RecoveryAnswer(begun.nonce, 1, 3, 1, VotingState.SOUND, 4, {desk.node: 4}))
+    again = desk.said(others[0])[-1]
+    assert isinstance(again, RecoveryQuestion)
+    assert (again.life, again.nonce != begun.nonce) == (0, True)
+    for node in others:
+        desk.hear(node, RecoveryAnswer(again.nonce, 1, 3, 1, VotingState.SOUND, 4, {desk.node: 4}))
+    desk.write()
+    assert desk.said(others[1])[-1].life == 5  # type: ignore[union-attr]
+
+
+def test_vote_that_was_forgotten_is_not_given_again_after_standing_is_regained(cluster: Cluster) -> None:
+    """A node that lost its memory may have voted in any regime up to the highest that others answer."""
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    desk.files.clear()
+    desk.disk = b"a new directory!"
+    others = [node for node in cluster.nodes if node != desk.node]
+    desk.start()
+    desk.step(ConsensusStarted())
+    for _ in range(2):  # which lives do you know; what do you hold
+        while desk.persists:
+            desk.write()
+        for node in others:
+            asked = desk.said(node)[-1]
+            assert isinstance(asked, RecoveryQuestion)
+            desk.hear(node, RecoveryAnswer(asked.nonce, 7, 0, 0, VotingState.SOUND, 0, {}))
+    while desk.persists:
+        desk.write()
+    assert state(desk) is VotingState.SOUND
+    desk.hear(others[0], AskVote(7, 1000, KNOWN_AGREED, True))
+    desk.hear(others[1], AskVote(8, 1000, KNOWN_AGREED, True))
+    while desk.persists:
+        desk.write()
+    votes = {node: [one for one in desk.said(node) if isinstance(one, Vote)] for node in others}
+    assert [vote.granted for vote in votes[others[0]]] == [False]
+    assert [vote.granted for vote in votes[others[1]]] == [True]
+
+
+def test_mark_behind_a_damaged_message_says_how_far_the_log_went(cluster: Cluster) -> None:
+    """Also without a jot: nobody is voted for who has less than the mark calls agreed."""
+    desk = follower(cluster)
+    cluster.run(1)
+    agreed = desk.core.agreed[0]
+    start = next(start for start, _, index in positions(desk) if index == agreed)
+    damage(desk, start + 20)
+    files = {name: bytes(data) for name, data in desk.files.items()}
+    found = recover("journal", segments_of(files), None, desk.boot, LogPosition(0, 0, 0, genesis("tested")))
+    assert max(found.groups) == agreed - 1
+    assert found.floor[0] == agreed
+
+
+def test_damage_behind_the_last_message_is_doubt(cluster: Cluster) -> None:
+    """A mark or a stamp was there, or a message: something that was synced, and is not known any more."""
+    desk = follower(cluster)
+    cluster.run(1)
+    data = bytes(desk.files[SEGMENT])
+    header = read_headers(data).header
+    assert header is not None
+    heads = [head for head, _ in scan(data, header).records]
+    position = heads[-1].position
+    assert heads[-1].record.kind == Kind.MARK
+    for _ in range(2):  # the first is proven by the second
+        desk.core._bench.write_mark()
+        desk.step(Drained())
+        desk.write()
+    damage(desk, position + 20)
+    files = {name: bytes(data) for name, data in desk.files.items()}
+    found = recover(
+        "journal", segments_of(files), files["journal.jot"], desk.boot, LogPosition(0, 0, 0, genesis("tested"))
+    )
+    assert "behind its last message" in found.doubt
+
+
+def test_a_supply_with_a_wrong_payload_is_not_taken(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    cluster.kill(desk.node)
+    cluster.arrive()
+    cluster.settle()
+    other = cluster.master().node
+    message = cluster.master().agreed[-1]
+    log = cluster[other].core._bench.log
+    raw = log.recent(message.body.index, 1)
+    assert raw is not None
+    desk.start()
+    cluster.rise(desk)
+    before = desk.core.agreed[0]
+    assert before == message.body.index - 1
+    desk.hear_proof(other, 1, *cluster.nodes)
+    desk.hear(other, Supply(before + 1, before + 1, (Supplied(raw[0].raw, (b"something else",)),)))
+    assert desk.core.agreed[0] == before
+    assert desk.reports[-1].event == "supply does not fit"
+    desk.hear(other, Supply(before + 1, before + 1, (Supplied(raw[0].raw, raw[0].payloads),)))
+    assert desk.core.agreed[0] == before + 1
+
+
+def test_what_is_read_back_must_hang_together(cluster: Cluster) -> None:
+    desk = follower(cluster)
+    data = bytes(desk.files[SEGMENT])
+    header = read_headers(data).header
+    assert header is not None
+    records = [record for _, record in scan(data, header).records]
+    log = desk.core._bench.log
+    assert [message.index for message in log.reread(records, 2)] == list(range(2, desk.core.agreed[0] + 1))
+    torn = [
+        replace(record, previous_hash=b"x" * 32) if record.index == 4 and record.part == 0 else record
+        for record in records
+    ]
+    assert [message.index for message in log.reread(torn, 2)] == [2]
+
+
+def test_jots_are_checked() -> None:
+    jot = encode_jot(SyncHint(b"b" * 16, 8192, 3))
+    assert decode_jot(jot) == SyncHint(b"b" * 16, 8192, 3)
+    for bad in (b"", jot[:-1], jot[:5] + b"x" + jot[6:]):
+        with pytest.raises(Malformed):
+            decode_jot(bad)

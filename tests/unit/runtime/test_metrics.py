@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import chaplain
+from chaplain.runtime.http.server import exposition
+from chaplain.runtime.metrics import ALIKE, COUNTERS, GAUGES, help_of, page
+
+SOURCE = Path(chaplain.__file__).parent
+PAGE = Path(__file__).parents[3] / "docs/reference/metrics.md"
+COUNTED = re.compile(r'counts\["(\w+)"\] (?:\+?=)')
+LAYERS = ("link", "mesh", "gossip", "desk", "executor", "sequence", "graph")
+
+
+def counted() -> set[str]:
+    """What the sources count, under the names that monitoring sees."""
+    found: set[str] = set()
+    for folder in (*LAYERS, "runtime", "node"):
+        for file in (SOURCE / folder).glob("*.py"):
+            layer = "recorder" if file.name == "recorder.py" else "" if folder == "runtime" else folder
+            for name in COUNTED.findall(file.read_text()):
+                found.add(name if not layer or name.startswith(f"{layer}_") else f"{layer}_{name}")
+    return found
+
+
+def test_whatever_is_counted_has_a_line_of_its_own() -> None:
+    assert counted() - COUNTERS.keys() == set()
+
+
+def test_no_line_is_about_what_nobody_counts() -> None:
+    complaints = {f"mesh_{event.replace(' ', '_')}" for event in re.findall(r'_complain\(session, "([a-z ]+)"', ear())}
+    assert COUNTERS.keys() - counted() - complaints == set()
+    assert complaints <= COUNTERS.keys()
+
+
+def ear() -> str:
+    return (SOURCE / "mesh" / "ear.py").read_text()
+
+
+def test_every_line_says_something_of_its_own() -> None:
+    lines = [*COUNTERS.values(), *ALIKE.values()]
+    assert len(set(lines)) == len(lines)
+    assert len(set(GAUGES.values())) == len(GAUGES)
+
+
+def test_prometheus_reads_the_lines() -> None:
+    shown = exposition({"link_admitted": 1, "gossip_members_left": 2, "graph_refused_a_lie": 3}, {"peers": 2}).decode()
+    for name in ("link_admitted", "gossip_members_left", "graph_refused_a_lie"):
+        assert f"# HELP chaplain_{name}_total {help_of(name)}\n" in shown
+    assert f"# HELP chaplain_peers {GAUGES['peers']}\n" in shown
+
+
+def test_the_page_lists_every_line() -> None:
+    assert PAGE.read_text().endswith(page())

@@ -1,0 +1,105 @@
+"""What the checker of the made-up world demands of an acknowledgement, and of whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from chaplain.core import Drained
+from chaplain.gossip.events import GossipParcel
+from chaplain.sequence.events import Published
+from chaplain.sequence.messages.entry import EntryKind
+from chaplain.sequence.messages.peer import Bearing, Beat, EntryBatch, SequenceState, encode
+from chaplain.wire.parcel import Layer, Parcel
+from simulator.checkers.base import Violation
+from simulator.checkers.sequence import SequenceChecker
+from tests.unit.sequence.sequence_stage import Stage
+
+
+class Watched(Stage):
+    """A stage whose every step is seen by the checker."""
+
+    def __init__(self, count: int, **settings: Any) -> None:
+        super().__init__(count, **settings)
+        self.hosts: dict[str, Any] = {}
+        counts: Counter[str] = Counter()
+        self.checker = SequenceChecker(SimpleNamespace(counts=lambda world: counts))  # type: ignore[arg-type]
+        self.checker.world = SimpleNamespace(hosts=self.hosts)  # type: ignore[assignment]
+
+    def kill(self, number: int) -> None:
+        self.hosts[f"q{number}"].core = None
+        super().kill(number)
+
+    def feed(self, number: int, event: object) -> list[Any]:
+        host = self._host(number)
+        effects = super().feed(number, event)
+        self.checker.observe(self.now_ns, host, event, effects)
+        return effects
+
+    def _host(self, number: int) -> Any:
+        name, sequence = f"q{number}", self.cores[number]
+        host = self.hosts.get(name)
+        if host is None or host.core is None:
+            life = 0 if host is None else host.life + 1
+            core = SimpleNamespace(number=number, sequence=sequence)
+            host = self.hosts[name] = SimpleNamespace(name=name, life=life, core=core)
+            self.checker.born(self.now_ns, host)
+        return host
+
+    def kinds_behind(self, number: int, index: int) -> list[EntryKind]:
+        log = self.cores[number].bench.log
+        return [held.entry.kind for held in log.after(index) if held.index <= log.decided]
+
+
+def two_of_which_one_is_away() -> tuple[Watched, int]:
+    """A work set of 1 and 2, the lock at 1, and an event of 1 that 2 does not get."""
+    stage = Watched(3)
+    stage.start().run(1)
+    stage.kill(3)
+    stage.run(7)
+    assert stage.members(1) == [1, 2]
+    assert stage.holder() == 1
+    stage.split((1, 3), (2,))
+    token = stage.publish(1, b"a")
+    stage.run(0.1)
+    assert stage.outcome(token) is None
+    return stage, token
+
+
+def test_who_joins_in_the_step_of_an_acknowledgement_need_not_hold_it_yet() -> None:
+    """Half is enough when the other half is dead; then it is removed, and another let in, before anything is sent.
+
+    The newcomer is in the work set behind the event, not in the one that decided about it.
+    """
+    stage, token = two_of_which_one_is_away()
+    decided = stage.cores[1].bench.log.decided
+    stage.start(3).run(1)
+    assert stage.cores[3].bench.learns
+    stage.kill(2)
+    stage.cut = set()
+    stage.loses = lambda to, message: to == 3 and isinstance(message, EntryBatch)
+    stage.start(2).deliver()
+    assert stage.outcome(token) == Published(token, 1)
+    assert stage.kinds_behind(1, decided) == [EntryKind.EVENTS, EntryKind.CHANGE, EntryKind.CHANGE]
+    assert stage.members(1) == [1, 3]
+    assert stage.cores[3].bench.learns, "it does not know yet that it has a seat"
+
+
+def test_what_is_decided_without_a_memory_that_lives_is_found_though_that_is_removed_at_once() -> None:
+    """In the work set that is left the event has its majority; in the one that was asked it had none."""
+    stage, token = two_of_which_one_is_away()
+    with pytest.raises(Violation, match="q1 acknowledges what 1 of 2 memories do not hold"):
+        _pretend_that_it_lost_its_memory(stage, 2)
+    assert stage.outcome(token) == Published(token, 1)
+    assert stage.members(1) == [1]
+
+
+def _pretend_that_it_lost_its_memory(stage: Watched, number: int) -> None:
+    bearing = msgspec.structs.replace(Bearing(), state=SequenceState.DSC, seat=stage.cores[number].bench.seat ^ 1)
+    body, payload = encode(Beat(bearing))
+    stage.feed(1, GossipParcel(stage.peers[number], Parcel(number, Layer.SEQUENCE, body, payload)))
+    stage.feed(1, Drained())
