@@ -90,10 +90,26 @@ BUGS = [
     caught_by_tests(
         "requests take all the time",
         "runtime.turns",
-        "        if waits() and contended():\n",
-        "        if False:\n",
+        "        if not self._clients.contended:\n",
+        "        if True:\n",
         TURNS,
         "share",
+    ),
+    caught_by_tests(
+        "light clients wait while the node rests",
+        "runtime.turns",
+        "            if not (self._clients.light_waiting if light else self._clients.waiting):\n",
+        "            if light or not self._clients.waiting:\n",
+        TURNS,
+        "light_clients",
+    ),
+    caught_by_tests(
+        "a client that costs much stays light",
+        "node.core",
+        "            if event.peer.client and self.contended:\n",
+        "            if False:\n",
+        NODE,
+        "cost_little",
     ),
     caught_by_tests(
         "what a node says waits for clients",

@@ -169,11 +169,27 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "bounds.client_share",
-        0.5,
-        "Part of the node's time that requests may take while several clients want to be served; a client alone is "
-        "not held back.",
+        0.35,
+        "Part of the time that a node may be busy before it serves only light clients while clients contend; a client "
+        "alone is not held back.",
         0.01,
         1,
+    ),
+    Setting(
+        "bounds.client_light_per_second",
+        250,
+        "Cost that one client may cause in one second and stay light: a small write costs 1, an event, a question or "
+        "a configuration request 10, an append to a graph or a read of the journal 20, each 4 KiB 1 more.",
+        1,
+        1_000_000,
+    ),
+    Setting(
+        "bounds.client_behind_bytes",
+        64 << 10,
+        "Bytes of writes under way at a node, 4 KiB more for each write and configuration request; with more, it "
+        "serves only light clients while clients contend.",
+        1 << 10,
+        128 << 20,
     ),
     Setting(
         "bounds.spread_per_second",

@@ -82,6 +82,9 @@ class Drained(Frozen, frozen=True):
 class Serve(Frozen, frozen=True):
     """Serve the next request of a client, if one waits. The host says so before `Drained`, as often as it has time."""
 
+    light: bool = False
+    """Only of a client that caused little cost lately: the node is too busy for others."""
+
 
 class Knocked(Frozen, frozen=True):
     """A stranger wants to be let in to our socket; answer with `Admit` or `Refuse` of the same request."""

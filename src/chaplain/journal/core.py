@@ -64,11 +64,11 @@ from chaplain.journal.events import (
 from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.core import IngestCore
-from chaplain.journal.messages import client
+from chaplain.journal.messages import client as client_messages
 from chaplain.journal.messages import peer as peer_messages
 from chaplain.journal.messages.signing import Wrapping, holds
 from chaplain.journal.model.bootstrap import Founding
-from chaplain.journal.model.results import AppliedMessage
+from chaplain.journal.model.results import AppliedMessage, DataVerdict
 from chaplain.journal.outbound import JournalOutbound
 from chaplain.journal.peers import PeerTable, whereabouts
 from chaplain.journal.settings import JournalSettings
@@ -108,6 +108,8 @@ class JournalCore:
         self.settings = settings
         self._streams = StreamIndex()
         self._news: deque[AppliedMessage] = deque()
+        self._writers: set[int] = set()
+        """The lanes whose packs were executed since `take_writers`."""
         self._started = False
         self.removed = False
         self._watcher = watch
@@ -159,9 +161,26 @@ class JournalCore:
         self.covering.executed(executed)
         if self._started:
             self._news.append(executed)
+            for entry in executed.verdict.entries:
+                if isinstance(entry, DataVerdict):
+                    self._writers.update(pack.client_id for pack in entry.packs)
             self.milestones.passed(executed.moment.index)
         if self._watcher is not None:
             self._watcher(executed)
+
+    @property
+    def under_way(self) -> tuple[int, int]:
+        """How many packs and petitions that clients sent to this node are not answered yet, and octets of packs."""
+        return self.ingest.waiting + self._petitions.waiting, self.ingest.waiting_bytes
+
+    def take_writers(self) -> list[bytes]:
+        """The keys of the clients whose packs were executed since this was asked last."""
+        if not self._writers:
+            return []
+        state, writers = self.execution.state, self._writers
+        self._writers = set()
+        lanes = filter(None, map(state.lanes.get, writers))
+        return sorted({client.key for client in (state.clients.get(lane.acl) for lane in lanes) if client is not None})
 
     @property
     def streams(self) -> StreamIndex:
@@ -442,7 +461,7 @@ class JournalCore:
     def _of_client(self, now_ns: int, peer: Peer, said: Parcel) -> None:
         if peer.instance not in self._clientele:
             return
-        message = client.decode_client(said.body)
+        message = client_messages.decode_client(said.body)
         for outcome in self._clientele.said(now_ns, peer, message, said.payload):
             if isinstance(outcome, PackWritten):
                 self._to_ingest(now_ns, outcome)

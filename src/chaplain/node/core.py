@@ -52,6 +52,8 @@ from chaplain.mesh.core import MeshCore
 from chaplain.mesh.events import Entered, Exited, Expel, Gapped, Whispered
 from chaplain.node import log_lines, status
 from chaplain.node.authorization import Authorization
+from chaplain.node.contention import Contention
+from chaplain.node.costs import UNIT_BYTES, cost_of
 from chaplain.node.fair_queue import FairQueue
 from chaplain.node.keyring_store import READABLE, RingKeeper, beacon_keys
 from chaplain.node.layer_api import UpperCore
@@ -68,9 +70,6 @@ _OF_JOURNAL = (Verified, Rehearsed, LogRead, SpaceTold)
 
 NodeInput: TypeAlias = HostInput | mesh.JoinPool | mesh.LeavePool | mesh.Shout
 """From the host, or from a program that runs in the node's own process."""
-
-CONTENTION_NS = 1_000_000_000
-"""Clients contend if requests of two of them were served within this time."""
 
 
 class NodeCore:
@@ -130,12 +129,9 @@ class NodeCore:
         self._begun = False
         self._work: deque[tuple[LayerSlot, Any]] = deque()
         bounds = settings.clients
-        self._last_client = b""
-        """The key of the client whose request was served last."""
-        self._other_client_ns = -CONTENTION_NS
-        """When a request of another client than the one before was served last."""
+        self._contention = Contention()
         self._requests: FairQueue[Whispered] = FairQueue(
-            bounds.session_bytes_max, bounds.identity_bytes_max, bounds.bytes_max
+            bounds.session_bytes_max, bounds.identity_bytes_max, bounds.bytes_max, bounds.light_per_second
         )
         self.client_counts: Counter[str] = Counter()
         self._out: list[HostEffect] = []
@@ -178,9 +174,22 @@ class NodeCore:
         return self.settings.clients.paced and bool(self._requests)
 
     @property
+    def light_waiting(self) -> bool:
+        """Whether requests of light clients wait for `Serve`."""
+        return self.settings.clients.paced and self._requests.has_light(self.now_ns)
+
+    @property
     def contended(self) -> bool:
-        """Whether requests of more than one client were served lately."""
-        return self.now_ns - self._other_client_ns < CONTENTION_NS
+        """Whether several clients used this node, or the journal through any node, lately."""
+        return self._contention.holds(self.now_ns)
+
+    @property
+    def behind(self) -> bool:
+        """Whether many writes and configuration requests that this node took wait to be agreed and executed."""
+        if self.journal is None:
+            return False
+        count, size_bytes = self.journal.under_way
+        return size_bytes + count * UNIT_BYTES > self.settings.clients.behind_bytes
 
     def ready(self) -> bool:
         """Whether it serves clients: not when the cluster has removed it."""
@@ -217,14 +226,15 @@ class NodeCore:
             case host.Drained():
                 while self._requests and not self.settings.clients.paced:
                     self._serve_client()
+                self._note_writers()
                 self._end_round(event)
                 if self._recorder is not None:
                     self._record(event)
                 self._run()  # the link last: what the others say now is to travel in the same frames
                 self._work.append((self._link, event))
             case host.Serve():
-                if self._requests:
-                    self._serve_client()
+                if self._requests.has_light(now_ns) if event.light else self._requests:
+                    self._serve_client(event.light)
             case host.Woken():
                 self._wake()
             case Persisted():
@@ -429,19 +439,24 @@ class NodeCore:
             self._out.append(log_lines.overrun(peer.client))
             self._work.append((self._link, link.Dismiss(peer.instance)))
 
-    def _serve_client(self) -> None:
+    def _serve_client(self, light: bool = False) -> None:
         """Do all that the next request of a client calls for."""
-        request = self._requests.take()
-        if request.peer.key != self._last_client:
-            if self._last_client:
-                self._other_client_ns = self.now_ns
-            self._last_client = request.peer.key
+        request = self._requests.take(self.now_ns, light)
+        self._contention.see(self.now_ns, request.peer.key)
         self._hand_on(request)
         self._run()
+
+    def _note_writers(self) -> None:
+        """Clients that write through other nodes contend with those that this node serves."""
+        if self.journal is not None:
+            for key in self.journal.take_writers():
+                self._contention.see(self.now_ns, key)
 
     def _hand_on(self, event: Whispered) -> None:
         try:
             opened = parcel.decode(event.content)
+            if event.peer.client and self.contended:
+                self._requests.charge(self.now_ns, event.peer.key, cost_of(opened))
         except Malformed as error:
             name = self.node_id(event.peer.identifier)
             self._out.append(log_lines.refused("parcel malformed", name, str(error)))

@@ -3,6 +3,9 @@
 Decides whose request is next. Whoever has a thousand requests waiting is served one, then it is everybody else's turn:
 a client with one request waits for one request of each other client, not for all of them.
 
+A client is light unless it was charged more than `light_per_second` units of cost (`costs`) lately. When the node is
+too busy, the host has only light clients served; the others wait.
+
 Invariants: requests of one session are served in the order in which they came; the bytes that wait are bounded for a
 session, for a client (an identity, by its key) and for all clients.
 """
@@ -12,10 +15,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, TypeVar
 
+from chaplain.client_service.budgets import Budgets
+
 T = TypeVar("T")
 
 ITEM_BYTES = 256
 """The cost of a request beside its octets: many small ones must reach the bound, too."""
+LIGHT_PER_SECOND = 250
+LIGHT_BURST_S = 0.2
+"""A client that did nothing for this time, or longer, stays light for as many seconds' worth of cost at once."""
 
 
 class _Owner(Generic[T]):
@@ -28,13 +36,20 @@ class _Owner(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    def __init__(self, session_bytes_max: int, owner_bytes_max: int, bytes_max: int) -> None:
+    def __init__(
+        self,
+        session_bytes_max: int,
+        owner_bytes_max: int,
+        bytes_max: int,
+        light_per_second: int = LIGHT_PER_SECOND,
+    ) -> None:
         self._session_bytes_max = session_bytes_max
         self._owner_bytes_max = owner_bytes_max
         self._bytes_max = bytes_max
         self._owners: dict[bytes, _Owner[T]] = {}
         """Those with requests that wait, in the order of their turns."""
         self._session_bytes: dict[bytes, int] = {}
+        self._budgets = Budgets(light_per_second, LIGHT_BURST_S)
         self.size_bytes = 0
 
     def __bool__(self) -> bool:
@@ -60,9 +75,22 @@ class FairQueue(Generic[T]):
         self.size_bytes += size_bytes
         return True
 
-    def take(self) -> T:
-        """The next request. There must be one."""
-        owner, found = next(iter(self._owners.items()))
+    def charge(self, now_ns: int, owner: bytes, units: int) -> None:
+        """A request of this owner was served, and costs the cluster this much."""
+        self._budgets.charge(now_ns, owner, units)
+
+    def has_light(self, now_ns: int) -> bool:
+        """Whether a request of a light owner waits."""
+        return self._next_light(now_ns) is not None
+
+    def _next_light(self, now_ns: int) -> bytes | None:
+        return next((owner for owner in self._owners if not self._budgets.owes(now_ns, owner)), None)
+
+    def take(self, now_ns: int = 0, light: bool = False) -> T:
+        """The next request, or the next of a light owner. There must be one."""
+        owner = self._next_light(now_ns) if light else next(iter(self._owners))
+        assert owner is not None, "no light owner waits"
+        found = self._owners[owner]
         session, waiting = next(iter(found.sessions.items()))
         size_bytes, item = waiting.popleft()
         # Whoever was served goes to the end of the line, if it wants more.

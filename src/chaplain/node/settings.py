@@ -10,6 +10,7 @@ from chaplain.core import Frozen
 from chaplain.gossip.settings import GossipSettings
 from chaplain.link.settings import LinkSettings
 from chaplain.mesh.settings import MeshSettings
+from chaplain.node.fair_queue import LIGHT_PER_SECOND
 
 
 class ClientSettings(Frozen, frozen=True):
@@ -23,6 +24,12 @@ class ClientSettings(Frozen, frozen=True):
     """Of all sessions of one identity."""
     bytes_max: int = 256 << 20
     """Of all clients."""
+    behind_bytes: int = 64 << 10
+    """With more octets of writes under way, only light clients are served while clients contend. A write and a
+    configuration request count as 4 KiB beside their octets.
+    """
+    light_per_second: int = LIGHT_PER_SECOND
+    """Units of cost (`costs`) that one identity may cause in one second and still be served before others."""
 
 
 class NodeSettings(Frozen, frozen=True):

@@ -249,7 +249,7 @@ class EventLoop:
             inputs.append(Stopping())
         if deadline_ns is not None and deadline_ns <= now_ns:
             inputs.append(Woken())
-        if inputs or (self._turns is not None and self._clients_wait() and not self._turns.rest_ns()):
+        if inputs or self._client_wait_ns() == 0:
             self._counts["host_wakeups"] += 1
             written = self._step(inputs, now_ns)
             if written and not self._halted:
@@ -257,13 +257,9 @@ class EventLoop:
         for _ in range(len(self._questions)):
             self._questions.popleft()()
 
-    def _clients_wait(self) -> bool:
-        """Whether requests of clients wait to be served."""
-        return bool(getattr(self.core, "waiting", False))
-
-    def _clients_contend(self) -> bool:
-        """Whether several clients want to be served."""
-        return bool(getattr(self.core, "contended", False))
+    def _client_wait_ns(self) -> int | None:
+        """How long it is until a request of a client may be served; None if none waits."""
+        return None if self._turns is None else self._turns.wait_ns()
 
     def _tell_clock(self) -> None:
         error_ns = self._clock.error_ns
@@ -292,8 +288,8 @@ class EventLoop:
         wait_ns = IDLE_NS if deadline_ns is None else max(0, min(deadline_ns - now_ns, IDLE_NS))
         if self._questions or self._others:
             return 0
-        if self._turns is not None and self._clients_wait():
-            wait_ns = min(wait_ns, self._turns.rest_ns())
+        if (client_ns := self._client_wait_ns()) is not None:
+            wait_ns = min(wait_ns, client_ns)
         return wait_ns if self._good_bye_ns is None else min(wait_ns, 20_000_000)
 
     def _step(self, inputs: list[Any], now_ns: int) -> list[Any]:
@@ -303,7 +299,7 @@ class EventLoop:
         for event in inputs:
             effects += step(now_ns, event)
         if self._turns is not None:
-            self._turns.serve(self._clients_wait, self._clients_contend, lambda: effects.extend(step(now_ns, Serve())))
+            self._turns.serve(lambda light: effects.extend(step(now_ns, Serve(light))))
         effects += step(now_ns, Drained())
         persists = [effect for effect in effects if isinstance(effect, Persist)]
         send = self._sockets.send
@@ -317,7 +313,10 @@ class EventLoop:
             self._unwritten += len(persists)
             self._storage.submit(persists)
         self._counts["host_inputs"] += len(inputs)
-        self._counts["host_busy_microseconds"] += (self._clock.now_ns() - now_ns) // 1000
+        busy_ns = self._clock.now_ns() - now_ns
+        if self._turns is not None:
+            self._turns.worked(busy_ns)
+        self._counts["host_busy_microseconds"] += busy_ns // 1000
         return written
 
     def _perform(self, effect: Any) -> None:

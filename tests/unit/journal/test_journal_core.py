@@ -52,6 +52,34 @@ def test_a_write_is_answered_with_a_receipt_and_executed_everywhere(cluster, cli
     )
 
 
+def test_every_node_learns_once_who_wrote(cluster, client):
+    lane = client.lease()
+    client.write(pack(lane, 1), pack(lane, 2))
+    cluster.until(lambda: client.runs)
+    cluster.agree()
+    for node in cluster.nodes.values():
+        assert node.core.take_writers() == [ADMIN.key]
+        assert node.core.take_writers() == []
+
+
+def test_what_a_node_took_is_under_way_until_it_is_executed():
+    cluster = Cluster()
+    master = cluster.elect()
+    client = Client(cluster).connect(master)
+    lane = client.lease()
+    core = cluster.nodes[master].core
+    assert core.under_way == (0, 0)
+    for other in others(cluster, master):
+        cluster.cut |= {(other, master)}
+    packs = pack(lane, 1), pack(lane, 2)
+    client.write(*packs)
+    cluster.settle()
+    assert core.under_way == (2, sum(len(one.raw) for one in packs))
+    cluster.cut.clear()
+    cluster.until(lambda: client.runs)
+    assert core.under_way == (0, 0)
+
+
 def test_only_the_session_that_writes_is_answered(cluster, client):
     """A lane may be leased at one node and written on at another: the first has nothing to say about it."""
     lane = client.lease()

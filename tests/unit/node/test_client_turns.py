@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from random import Random
+from types import SimpleNamespace
 
+import pytest
 from msgspec.structs import replace
 
 from chaplain.client_service import messages
@@ -94,6 +96,40 @@ def test_a_client_with_one_request_is_answered_in_the_first_turn_however_many_an
         node.ask(peer, 500)
     node.ask(ANN)
     assert ANN.instance in node.turn(2)
+
+
+def test_a_busy_node_serves_only_clients_that_cost_little() -> None:
+    node = Node(ClientSettings(paced=True, light_per_second=10))
+    node.ask(ANN)
+    node.ask(EVE[0], 500)
+    assert set(node.turn(20)) == {ANN.instance, EVE[0].instance}
+    assert node.core.contended
+    assert node.core.waiting
+    assert not node.core.light_waiting
+    node.told.clear()
+    node.core.step(1000, Serve(light=True))
+    assert node.told == []
+    node.ask(ANN)
+    assert node.core.light_waiting
+    for _ in range(3):
+        node.core.step(1000, Serve(light=True))
+    assert node.told == [ANN.instance]
+
+
+@pytest.mark.parametrize(("under_way", "behind"), [((0, 0), False), ((15, 1000), False), ((16, 1), True)])
+def test_a_node_is_behind_with_many_writes_under_way(under_way: tuple[int, int], behind: bool) -> None:
+    node = Node(ClientSettings(paced=True, behind_bytes=65536))
+    assert not node.core.behind
+    node.core.journal = SimpleNamespace(under_way=under_way)  # type: ignore[assignment]
+    assert node.core.behind == behind
+
+
+def test_requests_of_a_client_alone_are_not_charged() -> None:
+    node = Node(ClientSettings(paced=True, light_per_second=1))
+    node.ask(EVE[0], 500)
+    node.turn(400)
+    assert not node.core.contended
+    assert node.core.light_waiting
 
 
 def test_a_client_that_sends_more_than_it_is_served_loses_its_session_and_nobody_else_does() -> None:

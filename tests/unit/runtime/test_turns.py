@@ -1,28 +1,46 @@
-"""How much of the loop's time requests of clients get, by a clock that is told how long each takes."""
+"""How much of the node's time requests of clients get, by a clock that is told how long each takes."""
 
 from __future__ import annotations
 
-from chaplain.runtime.turns import Turns
+from chaplain.runtime.turns import REST_NS_MAX, Turns
 
 MILLISECOND = 1_000_000
 
 
 class Loop:
-    def __init__(self, cost_ns: int, waiting: int, share: float = 0.5) -> None:
-        self.now_ns = 0
+    """A loop with a clock of its own, and the core that it runs."""
+
+    def __init__(self, cost_ns: int, heavy: int, share: float = 0.5) -> None:
+        self.now_ns = 10 * REST_NS_MAX
         self.cost_ns = cost_ns
-        self.waiting = waiting
+        self.heavy = heavy
+        """Requests that wait of clients that are not light."""
+        self.light = 0
         self.contended = True
-        self.turns = Turns(MILLISECOND, share, lambda: self.now_ns)
+        self.behind = False
+        self.turns = Turns(self, MILLISECOND, share, lambda: self.now_ns)
 
-    def turn(self) -> int:
-        """How many requests were served in it."""
-        before = self.waiting
-        self.turns.serve(lambda: self.waiting > 0, lambda: self.contended, self._serve)
-        return before - self.waiting
+    @property
+    def waiting(self) -> bool:
+        return self.heavy + self.light > 0
 
-    def _serve(self) -> None:
-        self.waiting -= 1
+    @property
+    def light_waiting(self) -> bool:
+        return self.light > 0
+
+    def turn(self, other_work_ns: int = 0) -> int:
+        """How many requests were served in it, after other work."""
+        before, began_ns = self.heavy + self.light, self.now_ns
+        self.now_ns += other_work_ns
+        self.turns.serve(self._serve)
+        self.turns.worked(self.now_ns - began_ns)
+        return before - self.heavy - self.light
+
+    def _serve(self, light: bool) -> None:
+        if light or not self.heavy:
+            self.light -= 1
+        else:
+            self.heavy -= 1
         self.now_ns += self.cost_ns
 
 
@@ -35,35 +53,83 @@ def test_a_request_that_takes_longer_than_a_turn_is_served_alone() -> None:
     assert Loop(5 * MILLISECOND, 1000).turn() == 1
 
 
-def test_while_requests_wait_they_take_no_more_than_their_share_of_the_time() -> None:
+def test_a_contended_node_is_busy_for_no_more_than_its_share() -> None:
     loop = Loop(MILLISECOND // 10, 100_000, share=0.25)
-    served = 0
-    while loop.now_ns < 1000 * MILLISECOND:
+    began_ns, served = loop.now_ns, 0
+    while loop.now_ns - began_ns < 1000 * MILLISECOND:
         served += loop.turn()
-        loop.now_ns += MILLISECOND // 10  # something else
+        loop.now_ns += MILLISECOND // 10  # the node waits
     assert abs(served * loop.cost_ns - 250 * MILLISECOND) < 20 * MILLISECOND
 
 
-def test_when_nothing_waits_any_more_the_next_request_is_served_at_once() -> None:
-    loop = Loop(MILLISECOND // 10, 5)
-    assert loop.turn() == 5
-    loop.waiting = 1
-    assert loop.turns.rest_ns() == 0
+def test_work_for_other_nodes_counts_as_busy_time() -> None:
+    loop = Loop(MILLISECOND // 100, 100_000)
+    began_ns, busy_ns = loop.now_ns, 0
+    while loop.now_ns - began_ns < 1000 * MILLISECOND:
+        served = loop.turn()
+        # Each request makes all nodes work ten times as long as it takes to serve it.
+        later_ns = 10 * served * loop.cost_ns
+        busy_ns += served * loop.cost_ns + later_ns
+        loop.now_ns += later_ns
+        loop.turns.worked(later_ns)
+        loop.now_ns += MILLISECOND // 10
+    assert busy_ns < 550 * MILLISECOND
+
+
+def test_light_clients_are_served_while_the_node_rests() -> None:
+    loop = Loop(MILLISECOND // 10, 1000)
+    assert loop.turn() == 10
+    assert loop.turn() == 0
+    loop.light = 1
+    assert loop.turns.wait_ns() == 0
     assert loop.turn() == 1
+    assert loop.light == 0
+
+
+def test_no_client_starves_when_the_node_is_always_busy() -> None:
+    loop = Loop(MILLISECOND // 10, 1000)
+    began_ns, served = loop.now_ns, 0
+    while loop.now_ns - began_ns < 1000 * MILLISECOND:
+        served += loop.turn(other_work_ns=MILLISECOND)
+    assert served >= 1000 * MILLISECOND // REST_NS_MAX - 1
+
+
+def test_only_light_clients_are_served_while_many_octets_are_under_way() -> None:
+    loop = Loop(MILLISECOND // 10, 1000)
+    loop.turn()
+    loop.now_ns += REST_NS_MAX // 2
+    loop.behind = True
+    assert loop.turn() == 0
+    loop.light = 1
+    assert loop.turn() == 1
+    loop.now_ns += MILLISECOND
+    assert loop.turn() == 0
+    loop.behind = False
+    assert loop.turn() > 0
 
 
 def test_a_client_alone_is_served_without_a_rest() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
-    loop.contended = False
+    loop.contended, loop.behind = False, True
     assert loop.turn() == 10
-    assert loop.turns.rest_ns() == 0
+    assert loop.turns.wait_ns() == 0
     assert loop.turn() == 10
 
 
-def test_the_rest_after_a_full_turn_is_known() -> None:
+def test_the_wait_after_a_full_turn_is_known() -> None:
     loop = Loop(MILLISECOND // 10, 1000)
     loop.turn()
-    assert loop.turns.rest_ns() == MILLISECOND
+    assert loop.turns.wait_ns() == MILLISECOND
     assert loop.turn() == 0
     loop.now_ns += MILLISECOND
     assert loop.turn() == 10
+    loop.heavy = 0
+    assert loop.turns.wait_ns() is None
+
+
+def test_a_long_step_is_not_rested_for_longer_than_the_bound() -> None:
+    loop = Loop(MILLISECOND // 10, 1000)
+    loop.turn(other_work_ns=100 * REST_NS_MAX)
+    wait_ns = loop.turns.wait_ns()
+    assert wait_ns is not None
+    assert wait_ns <= REST_NS_MAX

@@ -26,6 +26,7 @@ from chaplain.core import Frozen, soonest
 from chaplain.errors import Malformed
 from chaplain.journal.consensus.events import ConfigOffered, RoleChanged
 from chaplain.journal.events import ToClient, ToPeer, Verified, Verify
+from chaplain.journal.execution.config import FOR_ADMINS
 from chaplain.journal.execution.local_roles import LocalRoles
 from chaplain.journal.execution.state_machine import JournalExecution
 from chaplain.journal.ingest.admission import DISK_FULL, full_reason
@@ -88,6 +89,11 @@ class ConfigRequests:
         return self._master
 
     @property
+    def waiting(self) -> int:
+        """How many petitions of clients wait to be decided."""
+        return len(self._waiting)
+
+    @property
     def restless(self) -> bool:
         """Whether the end of a round means anything to us."""
         return bool(self._checking.new)
@@ -147,6 +153,8 @@ class ConfigRequests:
         signer = self._execution.state.clients.get(decoded.signer)
         if signer is None or signer.status != LaneStatus.ACTIVE:
             return Reason.UNKNOWN_SIGNER
+        if isinstance(decoded.message, FOR_ADMINS) and not signer.admin:
+            return Reason.NOT_ALLOWED  # as execution would say; the order and the log need not carry it
         return config.check_of(decoded, self._execution.cluster, signer.key)
 
     def passed(self, node: int, petition: PassPetition) -> None:

@@ -62,6 +62,9 @@ from chaplain.journal.model.results import ConfigVerdict
 from chaplain.journal.storage.verdict import Reason
 from chaplain.link.auth.identity import KEY_BYTES
 
+FOR_ADMINS = (AddIdentity, MakeCheckpoint, AddNode, RemoveNode, NewSet)
+"""Requests that only an admin may sign. Whether an identity is an admin never changes."""
+
 
 class Configuration:
     def __init__(self, cluster: str, wrapping: Wrapping | None) -> None:

@@ -117,6 +117,11 @@ class IngestCore:
     def waiting_bytes(self) -> int:
         return self._intake.credit.waiting_bytes
 
+    @property
+    def waiting(self) -> int:
+        """How many packs wait to be answered."""
+        return self._intake.credit.waiting
+
     def credit_of(self, instance: bytes) -> int:
         """How many octets a client may have written in all."""
         return self._intake.credit.open(instance)

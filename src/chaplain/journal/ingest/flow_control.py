@@ -26,6 +26,8 @@ class CreditBook:
         self._owed: dict[bytes, _Account] = {}
         """Those to whom something was answered that is not granted again yet."""
         self.waiting_bytes = 0
+        self.waiting = 0
+        """How many requests wait to be answered."""
 
     def open(self, instance: bytes) -> int:
         """The client's credit, from the beginning if it is new here."""
@@ -45,11 +47,13 @@ class CreditBook:
         account = self._accounts[instance]
         account.used += size_bytes
         self.waiting_bytes += size_bytes
+        self.waiting += 1
         return account.used <= account.granted and self.waiting_bytes <= self._bytes_max
 
     def answer(self, instance: bytes, size_bytes: int) -> None:
         """Something that was spent waits no longer."""
         self.waiting_bytes -= size_bytes
+        self.waiting -= 1
         assert self.waiting_bytes >= 0, "more was answered than was sent"
         account = self._accounts.get(instance)
         if account is not None:

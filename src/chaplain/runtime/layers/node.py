@@ -81,7 +81,7 @@ def run_node(config: NodeConfig) -> int:
             sockets.close()
             raise
         storage = DiskWriter(DataDirectory(config.text("data")), config.number("bounds.write_bytes_max"))
-        turns = Turns(config.span_ns("bounds.client_turn_seconds"), config.part("bounds.client_share"))
+        turns = Turns(node, config.span_ns("bounds.client_turn_seconds"), config.part("bounds.client_share"))
         errands = make_errands(config, node)
         host = EventLoop(node, sockets, storage, log, beacon=beacon, clock=clock, errands=errands, turns=turns)
         host.stop_on_signals()
@@ -224,6 +224,8 @@ def make_settings(config: NodeConfig, endpoint: str, node_ids: dict[int, int]) -
             paced=True,
             identity_bytes_max=config.number("bounds.identity_waiting_bytes_max"),
             bytes_max=config.number("bounds.clients_waiting_bytes_max"),
+            light_per_second=config.number("bounds.client_light_per_second"),
+            behind_bytes=config.number("bounds.client_behind_bytes"),
         ),
         beacon=bool(config.text("beacon.address")),
         neighbours=tuple(neighbour for neighbour in config.texts("neighbours") if neighbour != endpoint),

@@ -9,10 +9,11 @@ from chaplain.journal.consensus.events import ConfigOffered, Role, RoleChanged
 from chaplain.journal.events import ToClient, ToPeer, Verified, Verify
 from chaplain.journal.messages.client import Decided, Failed
 from chaplain.journal.messages.cluster import ConfigEntry, genesis
+from chaplain.journal.messages.config import AddIdentity, ConfigMessage, MakeCheckpoint
 from chaplain.journal.messages.peer import PassPetition
 from chaplain.journal.messages.signing import holds
 from chaplain.journal.settings import ConsensusSettings, JournalSettings
-from tests.support.execution_stage import ADMIN_ACL, CLUSTER, Stage, lease
+from tests.support.execution_stage import ADMIN_ACL, BOB, CLUSTER, Stage, lease, petition
 
 NODE, OTHER = 1, 2
 ORDER = ConsensusSettings(node=NODE, genesis=genesis(CLUSTER), disk=b"d" * 16, founding_disk=b"d" * 16, boot=b"b" * 16)
@@ -85,6 +86,19 @@ def test_forged_petition_is_refused_and_not_passed_on(desk: Desk) -> None:
     assert isinstance(answer.message, Decided)
     assert answer.message.kind == "signature"
     assert not desk.petitions.due_ns
+
+
+@pytest.mark.parametrize("message", [AddIdentity("eve", 1, b"e" * 32, (), (), False), MakeCheckpoint(0)])
+def test_what_only_an_admin_may_sign_is_refused_before_it_is_ordered(desk: Desk, message: ConfigMessage) -> None:
+    (verdict,) = desk.stage.config(petition(AddIdentity("bob", 1, BOB.key, ("*",), ("*",), False)))
+    desk.lead(NODE)
+    (answer,) = desk.submit(petition(message, BOB, verdict.acl, b"m" * 16))
+    assert isinstance(answer.message, Decided)
+    assert answer.message.kind == "not_allowed"
+    assert not desk.check()
+    assert not desk.petitions.due_ns
+    assert not desk.submit(petition(message, nonce=b"m" * 16))
+    assert [type(one) for one in desk.check()] == [ConfigOffered]
 
 
 def test_all_petitions_of_a_round_are_checked_by_one_effect(desk: Desk) -> None:

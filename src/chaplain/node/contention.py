@@ -1,0 +1,27 @@
+"""Whether several clients use the cluster at the moment.
+
+A node sees the clients that it serves itself, and, in the agreed messages of the journal, every client that writes
+anywhere. Clients contend while the node sees two of them within `CONTENTION_NS`. A client alone never contends.
+"""
+
+from __future__ import annotations
+
+CONTENTION_NS = 1_000_000_000
+
+
+class Contention:
+    def __init__(self) -> None:
+        self._last = b""
+        """The key of the client that was seen last."""
+        self._change_ns = -CONTENTION_NS
+        """When another client than the one before was seen last."""
+
+    def see(self, now_ns: int, key: bytes) -> None:
+        """A request of this client was served here or executed."""
+        if key != self._last:
+            if self._last:
+                self._change_ns = now_ns
+            self._last = key
+
+    def holds(self, now_ns: int) -> bool:
+        return now_ns - self._change_ns < CONTENTION_NS
