@@ -113,7 +113,7 @@ class ClientSessions:
         """Something that a part wanted was read from the log."""
         self._log_readers[part].read(token, records)
 
-    def __contains__(self, instance: bytes) -> bool:
+    def __contains__(self, instance: object) -> bool:
         return instance in self._peers
 
     def entered(self, peer: Peer) -> Iterator[tuple[bytes, NodeMessage]]:
