@@ -71,9 +71,7 @@ padding:0 1.2rem}
 h1{font-size:1.7rem;margin:0}h2{font-size:1.15rem;margin:2.4rem 0 .4rem;border-top:1px solid var(--line);
 padding-top:1.2rem}
 p{margin:.3rem 0 .8rem;color:var(--soft)}svg{width:100%;height:auto;display:block}
-svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg path{fill:none;stroke-width:1.6;stroke-linejoin:round}
-svg circle{fill:#2f6f9f;opacity:.55}.grid{stroke:var(--line);stroke-width:.6}.axis{stroke:var(--soft)}
-.mark{stroke:#c8553d;stroke-dasharray:4 3}
+svg text{font-family:system-ui,sans-serif}
 .legend span{margin-right:1.2rem;font-size:.85rem}.legend i{display:inline-block;width:.8em;height:.8em;
 margin-right:.4em;border-radius:2px}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(125px,1fr));gap:.8rem;margin:1.4rem 0}

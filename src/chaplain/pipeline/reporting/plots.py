@@ -1,162 +1,89 @@
-"""Plots as SVG, for a page that needs nothing but itself.
+"""Charts of the report as inline SVG, drawn by matplotlib.
 
-Decides where marks, axes and words stand. Refuses to know what they mean. Whatever comes from outside is escaped.
+The report is one HTML file that loads nothing, so every chart is returned as text without links or namespaces. Names
+of streams and nodes come from outside: they are drawn as plain text, never as mathematical notation or markup.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from chaplain.core import Frozen
 
-WIDTH, HEIGHT = 860, 240
-LEFT, RIGHT, TOP, BOTTOM = 64, 30, 12, 34
+WIDTH_IN, HEIGHT_IN = 9.0, 2.6
 COLOURS = ("#2f6f9f", "#c8553d", "#4f8a4c", "#8a5a9e", "#b8862d", "#3d8f8f", "#8c564b", "#5b6770")
+NEUTRAL = "#7d8891"
+"""Readable on white and on black: the page follows the reader's colour scheme, a chart cannot."""
+MARK_ROWS = 3
+"""Labels of neighbouring vertical marks use this many heights in turn, so that they do not cover each other."""
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 Point = tuple[float, float]
-Name = Callable[[float], str]
+Format = Callable[[float], str]
 
 
 class Series(Frozen, frozen=True):
+    """One line of a chart."""
+
     name: str
     points: Sequence[Point]
 
 
 class VerticalMark(Frozen, frozen=True):
-    """An upright line at x, with a word at its top."""
+    """A vertical line at `x` with a label at its top."""
 
     x: float
     word: str
 
 
 def number(value: float) -> str:
-    """As short as it can be said: 1.2 M, 35 k, 0.5."""
+    """Format a number with three significant digits and a unit prefix: 1.2 M, 35 k, 0.5."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
 
 
-def _whole(value: float) -> str:
-    return f"{value:.0f}" if value == round(value) else ""
-
-
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About so many round numbers within the bounds."""
-    span = high - low
-    if span <= 0:
-        return [low]
-    raw = span / count
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw)
-    first = math.ceil(low / step)
-    return [step * number for number in range(first, math.floor(high / step) + 1)]
-
-
-class _Frame:
-    """Maps values to places on the drawing."""
-
-    def __init__(self, points: Iterable[Point], from_zero: bool) -> None:
-        listed = list(points) or [(0.0, 0.0)]
-        xs, ys = [x for x, _ in listed], [y for _, y in listed]
-        self.low_x, self.high_x = min(xs), max(xs)
-        self.low_y = 0.0 if from_zero else min(ys)
-        self.high_y = max(ys)
-        if self.high_x == self.low_x:
-            self.high_x = self.low_x + 1
-        if self.high_y <= self.low_y:
-            self.high_y = self.low_y + 1
-
-    def x(self, value: float) -> float:
-        return LEFT + (value - self.low_x) / (self.high_x - self.low_x) * (WIDTH - LEFT - RIGHT)
-
-    def y(self, value: float) -> float:
-        return HEIGHT - BOTTOM - (value - self.low_y) / (self.high_y - self.low_y) * (HEIGHT - TOP - BOTTOM)
-
-    def axes(self, x_name: Name, y_name: Name, unit: str) -> str:
-        parts = []
-        for value in ticks(self.low_y, self.high_y):
-            at = self.y(value)
-            parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-            parts.append(_text(LEFT - 6, at + 4, y_name(value), "end"))
-        for value in ticks(self.low_x, self.high_x, 6):
-            parts.append(_text(self.x(value), HEIGHT - BOTTOM + 16, x_name(value), "middle"))
-        base = HEIGHT - BOTTOM
-        parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{base}" y2="{base}"/>')
-        parts.append(_text(LEFT, HEIGHT - 4, unit, "start"))
-        return "".join(parts)
-
-
-def _text(x: float, y: float, words: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
-
-
-def _svg(title: str, inside: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'
-        f"<title>{escape(title)}</title>{inside}</svg>"
-    )
-
-
-def legend(names: Sequence[str]) -> str:
-    items = [
-        f'<span><i style="background:{COLOURS[place % len(COLOURS)]}"></i>{escape(name)}</span>'
-        for place, name in enumerate(names)
-    ]
-    return f'<p class="legend">{"".join(items)}</p>'
-
-
 def lines(
     title: str,
     series: Sequence[Series],
     unit: str,
-    x_name: Name,
+    x_format: Format,
     marks: Sequence[VerticalMark] = (),
     *,
     steps: bool = False,
     whole: bool = False,
 ) -> str:
-    """Lines over x. With `steps`, a value holds until the next one; with `whole`, there is nothing between numbers."""
-    frame = _Frame([point for one in series for point in one.points], from_zero=True)
-    parts = [frame.axes(x_name, _whole if whole else number, unit)]
-    for place, mark in enumerate(marks):
-        at = frame.x(mark.x)
-        parts.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-        parts.append(_text(at + 3, TOP + 10 + place % 3 * 13, mark.word, "start"))
-    for place, one in enumerate(series):
-        path = _path(frame, one.points, steps)
-        parts.append(f'<path d="{path}" style="stroke:{COLOURS[place % len(COLOURS)]}"/>')
+    """Draw a line for each series.
+
+    With `steps`, a value stays the same until the next point. With `whole`, the y axis has whole numbers only.
+    """
+    with _chart(title, unit, x_format, marks, whole=whole) as (axes, svg):
+        for place, one in enumerate(series):
+            style = "steps-post" if steps else "default"
+            axes.plot(*_columns(one.points), color=COLOURS[place % len(COLOURS)], linewidth=1.2, drawstyle=style)
     names = [one.name for one in series]
-    return _svg(title, "".join(parts)) + (legend(names) if len(names) > 1 else "")
+    return svg.getvalue() + (_legend(names) if len(names) > 1 else "")
 
 
-def _path(frame: _Frame, points: Sequence[Point], steps: bool) -> str:
-    pieces: list[str] = []
-    for place, (x, y) in enumerate(points):
-        at = f"{frame.x(x):.1f}"
-        if not place:
-            pieces.append(f"M{at},{frame.y(y):.1f}")
-        else:
-            pieces.append(f"H{at}V{frame.y(y):.1f}" if steps else f"L{at},{frame.y(y):.1f}")
-    return "".join(pieces)
-
-
-def dots(title: str, points: Sequence[Point], unit: str, x_name: Name, marks: Sequence[VerticalMark] = ()) -> str:
-    """A point for each value: where single ones matter."""
-    frame = _Frame(points, from_zero=True)
-    parts = [frame.axes(x_name, number, unit)]
-    for mark in marks:
-        at = frame.x(mark.x)
-        parts.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
-        parts.append(_text(at + 3, TOP + 10, mark.word, "start"))
-    parts += [f'<circle cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="1.6"/>' for x, y in points]
-    return _svg(title, "".join(parts))
+def dots(title: str, points: Sequence[Point], unit: str, x_format: Format, marks: Sequence[VerticalMark] = ()) -> str:
+    """Draw a dot for each point."""
+    with _chart(title, unit, x_format, marks) as (axes, svg):
+        axes.plot(*_columns(points), linestyle="", marker=".", markersize=3, color=COLOURS[0], alpha=0.55)
+    return svg.getvalue()
 
 
 def bars(title: str, rows: Sequence[tuple[str, float]], unit: str) -> str:
-    """A row for each name, the longest first."""
+    """Draw a horizontal bar for each row, as an HTML table: names stay selectable and wrap with the page."""
     most = max((value for _, value in rows), default=0) or 1
     items = []
     for name, value in rows:
@@ -166,3 +93,63 @@ def bars(title: str, rows: Sequence[tuple[str, float]], unit: str) -> str:
             f"<td class=n>{escape(number(value))} {escape(unit)}</td></tr>"
         )
     return f'<table class="bars" aria-label="{escape(title, quote=True)}">{"".join(items)}</table>'
+
+
+def _columns(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _legend(names: Sequence[str]) -> str:
+    items = [
+        f'<span><i style="background:{COLOURS[place % len(COLOURS)]}"></i>{escape(name)}</span>'
+        for place, name in enumerate(names)
+    ]
+    return f'<p class="legend">{"".join(items)}</p>'
+
+
+@contextmanager
+def _chart(
+    title: str, unit: str, x_format: Format, marks: Sequence[VerticalMark], *, whole: bool = False
+) -> Iterator[tuple[Axes, io.StringIO]]:
+    """Yield axes to draw on and the text that contains the SVG once the block has ended."""
+    svg = io.StringIO()
+    # Fonts are the page's own, so texts stay texts. The salt keeps ids of different charts on one page apart.
+    options = {"svg.fonttype": "none", "svg.hashsalt": f"chart {title}", "text.parse_math": False, "font.size": 8}
+    with mpl.rc_context(options):
+        figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
+        figure.patch.set_alpha(0)
+        axes = figure.add_subplot()
+        yield axes, svg
+        axes.patch.set_alpha(0)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(unit, color=NEUTRAL)
+        axes.grid(axis="y", color=NEUTRAL, alpha=0.35, linewidth=0.5)
+        axes.tick_params(colors=NEUTRAL)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["bottom"].set_color(NEUTRAL)
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=whole))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: x_format(value)))
+        for place, mark in enumerate(marks):
+            axes.axvline(mark.x, color=COLOURS[1], linestyle="--", linewidth=0.8)
+            height = 1 - 0.08 * (place % MARK_ROWS)
+            axes.annotate(
+                mark.word,
+                (mark.x, height),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, -8),
+                textcoords="offset points",
+                color=NEUTRAL,
+            )
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", metadata=_NO_METADATA)
+    svg.write(_inline(drawn.getvalue(), title))
+
+
+def _inline(document: str, title: str) -> str:
+    """Turn an SVG document into an element of an HTML page: without prolog, namespaces and fixed size."""
+    element = document[document.index("<svg") :].rstrip()
+    element = re.sub(r'\sxmlns(?::\w+)?="[^"]*"', "", element, count=2)
+    element = re.sub(r'\s(?:width|height|version)="[^"]*"', "", element, count=3)
+    return element.replace("<svg", f'<svg role="img" aria-label="{escape(title, quote=True)}"', 1)
