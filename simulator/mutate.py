@@ -174,8 +174,8 @@ def judge(layer: str, bug: Bug) -> Verdict:
 
 _RUN_TESTS = """
 import sys
-from simulator import planted
-planted.install(planted.find(sys.argv[1]))
+from simulator import mutate
+mutate.install(mutate.find(sys.argv[1]))
 import pytest
 options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not planted_texts"]
 sys.exit(pytest.main([*sys.argv[2:], *options]))

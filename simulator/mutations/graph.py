@@ -16,7 +16,7 @@ BUGS = [
         "acknowledge before sync",
         "core",
         "            self._appends[name, stream.model.find(made.id)] = event.call",
-        "            self.common.out.append(Settled(event.call, requests.encode(Appended(made.id))))",
+        "            self.common.out.append(Settled(event.call, client.encode(Appended(made.id))))",
     ),
     _bug(
         "broadcast and confirm before sync",

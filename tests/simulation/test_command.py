@@ -15,6 +15,7 @@ from simulator.faults.plan import ALL, Fault, cut
 from simulator.runner import MODES, run_seed, run_seeds, total
 from tests.simulation.toy.counter import Toy
 
+TOY = "tests.simulation.toy.counter:Toy"
 HERE = Path(__file__).parent
 QUICK = {"graph": 3, "indexonly": 0, "requests": 1, "retention": 0}
 """Seeds whose runs have thousands of steps, and not tens of thousands; 2 elsewhere."""
@@ -31,7 +32,7 @@ def simulate(*arguments, hash_seed="0"):
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
 
 
-@pytest.mark.parametrize("workload", ["toy_counter:ToyOnBadDisks", *workloads.names()])
+@pytest.mark.parametrize("workload", ["tests.simulation.toy.counter:ToyOnBadDisks", *workloads.names()])
 def test_same_seed_same_digest_under_two_hash_seeds(workload):
     seed = QUICK.get(workload, 2)
     arguments = ("--workload", workload, "--seeds", f"{seed}:{seed + 1}", "--output", "json")
@@ -43,24 +44,24 @@ def test_same_seed_same_digest_under_two_hash_seeds(workload):
 
 
 def test_every_kind_of_fault_happens():
-    counts = total(run_seeds("toy_counter:ToyOnBadDisks", range(35), MODES))
+    counts = total(run_seeds("tests.simulation.toy.counter:ToyOnBadDisks", range(35), MODES))
     drawn = set(ALL) - {"crash point"} | {f"crash point: {point.name}" for point in Toy.points}
     chance = {"lost frame", "late frame", "duplicate", "break", "half open"}
     assert {kind for kind in drawn | chance if not counts[kind]} == set()
 
 
 def test_honest_toy_survives_all_seeds():
-    assert [outcome for outcome in run_seeds("toy_counter:Toy", range(25), MODES) if not outcome.ok] == []
+    assert [outcome for outcome in run_seeds(TOY, range(25), MODES) if not outcome.ok] == []
 
 
 def test_more_processes_give_the_same_outcomes():
-    alone = list(run_seeds("toy_counter:Toy", range(8), MODES))
-    assert list(run_seeds("toy_counter:Toy", range(8), MODES, jobs=2)) == alone
+    alone = list(run_seeds(TOY, range(8), MODES))
+    assert list(run_seeds(TOY, range(8), MODES, jobs=2)) == alone
 
 
 def test_planted_bugs_meet_their_fates(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", beside())
-    fates = {verdict.bug.name: verdict for verdict in mutate.judge_all("toy_bugs:", jobs=2)}
+    fates = {verdict.bug.name: verdict for verdict in mutate.judge_all("tests.simulation.toy.bugs:", jobs=2)}
     assert {name: verdict.status for name, verdict in fates.items()} == {
         "tell before it is on disk": "caught",
         "harmless": "survived",
@@ -84,19 +85,19 @@ class Grumbler(Watcher):
 
 def test_a_failing_seed_is_named_and_can_be_replayed(monkeypatch, capsys):
     monkeypatch.setattr(Toy, "checkers", lambda self: [Grumbler()])
-    assert main(["--workload", "toy_counter:Toy", "--seeds", "7:9", "--mode", "safety"]) == 1
+    assert main(["--workload", TOY, "--seeds", "7:9", "--mode", "safety"]) == 1
     said = capsys.readouterr().err
     assert "seed 7 fails: grumbler: it is late" in said
-    assert "--workload toy_counter:Toy --mode safety --seed 7 --trace" in said
+    assert "--workload tests.simulation.toy.counter:Toy --mode safety --seed 7 --trace" in said
 
 
 def test_a_trace_shows_plan_inputs_and_effects():
     lines = []
-    outcome = run_seed("toy_counter:Toy", 3, "safety", lines.append)
+    outcome = run_seed(TOY, 3, "safety", lines.append)
     assert lines[0].startswith("mode safety;")
     assert any(" a.0 < Woken()" in line for line in lines)
     assert any(" a.0 > Persist(ticket=1" in line for line in lines)
-    assert outcome == run_seed("toy_counter:Toy", 3, "safety")
+    assert outcome == run_seed(TOY, 3, "safety")
 
 
 @pytest.mark.parametrize(

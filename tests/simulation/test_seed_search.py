@@ -9,7 +9,7 @@ from simulator.runner import run_seed
 from tests.simulation.seed_search import run_until_counted
 from tests.simulation.toy.counter import Toy
 
-TOY = "toy_counter:Toy"
+TOY = "tests.simulation.toy.counter:Toy"
 FAULT = "lost frame"
 
 

@@ -62,7 +62,7 @@ def answer(driver, command):
 
 
 def make_driver(path):
-    return importlib.import_module(f"{path.parent.name}_driver").Driver()
+    return importlib.import_module(f"tests.transcripts.{path.parent.name}_driver").Driver()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")

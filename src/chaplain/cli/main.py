@@ -56,7 +56,7 @@ class Nouns(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in NOUNS:
             return None
-        command = getattr(importlib.import_module(f"chaplain.cli.{cmd_name}"), cmd_name)
+        command = getattr(importlib.import_module(f"chaplain.cli.commands.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -2,12 +2,12 @@
 
 from simulator.mutate import Bug
 
-TOY = "toy_counter:Toy"
+TOY = "tests.simulation.toy.counter:Toy"
 
 BUGS = [
     Bug(
         name="tell before it is on disk",
-        module="toy_counter",
+        module="tests.simulation.toy.counter",
         old="            effects.append(Dial(",
         new="            effects.extend(self._say(self.number)); effects.append(Dial(",
         workload=TOY,
@@ -15,7 +15,7 @@ BUGS = [
     ),
     Bug(
         name="harmless",
-        module="toy_counter",
+        module="tests.simulation.toy.counter",
         old='return [Admit(request, "someone")]',
         new='return [Admit(request, "anyone")]',
         workload=TOY,
@@ -24,7 +24,7 @@ BUGS = [
     ),
     Bug(
         name="text that is not there",
-        module="toy_counter",
+        module="tests.simulation.toy.counter",
         old="no such line",
         new="",
         workload=TOY,
@@ -33,7 +33,7 @@ BUGS = [
     ),
     Bug(
         name="not even a program that runs",
-        module="toy_counter",
+        module="tests.simulation.toy.counter",
         old="self._wake_ns = now_ns + SECOND // 2",
         new="self._wake_ns = later",
         workload=TOY,
@@ -42,7 +42,7 @@ BUGS = [
     ),
     Bug(
         name="caught by a test",
-        module="toy_counter",
+        module="tests.simulation.toy.counter",
         old='("a", "b", "c", "d", "e")[: rng.choice((2, 3, 5))]',
         new="()",
         workload="",
@@ -51,7 +51,7 @@ BUGS = [
     ),
     Bug(
         name="tests that are not there",
-        module="toy_counter",
+        module="tests.simulation.toy.counter",
         old='return [Admit(request, "someone")]',
         new='return [Admit(request, "anyone")]',
         workload="",
@@ -60,7 +60,7 @@ BUGS = [
     ),
     Bug(
         name="tests that pass",
-        module="toy_counter",
+        module="tests.simulation.toy.counter",
         old='return [Admit(request, "someone")]',
         new='return [Admit(request, "anyone")]',
         workload="",
@@ -69,7 +69,7 @@ BUGS = [
     ),
     Bug(
         name="tests that are skipped",
-        module="toy_counter",
+        module="tests.simulation.toy.counter",
         old='return [Admit(request, "someone")]',
         new='return [Admit(request, "anyone")]',
         workload="",

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from chaplain.link.auth.identity import Identity
 from tests.support import client_threads
-from tests.support.command_line import chaplain
 from tests.support.tiny_node import TinyNode
 
 
@@ -45,12 +43,3 @@ def cluster() -> Iterator[TinyCluster]:
     yield made
     for node in made.nodes:
         node.kill()
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of three real nodes, for a file of tests."""
-    made = tmp_path_factory.mktemp("clusters") / "three"
-    chaplain("cluster", "up", "--nodes", "3", "--dir", made)
-    yield made
-    chaplain("cluster", "down", "--cluster", made)

@@ -29,13 +29,15 @@ def test_whatever_is_counted_has_a_line_of_its_own() -> None:
 
 
 def test_no_line_is_about_what_nobody_counts() -> None:
-    complaints = {f"mesh_{event.replace(' ', '_')}" for event in re.findall(r'_complain\(session, "([a-z ]+)"', ear())}
+    complaints = {
+        f"mesh_{event.replace(' ', '_')}" for event in re.findall(r'_complain\(session, "([a-z ]+)"', inbound_source())
+    }
     assert COUNTERS.keys() - counted() - complaints == set()
     assert complaints <= COUNTERS.keys()
 
 
-def ear() -> str:
-    return (SOURCE / "mesh" / "ear.py").read_text()
+def inbound_source() -> str:
+    return (SOURCE / "mesh" / "inbound.py").read_text()
 
 
 def test_every_line_says_something_of_its_own() -> None:

@@ -191,17 +191,17 @@ def test_counts_and_offsets_out_of_range_are_malformed():
 def test_pandas_is_not_imported() -> None:
     """It takes longer than all the rest that a process of Spark's does for a few rows."""
     program = (
-        "import sys, test_segment_arrow as t, pyarrow as pa\n"
-        "from chaplain.pipeline.source.rows import Span, fields, rows_of\n"
+        "import sys, pyarrow as pa\nfrom tests.unit.segment import test_arrow as t\n"
+        "from chaplain.pipeline.source.rows import OffsetRange, fields, rows_of\n"
         "from chaplain.segment.arrow import cell_of\n"
         "record = t.batch(1, [t.ORDERS, t.PLAIN])\n"
         "first = record.first_offset\n"
         "columns = [field.split()[0] for field in fields(True)]\n"
-        "found = [*rows_of([record], Span(record.stream, first + 1, first + 4), columns, True)]\n"
+        "found = [*rows_of([record], OffsetRange(record.stream, first + 1, first + 4), columns, True)]\n"
         "assert sum(one.num_rows for one in found) == 3, found\n"
         "cell_of(b'', pa.string())\n"
         "assert 'pandas' not in sys.modules\n"
     )
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[3])
     done = subprocess.run([sys.executable, "-c", program], cwd=here, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -205,10 +205,10 @@ WRITER = """
 import os, random, sys
 from chaplain.core import Rename, WriteAt
 from chaplain.segment.record import Flag, Kind, Record
-from chaplain.segment.write import LogSettings, Writer
+from chaplain.segment.write import LogSettings, SegmentWriter
 
 folder = sys.argv[1]
-writer = Writer(LogSettings("log", 1, folder + "/", 16 * 1024, free_max=9), random.Random(1))
+writer = SegmentWriter(LogSettings("log", 1, folder + "/", 16 * 1024, free_max=9), random.Random(1))
 number = released = 0
 print("ready", flush=True)
 while not os.path.exists(folder + "/stop"):
