@@ -21,7 +21,7 @@ COST_BUGS = [
     _bug(
         "listeners keep a pool after their right is gone",
         "client_service.core",
-        "                return self._forbid_what_goes_on()",
+        "                return self._revoke_access()",
         "                return []",
         DESK,
         "right",
