@@ -63,8 +63,8 @@ BUGS = [
     _bug(
         "sign a change of nodes again that may have been granted",
         "client.protocol.journal.config_requests",
-        "if isinstance(petition.message, REPEATABLE) or petition.sends == 1:",
-        "if petition.sends:",
+        "if isinstance(request.message, REPEATABLE) or request.sends == 1:",
+        "if request.sends:",
         "client/test_petitioning.py",
     ),
     _bug(
