@@ -113,13 +113,16 @@ class AsyncJournal:
     ) -> AsyncReader:
         """Return an iterator over messages from offset `start` up to, but excluding, `stop`.
 
-        Without `stop`, it ends at the head that the stream had when the read began; with `follow`, it continues with
-        new messages. Without `start`, it begins at the first retained offset; `start=None` begins at the head. With
-        `timeout`, a read that follows ends after so many seconds without a new message.
+        - Without `start`, it begins at the first retained offset; `start=None` begins at the head.
+        - Without `stop`, it ends at the head that the stream had when the read began.
+        - With `follow`, it continues with new messages; then `timeout` ends it after that many seconds without one.
 
-        Messages are contiguous and in order, also when the client changes nodes. Iteration raises `Dropped` if an
-        offset was deleted by retention (the error names the first retained one), `Missing` if the stream or the offset
-        does not exist, `Refused` without the right to read, and `Unreachable` if nothing arrives in time.
+        Messages are contiguous and in order, also when the client changes nodes. Iteration raises:
+
+        - `Dropped` if retention has deleted an offset; the error names the first retained one;
+        - `Missing` if the stream or the offset does not exist;
+        - `Refused` without the right to read;
+        - `Unreachable` if nothing arrives in time.
         """
         prepared = journal_calls.read(self.stream, start, stop, follow)
         return AsyncReader(self._context, self.stream, prepared, validation.wait_s(timeout))

@@ -52,9 +52,10 @@ class AsyncSql:
         return await self.transaction([(sql, parameters or ())], id)
 
     async def transaction(self, items: Iterable[Item], id: Sequence[int] | None = None) -> Result:  # noqa: A002  likewise
-        """Execute statements as one transaction, all of them or none, and return the result of the last one.
+        """Execute statements as one transaction: all of them, or none.
 
-        Each item is a statement, or a tuple of a statement and its parameters. Raises the errors of `execute`.
+        Each item is a statement, or a tuple of a statement and its parameters. The `rows` of the result are those of
+        the last statement. Raises the errors of `execute`.
         """
         batch = sql_calls.transaction(self.stream, items)
         if id is None:  # a retry was checked at its first attempt
@@ -84,9 +85,9 @@ class AsyncSql:
     async def results(self, through: Sequence[int] | None = None) -> list[Result]:
         """Return and delete the stored results of this identity's requests, oldest first.
 
-        Results of requests that `execute` has returned are included: only this method deletes them. With `through`, an
-        id, only the results of that lane up to the id are returned, and of requests that were executed together with
-        it.
+        The results that `execute` has returned are included: only this method deletes results. With `through`, the id
+        of a request, it returns only the results of that lane up to this request, and those of requests that were
+        executed together with it.
         """
         found: dict[RequestId, Result] = {}
         wanted = sql_calls.span(through)
@@ -113,7 +114,7 @@ class AsyncSql:
 
 
 def _failed(task: asyncio.Task[None]) -> bool:
-    """True if the check failed. Retrieves the error, so that asyncio does not log it as lost."""
+    """True if the check failed, also if no task awaited it: a later caller must not get that old error."""
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 

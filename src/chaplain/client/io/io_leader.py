@@ -82,7 +82,7 @@ class IoLeader:
             self._wake_for_queue()
 
     def add_passive_waiter(self) -> None:
-        """Count a thread that waits without leading: the background thread must not oversleep its data."""
+        """Count a thread that waits without leading, and wake the background thread: it has to lead for it."""
         with self._lock:
             self._passive_waiters += 1
             if self.background_sleeps and self.thread == _NO_THREAD:
@@ -126,7 +126,7 @@ class IoLeader:
         return events
 
     def release(self, *, wake_background: bool) -> None:
-        """Give up the lead. `wake_background`: the next turn is due before the background thread would run it."""
+        """Give up the lead. `wake_background`: the next turn is due earlier than the background thread expects."""
         with self._lock:
             self.thread = _NO_THREAD
             self._hand_over()
@@ -135,7 +135,7 @@ class IoLeader:
                 self._wake_pending = True
 
     def remove_waiter(self, waiter: Waiter) -> None:
-        """Stop waiting. If this waiter was woken to lead, another thread has to."""
+        """Stop waiting. If this waiter was woken to lead, wake another thread instead."""
         with self._lock:
             if waiter in self._waiters:
                 del self._waiters[waiter]

@@ -37,9 +37,11 @@ from chaplain.errors import ChaplainError, Unknown
 FULL_BYTES = PACK_BYTES - PACK_HEAD_BYTES
 """A batch of at most this size fits into one pack."""
 FULL_MESSAGES = PACK_MESSAGES // 4
-"""Messages of a full batch: of thousands of concurrent writes the cluster has some while the program has others."""
+"""Messages of a full batch. Several batches keep the cluster and the program busy at the same time."""
 RESOLVED_LEAST = FULL_MESSAGES // 2
-"""Small batches that are acknowledged together are followed by one batch: it is submitted after this many receipts."""
+"""When all futures of an acknowledged batch are resolved, the next batch is submitted if this many futures were
+resolved since the last submission, or if no other acknowledged batch is left. Small batches merge that way.
+"""
 SLICE = 256
 """Futures that are resolved at a time. Those of a larger slice survive into garbage collections, which then take a
 sixth of the client's time. A future that is resolved and dropped soon is never seen by the collector.
@@ -71,7 +73,7 @@ class WriteCoalescer:
         self._values: list[bytes] = []
         self._size_bytes = 0
         self._flush_scheduled = False
-        """True if a flush is scheduled that will submit whatever is written now."""
+        """True if a flush is scheduled. It submits all messages written before it runs."""
         self._answers: deque[tuple[list[ReceiptFuture], Iterator[Receipt]]] = deque()
         self._resolved = 0
         """Futures resolved since a batch was last submitted."""

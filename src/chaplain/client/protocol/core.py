@@ -208,9 +208,10 @@ class ClientCore:
             self._fail(pending, Failure.REFUSED, self._no_node_reason())
 
     def _session_for(self, pending: Pending) -> ClientSession | None:
-        """The session for a call: the oldest one whose node has not declined it.
+        """The session for a call: the oldest one whose node has not declined this call.
 
-        A call for executors prefers nodes that are not known to be none; the others may have become executors since.
+        A call for executors first considers nodes that have not said that they are no executors. The other nodes are
+        asked only if there is none: they may have become executors since.
         """
         found = [one for one in self._connections.sessions.values() if one.endpoint not in pending.declined]
         executors = [one for one in found if one.instance not in self._non_executors] if pending.for_executors else []

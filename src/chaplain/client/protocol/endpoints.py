@@ -156,7 +156,11 @@ class Endpoints:
         return f"{checks}, and that the clocks here and there agree" if self.any_refused() else checks
 
     def _idle(self) -> list[str]:
-        """Endpoints that are not wanted although there is room, and that lead to no node of a wanted endpoint."""
+        """Endpoints that may be added to the wanted ones.
+
+        They are not wanted yet, there is room for them, and they are not known to belong to the node of a wanted
+        endpoint.
+        """
         taken = {self._records[name].key for name in self.wanted} - {b""}
         idle = [name for name, record in self._records.items() if name not in self.wanted and record.key not in taken]
         return [name for name in idle if self._has_room(name)]

@@ -32,9 +32,9 @@ class Settings(Frozen, frozen=True):
     ping_after_ns: int = 2_000_000_000
     """A node that was silent for this long is sent a PING."""
     answer_within_ns: int = 4_000_000_000
-    """A node that leaves a PING unanswered for this long, and sends nothing else, is given up. Together with
-    `ping_after_ns` it must exceed `ClientServiceSettings.unheard_ns_max`: nodes refuse requests with side effects after
-    that time, so the client does not give up on a request that a node still executes.
+    """A node that leaves a PING unanswered for this long, and sends nothing else, is given up. The sum of this time and
+    `ping_after_ns` must exceed `ClientServiceSettings.unheard_ns_max`: after that time nodes refuse requests with side
+    effects. A request that the client has given up is therefore never executed later.
     """
     greet_within_ns: int = 3_000_000_000
     """A node that has not completed the handshake this long after dialling is given up for now."""

@@ -35,12 +35,12 @@ class Answer(Record, frozen=True):
     value: Any
     """The answer of half or more of the members; None if undecided."""
     votes: int
-    """How many members gave this value."""
+    """How many members gave this value; if undecided, the most votes that any answer got."""
     members: int
-    """How many members the cluster has."""
+    """Number of members when the question was decided."""
     decided: bool
     voters: tuple[int, ...] = ()
-    """The members that gave this value."""
+    """Members that gave an answer, whichever it was."""
     missing: tuple[int, ...] = ()
     """Members that did not answer in time."""
     reason: str = ""

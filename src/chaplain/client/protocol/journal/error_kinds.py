@@ -13,8 +13,8 @@ COPY_DISCARDED = ("busy", "stopping", DISK_FULL)
 IDENTITY_REFUSED = ("removed", "compromised", "unknown_signer", "not_yours")
 """The cluster accepts nothing more from this identity."""
 IDENTITY_ENDED = ("removed", "compromised")
-"""Of these, the kinds that are a committed decision of the cluster: every lane of the identity is final."""
+"""Those of `IDENTITY_REFUSED` that the cluster has committed: no lane of the identity changes any more."""
 INVALID = "invalid"
-"""A dry run of the request failed; the failure's kind follows after a colon. It holds for that copy only: another copy
-may be ordered.
+"""A dry run of the request failed; the failure's kind follows after a colon. Another copy of the request may still be
+ordered.
 """

@@ -22,7 +22,7 @@ from chaplain.journal.messages.client import NotWritten, Run
 T = TypeVar("T")
 
 _BOUNDS_MAX = 512
-"""First ids of packs that are remembered after their answer: more than one receipt can reach back."""
+"""First ids of answered packs that are remembered. No receipt covers as many packs."""
 
 
 class Packed(Generic[T]):
@@ -130,7 +130,10 @@ class ProducerLane(Generic[T]):
         return settled
 
     def _offset_base(self, run: Run) -> int | None:
-        """The number to add to `messages_before` for a pack's offset; None if the run begins with no pack of ours."""
+        """The number to add to a pack's `messages_before` to get its offset.
+
+        None if the receipt does not begin at a pack of ours.
+        """
         for first_id, messages_before in reversed(self._bounds):
             if first_id == run.first_id:
                 return run.base_offset - messages_before

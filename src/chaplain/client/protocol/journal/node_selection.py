@@ -180,7 +180,10 @@ class NodeSelector:
             self._switch(session)
 
     def on_receipts(self, now_ns: int, instance: bytes) -> None:
-        """A node sent receipts, so it follows the order. Return to a reserved node once it did so for long enough."""
+        """A node sent receipts, so it receives the agreed order.
+
+        If the node is reserved for this client, the client returns to it after `RETURN_NS`.
+        """
         session = self._sessions.get(instance)
         if session is None or not session.reserved_for_us:
             return
@@ -193,7 +196,10 @@ class NodeSelector:
             self._switch_if_better(session)
 
     def avoid_chosen(self, now_ns: int, disk_full_reason: str = "") -> None:
-        """The node does not accept this request, because its disk is full if it says so: try another node."""
+        """Switch to another node, because the chosen one did not accept a request.
+
+        `disk_full_reason` is the node's report of a full disk, if that was the cause.
+        """
         self.disk_full_reason = disk_full_reason or self.disk_full_reason
         if now_ns - self._avoided_ns >= AVOID_INTERVAL_NS:
             self._avoided_ns = now_ns

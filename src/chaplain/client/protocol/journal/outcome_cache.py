@@ -39,7 +39,7 @@ class OutcomeCache:
         raise KeyError(request)
 
     def watch(self, first: RequestId, request: RequestId, call: int, callback: OutcomeCallback) -> None:
-        """Call back when the outcome of the batch that begins with `first` is known, with that of `request`."""
+        """Call back with the outcome of `request` once that of its batch, which begins with `first`, is known."""
         self._watchers.setdefault(first, []).append((call, request, callback))
 
     def unwatch(self, call: int) -> None:

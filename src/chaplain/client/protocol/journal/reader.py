@@ -69,9 +69,10 @@ class _Reader:
         self.retry_ns: int | None = None
         """When to ask the node again."""
         self.due_ns: int | None = None
-        """When the read fails if nothing arrives; None for a read that follows."""
+        """When the read fails if nothing arrives; None once the head is known, if the read follows."""
         self.trusted_after_ns = 0
-        """From then on, a node that is not the master is believed when it says that there is nothing."""
+        """From this time on, the answer that there are no messages is accepted from nodes other than the master, too.
+        """
 
     @property
     def finished(self) -> bool:

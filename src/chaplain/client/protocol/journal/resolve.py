@@ -61,7 +61,7 @@ class Resolver:
         """Pending requests for a place, by call."""
 
     def resolve(self, now_ns: int, command: ResolveCommand) -> None:
-        """Find out now: fence the lane if the request is in flight."""
+        """Determine the outcome of a request. If the request is in flight, its lane is fenced now."""
 
         def callback(place: ReceiptPlace | None) -> None:
             self._effects.append(
@@ -76,7 +76,7 @@ class Resolver:
             self._writers.fence(now_ns)
 
     def find(self, now_ns: int, inquiry: Inquiry) -> None:
-        """Find out, but wait for a request that is in flight."""
+        """Determine the outcome of a request. If the request is in flight, its outcome is waited for."""
         write = self._in_flight_write(*inquiry.request)
         outcomes = self._writers.queue.outcomes
         if write is not None and write.id is not None:

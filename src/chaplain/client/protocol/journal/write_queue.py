@@ -110,7 +110,7 @@ class WriteQueue:
         return write
 
     def requeue(self, writes: Iterable[PendingWrite]) -> None:
-        """Queue writes that are definitely not written again, before all others, to be signed under new ids."""
+        """Put writes that are definitely not written back to the front of the queue, to be signed under new ids."""
         for write in reversed(list(writes)):
             old_id = write.id
             write.id = None
@@ -157,7 +157,7 @@ class WriteQueue:
             self.outcomes.record(write.id, write.requests, None)
 
     def refuse_oversized(self, bytes_max: int) -> None:
-        """Refuse writes that no node would accept before they are signed: signing would use up an id."""
+        """Refuse, before signing, writes that no node would accept: signing would use up an id."""
         while (first := self.first()) is not None and packed_bytes(first.batch) > bytes_max:
             size = f"a request of {first.batch.size_bytes} bytes in {len(first.batch.values)} messages"
             self.refuse(self.pop(), f"{size} is too large for this cluster, which accepts {bytes_max} bytes")

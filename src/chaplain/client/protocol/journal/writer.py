@@ -59,7 +59,7 @@ PAUSE_MAX_NS = 500_000_000
 
 
 class LanePhase(Enum):
-    """The phase of the present lane: see the diagram above."""
+    """The phase of the present lane; the module docstring has the diagram."""
 
     NONE = auto()
     LEASING = auto()
