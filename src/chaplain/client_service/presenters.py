@@ -78,7 +78,7 @@ def answer(given: QueryAnswer, node_id: Callable[[int], int]) -> dict[str, objec
         "voters": sorted(node_id(identifier) for identifier in given.voters),
         "missing": sorted(node_id(identifier) for identifier in given.missing),
         "declined": sorted(node_id(identifier) for identifier in given.declined),
-        "tally": [[value(said), votes] for said, votes in _first_few(given.tally)],
+        "tally": [[value(content), votes] for content, votes in _first_few(given.tally)],
         "reason": given.reason,
     }
 
@@ -94,8 +94,8 @@ def acknowledgement(event: Acknowledged, node_id: Callable[[int], int]) -> dict[
 def _first_few(tally: tuple[tuple[bytes, int], ...]) -> Iterator[tuple[bytes, int]]:
     """The answers with the most votes, up to `TALLY_BYTES_MAX`: each of thousands of members may give its own."""
     left_bytes = TALLY_BYTES_MAX
-    for said, votes in tally:
-        left_bytes -= len(said)
+    for content, votes in tally:
+        left_bytes -= len(content)
         if left_bytes < 0:
             return
-        yield said, votes
+        yield content, votes

@@ -73,7 +73,7 @@ def new_serializers(nodes: Sequence[int]) -> PreparedCall[str]:
 
 def checkpoint(through: int) -> PreparedCall[int]:
     """Request a snapshot and return the index of the last cluster message that it covers."""
-    last = validation.number("a message", through, said="has a number from 1 on")
+    last = validation.number("a message", through, requirement="has a number from 1 on")
     return PreparedCall(
         lambda call, timeout_ns: ConfigRequestCommand(call, MakeCheckpoint(last), timeout_ns),
         lambda entry: int.from_bytes(entry[_INDEX], "big"),

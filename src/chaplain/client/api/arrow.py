@@ -31,7 +31,7 @@ class TableReader:
         if unknown:
             raise Misused(f"no column {', '.join(map(repr, unknown))}; there are: {', '.join(COLUMNS)}")
         self._stream = stream
-        self._limit = validation.number("a limit", limit, 1, said="is a number of rows from 1 on")
+        self._limit = validation.number("a limit", limit, 1, requirement="is a number of rows from 1 on")
         self._rows = 0
         self._batches: list[Any] = []
 

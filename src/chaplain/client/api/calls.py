@@ -153,8 +153,8 @@ def check_content(what: str, content: bytes) -> bytes:
 
 
 def check_target(target: int | None) -> int | None:
-    said = "is a node's id or its 32-bit identifier"
-    return None if target is None else validation.number("a target", target, 0, IDENTIFIER_END - 1, said)
+    requirement = "is a node's id or its 32-bit identifier"
+    return None if target is None else validation.number("a target", target, 0, IDENTIFIER_END - 1, requirement)
 
 
 def _request(

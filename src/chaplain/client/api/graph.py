@@ -246,11 +246,11 @@ class _IdleTimeout:
     def __init__(self, timeout_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._timeout_s = timeout_s
         self._clock = clock
-        self._news_s = clock()
+        self._last_event_s = clock()
 
-    def expired_after(self, news: bool) -> bool:
+    def expired_after(self, has_events: bool) -> bool:
         """Note whether the last page had events. Returns True when the timeout has passed."""
         now_s = self._clock()
-        if news:
-            self._news_s = now_s
-        return self._timeout_s is not None and now_s - self._news_s >= self._timeout_s
+        if has_events:
+            self._last_event_s = now_s
+        return self._timeout_s is not None and now_s - self._last_event_s >= self._timeout_s

@@ -108,7 +108,7 @@ def read(stream: str, start: Start, stop: int | None, follow: bool) -> PreparedC
 
 
 def _offset(given: int) -> int:
-    return validation.number("offsets", given, said="count from 0")
+    return validation.number("offsets", given, requirement="count from 0")
 
 
 _streams = reader(StreamPage)

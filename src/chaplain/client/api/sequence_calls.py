@@ -70,8 +70,8 @@ class SequenceReader:
     """The position of a reader: the next request, and the events it takes from a page."""
 
     def __init__(self, stream: str, start: int | None, stop: int | None, follow: bool, timeout_s: float | None) -> None:
-        start = None if start is None else validation.number("numbers", start, 1, said="begin at 1")
-        stop = None if stop is None else validation.number("numbers", stop, said="begin at 1")
+        start = None if start is None else validation.number("numbers", start, 1, requirement="begin at 1")
+        stop = None if stop is None else validation.number("numbers", stop, requirement="begin at 1")
         timeout_s = validation.wait_s(timeout_s)
         self._stream = check_stream(stream)
         self._next = start or 0

@@ -121,8 +121,8 @@ def untold(receipt: Receipt, why: NotExecutor) -> Unknown:
 
     Writing it again would execute it twice, so the error carries the id for a retry elsewhere.
     """
-    said = f"{why}; request {tuple(receipt.id)} is written: execute it with this id at another node for its result"
-    return Unknown(said, receipt.id)
+    reason = f"{why}; request {tuple(receipt.id)} is written: execute it with this id at another node for its result"
+    return Unknown(reason, receipt.id)
 
 
 def result(stream: str, receipt: Receipt) -> PreparedCall[Result]:

@@ -226,6 +226,7 @@ class ConnectionManager:
         self._connect_due_stale = True
         instance = met.peer.instance
         endpoint = endpoint or met.peer.endpoint
+        # The same instance again: the node reconnected, or two endpoints lead to one node.
         previous = self.sessions.pop(instance, None)
         if previous is not None:
             self.session_events.append(SessionLost(instance, previous.endpoint, "a new session took its place"))

@@ -53,15 +53,15 @@ def octets(given: bytes) -> bytes:
     raise Misused(f"bytes are wanted, not {_kind(given)}: encode text with .encode()")
 
 
-def number(what: str, given: int, least: int = 0, most: int = NUMBER_MAX, said: str = "") -> int:
-    """Check an integer. `said` replaces "is a number from .. on" in the error."""
+def number(what: str, given: int, least: int = 0, most: int = NUMBER_MAX, requirement: str = "") -> int:
+    """Check an integer. `requirement` replaces "is a number from .. on" in the error."""
     try:
         taken = operator.index(given)
     except TypeError:
         taken = least - 1
     if least <= taken <= most:
         return taken
-    wanted = said or f"is a number from {least} " + ("on" if most == NUMBER_MAX else f"to {most}")
+    wanted = requirement or f"is a number from {least} " + ("on" if most == NUMBER_MAX else f"to {most}")
     raise Misused(f"{what} {wanted}, not {given!r}")
 
 

@@ -144,7 +144,7 @@ class ClientJournal:
             return []
         effects = list(self._effects)
         self._effects.clear()
-        if self._pending:
+        if self._pending:  # a part may have ended a pending request: forget it
             for effect in effects:
                 if isinstance(effect, WritesAcknowledged | Returned | Raised) and effect.call in self._pending:
                     self._forget(self._pending[effect.call])
@@ -173,7 +173,7 @@ class ClientJournal:
 
     def _resend_after_switch(self, now_ns: int) -> None:
         """Send everything that is pending on the session that is chosen now."""
-        while self._switches_seen != self._selector.switches:
+        while self._switches_seen != self._selector.switches:  # a part may cause another switch
             self._switches_seen = self._selector.switches
             self._config_requests.on_switched(now_ns)
             self._writers.on_switched(now_ns)

@@ -108,6 +108,7 @@ class ProducerLane(Generic[T]):
 
     def rewind(self, expected_id: int) -> None:
         """Send again from this id on."""
+        # Never before the oldest unanswered pack, and never forward: that would skip packs.
         self.cursor = max(self.oldest_id, min(self.cursor, expected_id))
 
     def settle(self, run: Run) -> list[tuple[Packed[T], ReceiptPlace]]:

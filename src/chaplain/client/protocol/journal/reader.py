@@ -214,6 +214,7 @@ class StreamReaders:
         """The node's answer about the length of the stream."""
         command = reader.command
         nothing = (not head and not command.follow) or (command.start != FROM_HEAD and reader.next_offset > head)
+        # A lagging node may not know the stream or its latest messages yet: ask again before believing it.
         early = nothing and not self._selector.at_master and now_ns < reader.trusted_after_ns
         if early or head < self._heads.get(command.stream, 0):
             reader.retry_ns = now_ns + RETRY_NS

@@ -212,7 +212,7 @@ class WriteQueue:
         for call in self._deadlines.pop_due(now_ns):
             write = self._by_call[call]
             due_ns = self._progress_ns.get(write.group, 0) + write.timeout_ns
-            if due_ns > now_ns:
+            if due_ns > now_ns:  # its writer makes progress: the chunk still waits behind earlier ones
                 self._deadlines.set(call, due_ns)
                 continue
             waited = f"waited {write.timeout_ns / 1e9:g} s; {delay_reason}"
